@@ -1,0 +1,126 @@
+"""What can go wrong, named once.
+
+A class says what it means, an instance says where. ``retriable`` is all a retry
+policy reads, ``exit_code`` is what the command line ends with, ``hint`` tells the
+operator the way out. Foreign exceptions are renamed at the adapter that met them.
+
+A leaf: it imports only the model.
+"""
+
+from __future__ import annotations
+
+from mirror.model import Reason, TopicPartition
+
+
+class TwinsiteError(Exception):
+    """Anything the project raises on purpose."""
+
+    retriable = False
+    exit_code = 1
+    hint = ""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        if hint is not None:
+            self.hint = hint
+
+
+class UsageError(TwinsiteError):
+    """The command or the settings are wrong; nothing was started."""
+
+    exit_code = 2
+
+
+class ConnectionFailedError(TwinsiteError):
+    """A broker could not be reached, or the connection ended before the answer came."""
+
+    retriable = True
+    hint = "check the address, the broker and the network between"
+
+
+class AuthenticationError(TwinsiteError):
+    """A broker did not accept who we are, or we did not accept who it is."""
+
+    exit_code = 4
+    hint = "check the credentials and the certificates of this cluster"
+
+
+class NotAuthorizedError(TwinsiteError):
+    """The broker knows us and does not allow this; carries the operation and the resource."""
+
+    exit_code = 4
+    hint = "docs/permissions.md lists what the mirror needs on each side"
+
+
+class UnsupportedVersionError(TwinsiteError):
+    """The broker is too old, or too new, for an API the mirror needs."""
+
+    hint = "docs/design.md lists the broker versions that were tried"
+
+
+class BrokerError(TwinsiteError):
+    """A broker answered with an error code.
+
+    Attributes:
+        name: Kafka's name of the code, e.g. ``NOT_ENOUGH_REPLICAS``.
+        code: Kafka's error code.
+    """
+
+    def __init__(self, name: str, code: int, message: str, *, retriable: bool = False) -> None:
+        super().__init__(message)
+        self.name = name
+        self.code = code
+        self.retriable = retriable
+
+
+class PartitionError(TwinsiteError):
+    """Something is wrong with one partition; carries the reason shown in its state."""
+
+    reason: Reason = Reason.INTERNAL_ERROR
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        message: str,
+        *,
+        reason: Reason | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(f"{partition}: {message}", hint=hint)
+        self.partition = partition
+        self.detail = message
+        if reason is not None:
+            self.reason = reason
+
+
+class BatchError(TwinsiteError):
+    """A record batch cannot be sent on. Carries the source offset it starts at.
+
+    Raised by code that knows bytes and offsets, not topics; whoever knows the partition names it.
+    """
+
+    reason: Reason = Reason.UNREADABLE_BATCH
+
+    def __init__(self, offset: int, message: str) -> None:
+        super().__init__(f"batch at offset {offset}: {message}")
+        self.offset = offset
+
+
+class CorruptBatchError(BatchError):
+    """The bytes of a batch do not match its CRC, or its header contradicts itself."""
+
+    reason = Reason.CORRUPT_BATCH
+    hint = "another replica may hold a good copy; compare the replicas with DumpLogSegments"
+
+
+class UnreadableBatchError(BatchError):
+    """A batch is intact and cannot be decoded: unknown format or codec, or a bomb."""
+
+    reason = Reason.UNREADABLE_BATCH
+
+
+class RecordTooLargeError(BatchError):
+    """One record alone is larger than the target takes."""
+
+    reason = Reason.RECORD_TOO_LARGE
+    hint = "raise max.message.bytes of the target topic to that of the source"

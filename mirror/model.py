@@ -1,0 +1,189 @@
+"""The values that travel through the mirror.
+
+Offsets are source offsets unless named ``target_*``; ranges are half-open,
+``[base_offset, next_offset)``. ``*_bytes`` are bytes on the wire, ``*_ms`` are
+Kafka record timestamps (milliseconds since 1970), ``*_seconds`` are durations.
+
+A leaf: it imports nothing of the project, anyone may import it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic, named as at the source unless said otherwise."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class State(StrEnum):
+    """What a partition of the flow is doing. Every state other than ACTIVE comes with a reason."""
+
+    UNKNOWN = "UNKNOWN"
+    """Not looked at yet: nothing may be concluded."""
+    ACTIVE = "ACTIVE"
+    """Copied as far as the source allows, or within the stated lag."""
+    LAGGING = "LAGGING"
+    """Being copied, behind by more than the stated lag."""
+    PAUSED = "PAUSED"
+    """Stopped by an operator; goes on when told to."""
+    BLOCKED = "BLOCKED"
+    """Cannot go on for the reason given; tried again by itself where that can help."""
+    DATA_LOSS = "DATA_LOSS"
+    """Retention or DeleteRecords at the source overtook the mirror; goes on only if told to."""
+    DIVERGED = "DIVERGED"
+    """The two logs no longer tell the same story; nothing is written until an operator decides."""
+    TOPIC_RECREATED = "TOPIC_RECREATED"
+    """The source topic was deleted and made again; nothing is written until an operator decides."""
+    FENCED = "FENCED"
+    """A newer epoch has written to the target partition; this mirror is deposed."""
+
+
+class Reason(StrEnum):
+    """Why a partition is in a state other than ACTIVE. A bounded set: it labels metrics."""
+
+    STARTING = "starting"
+    CATCHING_UP = "catching_up"
+    OPERATOR = "operator"
+    OPEN_TRANSACTION = "open_transaction"
+    SOURCE_UNAVAILABLE = "source_unavailable"
+    TARGET_UNAVAILABLE = "target_unavailable"
+    NOT_ENOUGH_REPLICAS = "not_enough_replicas"
+    STORAGE_ERROR = "storage_error"
+    SOURCE_NOT_AUTHORIZED = "source_not_authorized"
+    TARGET_NOT_AUTHORIZED = "target_not_authorized"
+    MARKERS_NOT_AUTHORIZED = "markers_not_authorized"
+    TARGET_NOT_EMPTY = "target_not_empty"
+    TARGET_PARTITIONS = "target_partitions"
+    TARGET_TOPIC_MISSING = "target_topic_missing"
+    REPLICATION_FACTOR = "replication_factor"
+    GAP_TOO_LARGE = "gap_too_large"
+    PREPARATION_REFUSED = "preparation_refused"
+    CORRUPT_BATCH = "corrupt_batch"
+    UNREADABLE_BATCH = "unreadable_batch"
+    RECORD_TOO_LARGE = "record_too_large"
+    RECORD_REFUSED = "record_refused"
+    TIMESTAMP_REFUSED = "timestamp_refused"
+    NULL_KEY_REFUSED = "null_key_refused"
+    LOG_START_MOVED = "log_start_moved"
+    SOURCE_TRUNCATED = "source_truncated"
+    TARGET_TRUNCATED = "target_truncated"
+    FOREIGN_WRITE = "foreign_write"
+    OFFSETS_DIFFER = "offsets_differ"
+    TOPIC_ID_CHANGED = "topic_id_changed"
+    TOPIC_DELETED = "topic_deleted"
+    NEWER_EPOCH = "newer_epoch"
+    ANOTHER_MIRROR = "another_mirror"
+    INTERNAL_ERROR = "internal_error"
+
+
+class OffsetMode(StrEnum):
+    """How offsets of the target partition relate to those of the source."""
+
+    SAME = "same"
+    """Every record has its source offset; gaps are filled with control markers."""
+    MAPPED = "mapped"
+    """Records are dense at the target; the offset map translates exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One record batch of format v2 without offset gaps, ready to be appended.
+
+    Attributes:
+        base_offset: Source offset of its first record.
+        next_offset: Source offset after its last record: ``base_offset`` + number of records.
+        leader_epoch: Leader epoch at the source, -1 where unknown.
+        max_timestamp_ms: Largest record timestamp.
+        view: The bytes of the batch, writable, header included. Producer fields and CRC are
+            rewritten in place just before it is sent; the payload is never touched.
+    """
+
+    base_offset: int
+    next_offset: int
+    leader_epoch: int
+    max_timestamp_ms: int
+    view: memoryview
+
+    @property
+    def records(self) -> int:
+        return self.next_offset - self.base_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Source offsets ``[base_offset, next_offset)`` that hold no record for a consumer.
+
+    Transaction markers, aborted records, empty batches and what compaction removed look alike from here.
+    """
+
+    base_offset: int
+    next_offset: int
+
+    @property
+    def offsets(self) -> int:
+        return self.next_offset - self.base_offset
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """A snapshot of one partition for people and for metrics. ``None`` is unknown, never zero."""
+
+    topic: str
+    partition: int
+    target_topic: str
+    state: State
+    reason: Reason | None
+    detail: str
+    """One sentence: what was seen, with the offsets concerned. Empty when ACTIVE."""
+    hint: str
+    """What an operator can do about it. Empty when ACTIVE."""
+    offset_mode: OffsetMode | None
+    source_log_start_offset: int | None
+    source_high_watermark: int | None
+    source_last_stable_offset: int | None
+    next_offset: int | None
+    """Source offset of the next record to copy; everything below is on the target."""
+    target_log_end_offset: int | None
+    lag_records: int | None
+    """Source offsets between ``next_offset`` and the last stable offset, as last seen."""
+    lag_seconds: float | None
+    """Upper bound of the age of the oldest record that is not on the target."""
+    records: int
+    bytes: int
+    batches: int
+    batches_reencoded: int
+    gap_offsets: int
+    """Offsets filled with control markers (same) or skipped in the map (mapped), since start."""
+    lost_from: int | None = None
+    lost_to: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlowStatus:
+    """A snapshot of the whole mirror."""
+
+    flow: str
+    version: str
+    source_cluster_id: str | None
+    target_cluster_id: str | None
+    producer_id: int | None
+    producer_epoch: int | None
+    owner: bool
+    """Holds the right to write control markers and offset maps."""
+    started_at_ms: int
+    uptime_seconds: float
+    cpu_seconds: float
+    resident_bytes: int
+    bytes_fetched: int
+    bytes_appended: int
+    partitions: tuple[PartitionStatus, ...]
+    topics_ignored: int = 0
