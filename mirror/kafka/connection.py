@@ -1,0 +1,475 @@
+"""One connection to one broker: requests go out in order, answers come back in order.
+
+The socket is ours and non-blocking: an answer is received straight into one
+buffer (``recv_into``), a request leaves as a list of buffers (``sendmsg``), so
+record batches are copied by the kernel only. Plain and TLS sockets share all of it.
+
+After any error the connection is closed and every unanswered request fails:
+whoever asked must look again, because nobody knows what the broker did.
+
+Sources: the Kafka protocol guide (framing, headers), KIP-368 (re-authentication),
+KIP-511 (client name and version).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from kafka.protocol.metadata import ApiVersionsRequest
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+
+from mirror.errors import AuthenticationError, ConnectionFailedError, UnsupportedVersionError
+from mirror.kafka.security import Security, rename_ssl_error, reauthenticate_after_seconds
+
+ANSWER_BYTES_MAX = 256 * 1024 * 1024
+"""An answer that claims to be larger is not Kafka's (an HTTP or TLS server reads as about 1 GB)."""
+SEND_BUFFERS_MAX = 256
+"""Buffers handed to one ``sendmsg`` call; the kernel's IOV_MAX is 1024."""
+RECEIVE_ROUNDS_MAX = 32
+"""``recv_into`` calls in one turn of the event loop, so that one peer cannot starve the others."""
+
+Allocate = Callable[[int], memoryview]
+"""Gives a writable buffer of exactly the number of bytes asked for."""
+
+
+class Address(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """How connections of one cluster are made.
+
+    Attributes:
+        request_timeout_seconds: After this long without the oldest answer the connection is closed.
+    """
+
+    security: Security = field(default_factory=Security)
+    client_id: str = "twinsite"
+    connect_timeout_seconds: float = 10.0
+    request_timeout_seconds: float = 30.0
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A request that waits for its answer."""
+
+    correlation_id: int
+    future: asyncio.Future[memoryview]
+    sent_at: float
+    allocate: Allocate
+
+
+def _plain_buffer(size: int) -> memoryview:
+    return memoryview(bytearray(size))
+
+
+class Connection:
+    """An open, authenticated connection. Make one with :meth:`open`."""
+
+    def __init__(self, sock: socket.socket, address: Address, options: ConnectionOptions) -> None:
+        self.address = address
+        self.api_versions: dict[int, tuple[int, int]] = {}
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        self.closed_because: ConnectionFailedError | AuthenticationError | None = None
+        self._options = options
+        self._sock = sock
+        self._tls = isinstance(sock, ssl.SSLSocket)
+        self._loop = asyncio.get_running_loop()
+        self._correlation_id = 0
+        self._pending: deque[_Pending] = deque()
+        self._outgoing: deque[memoryview] = deque()
+        self._writer_armed = False
+        self._size = memoryview(bytearray(4))
+        self._target = self._size
+        self._filled = 0
+        self._in_body = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._reauthentication: asyncio.TimerHandle | None = None
+        self._background: set[asyncio.Task[None]] = set()
+
+    # -- opening ---------------------------------------------------------------------------------
+
+    @classmethod
+    async def open(cls, address: Address, options: ConnectionOptions) -> Connection:
+        """Connect, secure and authenticate.
+
+        Raises:
+            ConnectionFailedError: Nobody answers there, or not in time.
+            AuthenticationError: One side does not accept the other.
+            UnsupportedVersionError: The peer does not speak a Kafka protocol we know.
+        """
+        try:
+            async with asyncio.timeout(options.connect_timeout_seconds):
+                sock = await _connect(address, options)
+        except TimeoutError as error:
+            raise ConnectionFailedError(
+                f"{address}: no connection within {options.connect_timeout_seconds:g} s"
+            ) from error
+        connection = cls(sock, address, options)
+        connection._start()
+        try:
+            async with asyncio.timeout(options.connect_timeout_seconds):
+                await connection._introduce()
+                await connection._authenticate()
+        except TimeoutError as error:
+            connection.close("no answer to the greeting")
+            raise ConnectionFailedError(
+                f"{address}: connected, but no answer within {options.connect_timeout_seconds:g} s",
+                hint="the port may expect TLS, or belong to another service; check security.protocol",
+            ) from error
+        except BaseException:
+            connection.close("opening failed")
+            raise
+        return connection
+
+    def _start(self) -> None:
+        self._loop.add_reader(self._sock.fileno(), self._on_readable)
+
+    async def _introduce(self) -> None:
+        """Learn which versions of each API the broker speaks."""
+        from mirror import __version__
+
+        request = ApiVersionsRequest(client_software_name="twinsite", client_software_version=__version__)
+        answer = await self._ask(request, 3)
+        if answer.error_code == 35:
+            answer = await self._ask(ApiVersionsRequest(), 0)
+        if answer.error_code:
+            raise UnsupportedVersionError(f"{self.address}: ApiVersions answered code {answer.error_code}")
+        self.api_versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
+
+    async def _authenticate(self) -> None:
+        exchange = self._options.security.sasl()
+        if exchange is None:
+            return
+        answer = await self.call(SaslHandshakeRequest(mechanism=exchange.mechanism))
+        if answer.error_code:
+            offered = ", ".join(answer.mechanisms) or "none"
+            raise AuthenticationError(
+                f"{self.address}: SASL mechanism {exchange.mechanism} is not enabled there (offered: {offered})",
+                hint=f"set security.sasl.mechanism to one of: {offered}",
+            )
+        token: bytes | None = exchange.first()
+        lifetime_ms = 0
+        while token is not None:
+            reply = await self.call(SaslAuthenticateRequest(auth_bytes=token))
+            if reply.error_code:
+                raise AuthenticationError(f"{self.address}: {exchange.mechanism}: {reply.error_message}")
+            lifetime_ms = reply.session_lifetime_ms or 0
+            token = exchange.next(bytes(reply.auth_bytes))
+        if lifetime_ms > 0:
+            delay = reauthenticate_after_seconds(lifetime_ms)
+            self._reauthentication = self._loop.call_later(delay, self._reauthenticate)
+
+    def _reauthenticate(self) -> None:
+        """Prove ourselves again on the same connection; requests go on meanwhile (KIP-368)."""
+        task = self._loop.create_task(self._reauthenticate_or_close())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _reauthenticate_or_close(self) -> None:
+        try:
+            await self._authenticate()
+        except (AuthenticationError, ConnectionFailedError) as error:
+            self._fail(error)
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self.closed_because is not None
+
+    @property
+    def unanswered(self) -> int:
+        """Requests that wait for their answer."""
+        return len(self._pending)
+
+    def version(self, api_key: int, highest: int, name: str = "") -> int:
+        """The highest version of an API both sides speak.
+
+        Raises:
+            UnsupportedVersionError: There is none.
+        """
+        low, high = self.api_versions.get(api_key, (0, -1))
+        version = min(high, highest)
+        if version < low or version < 0:
+            raise UnsupportedVersionError(
+                f"{self.address}: the broker speaks {name or f'API {api_key}'} versions {low} to {high}, "
+                f"the mirror up to {highest}"
+            )
+        return version
+
+    async def call(self, request: Any, highest: int | None = None) -> Any:
+        """Send one of kafka-python's generated requests and decode its answer.
+
+        Args:
+            request: A message of ``kafka.protocol``.
+            highest: Upper bound of the version to use; the newest known by default.
+
+        Raises:
+            ConnectionFailedError: The connection ended before the answer came.
+            UnsupportedVersionError: No version in common.
+        """
+        bound = request.max_version if highest is None else highest
+        return await self._ask(request, self.version(request.API_KEY, bound, request.name))
+
+    async def _ask(self, request: Any, version: int) -> Any:
+        self._correlation_id += 1
+        request.API_VERSION = version
+        request.with_header(correlation_id=self._correlation_id, client_id=self._options.client_id)
+        frame = request.encode(framed=True, header=True)
+        body = await self._enqueue([memoryview(frame)], _plain_buffer)
+        answer_class = request.header.get_response_class()
+        flexible_header = answer_class.flexible_version_q(version) and request.API_KEY != 18
+        return answer_class.decode(body[5:] if flexible_header else body[4:], version=version)
+
+    def send(
+        self,
+        api_key: int,
+        api_version: int,
+        parts: Sequence[memoryview | bytes],
+        *,
+        allocate: Allocate = _plain_buffer,
+    ) -> asyncio.Future[memoryview]:
+        """Send a request coded by hand; its answer is the body after the correlation id and header tags.
+
+        Args:
+            parts: The request's body, flexible header version 2 assumed, in pieces that are not copied.
+                They must not change before the future is done.
+            allocate: Where the answer is received; called once with its size in bytes.
+
+        Returns:
+            A future of the answer's body. It fails with ConnectionFailedError.
+        """
+        self._correlation_id += 1
+        client_id = self._options.client_id.encode()
+        size = sum(map(len, parts)) + 11 + len(client_id)
+        head = struct.pack(">ihhih", size, api_key, api_version, self._correlation_id, len(client_id))
+        first = memoryview(head + client_id + b"\0")
+        return self._enqueue([first, *map(memoryview, parts)], allocate)
+
+    def _enqueue(self, buffers: list[memoryview], allocate: Allocate) -> asyncio.Future[memoryview]:
+        future: asyncio.Future[memoryview] = self._loop.create_future()
+        if self.closed_because is not None:
+            future.set_exception(self.closed_because)
+            return future
+        self._pending.append(_Pending(self._correlation_id, future, time.monotonic(), allocate))
+        self._outgoing.extend(buffers)
+        if self._timer is None:
+            self._arm_timer()
+        if not self._writer_armed:
+            self._flush()
+        return future
+
+    # -- the socket ------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        try:
+            drained = self._send_tls() if self._tls else self._send_plain()
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            drained = False
+        except OSError as error:
+            self._fail(ConnectionFailedError(f"{self.address}: connection lost while sending: {error}"))
+            return
+        if drained == self._writer_armed:
+            self._arm_writer(not drained)
+
+    def _arm_writer(self, armed: bool) -> None:
+        self._writer_armed = armed
+        if armed:
+            self._loop.add_writer(self._sock.fileno(), self._flush)
+        else:
+            self._loop.remove_writer(self._sock.fileno())
+
+    def _send_plain(self) -> bool:
+        outgoing = self._outgoing
+        while outgoing:
+            some = [outgoing[i] for i in range(min(len(outgoing), SEND_BUFFERS_MAX))]
+            sent = self._sock.sendmsg(some)
+            self.bytes_sent += sent
+            while sent:
+                size = len(outgoing[0])
+                if sent < size:
+                    outgoing[0] = outgoing[0][sent:]
+                    break
+                sent -= size
+                outgoing.popleft()
+        return True
+
+    def _send_tls(self) -> bool:
+        outgoing = self._outgoing
+        while outgoing:
+            sent = self._sock.send(outgoing[0])
+            self.bytes_sent += sent
+            if sent < len(outgoing[0]):
+                outgoing[0] = outgoing[0][sent:]
+            else:
+                outgoing.popleft()
+        return True
+
+    def _on_readable(self) -> None:
+        rounds = RECEIVE_ROUNDS_MAX
+        try:
+            while rounds or (self._tls and self._sock.pending()):  # type: ignore[attr-defined]
+                rounds = max(0, rounds - 1)
+                count = self._sock.recv_into(self._target[self._filled :])
+                if count == 0:
+                    self._fail(ConnectionFailedError(f"{self.address}: the broker closed the connection"))
+                    return
+                self.bytes_received += count
+                self._filled += count
+                if self._filled == len(self._target):
+                    self._on_filled()
+                if self.closed_because is not None:
+                    return
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        except OSError as error:
+            self._fail(rename_ssl_error(error, str(self.address)))
+
+    def _on_filled(self) -> None:
+        if self._in_body:
+            body, self._target, self._in_body = self._target, self._size, False
+            self._filled = 0
+            self._on_answer(body)
+            return
+        size = int.from_bytes(self._size, "big", signed=True)
+        if not self._pending or not 4 <= size <= ANSWER_BYTES_MAX:
+            self._fail(
+                ConnectionFailedError(
+                    f"{self.address}: {bytes(self._size)!r} is not the start of a Kafka answer",
+                    hint="the port may expect TLS, or belong to another service; check security.protocol",
+                )
+            )
+            return
+        self._target, self._in_body, self._filled = self._pending[0].allocate(size), True, 0
+
+    def _on_answer(self, body: memoryview) -> None:
+        pending = self._pending.popleft()
+        correlation_id = int.from_bytes(body[:4], "big", signed=True)
+        if correlation_id != pending.correlation_id:
+            self._pending.appendleft(pending)
+            self._fail(
+                ConnectionFailedError(
+                    f"{self.address}: answer {correlation_id} came where {pending.correlation_id} was due"
+                )
+            )
+        elif not pending.future.done():
+            pending.future.set_result(body)
+
+    # -- time and the end ------------------------------------------------------------------------
+
+    def _arm_timer(self) -> None:
+        self._timer = self._loop.call_later(self._options.request_timeout_seconds / 4, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if not self._pending:
+            return
+        waited = time.monotonic() - self._pending[0].sent_at
+        if waited >= self._options.request_timeout_seconds:
+            self._fail(ConnectionFailedError(f"{self.address}: no answer for {waited:.0f} s"))
+        else:
+            self._arm_timer()
+
+    def close(self, why: str = "closed by the mirror") -> None:
+        """Close the socket; requests without an answer fail. Closing twice does nothing."""
+        self._fail(ConnectionFailedError(f"{self.address}: {why}"))
+
+    def _fail(self, error: ConnectionFailedError | AuthenticationError) -> None:
+        if self.closed_because is not None:
+            return
+        self.closed_because = error
+        self._loop.remove_reader(self._sock.fileno())
+        self._loop.remove_writer(self._sock.fileno())
+        for handle in (self._timer, self._reauthentication):
+            if handle is not None:
+                handle.cancel()
+        with contextlib.suppress(OSError):
+            self._sock.close()
+        self._outgoing.clear()
+        pending, self._pending = self._pending, deque()
+        for request in pending:
+            if not request.future.done():
+                request.future.set_exception(error)
+
+
+async def _connect(address: Address, options: ConnectionOptions) -> socket.socket:
+    """A connected, non-blocking socket; TLS is established where the settings ask for it."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConnectionFailedError(f"{address}: the host name cannot be resolved: {error}") from error
+    failure: OSError | None = None
+    for family, kind, protocol, _, where in found:
+        sock = socket.socket(family, kind, protocol)
+        sock.setblocking(False)
+        try:
+            await loop.sock_connect(sock, where)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            return await _secure(sock, address, options)
+        except OSError as error:
+            failure = error
+            sock.close()
+        except BaseException:
+            sock.close()
+            raise
+    raise ConnectionFailedError(f"{address}: cannot connect: {failure}") from failure
+
+
+async def _secure(sock: socket.socket, address: Address, options: ConnectionOptions) -> socket.socket:
+    context = options.security.ssl_context()
+    if context is None:
+        return sock
+    tls = context.wrap_socket(sock, server_hostname=address.host, do_handshake_on_connect=False)
+    try:
+        await _handshake(tls)
+    except OSError as error:
+        tls.close()
+        raise rename_ssl_error(error, str(address)) from error
+    except BaseException:
+        tls.close()
+        raise
+    return tls
+
+
+async def _handshake(tls: ssl.SSLSocket) -> None:
+    while True:
+        try:
+            tls.do_handshake()
+            return
+        except ssl.SSLWantReadError:
+            await _ready(tls, for_reading=True)
+        except ssl.SSLWantWriteError:
+            await _ready(tls, for_reading=False)
+
+
+async def _ready(sock: socket.socket, *, for_reading: bool) -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    add, remove = (
+        (loop.add_reader, loop.remove_reader) if for_reading else (loop.add_writer, loop.remove_writer)
+    )
+    add(sock.fileno(), lambda: ready.done() or ready.set_result(None))
+    try:
+        await ready
+    finally:
+        remove(sock.fileno())
