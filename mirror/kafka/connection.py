@@ -28,7 +28,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from mirror.errors import AuthenticationError, ConnectionFailedError, UnsupportedVersionError
-from mirror.kafka.security import Security, rename_ssl_error, reauthenticate_after_seconds
+from mirror.kafka.security import Security, reauthenticate_after_seconds, rename_ssl_error
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 """An answer that claims to be larger is not Kafka's (an HTTP or TLS server reads as about 1 GB)."""
@@ -162,7 +162,7 @@ class Connection:
         if answer.error_code:
             offered = ", ".join(answer.mechanisms) or "none"
             raise AuthenticationError(
-                f"{self.address}: SASL mechanism {exchange.mechanism} is not enabled there (offered: {offered})",
+                f"{self.address}: SASL mechanism {exchange.mechanism} is not enabled there (it offers {offered})",
                 hint=f"set security.sasl.mechanism to one of: {offered}",
             )
         token: bytes | None = exchange.first()
@@ -259,10 +259,10 @@ class Connection:
         """
         self._correlation_id += 1
         client_id = self._options.client_id.encode()
-        size = sum(map(len, parts)) + 11 + len(client_id)
+        size = sum(len(part) for part in parts) + 11 + len(client_id)
         head = struct.pack(">ihhih", size, api_key, api_version, self._correlation_id, len(client_id))
         first = memoryview(head + client_id + b"\0")
-        return self._enqueue([first, *map(memoryview, parts)], allocate)
+        return self._enqueue([first, *(memoryview(part) for part in parts)], allocate)
 
     def _enqueue(self, buffers: list[memoryview], allocate: Allocate) -> asyncio.Future[memoryview]:
         future: asyncio.Future[memoryview] = self._loop.create_future()
@@ -439,7 +439,9 @@ async def _secure(sock: socket.socket, address: Address, options: ConnectionOpti
     context = options.security.ssl_context()
     if context is None:
         return sock
-    tls = context.wrap_socket(sock, server_hostname=address.host, do_handshake_on_connect=False)
+    tls: ssl.SSLSocket = context.wrap_socket(
+        sock, server_hostname=address.host, do_handshake_on_connect=False
+    )
     try:
         await _handshake(tls)
     except OSError as error:
@@ -455,11 +457,12 @@ async def _handshake(tls: ssl.SSLSocket) -> None:
     while True:
         try:
             tls.do_handshake()
-            return
         except ssl.SSLWantReadError:
             await _ready(tls, for_reading=True)
         except ssl.SSLWantWriteError:
             await _ready(tls, for_reading=False)
+        else:
+            return
 
 
 async def _ready(sock: socket.socket, *, for_reading: bool) -> None:
@@ -468,8 +471,13 @@ async def _ready(sock: socket.socket, *, for_reading: bool) -> None:
     add, remove = (
         (loop.add_reader, loop.remove_reader) if for_reading else (loop.add_writer, loop.remove_writer)
     )
-    add(sock.fileno(), lambda: ready.done() or ready.set_result(None))
+    add(sock.fileno(), _resolve, ready)
     try:
         await ready
     finally:
         remove(sock.fileno())
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,224 @@
+"""Where a partition goes on, decided from what both sides say. No I/O, no memory of its own.
+
+The target's log end is the position: what was acknowledged is there, what is
+there needs no other proof. With ``offsets: same`` it is the source offset
+itself; with ``offsets: mapped`` the last run of the offset map turns it into one.
+
+Sources: KIP-98 (sequences), KIP-320 (log truncation), docs/design.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mirror.model import OffsetMode, Reason, State
+
+SEQUENCES = 2**31
+"""Sequence numbers run from 0 to 2^31 - 1 and begin again (KIP-98)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLook:
+    """What the source says of a partition."""
+
+    topic_id: str
+    log_start_offset: int
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class TargetLook:
+    """What the target says of a partition, read in one stable moment.
+
+    Attributes:
+        target_log_end_offset: Where the next batch would be appended, acknowledged ones or not.
+        last_sequence: Of our producer id; None when the broker remembers nothing of it.
+        producer_epoch: Of our producer id; None likewise.
+        coordinator_epoch: The highest one a control marker of ours has carried; -1 when none.
+        last_producer_id: Who wrote the last batch of the log; None when there is none to look at.
+    """
+
+    target_log_start_offset: int
+    target_log_end_offset: int
+    last_sequence: int | None
+    producer_epoch: int | None
+    coordinator_epoch: int
+    last_producer_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the flow's durable state says of a partition.
+
+    Attributes:
+        start_offset: Source offset of the first record copied.
+        prepared: False while the target partition is being made to start there.
+        to_source: For ``mapped``: the source offset to go on with for a target log end.
+        loss_accepted_to: An operator allowed to leave out everything below this offset.
+    """
+
+    topic_id: str
+    mode: OffsetMode
+    start_offset: int
+    prepared: bool
+    to_source: Callable[[int], int]
+    loss_accepted_to: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Proceed:
+    """Append from here on."""
+
+    next_offset: int
+    target_next_offset: int
+    sequence: int
+    coordinator_epoch: int
+    skip_to: int
+    """Source offsets up to here are gone at the source and their loss is accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Nothing is known of the partition yet: note this durably, then look again."""
+
+    mode: OffsetMode
+    start_offset: int
+    target_start_offset: int
+    prepared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Make the target partition start at ``start_offset``, then look again."""
+
+    start_offset: int
+    target_log_end_offset: int
+    sequence: int
+    trim_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Write nothing; ``detail`` says what was seen."""
+
+    state: State
+    reason: Reason
+    detail: str
+    lost_from: int | None = None
+    lost_to: int | None = None
+
+
+Decision = Proceed | Register | Prepare | Stop
+
+
+def next_sequence(look: TargetLook) -> int:
+    """The sequence of the next record: the broker's memory goes before ours.
+
+    A broker that remembers nothing takes any sequence. All mirrors of the flow then begin with the same
+    one, derived from the log end, so that among them too the first write excludes the others.
+    """
+    if look.last_sequence is None:
+        return look.target_log_end_offset % SEQUENCES
+    return (look.last_sequence + 1) % SEQUENCES
+
+
+def decide(
+    known: Known | None,
+    source: SourceLook,
+    target: TargetLook,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    wanted: str,
+    acknowledged_target_offset: int | None,
+    continue_after_loss: bool,
+) -> Decision:
+    """What to do with a partition.
+
+    Args:
+        wanted: ``same``, ``auto`` or ``mapped``, from the settings; only for a partition not yet known.
+        acknowledged_target_offset: Log end this process has seen acknowledged, None at first.
+        continue_after_loss: Go on without asking when the source has lost what was not copied.
+    """
+    if target.producer_epoch is not None and target.producer_epoch > producer_epoch:
+        return Stop(
+            State.FENCED,
+            Reason.NEWER_EPOCH,
+            f"producer epoch {target.producer_epoch} has written to the target, this mirror has {producer_epoch}",
+        )
+    if known is None:
+        return _first_time(source, target, wanted)
+    if known.topic_id != source.topic_id:
+        return Stop(
+            State.TOPIC_RECREATED,
+            Reason.TOPIC_ID_CHANGED,
+            f"the source topic had id {known.topic_id} and now has {source.topic_id}",
+        )
+    if not known.prepared:
+        return Prepare(
+            known.start_offset,
+            target.target_log_end_offset,
+            next_sequence(target),
+            trim_only=target.target_log_end_offset >= known.start_offset,
+        )
+    return _go_on(known, source, target, producer_id, acknowledged_target_offset, continue_after_loss)
+
+
+def _first_time(source: SourceLook, target: TargetLook, wanted: str) -> Decision:
+    start, end = source.log_start_offset, target.target_log_end_offset
+    empty = target.target_log_start_offset == end
+    if wanted == OffsetMode.MAPPED:
+        return Register(OffsetMode.MAPPED, start, end, prepared=True)
+    if empty and end <= start:
+        return Register(OffsetMode.SAME, start, start, prepared=end == start)
+    if wanted == "auto":
+        return Register(OffsetMode.MAPPED, start, end, prepared=True)
+    return Stop(
+        State.BLOCKED,
+        Reason.TARGET_NOT_EMPTY,
+        f"the target partition holds offsets {target.target_log_start_offset} to {end} "
+        f"that this flow did not write; the source starts at {start}",
+    )
+
+
+def _go_on(
+    known: Known,
+    source: SourceLook,
+    target: TargetLook,
+    producer_id: int,
+    acknowledged: int | None,
+    continue_after_loss: bool,
+) -> Decision:
+    end = target.target_log_end_offset
+    if acknowledged is not None and end < acknowledged:
+        return Stop(
+            State.DIVERGED,
+            Reason.TARGET_TRUNCATED,
+            f"the target had acknowledged up to {acknowledged} and now ends at {end}",
+        )
+    if target.last_producer_id is not None and target.last_producer_id != producer_id:
+        return Stop(
+            State.DIVERGED,
+            Reason.FOREIGN_WRITE,
+            f"the last batch before target offset {end} was written by producer id "
+            f"{target.last_producer_id}, this flow writes as {producer_id}",
+        )
+    position = known.to_source(end)
+    if position > source.high_watermark:
+        return Stop(
+            State.DIVERGED,
+            Reason.SOURCE_TRUNCATED,
+            f"copied up to {position}, but the source ends at {source.high_watermark}",
+        )
+    lost_to = source.log_start_offset
+    if position < lost_to and not continue_after_loss and known.loss_accepted_to < lost_to:
+        return Stop(
+            State.DATA_LOSS,
+            Reason.LOG_START_MOVED,
+            f"{lost_to - position} offsets, {position} to {lost_to}, were removed at the source "
+            f"before they were copied",
+            lost_from=position,
+            lost_to=lost_to,
+        )
+    return Proceed(position, end, next_sequence(target), target.coordinator_epoch, max(position, lost_to))

@@ -1,0 +1,87 @@
+"""Produce: hand record batches to a broker as they are, and read what became of them.
+
+A request carries at most one batch of a partition (the broker insists) and is a
+list of buffers: small pieces of framing between batches that are not copied.
+
+Sources: KIP-98 (idempotence), KIP-467 (error messages), KIP-482, Kafka's ProduceRequest.json.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mirror.kafka.wire import compact_string, read_compact_string, read_uvarint, skip_tags, uvarint
+from mirror.model import TopicPartition
+
+PRODUCE = 0
+PRODUCE_VERSION_MIN = 9
+PRODUCE_VERSION_MAX = 12
+"""The last one that names topics by name; from 13 on by id."""
+
+_OUTCOME = struct.Struct(">ihqqq")
+
+
+class Outcome(NamedTuple):
+    """What a broker says of one batch. ``base_offset`` is -1 when it was refused."""
+
+    error_code: int
+    base_offset: int
+    log_start_offset: int
+    message: str | None
+
+
+def encode_request(
+    batches: Sequence[tuple[TopicPartition, memoryview]], timeout_ms: int
+) -> list[memoryview | bytes]:
+    """The body of a Produce request with acks=all, in pieces.
+
+    Args:
+        batches: At most one batch a partition; sealed (header rewritten, CRC right).
+    """
+    topics: dict[str, list[tuple[int, memoryview]]] = {}
+    for (topic, partition), view in batches:
+        topics.setdefault(topic, []).append((partition, view))
+    parts: list[memoryview | bytes] = []
+    head = struct.pack(">bhi", 0, -1, timeout_ms) + uvarint(len(topics) + 1)
+    for topic, partitions in topics.items():
+        head += compact_string(topic) + uvarint(len(partitions) + 1)
+        for partition, view in partitions:
+            parts.append(head + partition.to_bytes(4, "big") + uvarint(len(view) + 1))
+            parts.append(view)
+            head = b"\0"
+        head += b"\0"
+    parts.append(head + b"\0")
+    return parts
+
+
+def decode_answer(body: memoryview) -> dict[TopicPartition, Outcome]:
+    """Read a Produce answer of versions 9 to 12.
+
+    Raises:
+        ValueError, IndexError, struct.error: The bytes are not such an answer.
+    """
+    outcomes: dict[TopicPartition, Outcome] = {}
+    topics, at = read_uvarint(body, 0)
+    for _ in range(topics - 1):
+        topic, at = read_compact_string(body, at)
+        count, at = read_uvarint(body, at)
+        for _ in range(count - 1):
+            index, code, base, _, log_start = _OUTCOME.unpack_from(body, at)
+            message, at = _read_messages(body, at + _OUTCOME.size)
+            outcomes[TopicPartition(topic or "", index)] = Outcome(code, base, log_start, message)
+        at = skip_tags(body, at)
+    return outcomes
+
+
+def _read_messages(body: memoryview, at: int) -> tuple[str | None, int]:
+    """The message for the batch, or that of its first bad record."""
+    first: str | None = None
+    count, at = read_uvarint(body, at)
+    for _ in range(count - 1):
+        text, at = read_compact_string(body, at + 4)
+        first = first or text
+        at = skip_tags(body, at)
+    message, at = read_compact_string(body, at)
+    return message or first, skip_tags(body, at)

@@ -1,0 +1,71 @@
+"""Receive buffers that are used again, bounded in bytes.
+
+An answer of several megabytes is received into one buffer and the batches in it
+are sent on from there. Getting such a buffer fresh from the kernel each time costs
+page faults and zeroing; a pool costs a list.
+"""
+
+from __future__ import annotations
+
+GRAIN_BYTES = 1 << 20
+"""Buffers are whole multiples of this, so that a few sizes serve all answers."""
+
+
+class Buffer:
+    """A receive buffer and how many parts of the pipeline still use it.
+
+    Attributes:
+        size: Bytes it can hold.
+    """
+
+    __slots__ = ("_pool", "_users", "memory", "size")
+
+    def __init__(self, pool: BufferPool, size: int) -> None:
+        self.size = size
+        self.memory = memoryview(bytearray(size))
+        self._pool = pool
+        self._users = 1
+
+    def hold(self) -> None:
+        """One more user; each calls :meth:`release` once."""
+        self._users += 1
+
+    def release(self) -> None:
+        """One user less; after the last one the memory may be overwritten."""
+        self._users -= 1
+        if self._users == 0:
+            self._pool._give_back(self)
+        assert self._users >= 0, "a buffer was released more often than held"
+
+
+class BufferPool:
+    """Keeps up to ``idle_bytes_max`` of unused buffers.
+
+    Attributes:
+        used_bytes: Bytes of buffers in use just now.
+    """
+
+    def __init__(self, idle_bytes_max: int) -> None:
+        self.used_bytes = 0
+        self._idle_bytes_max = idle_bytes_max
+        self._idle_bytes = 0
+        self._idle: list[Buffer] = []
+
+    def take(self, size: int) -> Buffer:
+        """A buffer of at least ``size`` bytes, the smallest idle one that fits."""
+        fitting = [b for b in self._idle if b.size >= size]
+        if fitting:
+            buffer = min(fitting, key=lambda b: b.size)
+            self._idle.remove(buffer)
+            self._idle_bytes -= buffer.size
+            buffer._users = 1
+        else:
+            buffer = Buffer(self, -(-size // GRAIN_BYTES) * GRAIN_BYTES)
+        self.used_bytes += buffer.size
+        return buffer
+
+    def _give_back(self, buffer: Buffer) -> None:
+        self.used_bytes -= buffer.size
+        if self._idle_bytes + buffer.size <= self._idle_bytes_max:
+            self._idle.append(buffer)
+            self._idle_bytes += buffer.size

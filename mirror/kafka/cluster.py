@@ -1,0 +1,297 @@
+"""One Kafka cluster as the mirror sees it: its brokers, its topics, who leads what.
+
+Connections are opened when first needed and shared by purpose (a *lane*): bulk
+data and small questions never wait for each other. What the cluster looks like
+is a snapshot that is read again when a broker says it has changed.
+
+Sources: KIP-516 (topic ids), the Kafka protocol guide (Metadata, error codes).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import kafka.errors
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from mirror.errors import BrokerError, ConnectionFailedError, NotAuthorizedError, TwinsiteError
+from mirror.kafka.connection import Address, Connection, ConnectionOptions
+from mirror.model import TopicPartition
+
+AUTHORIZATION_CODES = frozenset({29, 30, 31, 53, 65})
+"""TOPIC_, GROUP_, CLUSTER_, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, DELEGATION_TOKEN_..."""
+STALE_METADATA_CODES = frozenset({3, 5, 6, 9, 56, 72, 74, 75, 100, 103})
+"""Answers that mean: the picture of the cluster is old, look at it again."""
+OPENING_PAUSE_SECONDS = 0.5
+"""After a broker refused a connection it is left alone for this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """Who holds one partition. ``leader`` is -1 while there is none."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    in_sync_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """One topic; its id tells a topic from another one made later under the same name."""
+
+    name: str
+    topic_id: UUID
+    internal: bool
+    partitions: Mapping[int, PartitionInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """A snapshot of a cluster. ``topics`` holds what was asked for and may be described."""
+
+    cluster_id: str
+    controller: int
+    brokers: Mapping[int, Address]
+    topics: Mapping[str, TopicInfo]
+    errors: Mapping[str, BrokerError] = field(default_factory=dict)
+    seen_at: float = 0.0
+
+    def partition(self, tp: TopicPartition) -> PartitionInfo | None:
+        topic = self.topics.get(tp.topic)
+        return topic.partitions.get(tp.partition) if topic else None
+
+
+def broker_error(code: int, what: str, message: str | None = None) -> TwinsiteError:
+    """Name an error code a broker answered with; ``what`` says what was asked of what."""
+    known = kafka.errors.for_code(code)
+    name = getattr(known, "message", None) or known.__name__
+    text = f"{what}: {name}" + (f" ({message})" if message else "")
+    if code in AUTHORIZATION_CODES:
+        return NotAuthorizedError(text)
+    return BrokerError(name, code, text, retriable=bool(getattr(known, "retriable", False)))
+
+
+class Cluster:
+    """The way to one cluster. Use :meth:`start` before anything else and :meth:`close` at the end.
+
+    Args:
+        name: How people call it: ``source`` or ``target``.
+        bootstrap: Addresses to begin with; any one that answers is enough.
+        refresh_seconds: A snapshot older than this is read again when it is next asked for.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap: Sequence[Address],
+        options: ConnectionOptions,
+        *,
+        refresh_seconds: float = 30.0,
+    ) -> None:
+        self.name = name
+        self.options = options
+        self.info = ClusterInfo("", -1, {}, {})
+        self.last_answer_at: float | None = None
+        self._bootstrap = list(bootstrap)
+        self._refresh_seconds = refresh_seconds
+        self._connections: dict[tuple[int, str], Connection] = {}
+        self._opening: dict[tuple[int, str], asyncio.Lock] = {}
+        self._refused: dict[Address, tuple[float, TwinsiteError]] = {}
+        self._refreshing = asyncio.Lock()
+        self._coordinators: dict[tuple[int, str], int] = {}
+        self._topics: tuple[str, ...] | None = ()
+
+    async def start(self, *, timeout_seconds: float = 30.0) -> None:
+        """Reach the cluster for the first time.
+
+        Raises:
+            ConnectionFailedError: None of the bootstrap addresses answers in time.
+            AuthenticationError: The cluster does not accept us, or we do not accept it.
+        """
+        async for attempt in retrying(timeout_seconds):
+            with attempt:
+                await self.refresh()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            connection.close()
+
+    # -- what the cluster looks like -------------------------------------------------------------
+
+    def follow(self, topics: Iterable[str] | None) -> None:
+        """Say which topics the snapshots are to hold from now on; None means all there are."""
+        self._topics = None if topics is None else tuple(sorted(topics))
+
+    async def refresh(self, *, not_older_than_seconds: float = 0.0) -> ClusterInfo:
+        """Read the snapshot again, unless another task just did.
+
+        Raises:
+            ConnectionFailedError: No broker answers.
+        """
+        asked_at = time.monotonic()
+        async with self._refreshing:
+            if self.info.seen_at < asked_at - not_older_than_seconds:
+                self.info = await self._read_metadata(self._topics)
+            return self.info
+
+    async def describe_topics(self, topics: Iterable[str] | None) -> ClusterInfo:
+        """A snapshot with the topics named, or all; the one followed stays as it is."""
+        return await self._read_metadata(None if topics is None else tuple(topics))
+
+    async def _read_metadata(self, topics: tuple[str, ...] | None) -> ClusterInfo:
+        wanted = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=t) for t in topics]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        answer = await self.call(request, highest=12)
+        self._forget_gone({node.node_id for node in answer.brokers})
+        return _cluster_info(answer)
+
+    def _forget_gone(self, nodes: set[int]) -> None:
+        for key in [key for key in self._connections if key[0] >= 0 and key[0] not in nodes]:
+            self._connections.pop(key).close("the broker has left the cluster")
+
+    # -- talking to it ---------------------------------------------------------------------------
+
+    async def call(self, request: Any, *, node: int | None = None, highest: int | None = None) -> Any:
+        """Ask one broker, or any, with a generated request of kafka-python.
+
+        Raises:
+            ConnectionFailedError: It could not be asked, or did not answer.
+        """
+        connection = await (self.any_connection() if node is None else self.connection(node))
+        answer = await connection.call(request, highest)
+        self.last_answer_at = time.monotonic()
+        return answer
+
+    async def call_controller(self, request: Any) -> Any:
+        """Ask the controller (with KRaft any broker passes the request on)."""
+        known = self.info.controller in self.info.brokers
+        return await self.call(request, node=self.info.controller if known else None)
+
+    async def connection(self, node: int, lane: str = "control") -> Connection:
+        """The connection to a broker for one purpose, opened if there is none.
+
+        Raises:
+            ConnectionFailedError: The broker is unknown or cannot be reached.
+            AuthenticationError: It does not accept us, or we do not accept it.
+        """
+        key = (node, lane)
+        existing = self._connections.get(key)
+        if existing is not None and not existing.closed:
+            return existing
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            existing = self._connections.get(key)
+            if existing is not None and not existing.closed:
+                return existing
+            address = self.info.brokers.get(node)
+            if address is None:
+                raise ConnectionFailedError(f"{self.name}: broker {node} is not in the cluster just now")
+            self._connections[key] = opened = await self._open(address)
+            return opened
+
+    async def any_connection(self) -> Connection:
+        """A connection to whichever broker answers.
+
+        Raises:
+            ConnectionFailedError: None of the known brokers and bootstrap addresses answers.
+        """
+        for connection in self._connections.values():
+            if not connection.closed and connection.unanswered == 0:
+                return connection
+        addresses = dict.fromkeys([*self.info.brokers.values(), *self._bootstrap])
+        failures: list[TwinsiteError] = []
+        for index, address in enumerate(addresses):
+            try:
+                opened = await self._open(address)
+            except TwinsiteError as error:
+                failures.append(error)
+                continue
+            self._connections[(-1 - index, "bootstrap")] = opened
+            return opened
+        worst = next((f for f in failures if not f.retriable), failures[-1])
+        raise type(worst)(f"{self.name}: {worst}", hint=worst.hint)
+
+    async def _open(self, address: Address) -> Connection:
+        refused = self._refused.get(address)
+        if refused is not None and time.monotonic() < refused[0]:
+            raise type(refused[1])(str(refused[1]), hint=refused[1].hint)
+        try:
+            opened = await Connection.open(address, self.options)
+        except TwinsiteError as error:
+            self._refused[address] = (time.monotonic() + OPENING_PAUSE_SECONDS, error)
+            raise
+        self._refused.pop(address, None)
+        self.last_answer_at = time.monotonic()
+        return opened
+
+    # -- coordinators ----------------------------------------------------------------------------
+
+    async def call_transaction_coordinator(
+        self, transactional_id: str, request: Any, *, highest: int | None = None
+    ) -> Any:
+        """Ask the coordinator of a transactional id; it is looked up when not known.
+
+        An answer that says the coordinator has moved makes the next call look again: pass it to
+        :meth:`forget_coordinator`.
+        """
+        key = (1, transactional_id)
+        if key not in self._coordinators:
+            self._coordinators[key] = await self._find_coordinator(key)
+        return await self.call(request, node=self._coordinators[key], highest=highest)
+
+    def forget_coordinator(self, transactional_id: str) -> None:
+        self._coordinators.pop((1, transactional_id), None)
+
+    async def _find_coordinator(self, key: tuple[int, str]) -> int:
+        kind, name = key
+        answer = await self.call(FindCoordinatorRequest(key=name, key_type=kind, coordinator_keys=[name]))
+        found = answer.coordinators[0] if answer.coordinators else answer
+        if found.error_code:
+            raise broker_error(
+                found.error_code, f"{self.name}: finding the coordinator of {name}", found.error_message
+            )
+        if found.node_id not in self.info.brokers:
+            await self.refresh()
+        return int(found.node_id)
+
+
+def _cluster_info(answer: Any) -> ClusterInfo:
+    topics: dict[str, TopicInfo] = {}
+    errors: dict[str, BrokerError] = {}
+    for topic in answer.topics:
+        if topic.error_code and topic.error_code != 5:
+            failed = broker_error(topic.error_code, f"topic {topic.name}")
+            if isinstance(failed, BrokerError):
+                errors[topic.name] = failed
+            else:
+                errors[topic.name] = BrokerError("TOPIC_AUTHORIZATION_FAILED", topic.error_code, str(failed))
+            continue
+        partitions = {
+            p.partition_index: PartitionInfo(
+                p.leader_id, p.leader_epoch, tuple(p.replica_nodes), tuple(p.isr_nodes)
+            )
+            for p in topic.partitions
+        }
+        topics[topic.name] = TopicInfo(topic.name, topic.topic_id, bool(topic.is_internal), partitions)
+    brokers = {b.node_id: Address(b.host, b.port) for b in answer.brokers}
+    return ClusterInfo(
+        answer.cluster_id, answer.controller_id, brokers, topics, errors, seen_at=time.monotonic()
+    )
+
+
+def retrying(timeout_seconds: float, *, longest_pause_seconds: float = 2.0) -> AsyncRetrying:
+    """Try again what is worth trying again, with growing, jittered pauses, for so long."""
+    return AsyncRetrying(
+        retry=retry_if_exception(lambda e: isinstance(e, TwinsiteError) and e.retriable),
+        wait=wait_random_exponential(multiplier=0.1, max=longest_pause_seconds),
+        stop=stop_after_delay(timeout_seconds),
+        reraise=True,
+    )

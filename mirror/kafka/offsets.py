@@ -1,0 +1,299 @@
+"""Questions about partitions, asked of their leaders, many partitions a request.
+
+Each function answers for every partition it was asked about: with a value, or
+with the error that stood in its way. Nothing is left out in silence.
+
+Sources: KIP-79 and KIP-207 (ListOffsets), KIP-664 (DescribeProducers), KIP-320
+(OffsetForLeaderEpoch), KIP-107 (DeleteRecords).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, TypeVar
+
+from kafka.protocol.admin import DeleteRecordsRequest, DescribeProducersRequest
+from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
+from kafka.protocol.producer import WriteTxnMarkersRequest
+
+from mirror.errors import BrokerError, ConnectionFailedError, TwinsiteError
+from mirror.kafka.cluster import Cluster, broker_error
+from mirror.kafka.fetch import Isolation
+from mirror.model import TopicPartition
+
+EARLIEST = -2
+LATEST = -1
+CONSUMER = -1
+DEBUGGER = -2
+"""The replica id that is told the log end offset instead of the high watermark."""
+
+T = TypeVar("T")
+Answers = dict[TopicPartition, T | TwinsiteError]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """What a broker remembers of one producer in one partition."""
+
+    producer_epoch: int
+    last_sequence: int
+    coordinator_epoch: int
+
+
+async def list_offsets(
+    cluster: Cluster,
+    partitions: Collection[TopicPartition],
+    timestamp: int,
+    *,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    replica_id: int = CONSUMER,
+) -> Answers[int]:
+    """The earliest or latest offset of each partition.
+
+    Args:
+        timestamp: EARLIEST or LATEST.
+        isolation: With READ_COMMITTED, LATEST is the last stable offset.
+        replica_id: With DEBUGGER, LATEST is the log end offset, acknowledged or not.
+    """
+
+    def request(tps: Sequence[TopicPartition]) -> Any:
+        return ListOffsetsRequest(
+            replica_id=replica_id,
+            isolation_level=int(isolation),
+            topics=[
+                ListOffsetsRequest.ListOffsetsTopic(
+                    name=topic,
+                    partitions=[
+                        ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
+                            partition_index=tp.partition,
+                            current_leader_epoch=_leader_epoch(cluster, tp),
+                            timestamp=timestamp,
+                        )
+                        for tp in of_topic
+                    ],
+                )
+                for topic, of_topic in _topics(tps)
+            ],
+        )
+
+    def read(answer: Any, out: Answers[int]) -> None:
+        for topic in answer.topics:
+            for p in topic.partitions:
+                tp = TopicPartition(topic.name, p.partition_index)
+                out[tp] = (
+                    broker_error(p.error_code, f"{cluster.name}: ListOffsets of {tp}")
+                    if p.error_code
+                    else int(p.offset)
+                )
+
+    return await _ask_leaders(cluster, partitions, request, read, highest=7)
+
+
+async def describe_producer(
+    cluster: Cluster, partitions: Collection[TopicPartition], producer_id: int
+) -> Answers[ProducerState | None]:
+    """What each leader remembers of a producer; None where it remembers nothing."""
+
+    def request(tps: Sequence[TopicPartition]) -> Any:
+        return DescribeProducersRequest(
+            topics=[
+                DescribeProducersRequest.TopicRequest(
+                    name=topic, partition_indexes=[tp.partition for tp in of_topic]
+                )
+                for topic, of_topic in _topics(tps)
+            ]
+        )
+
+    def read(answer: Any, out: Answers[ProducerState | None]) -> None:
+        for topic in answer.topics:
+            for p in topic.partitions:
+                tp = TopicPartition(topic.name, p.partition_index)
+                if p.error_code:
+                    what = f"{cluster.name}: DescribeProducers of {tp}"
+                    out[tp] = broker_error(p.error_code, what, p.error_message)
+                    continue
+                ours = [s for s in p.active_producers if s.producer_id == producer_id]
+                out[tp] = (
+                    ProducerState(ours[0].producer_epoch, ours[0].last_sequence, ours[0].coordinator_epoch)
+                    if ours
+                    else None
+                )
+
+    return await _ask_leaders(cluster, partitions, request, read)
+
+
+async def end_of_epoch(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> Answers[tuple[int, int]]:
+    """For each partition the largest epoch not above the one given, and where it ends: (epoch, offset)."""
+
+    def request(tps: Sequence[TopicPartition]) -> Any:
+        return OffsetForLeaderEpochRequest(
+            replica_id=CONSUMER,
+            topics=[
+                OffsetForLeaderEpochRequest.OffsetForLeaderTopic(
+                    topic=topic,
+                    partitions=[
+                        OffsetForLeaderEpochRequest.OffsetForLeaderTopic.OffsetForLeaderPartition(
+                            partition=tp.partition,
+                            current_leader_epoch=_leader_epoch(cluster, tp),
+                            leader_epoch=epochs[tp],
+                        )
+                        for tp in of_topic
+                    ],
+                )
+                for topic, of_topic in _topics(tps)
+            ],
+        )
+
+    def read(answer: Any, out: Answers[tuple[int, int]]) -> None:
+        for topic in answer.topics:
+            for p in topic.partitions:
+                tp = TopicPartition(topic.topic, p.partition)
+                out[tp] = (
+                    broker_error(p.error_code, f"{cluster.name}: OffsetForLeaderEpoch of {tp}")
+                    if p.error_code
+                    else (int(p.leader_epoch), int(p.end_offset))
+                )
+
+    return await _ask_leaders(cluster, epochs, request, read)
+
+
+async def delete_records(
+    cluster: Cluster, before: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000
+) -> Answers[int]:
+    """Move the start of each log to the offset given; answers with where it now starts."""
+
+    def request(tps: Sequence[TopicPartition]) -> Any:
+        return DeleteRecordsRequest(
+            timeout_ms=timeout_ms,
+            topics=[
+                DeleteRecordsRequest.DeleteRecordsTopic(
+                    name=topic,
+                    partitions=[
+                        DeleteRecordsRequest.DeleteRecordsTopic.DeleteRecordsPartition(
+                            partition_index=tp.partition, offset=before[tp]
+                        )
+                        for tp in of_topic
+                    ],
+                )
+                for topic, of_topic in _topics(tps)
+            ],
+        )
+
+    def read(answer: Any, out: Answers[int]) -> None:
+        for topic in answer.topics:
+            for p in topic.partitions:
+                tp = TopicPartition(topic.name, p.partition_index)
+                out[tp] = (
+                    broker_error(p.error_code, f"{cluster.name}: DeleteRecords of {tp}")
+                    if p.error_code
+                    else int(p.low_watermark)
+                )
+
+    return await _ask_leaders(cluster, before, request, read)
+
+
+@dataclass(frozen=True, slots=True)
+class Marking:
+    """Control markers to append to one partition: ``count`` of them, one offset each."""
+
+    count: int
+    coordinator_epoch: int
+
+
+async def write_markers(
+    cluster: Cluster,
+    markings: Mapping[TopicPartition, Marking],
+    *,
+    producer_id: int,
+    producer_epoch: int,
+) -> Answers[None]:
+    """Append control markers that no consumer sees. They are fenced, but not conditional.
+
+    A lower coordinator epoch than one seen before is refused with TRANSACTION_COORDINATOR_FENCED, a lower
+    producer epoch with INVALID_PRODUCER_EPOCH. An error says nothing about how many were appended.
+    """
+    marker = WriteTxnMarkersRequest.WritableTxnMarker
+
+    def entry(coordinator_epoch: int, tps: Sequence[TopicPartition]) -> Any:
+        return marker(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transaction_result=True,
+            coordinator_epoch=coordinator_epoch,
+            topics=[
+                marker.WritableTxnMarkerTopic(name=topic, partition_indexes=[tp.partition for tp in of_topic])
+                for topic, of_topic in _topics(tps)
+            ],
+        )
+
+    def request(tps: Sequence[TopicPartition]) -> Any:
+        entries: list[Any] = []
+        for epoch in {markings[tp].coordinator_epoch for tp in tps}:
+            of_epoch = [tp for tp in tps if markings[tp].coordinator_epoch == epoch]
+            for turn in range(max(markings[tp].count for tp in of_epoch)):
+                entries.append(entry(epoch, [tp for tp in of_epoch if markings[tp].count > turn]))
+        return WriteTxnMarkersRequest(markers=entries)
+
+    def read(answer: Any, out: Answers[None]) -> None:
+        for m in answer.markers:
+            for topic in m.topics:
+                for p in topic.partitions:
+                    tp = TopicPartition(topic.name, p.partition_index)
+                    if p.error_code:
+                        out[tp] = broker_error(p.error_code, f"{cluster.name}: WriteTxnMarkers to {tp}")
+                    else:
+                        out.setdefault(tp, None)
+
+    return await _ask_leaders(cluster, markings, request, read, highest=1)
+
+
+# -- one request a leader ------------------------------------------------------------------------
+
+
+def _leader_epoch(cluster: Cluster, tp: TopicPartition) -> int:
+    info = cluster.info.partition(tp)
+    return info.leader_epoch if info else -1
+
+
+def _topics(tps: Sequence[TopicPartition]) -> Iterable[tuple[str, list[TopicPartition]]]:
+    for topic, group in groupby(sorted(tps), key=lambda tp: tp.topic):
+        yield topic, list(group)
+
+
+def by_leader(cluster: Cluster, tps: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+    """Partitions by the broker that leads them, -1 where none is known."""
+    leaders: dict[int, list[TopicPartition]] = {}
+    for tp in tps:
+        info = cluster.info.partition(tp)
+        leaders.setdefault(info.leader if info else -1, []).append(tp)
+    return leaders
+
+
+async def _ask_leaders(
+    cluster: Cluster,
+    partitions: Collection[TopicPartition],
+    request: Callable[[Sequence[TopicPartition]], Any],
+    read: Callable[[Any, Answers[T]], None],
+    *,
+    highest: int | None = None,
+) -> Answers[T]:
+    out: Answers[T] = {}
+
+    async def ask(node: int, tps: list[TopicPartition]) -> None:
+        try:
+            if node < 0:
+                raise ConnectionFailedError(f"{cluster.name}: no leader is known for {tps[0]}")
+            read(await cluster.call(request(tps), node=node, highest=highest), out)
+        except TwinsiteError as error:
+            out.update({tp: error for tp in tps if tp not in out})
+        for tp in tps:
+            if tp not in out:
+                out[tp] = BrokerError("NO_ANSWER", -1, f"{cluster.name}: the answer leaves out {tp}")
+
+    async with asyncio.TaskGroup() as group:
+        for node, tps in by_leader(cluster, partitions).items():
+            group.create_task(ask(node, tps))
+    return out

@@ -1,0 +1,90 @@
+"""The transactional id of a flow on its target: a producer id all mirrors share, and a token of ownership.
+
+No transaction is ever begun. The coordinator keeps, durably and for everybody, one
+producer id per transactional id; every InitProducerId raises its epoch, so whoever
+called last can prove it.
+
+Sources: KIP-98 (InitProducerId), KIP-664 (DescribeTransactions), KIP-890.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from kafka.protocol.admin import DescribeTransactionsRequest
+from kafka.protocol.producer import InitProducerIdRequest
+
+from mirror.errors import BrokerError, TwinsiteError
+from mirror.kafka.cluster import Cluster, broker_error, retrying
+
+TRANSACTIONAL_ID_NOT_FOUND = 105
+COORDINATOR_CODES = frozenset({14, 15, 16})
+WORTH_ANOTHER_TRY = COORDINATOR_CODES | {41, 51}
+"""COORDINATOR_LOAD_IN_PROGRESS, _NOT_AVAILABLE, NOT_COORDINATOR, NOT_CONTROLLER, CONCURRENT_TRANSACTIONS."""
+
+
+class Token(NamedTuple):
+    """What the coordinator gave to the last caller of :func:`init_producer_id`."""
+
+    producer_id: int
+    epoch: int
+
+
+async def init_producer_id(
+    cluster: Cluster, transactional_id: str, *, timeout_seconds: float = 60.0
+) -> Token:
+    """Take the transactional id: same producer id as before, next epoch.
+
+    Raises:
+        NotAuthorizedError: No WRITE on the transactional id.
+        BrokerError, ConnectionFailedError: No answer worth having within ``timeout_seconds``.
+    """
+    request = InitProducerIdRequest(
+        transactional_id=transactional_id, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
+    )
+    answer = await _ask(cluster, transactional_id, request, timeout_seconds, highest=4)
+    if answer.producer_id < 0:
+        raise BrokerError(
+            "NO_PRODUCER_ID", -1, f"{cluster.name}: the coordinator gave producer id {answer.producer_id}"
+        )
+    return Token(answer.producer_id, answer.producer_epoch)
+
+
+async def current_token(
+    cluster: Cluster, transactional_id: str, *, timeout_seconds: float = 10.0
+) -> Token | None:
+    """Who holds the transactional id now; None when the coordinator does not know it.
+
+    Raises:
+        NotAuthorizedError: No DESCRIBE on the transactional id.
+        BrokerError, ConnectionFailedError: No answer worth having within ``timeout_seconds``.
+    """
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    answer = await _ask(cluster, transactional_id, request, timeout_seconds)
+    if answer.error_code == TRANSACTIONAL_ID_NOT_FOUND:
+        return None
+    return Token(answer.producer_id, answer.producer_epoch)
+
+
+async def _ask(
+    cluster: Cluster, transactional_id: str, request: Any, timeout_seconds: float, highest: int | None = None
+) -> Any:
+    async for attempt in retrying(timeout_seconds):
+        with attempt:
+            try:
+                whole = await cluster.call_transaction_coordinator(transactional_id, request, highest=highest)
+            except TwinsiteError:
+                cluster.forget_coordinator(transactional_id)
+                raise
+            states = getattr(whole, "transaction_states", None)
+            answer = whole if states is None else states[0]
+            if answer.error_code in COORDINATOR_CODES:
+                cluster.forget_coordinator(transactional_id)
+            if answer.error_code not in {0, TRANSACTIONAL_ID_NOT_FOUND}:
+                error = broker_error(
+                    answer.error_code, f"{cluster.name}: transactional id {transactional_id}"
+                )
+                error.retriable = answer.error_code in WORTH_ANOTHER_TRY
+                raise error
+            return answer
+    raise AssertionError("retrying ends with an answer or an error")
