@@ -1,0 +1,155 @@
+"""Bearer tokens from an authorisation server, kept until they are about to end.
+
+The OAuth 2.0 client credentials grant: client id and secret go to the token
+endpoint, a token that lives for some minutes comes back. No redirect is
+followed, so that the secret goes nowhere but where the settings say.
+
+Sources: RFC 6749 §4.4 and §5, KIP-768.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote_plus, urlsplit
+
+import aiohttp
+
+from mirror.errors import AuthenticationError, ConnectionFailedError
+from mirror.kafka.secret import SecretSource
+from mirror.kafka.tls import TlsOptions, make_context
+
+ANSWER_BYTES_MAX = 1024 * 1024
+RENEW_AFTER_SHARE = 0.8
+"""A token is replaced after this share of its life; the rest covers a slow authorisation server."""
+LIFETIME_SECONDS_DEFAULT = 300.0
+"""Assumed where the answer does not say how long the token lives."""
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEndpointOptions:
+    """Where tokens come from.
+
+    Attributes:
+        url: The token endpoint; ``https``, plain ``http`` on this machine only.
+        ca_file: Authorities that may sign its certificate; the system's if not given.
+        timeout_seconds: For the whole request.
+    """
+
+    url: str
+    client_id: str
+    client_secret: SecretSource
+    scope: str = ""
+    ca_file: Path | None = None
+    timeout_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in LOOPBACK):
+            raise ValueError("the token endpoint must be an https address: a client secret is sent to it")
+
+
+class Token(NamedTuple):
+    """A token and the moments, on the monotonic clock, to replace it and to stop using it."""
+
+    value: str
+    renew_at: float
+    expires_at: float
+
+
+class TokenEndpoint:
+    """Gives the current token, asking for a new one only when the old one is about to end."""
+
+    def __init__(self, options: TokenEndpointOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._clock = clock
+        self._token: Token | None = None
+        self._asking = asyncio.Lock()
+
+    def read(self) -> str:
+        """The token that :meth:`renew` got.
+
+        Raises:
+            AuthenticationError: There is none yet.
+        """
+        if self._token is None:
+            raise AuthenticationError(f"{self._options.url}: no token was asked for yet")
+        return self._token.value
+
+    async def renew(self) -> None:
+        """See to it that there is a token with life left in it.
+
+        While the authorisation server is away the last token serves until it ends.
+
+        Raises:
+            AuthenticationError: The authorisation server does not accept us.
+            ConnectionFailedError: It cannot be reached, or its answer makes no sense.
+        """
+        async with self._asking:
+            now = self._clock()
+            if self._token is not None and now < self._token.renew_at:
+                return
+            try:
+                self._token = await self._ask(now)
+            except (AuthenticationError, ConnectionFailedError):
+                if self._token is None or now >= self._token.expires_at:
+                    raise
+
+    async def _ask(self, now: float) -> Token:
+        options = self._options
+        try:
+            status, body = await asyncio.wait_for(self._post(), options.timeout_seconds)
+        except TimeoutError as error:
+            raise ConnectionFailedError(
+                f"{options.url}: no token within {options.timeout_seconds:g} s"
+            ) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise ConnectionFailedError(f"{options.url}: no token: {error}") from error
+        return _token(options.url, status, body, now)
+
+    async def _post(self) -> tuple[int, bytes]:
+        options = self._options
+        grant = {"grant_type": "client_credentials"} | ({"scope": options.scope} if options.scope else {})
+        # RFC 6749 §2.3.1: both parts are form-encoded before they become a basic authorisation
+        login = aiohttp.BasicAuth(quote_plus(options.client_id), quote_plus(options.client_secret.read()))
+        async with (
+            aiohttp.ClientSession(auth=login, headers={"Accept": "application/json"}) as session,
+            session.post(options.url, data=grant, ssl=self._context(), allow_redirects=False) as answer,
+        ):
+            return answer.status, await answer.content.read(ANSWER_BYTES_MAX)
+
+    def _context(self) -> ssl.SSLContext | bool:
+        if not self._options.url.startswith("https"):
+            return True
+        return make_context(TlsOptions(ca_file=self._options.ca_file))
+
+
+def _token(url: str, status: int, body: bytes, now: float) -> Token:
+    document = _document(body)
+    if status >= 500 or status == 429:
+        raise ConnectionFailedError(f"{url}: no token: status {status}")
+    if status != 200:
+        error = ascii(document.get("error", "no reason given"))
+        raise AuthenticationError(
+            f"{url}: no token: status {status}, {error}",
+            hint="check client id, client secret, scope and address of the token endpoint",
+        )
+    value, lifetime = document.get("access_token"), document.get("expires_in", LIFETIME_SECONDS_DEFAULT)
+    if not isinstance(value, str) or not isinstance(lifetime, int | float):
+        raise ConnectionFailedError(f"{url}: the answer holds no token")
+    return Token(value, now + RENEW_AFTER_SHARE * lifetime, now + lifetime)
+
+
+def _document(body: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -1,0 +1,158 @@
+"""How a cluster is spoken to: in the clear or under TLS, and how we prove who we are.
+
+A :class:`Security` is a value; what it reads from files and environment is read when
+a connection needs it, so certificates, passwords and tokens can be rotated while
+the mirror runs. No secret is part of a ``repr`` or of an error.
+
+Sources: KIP-43 and KIP-152 (SASL in Kafka), KIP-368 (re-authentication).
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from mirror.errors import UsageError
+from mirror.kafka.oauth import TokenEndpoint, TokenEndpointOptions
+from mirror.kafka.sasl import OAuthBearerExchange, PlainExchange, SaslExchange, ScramExchange
+from mirror.kafka.secret import SecretSource
+from mirror.kafka.tls import ContextCache, TlsOptions
+from mirror.kafka.tls_errors import (
+    explain_handshake_error,
+    is_tls_alert,
+    rename_ssl_error,
+    speaks_plaintext_error,
+    speaks_tls_error,
+)
+
+REAUTHENTICATE_AFTER_SHARE = 0.85
+"""Of a session's life; what Kafka's own client begins with."""
+
+
+class SecurityProtocol(StrEnum):
+    """The names Kafka gives to the four combinations of TLS and SASL."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+
+class SaslMechanism(StrEnum):
+    """How a client proves who it is."""
+
+    PLAIN = "PLAIN"
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+    SCRAM_SHA_512 = "SCRAM-SHA-512"
+    OAUTHBEARER = "OAUTHBEARER"
+
+
+@dataclass(frozen=True, slots=True)
+class SaslOptions:
+    """What is needed to prove who we are.
+
+    Attributes:
+        username: For PLAIN and SCRAM.
+        password: For PLAIN and SCRAM.
+        token: For OAUTHBEARER: where somebody else puts a current token, or where to ask for one.
+        extensions: For OAUTHBEARER: names and values some brokers want beside the token.
+    """
+
+    mechanism: SaslMechanism
+    username: str = ""
+    password: SecretSource | None = None
+    token: SecretSource | TokenEndpoint | None = None
+    extensions: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.mechanism is SaslMechanism.OAUTHBEARER:
+            if self.token is None:
+                raise UsageError("OAUTHBEARER needs a token, or a token endpoint to ask for one")
+        elif not self.username or self.password is None:
+            raise UsageError(f"{self.mechanism} needs a user name and a password")
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How connections of one cluster are secured. The default is plain text and nobody in particular."""
+
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    tls: TlsOptions = field(default_factory=TlsOptions)
+    sasl_options: SaslOptions | None = None
+    _contexts: ContextCache = field(default_factory=ContextCache, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.uses_sasl and self.sasl_options is None:
+            raise UsageError(f"{self.protocol} needs a SASL mechanism")
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.protocol in {SecurityProtocol.SSL, SecurityProtocol.SASL_SSL}
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self.protocol in {SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL}
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """The TLS context for the next connection; None where TLS is not used.
+
+        Raises:
+            AuthenticationError: Certificates or key cannot be used; names the file.
+        """
+        return self._contexts.get(self.tls) if self.uses_tls else None
+
+    async def prepare(self) -> None:
+        """Get ready for the next :meth:`sasl`: ask for a new token where the old one is about to end.
+
+        Raises:
+            AuthenticationError: The token endpoint does not accept us.
+            ConnectionFailedError: It cannot be reached.
+        """
+        options = self.sasl_options
+        if self.uses_sasl and options is not None and isinstance(options.token, TokenEndpoint):
+            await options.token.renew()
+
+    def sasl(self) -> SaslExchange | None:
+        """A fresh exchange for one authentication, with the secrets of now; None where SASL is not used.
+
+        Raises:
+            AuthenticationError: A secret cannot be read, or is not fit for the mechanism.
+        """
+        if not self.uses_sasl or self.sasl_options is None:
+            return None
+        return _exchange(self.sasl_options)
+
+
+def _exchange(options: SaslOptions) -> SaslExchange:
+    if options.token is not None:
+        return OAuthBearerExchange(options.token.read().strip(), options.extensions)
+    password = options.password.read() if options.password is not None else ""
+    if options.mechanism is SaslMechanism.PLAIN:
+        return PlainExchange(options.username, password)
+    return ScramExchange(options.mechanism, options.username, password)
+
+
+def reauthenticate_after_seconds(session_lifetime_ms: int) -> float:
+    """When to authenticate again on a connection whose session lives that long (KIP-368)."""
+    return session_lifetime_ms / 1000 * REAUTHENTICATE_AFTER_SHARE
+
+
+__all__ = [
+    "SaslExchange",
+    "SaslMechanism",
+    "SaslOptions",
+    "SecretSource",
+    "Security",
+    "SecurityProtocol",
+    "TlsOptions",
+    "TokenEndpoint",
+    "TokenEndpointOptions",
+    "explain_handshake_error",
+    "is_tls_alert",
+    "reauthenticate_after_seconds",
+    "rename_ssl_error",
+    "speaks_plaintext_error",
+    "speaks_tls_error",
+]

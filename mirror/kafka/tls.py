@@ -1,0 +1,157 @@
+"""How a connection is secured: one TLS context, made anew when its files change.
+
+A certificate that was rotated on disk is used by the next connection; those that
+are open stay as they are. TLS 1.2 is the least, and only the given authorities
+are trusted (the system's where none are given).
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from mirror.errors import AuthenticationError
+from mirror.kafka.secret import SecretSource
+
+Fingerprint = tuple[tuple[int, int, int, int] | None, ...]
+"""Device, inode, size and time of change of each file; None where it cannot be seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """What is shown to the broker and what is asked of it.
+
+    Attributes:
+        ca_file: PEM file of the authorities that may sign the broker's certificate.
+        certificate_file: PEM file of our certificate and the chain above it.
+        key_file: PEM file of its private key; may be the same file.
+        key_password: Opens the private key where it is encrypted.
+        check_hostname: Whether the broker's certificate must be valid for the name we connect to.
+    """
+
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+    key_password: SecretSource | None = None
+    check_hostname: bool = True
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        password = self.key_password.path if self.key_password else None
+        given = (self.ca_file, self.certificate_file, self.key_file, password)
+        return tuple(path for path in given if path is not None)
+
+
+class ContextCache:
+    """The context made last, and what its files looked like before they were read."""
+
+    def __init__(self) -> None:
+        self._made: tuple[TlsOptions, Fingerprint, ssl.SSLContext] | None = None
+        self._refused: Fingerprint | None = None
+        self._log = structlog.get_logger()
+
+    def get(self, options: TlsOptions) -> ssl.SSLContext:
+        """The context for these files as they are now.
+
+        While new files do not fit together yet (a rotation half way) the context made before stays in use.
+
+        Raises:
+            AuthenticationError: The files cannot be used, and there is no context from before.
+        """
+        seen = _fingerprint(options.files)
+        if self._made is not None and self._made[:2] == (options, seen):
+            return self._made[2]
+        try:
+            context = make_context(options)
+        except AuthenticationError as error:
+            if self._made is None or self._made[0] != options:
+                raise
+            self._warn_once(seen, error)
+            return self._made[2]
+        self._made = (options, seen, context)
+        return context
+
+    def _warn_once(self, seen: Fingerprint, error: AuthenticationError) -> None:
+        if seen != self._refused:
+            self._refused = seen
+            self._log.warning(
+                "tls_files_not_usable", reason=str(error), consequence="the earlier ones stay in use"
+            )
+
+
+def make_context(options: TlsOptions) -> ssl.SSLContext:
+    """A context for connections to brokers.
+
+    Raises:
+        AuthenticationError: A file is missing, is not what it should be, or does not fit the others.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = options.check_hostname
+    _trust(context, options.ca_file)
+    if options.certificate_file is not None:
+        _load_certificate(context, options.certificate_file, options.key_file, options.key_password)
+    return context
+
+
+def _trust(context: ssl.SSLContext, ca_file: Path | None) -> None:
+    if ca_file is None:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+        return
+    try:
+        context.load_verify_locations(cafile=ca_file)
+    except ssl.SSLError as error:
+        raise AuthenticationError(f"CA file {ca_file} holds no PEM certificates") from error
+    except OSError as error:
+        raise AuthenticationError(f"CA file {ca_file} cannot be read: {error.strerror}") from error
+
+
+def _load_certificate(
+    context: ssl.SSLContext, certificate: Path, key: Path | None, password: SecretSource | None
+) -> None:
+    for path in (certificate, key):
+        _must_be_readable(path)
+    asked = False
+
+    def passphrase() -> str:
+        nonlocal asked
+        asked = True
+        return password.read() if password is not None else ""
+
+    try:
+        context.load_cert_chain(certificate, key, passphrase)
+    except ssl.SSLError as error:
+        raise AuthenticationError(_why_not_loaded(error, certificate, key or certificate, asked)) from error
+
+
+def _must_be_readable(path: Path | None) -> None:
+    if path is None:
+        return
+    try:
+        with path.open("rb"):
+            return
+    except OSError as error:
+        raise AuthenticationError(f"file {path} cannot be read: {error.strerror}") from error
+
+
+def _why_not_loaded(error: ssl.SSLError, certificate: Path, key: Path, asked: bool) -> str:
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return f"the private key in {key} does not belong to the certificate in {certificate}"
+    if asked:
+        return f"the private key in {key} cannot be opened: its password is missing or wrong"
+    return f"{certificate} and {key} do not hold a PEM certificate and its private key ({error.reason})"
+
+
+def _fingerprint(paths: tuple[Path, ...]) -> Fingerprint:
+    return tuple(_state(path) for path in paths)
+
+
+def _state(path: Path) -> tuple[int, int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,180 @@
+"""Why two sides of a connection do not accept each other, in words that lead to the way out.
+
+OpenSSL says ``certificate verify failed``; an operator needs to know which
+certificate, valid for which names and until when, against which file. Where the
+error alone does not tell, the broker is asked once more, without trusting it.
+
+Sources: RFC 8446 §6 (alerts), OpenSSL's X509_V_ERR_* codes, the Kafka protocol guide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import struct
+from pathlib import Path
+
+from mirror.errors import AuthenticationError, ConnectionFailedError
+from mirror.kafka.certificates import Certificate
+from mirror.kafka.tls import TlsOptions
+
+Renamed = AuthenticationError | ConnectionFailedError
+
+EXPIRED, NOT_YET_VALID = 10, 9
+UNKNOWN_AUTHORITY = frozenset({2, 18, 19, 20, 21, 24})
+OTHER_NAME = frozenset({62, 64})
+NOT_TLS = frozenset(
+    {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"}
+)
+OLD_TLS = ("PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL")
+OUR_CERTIFICATE = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "HANDSHAKE_FAILURE")
+
+API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+"""The one request every broker answers before anything else, without a client id."""
+ANSWER_BYTES_MAX = 64 * 1024
+TLS_ALERT = b"\x15\x03"
+
+PLAINTEXT_HINT = "use the port of the broker's TLS listener, or set security.protocol to the one without TLS"
+TLS_HINT = "set security.protocol to SSL or SASL_SSL, or use the port of a listener without TLS"
+
+
+def rename_ssl_error(error: OSError, where: str, tls: TlsOptions | None = None) -> Renamed:
+    """Give an error of a TLS or plain socket its name and the way out.
+
+    Args:
+        where: The broker's address, as it is to be shown.
+        tls: What the connection was made with; names the files in the message.
+
+    Returns:
+        AuthenticationError where trying again cannot help, ConnectionFailedError otherwise.
+    """
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _broker_not_trusted(error, where, tls or TlsOptions())
+    reason = getattr(error, "reason", None) or ""
+    if isinstance(error, ssl.SSLEOFError):
+        return ConnectionFailedError(
+            f"{where}: the connection ended during the TLS handshake",
+            hint="the port may belong to a listener without TLS, or the broker is going down",
+        )
+    if not isinstance(error, ssl.SSLError):
+        return ConnectionFailedError(f"{where}: connection lost: {error.strerror or error}")
+    if reason in NOT_TLS:
+        return speaks_plaintext_error(where)
+    if any(word in reason for word in OLD_TLS):
+        return AuthenticationError(
+            f"{where}: no TLS version in common ({reason})",
+            hint="the mirror speaks TLS 1.2 and 1.3; check ssl.enabled.protocols of the broker",
+        )
+    if any(word in reason for word in OUR_CERTIFICATE):
+        return _we_are_not_trusted(reason, where, tls)
+    return ConnectionFailedError(f"{where}: TLS failed: {reason or error}")
+
+
+def speaks_plaintext_error(where: str) -> AuthenticationError:
+    """TLS was spoken to a listener without it."""
+    return AuthenticationError(f"{where}: the broker does not speak TLS on this port", hint=PLAINTEXT_HINT)
+
+
+def speaks_tls_error(where: str) -> AuthenticationError:
+    """A request in plain text was answered by a TLS listener."""
+    return AuthenticationError(f"{where}: the broker expects TLS on this port", hint=TLS_HINT)
+
+
+def is_tls_alert(first_bytes: bytes) -> bool:
+    """Whether what came instead of a Kafka answer is a TLS alert."""
+    return first_bytes[:2] == TLS_ALERT
+
+
+def _broker_not_trusted(
+    error: ssl.SSLCertVerificationError, where: str, tls: TlsOptions
+) -> AuthenticationError:
+    authorities = str(tls.ca_file) if tls.ca_file else "the system's authorities"
+    if error.verify_code == EXPIRED:
+        return AuthenticationError(
+            f"{where}: the broker's certificate, or one above it, has expired",
+            hint="renew the certificate of the broker; check the clock of this machine",
+        )
+    if error.verify_code == NOT_YET_VALID:
+        return AuthenticationError(
+            f"{where}: the broker's certificate is not valid yet", hint="check the clocks of both machines"
+        )
+    if error.verify_code in UNKNOWN_AUTHORITY:
+        return AuthenticationError(
+            f"{where}: the broker's certificate is not signed by any authority in {authorities}",
+            hint="set security.ssl.ca_file to the authority that signs this cluster's brokers",
+        )
+    if error.verify_code in OTHER_NAME:
+        return AuthenticationError(
+            f"{where}: the broker's certificate is for another name",
+            hint="connect by a name it is for, check advertised.listeners, or switch the hostname check off",
+        )
+    return AuthenticationError(f"{where}: the broker's certificate was refused: {error.verify_message}")
+
+
+def _we_are_not_trusted(reason: str, where: str, tls: TlsOptions | None) -> AuthenticationError:
+    alert = reason.rpartition("ALERT_")[2].replace("_", " ").lower()
+    if tls is None or tls.certificate_file is None:
+        return AuthenticationError(
+            f"{where}: the broker ended the TLS handshake ({alert}); no client certificate is configured",
+            hint="the broker may require one: set security.ssl.certificate_file and key_file",
+        )
+    ours = describe_file(tls.certificate_file)
+    return AuthenticationError(
+        f"{where}: the broker does not accept our certificate ({alert}): {ours}",
+        hint="check that it is valid and that the broker's truststore holds the authority that signed it",
+    )
+
+
+def describe_file(path: Path) -> str:
+    """A certificate file in one line: its path, whose it is and until when."""
+    try:
+        return f"{path}: {Certificate.from_pem_file(path)}"
+    except (OSError, ValueError):
+        return f"{path} (cannot be read)"
+
+
+async def explain_handshake_error(
+    error: OSError, host: str, port: int, where: str, tls: TlsOptions, *, timeout_seconds: float = 3.0
+) -> Renamed:
+    """Like :func:`rename_ssl_error`, and look at the other side again where that tells more.
+
+    Args:
+        timeout_seconds: How long the second look may take; without it the error is only renamed.
+    """
+    renamed = rename_ssl_error(error, where, tls)
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            if isinstance(error, ssl.SSLCertVerificationError):
+                shown = await _peer_certificate(host, port)
+                return AuthenticationError(f"{renamed}; it shows {shown}", hint=renamed.hint)
+            ended = isinstance(error, ssl.SSLEOFError | ConnectionError)
+            if ended and await _answers_in_plaintext(host, port):
+                return speaks_plaintext_error(where)
+    except (OSError, ValueError, EOFError):
+        return renamed
+    return renamed
+
+
+async def _peer_certificate(host: str, port: int) -> Certificate:
+    """The certificate shown by whoever listens there. Nothing is sent to it and nothing believed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=host)
+    try:
+        der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    finally:
+        writer.transport.abort()
+    if der is None:
+        raise ValueError("no certificate was shown")
+    return Certificate.from_der(der)
+
+
+async def _answers_in_plaintext(host: str, port: int) -> bool:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(API_VERSIONS)
+        size = int.from_bytes(await reader.readexactly(4), "big")
+    finally:
+        writer.transport.abort()
+    return 4 <= size <= ANSWER_BYTES_MAX
