@@ -73,6 +73,20 @@ class BrokerError(TwinsiteError):
         self.retriable = retriable
 
 
+class UnknownPartitionError(TwinsiteError):
+    """The flow has no such topic or partition."""
+
+    exit_code = 2
+    hint = "see the topics of the flow in its status; include and exclude lists decide which they are"
+
+
+class StateConflictError(TwinsiteError):
+    """What an operator asked for makes no sense in the state the partition is in; nothing was done."""
+
+    exit_code = 4
+    hint = "look at the partition in the status again"
+
+
 class PartitionError(TwinsiteError):
     """Something is wrong with one partition; carries the reason shown in its state."""
 

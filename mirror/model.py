@@ -165,6 +165,10 @@ class PartitionStatus:
     """Offsets filled with control markers (same) or skipped in the map (mapped), since start."""
     lost_from: int | None = None
     lost_to: int | None = None
+    lost_offsets: int = 0
+    """Offsets given up since start: removed at the source before they were copied, the loss accepted."""
+    retention_headroom_seconds: float | None = None
+    """Lower bound of the time until retention at the source may remove a record that was not copied."""
 
 
 @dataclass(frozen=True, slots=True)
