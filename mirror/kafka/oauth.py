@@ -10,6 +10,7 @@ Sources: RFC 6749 §4.4 and §5, KIP-768.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import ssl
 import time
@@ -117,13 +118,17 @@ class TokenEndpoint:
     async def _post(self) -> tuple[int, bytes]:
         options = self._options
         grant = {"grant_type": "client_credentials"} | ({"scope": options.scope} if options.scope else {})
-        # RFC 6749 §2.3.1: both parts are form-encoded before they become a basic authorisation
-        login = aiohttp.BasicAuth(quote_plus(options.client_id), quote_plus(options.client_secret.read()))
+        headers = {"Accept": "application/json", "Authorization": self._login()}
         async with (
-            aiohttp.ClientSession(auth=login, headers={"Accept": "application/json"}) as session,
+            aiohttp.ClientSession(headers=headers) as session,
             session.post(options.url, data=grant, ssl=self._context(), allow_redirects=False) as answer,
         ):
             return answer.status, await answer.content.read(ANSWER_BYTES_MAX)
+
+    def _login(self) -> str:
+        """Id and secret as RFC 6749 §2.3.1 wants them: each form-encoded, then joined."""
+        pair = f"{quote_plus(self._options.client_id)}:{quote_plus(self._options.client_secret.read())}"
+        return f"Basic {base64.b64encode(pair.encode()).decode()}"
 
     def _context(self) -> ssl.SSLContext | bool:
         if not self._options.url.startswith("https"):

@@ -10,11 +10,11 @@ Sources: KIP-43 and KIP-152 (SASL in Kafka), KIP-368 (re-authentication).
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from mirror.errors import UsageError
+from mirror.errors import AuthenticationError, UsageError
 from mirror.kafka.oauth import TokenEndpoint, TokenEndpointOptions
 from mirror.kafka.sasl import OAuthBearerExchange, PlainExchange, SaslExchange, ScramExchange
 from mirror.kafka.secret import SecretSource
@@ -29,6 +29,7 @@ from mirror.kafka.tls_errors import (
 
 REAUTHENTICATE_AFTER_SHARE = 0.85
 """Of a session's life; what Kafka's own client begins with."""
+ILLEGAL_SASL_STATE = 34
 
 
 class SecurityProtocol(StrEnum):
@@ -123,6 +124,39 @@ class Security:
         if not self.uses_sasl or self.sasl_options is None:
             return None
         return _exchange(self.sasl_options)
+
+    def handshake_refused(self, where: str, code: int, offered: Sequence[str]) -> AuthenticationError:
+        """The broker does not want to speak our mechanism on this listener.
+
+        Args:
+            code: Kafka's error code in the answer to SaslHandshake.
+            offered: The mechanisms in that answer.
+        """
+        mechanism = self.sasl_options.mechanism if self.sasl_options else "none"
+        if code == ILLEGAL_SASL_STATE:
+            return AuthenticationError(
+                f"{where}: this listener does not use SASL ({mechanism} was tried)",
+                hint="set security.protocol to PLAINTEXT or SSL, or use the port of a SASL listener",
+            )
+        names = ", ".join(offered) or "none"
+        return AuthenticationError(
+            f"{where}: SASL mechanism {mechanism} is not enabled there; the broker offers: {names}",
+            hint=f"set security.sasl.mechanism to one of: {names}",
+        )
+
+    def credentials_refused(self, where: str, message: str | None) -> AuthenticationError:
+        """The broker does not believe us.
+
+        Args:
+            message: What it said about that; it never repeats a secret.
+        """
+        options = self.sasl_options
+        if options is None or options.password is None:
+            return AuthenticationError(f"{where}: {message or 'the broker refused the token'}")
+        return AuthenticationError(
+            f"{where}: {options.mechanism} as {options.username!r}: {message or 'the broker refused'}",
+            hint=f"check the user name and the password in {options.password.where}",
+        )
 
 
 def _exchange(options: SaslOptions) -> SaslExchange:
