@@ -1,0 +1,159 @@
+"""What an operator may do to partitions, by POST.
+
+Three walls keep a browser from doing it for somebody else: a header no form can
+set, a JSON content type, and no request that comes from a page at all. Callers
+come from this machine unless the settings say otherwise: nobody is asked for a
+password here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import structlog
+from aiohttp import web
+
+from mirror.api.problems import ProblemError, from_error
+from mirror.errors import StateConflictError, TwinsiteError, UnknownPartitionError
+from mirror.model import FlowStatus, PartitionStatus, State, TopicPartition
+
+log = structlog.get_logger(__name__)
+
+HEADER = "X-Twinsite-Control"
+ACTIONS = ("pause", "resume", "accept-loss")
+SCHEMA = 1
+
+
+class Control(Protocol):
+    """What the mirror can be told. Each is done when it returns, and may be asked for again."""
+
+    async def pause(self, tp: TopicPartition) -> None:
+        """Copy nothing of this source partition until told to go on."""
+
+    async def resume(self, tp: TopicPartition) -> None:
+        """Go on, or look again now. Never accepts a loss.
+
+        Raises:
+            StateConflictError: Looking again would not help in this state.
+        """
+
+    async def accept_loss(self, tp: TopicPartition) -> None:
+        """Go on behind what the source has removed; the loss is put into the ledger.
+
+        Raises:
+            StateConflictError: The partition has lost nothing.
+        """
+
+
+class ControlHandlers:
+    """The routes that change something."""
+
+    def __init__(self, control: Control, status: Callable[[], FlowStatus], *, remote: bool) -> None:
+        self._status = status
+        self._remote = remote
+        self._actions = {
+            "pause": control.pause,
+            "resume": control.resume,
+            "accept-loss": control.accept_loss,
+        }
+
+    def routes(self) -> Iterable[web.RouteDef]:
+        action = "{action:" + "|".join(ACTIONS) + "}"
+        return (
+            web.post(rf"/partitions/{{topic}}/{{partition:\d{{1,9}}}}/{action}", self.one),
+            web.post(f"/topics/{{topic}}/{action}", self.topic),
+        )
+
+    async def one(self, request: web.Request) -> web.Response:
+        """Act on one partition."""
+        await self._admit(request)
+        tp = TopicPartition(request.match_info["topic"], int(request.match_info["partition"]))
+        self._find(tp.topic, tp.partition)
+        await self._act(request, tp)
+        return _answer(request, [_done(tp)])
+
+    async def topic(self, request: web.Request) -> web.Response:
+        """Act on all partitions of a topic; ``accept-loss`` on those that have lost something."""
+        await self._admit(request)
+        found = self._find(request.match_info["topic"])
+        if request.match_info["action"] == "accept-loss":
+            found = [partition for partition in found if partition.state is State.DATA_LOSS]
+            if not found:
+                raise StateConflictError(f"no partition of {request.match_info['topic']} is in DATA_LOSS")
+        results = [await self._try(request, TopicPartition(p.topic, p.partition)) for p in found]
+        refused = sum(result["outcome"] != "done" for result in results)
+        if refused:
+            detail = f"{refused} of {len(results)} partitions refused"
+            raise ProblemError(409, "partly_refused", detail, more={"partitions": results})
+        return _answer(request, results)
+
+    async def _act(self, request: web.Request, tp: TopicPartition) -> None:
+        action = request.match_info["action"]
+        await self._actions[action](tp)
+        log.info("control_done", action=action, topic=tp.topic, partition=tp.partition, caller=request.remote)
+
+    async def _try(self, request: web.Request, tp: TopicPartition) -> dict[str, object]:
+        try:
+            await self._act(request, tp)
+        except TwinsiteError as error:
+            problem = from_error(error)
+            return _done(tp) | {"outcome": "refused", "code": problem.code, "detail": problem.detail}
+        return _done(tp)
+
+    def _find(self, topic: str, partition: int | None = None) -> Sequence[PartitionStatus]:
+        found = [
+            one
+            for one in self._status().partitions
+            if one.topic == topic and partition in {None, one.partition}
+        ]
+        if not found:
+            name = topic if partition is None else f"{topic}-{partition}"
+            raise UnknownPartitionError(f"the flow has no {name}")
+        return found
+
+    # -- who may --------------------------------------------------------------------------------
+
+    async def _admit(self, request: web.Request) -> None:
+        if "Origin" in request.headers or "Sec-Fetch-Site" in request.headers:
+            raise ProblemError(403, "browser_refused", "control is for the command line, not for web pages")
+        if request.headers.get(HEADER) != "yes":
+            raise ProblemError(403, "control_header_missing", f"send the header {HEADER}: yes")
+        if not self._remote and not _is_local(request.remote):
+            raise ProblemError(
+                403, "caller_not_local", "control is taken from this machine only", hint="see docs/states.md"
+            )
+        if request.content_type != "application/json":
+            raise ProblemError(415, "json_required", "send Content-Type: application/json")
+        _check_empty(await request.text())
+
+
+def _is_local(remote: str | None) -> bool:
+    try:
+        address = ipaddress.ip_address(remote or "")
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def _check_empty(body: str) -> None:
+    """The body carries nothing yet: ``{}`` or no body; a field would be ignored in silence."""
+    try:
+        document = json.loads(body) if body.strip() else {}
+    except (json.JSONDecodeError, RecursionError):
+        document = None
+    if document != {}:
+        raise ProblemError(400, "bad_request", "the body must be {} or empty")
+
+
+def _done(tp: TopicPartition) -> dict[str, object]:
+    return {"topic": tp.topic, "partition": tp.partition, "outcome": "done"}
+
+
+def _answer(request: web.Request, results: Sequence[dict[str, object]]) -> web.Response:
+    return web.json_response(
+        {"schema": SCHEMA, "action": request.match_info["action"], "partitions": list(results)}
+    )

@@ -1,0 +1,83 @@
+"""The status of a flow as JSON, and back: one document, its version in ``schema``.
+
+Fields are those of :class:`mirror.model.FlowStatus`; null is unknown, never zero. A
+version only ever gains fields; taking one away, or another meaning, is a new one.
+
+docs/status.schema.json is this module's :func:`json_schema`, and is tested to be:
+``python -m mirror.api.schema > docs/status.schema.json`` writes it anew.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from mirror.errors import TwinsiteError
+from mirror.model import FlowStatus
+
+SCHEMA = 1
+
+_ADAPTER = TypeAdapter(FlowStatus)
+
+JsonObject = dict[str, Any]
+
+
+class UnreadableStatusError(TwinsiteError):
+    """What came is not a status this version can read."""
+
+    hint = "is it a mirror that answers there, and is it of the same version?"
+
+
+def status_to_json(status: FlowStatus) -> JsonObject:
+    """The document, ready for ``json.dumps``."""
+    return {"schema": SCHEMA, **_ADAPTER.dump_python(status, mode="json")}
+
+
+def status_from_json(document: object) -> FlowStatus:
+    """Read a document of this version; fields it does not know, of a later mirror, are left out.
+
+    Raises:
+        UnreadableStatusError: It is no object, of another version, or a field is missing or of a wrong type.
+    """
+    version = document.get("schema") if isinstance(document, dict) else None
+    if version != SCHEMA:
+        raise UnreadableStatusError(f"status document: schema {version!r}, this version reads {SCHEMA}")
+    try:
+        return _ADAPTER.validate_python(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UnreadableStatusError(f"status document: {where}: {first['msg']}") from error
+
+
+@checked_dataclass(config=ConfigDict(use_attribute_docstrings=True, extra="forbid"))
+class _Documented:
+    """Lends its settings to the schema of what it holds."""
+
+    status: FlowStatus
+
+
+def json_schema() -> JsonObject:
+    """JSON Schema (2020-12) of the document, strict: a field it does not name is a mistake."""
+    schema = TypeAdapter(_Documented).json_schema(mode="serialization")
+    definitions = schema["$defs"]
+    flow = definitions.pop("FlowStatus")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "twinsite status",
+        "description": flow["description"],
+        "type": "object",
+        "properties": {"schema": {"const": SCHEMA, "description": "Version of this document."}}
+        | flow["properties"],
+        "required": ["schema", *flow["properties"]],
+        "additionalProperties": False,
+        "$defs": definitions,
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")

@@ -1,0 +1,210 @@
+"""One port for people, probes and Prometheus.
+
+``GET /`` a page, ``/livez``, ``/readyz``, ``/metrics``, ``/status``, ``/offsets/translate``;
+``POST /partitions/...`` and ``/topics/...`` to pause, resume and accept a loss.
+
+The server asks the mirror and decides nothing. It listens on the loopback address
+unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from mirror.api.control import Control, ControlHandlers
+from mirror.api.page import CONTENT_SECURITY_POLICY, PAGE
+from mirror.api.problems import ProblemError, problems
+from mirror.api.schema import status_to_json
+from mirror.errors import UnknownPartitionError, UsageError
+from mirror.model import FlowStatus, TopicPartition
+from monitoring.exposition import CONTENT_TYPE as METRICS_CONTENT_TYPE
+from monitoring.exposition import write_text
+from monitoring.health import Heartbeats, Readiness, Verdict, livez, readyz
+
+BODY_BYTES_MAX = 16 * 1024
+SHUTDOWN_SECONDS = 1.0
+KEEPALIVE_SECONDS = 30.0
+OFFSET_MAX = 2**63 - 1
+SCHEMA = 1
+
+Translate = Callable[[TopicPartition, int, bool], Awaitable[int]]
+"""(source partition, offset, reverse) to the offset at the other side, exactly.
+
+Raises a TwinsiteError when that cannot be done: it is never a guess.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """What the server asks.
+
+    Attributes:
+        status: Takes a snapshot of the flow, at once.
+        readiness: What is known of readiness, at once.
+        heartbeats: The signs of life of the main tasks.
+        translate: See :data:`Translate`.
+        registry: All metrics.
+    """
+
+    status: Callable[[], FlowStatus]
+    readiness: Callable[[], Readiness]
+    heartbeats: Heartbeats
+    control: Control
+    translate: Translate
+    registry: CollectorRegistry
+
+
+class ApiServer:
+    """Serves a running mirror."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        remote_control: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Args:
+            host: Address to listen on.
+            port: 0 for any free one, see :attr:`port`.
+            remote_control: Take POSTs from other machines too. There is no login: put something in front.
+            clock: The monotonic clock of the heartbeats.
+        """
+        self._backend = backend
+        self._host = host
+        self._asked_port = port
+        self._remote_control = remote_control
+        self._clock = clock
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            UsageError: The address cannot be listened on.
+        """
+        runner = web.AppRunner(
+            self._application(),
+            access_log=None,
+            shutdown_timeout=SHUTDOWN_SECONDS,
+            keepalive_timeout=KEEPALIVE_SECONDS,
+            handler_cancellation=True,
+        )
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._host, self._asked_port).start()
+        except OSError as error:
+            await runner.cleanup()
+            raise UsageError(f"cannot listen on {self._host}:{self._asked_port}: {error.strerror}") from error
+        self._runner = runner
+
+    async def close(self) -> None:
+        """Listen no more; requests under way have a second to end."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    @property
+    def port(self) -> int:
+        """The port listened on; call it after :meth:`start`."""
+        assert self._runner is not None, "not started"
+        port = self._runner.addresses[0][1]
+        assert isinstance(port, int)
+        return port
+
+    def _application(self) -> web.Application:
+        app = web.Application(middlewares=[problems], client_max_size=BODY_BYTES_MAX)
+        control = ControlHandlers(self._backend.control, self._backend.status, remote=self._remote_control)
+        app.add_routes(
+            [
+                web.get("/", self._index),
+                web.get("/livez", self._livez),
+                web.get("/readyz", self._readyz),
+                web.get("/metrics", self._metrics),
+                web.get("/status", self._status),
+                web.get("/offsets/translate", self._translate),
+                *control.routes(),
+            ]
+        )
+        app.on_response_prepare.append(_common_headers)
+        return app
+
+    # -- reading -------------------------------------------------------------------------------
+
+    async def _index(self, _: web.Request) -> web.Response:
+        headers = {"Content-Security-Policy": CONTENT_SECURITY_POLICY}
+        return web.Response(text=PAGE, content_type="text/html", headers=headers)
+
+    async def _livez(self, request: web.Request) -> web.Response:
+        return _probe(request, livez(self._backend.heartbeats.beats, self._clock()))
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        return _probe(request, readyz(self._backend.readiness()))
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        families = list(self._backend.registry.collect())
+        body = await asyncio.to_thread(write_text, families)
+        return web.Response(body=body, headers={"Content-Type": METRICS_CONTENT_TYPE})
+
+    async def _status(self, _: web.Request) -> web.Response:
+        return web.json_response(status_to_json(self._backend.status()))
+
+    async def _translate(self, request: web.Request) -> web.Response:
+        tp = TopicPartition(_text(request, "topic"), _number(request, "partition"))
+        offset = _number(request, "offset")
+        reverse = _flag(request, "reverse")
+        if not any(tp == (one.topic, one.partition) for one in self._backend.status().partitions):
+            raise UnknownPartitionError(f"the flow has no {tp}")
+        translated = await self._backend.translate(tp, offset, reverse)
+        source, target = (translated, offset) if reverse else (offset, translated)
+        return web.json_response(
+            {"schema": SCHEMA, **tp._asdict(), "source_offset": source, "target_offset": target}
+        )
+
+
+async def _common_headers(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Server"] = "twinsite"
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+
+
+def _probe(request: web.Request, verdict: Verdict) -> web.Response:
+    """``ok``, or the checks: all of them with ``?verbose``, else those that failed."""
+    verbose = "verbose" in request.query
+    lines = [
+        f"[{'+' if check.ok else '-'}] {check.name}: {check.reason}"
+        for check in verdict.checks
+        if verbose or not check.ok
+    ]
+    lines.append("ok" if verdict.ok else "failed")
+    return web.Response(status=200 if verdict.ok else 503, text="\n".join(lines) + "\n")
+
+
+def _text(request: web.Request, name: str) -> str:
+    value = request.query.get(name)
+    if not value:
+        raise ProblemError(400, "bad_request", f"parameter {name} is missing")
+    return value
+
+
+def _number(request: web.Request, name: str) -> int:
+    text = _text(request, name)
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= OFFSET_MAX):
+        raise ProblemError(400, "bad_request", f"parameter {name} must be a whole number from 0")
+    return int(text)
+
+
+def _flag(request: web.Request, name: str) -> bool:
+    value = request.query.get(name, "false")
+    if value not in {"", "true", "false"}:
+        raise ProblemError(400, "bad_request", f"parameter {name} must be true or false")
+    return value != "false"

@@ -1,0 +1,135 @@
+"""What an operator can do about a partition that is not ACTIVE: one sentence for every reason.
+
+Shown in status and on the status page; docs/states.md tells the whole story. Pure,
+and complete: a reason without a hint does not pass the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from mirror.model import Reason, State
+
+HINTS: Mapping[Reason, str] = MappingProxyType(
+    {
+        Reason.STARTING: "Nothing: it is looked at within seconds of the start.",
+        Reason.CATCHING_UP: (
+            "Nothing, unless the lag grows: then see what limits the mirror, and whether retention at "
+            "the source leaves enough time."
+        ),
+        Reason.OPERATOR: (
+            "Resume it when the pause has served its purpose; retention at the source does not wait."
+        ),
+        Reason.OPEN_TRANSACTION: (
+            "Find the producer that has left a transaction open (kafka-transactions.sh find-hanging) "
+            "and end it; records behind it cannot be read by anybody."
+        ),
+        Reason.SOURCE_UNAVAILABLE: (
+            "Look at the source brokers and the network to them; it goes on by itself."
+        ),
+        Reason.TARGET_UNAVAILABLE: (
+            "Look at the target brokers and the network to them; it goes on by itself."
+        ),
+        Reason.NOT_ENOUGH_REPLICAS: (
+            "Bring the missing target brokers back: fewer replicas are in sync than min.insync.replicas "
+            "asks for."
+        ),
+        Reason.STORAGE_ERROR: (
+            "Look at the disks of the broker that leads the partition: its log directory failed."
+        ),
+        Reason.SOURCE_NOT_AUTHORIZED: (
+            "Grant the mirror READ and DESCRIBE on the source topic, see docs/permissions.md."
+        ),
+        Reason.TARGET_NOT_AUTHORIZED: (
+            "Grant the mirror what docs/permissions.md lists for the target topic."
+        ),
+        Reason.MARKERS_NOT_AUTHORIZED: (
+            "Grant CLUSTER_ACTION on the target cluster, which control markers need, or set offsets to auto."
+        ),
+        Reason.TARGET_NOT_EMPTY: (
+            "Delete what is in the target topic, mirror to another name, or set offsets to mapped."
+        ),
+        Reason.TARGET_PARTITIONS: (
+            "Give both topics the same number of partitions: keys would land elsewhere."
+        ),
+        Reason.TARGET_TOPIC_MISSING: "Create the target topic, or grant the mirror CREATE.",
+        Reason.REPLICATION_FACTOR: "Ask for a replication factor that the target's brokers can hold.",
+        Reason.GAP_TOO_LARGE: (
+            "Raise the gap limit to fill it with control markers, or set offsets to auto."
+        ),
+        Reason.PREPARATION_REFUSED: (
+            "See what the target refused; records can only be deleted on request if the mirror may "
+            "DELETE and the topic's cleanup.policy holds delete."
+        ),
+        Reason.CORRUPT_BATCH: (
+            "Compare the source's replicas with kafka-dump-log.sh and move the leadership to a sound "
+            "one; nothing corrupt was sent on."
+        ),
+        Reason.UNREADABLE_BATCH: (
+            "Look at the batch with kafka-dump-log.sh: its format or codec is unknown here."
+        ),
+        Reason.RECORD_TOO_LARGE: "Raise max.message.bytes of the target topic to that of the source.",
+        Reason.RECORD_REFUSED: (
+            "See what the target broker said of the records, and compare the settings of both topics."
+        ),
+        Reason.TIMESTAMP_REFUSED: (
+            "Raise message.timestamp.before.max.ms and message.timestamp.after.max.ms of the target topic."
+        ),
+        Reason.NULL_KEY_REFUSED: (
+            "Take compact off the target topic's cleanup.policy: the source holds records without a key."
+        ),
+        Reason.LOG_START_MOVED: (
+            "The records are gone at the source: save what another copy may have, then accept the loss "
+            "to go on."
+        ),
+        Reason.SOURCE_TRUNCATED: (
+            "The source has replaced records that were copied, after an unclean leader election: decide "
+            "which side is right, then copy the topic anew."
+        ),
+        Reason.TARGET_TRUNCATED: (
+            "The target has lost records it had acknowledged: find out why, then copy the topic anew."
+        ),
+        Reason.FOREIGN_WRITE: (
+            "Stop whatever else writes to the target partition, then copy the topic anew."
+        ),
+        Reason.OFFSETS_DIFFER: (
+            "Something else has written to the target partition: stop it, then copy the topic anew."
+        ),
+        Reason.TOPIC_ID_CHANGED: (
+            "The source topic was deleted and made again: keep the old copy under another name or "
+            "delete it, then copy the topic anew."
+        ),
+        Reason.TOPIC_DELETED: (
+            "The source topic was deleted: the copy is kept; exclude the topic from the flow when that "
+            "was meant."
+        ),
+        Reason.NEWER_EPOCH: "Another mirror of a newer epoch has taken over: stop this one.",
+        Reason.ANOTHER_MIRROR: (
+            "Another mirror of this flow is at work: stop one of them, no harm was done."
+        ),
+        Reason.INTERNAL_ERROR: "A mistake of the mirror: keep the log and report it; a restart is safe.",
+    }
+)
+
+_IN_STATE: Mapping[tuple[State, Reason], str] = MappingProxyType(
+    {
+        (State.BLOCKED, Reason.FOREIGN_WRITE): (
+            "Stop whatever else writes to the target partition; it is looked at again by itself."
+        ),
+        (State.LAGGING, Reason.SOURCE_UNAVAILABLE): (
+            "Look at the source brokers and the network to them; the lag is counted from their last answer."
+        ),
+    }
+)
+
+
+def hint(state: State, reason: Reason | None) -> str:
+    """What can be done; empty for a partition that needs nothing.
+
+    Args:
+        reason: None only for ACTIVE.
+    """
+    if reason is None:
+        return ""
+    return _IN_STATE.get((state, reason), HINTS[reason])

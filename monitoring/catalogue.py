@@ -1,0 +1,176 @@
+"""The names of all metrics, their types, labels and help texts, in one place.
+
+One prefix, base units, ``_total`` for counters, 0/1 series for enums. Labels are
+bounded: a topic and a partition, and words from fixed sets; never an offset, a
+host or the text of an error. What is not known has no series: it never reads 0.
+
+docs/metrics.md is tested to say the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+PREFIX = "twinsite_"
+
+FLOW = ("flow",)
+TOPIC = ("flow", "topic")
+PARTITION = ("flow", "topic", "partition")
+
+LATENCY_BUCKETS_SECONDS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0),
+)
+"""From a good loopback to a bad intercontinental link."""
+
+
+class Kind(StrEnum):
+    """Types of Prometheus' text format."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric. ``labels`` are those of a registry with a series per partition.
+
+    Attributes:
+        name: The whole name, as scraped.
+        help: One line.
+    """
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+
+    def per_topic(self) -> tuple[str, ...]:
+        """The labels when partitions of a topic are taken together."""
+        return tuple(label for label in self.labels if label != "partition")
+
+
+def _gauge(name: str, labels: tuple[str, ...], help_: str) -> Metric:
+    return Metric(PREFIX + name, Kind.GAUGE, labels, help_)
+
+
+def _counter(name: str, labels: tuple[str, ...], help_: str) -> Metric:
+    return Metric(PREFIX + name, Kind.COUNTER, labels, help_)
+
+
+def _histogram(name: str, labels: tuple[str, ...], help_: str) -> Metric:
+    return Metric(PREFIX + name, Kind.HISTOGRAM, labels, help_)
+
+
+# -- of the flow -------------------------------------------------------------------------------------
+
+BUILD_INFO = _gauge("build_info", ("flow", "version"), "Always 1; the version that runs.")
+FLOW_INFO = _gauge(
+    "flow_info",
+    ("flow", "source_cluster_id", "target_cluster_id"),
+    "Always 1; the clusters of the flow, once both are known.",
+)
+FLOW_START = _gauge(
+    "flow_start_timestamp_seconds", FLOW, "When the mirror of this flow was started, in seconds since 1970."
+)
+OWNER = _gauge(
+    "owner", FLOW, "1 when this mirror holds the right to write control markers and offset maps, else 0."
+)
+FENCING_EPOCH = _gauge("fencing_epoch", FLOW, "Producer epoch with which the flow writes to the target.")
+BYTES_COPIED = _counter(
+    "bytes_copied_total",
+    ("flow", "direction", "encoding"),
+    "Bytes of record batches, fetched from the source and appended to the target.",
+)
+TOPICS_IGNORED = _gauge(
+    "topics_ignored",
+    FLOW,
+    "Topics of the source that include and exclude lists leave out, internal ones too.",
+)
+PARTITIONS = _gauge("partitions", ("flow", "state"), "Partitions of the flow in each state.")
+LAG_UNKNOWN = _gauge(
+    "partitions_lag_unknown", FLOW, "Partitions whose lag in seconds cannot be told: they have no lag series."
+)
+
+# -- of a partition, or of all partitions of a topic ---------------------------------------------------
+
+STATE = _gauge(
+    "partition_state", (*PARTITION, "state"), "1 for the state the partition is in, 0 for the others."
+)
+REASON = _gauge(
+    "partition_reason",
+    (*PARTITION, "state", "reason"),
+    "1 for the reason of the present state; no other series.",
+)
+LAG_RECORDS = _gauge(
+    "lag_records", PARTITION, "Source offsets below the last stable offset that are not on the target."
+)
+LAG_SECONDS = _gauge(
+    "lag_seconds", PARTITION, "Upper bound of the age of the oldest record that is not on the target."
+)
+RETENTION_HEADROOM = _gauge(
+    "retention_headroom_seconds",
+    PARTITION,
+    "Lower bound of the time until retention may remove a record at the source that was not copied.",
+)
+LOSS_PENDING = _gauge(
+    "loss_pending_offsets",
+    PARTITION,
+    "Offsets removed at the source before they were copied, while the partition waits for a decision.",
+)
+NEXT_OFFSET = _gauge("next_offset", PARTITION, "Source offset of the next record to copy.")
+SOURCE_LOG_START = _gauge("source_log_start_offset", PARTITION, "First offset of the source's log.")
+SOURCE_HIGH_WATERMARK = _gauge("source_high_watermark", PARTITION, "High watermark at the source.")
+SOURCE_LAST_STABLE = _gauge("source_last_stable_offset", PARTITION, "Last stable offset at the source.")
+TARGET_LOG_END = _gauge("target_log_end_offset", PARTITION, "Log end offset of the target partition.")
+RECORDS_COPIED = _counter("records_copied_total", PARTITION, "Records acknowledged by the target.")
+APPENDED_BYTES = _counter(
+    "appended_bytes_total", PARTITION, "Bytes of record batches acknowledged by the target."
+)
+BATCHES_COPIED = _counter("batches_copied_total", PARTITION, "Record batches acknowledged by the target.")
+BATCHES_REENCODED = _counter(
+    "batches_reencoded_total",
+    PARTITION,
+    "Record batches that could not cross untouched and were encoded anew.",
+)
+GAP_OFFSETS = _counter(
+    "gap_offsets_total",
+    PARTITION,
+    "Source offsets without a record, filled with control markers or skipped in the offset map.",
+)
+GAP_RECORDS = _counter(
+    "gap_records_total",
+    (*PARTITION, "reason"),
+    "Offsets given up: removed at the source before they were copied, and the loss accepted.",
+)
+
+# -- told by the pipeline, one observation a request ----------------------------------------------------
+
+COPY_LATENCY = _histogram(
+    "copy_latency_seconds", FLOW, "From a record's timestamp to the target's acknowledgement, once a request."
+)
+REQUEST_DURATION = _histogram(
+    "request_duration_seconds", ("flow", "api"), "From sending a request to a broker to its answer."
+)
+CRC_FAILURES = _counter(
+    "crc_failures_total",
+    ("flow", "where"),
+    "Record batches whose bytes did not match their CRC; none was sent on.",
+)
+
+FLOW_METRICS = (
+    *(BUILD_INFO, FLOW_INFO, FLOW_START, OWNER, FENCING_EPOCH),
+    *(BYTES_COPIED, TOPICS_IGNORED, PARTITIONS, LAG_UNKNOWN),
+)
+OFFSET_METRICS = (NEXT_OFFSET, SOURCE_LOG_START, SOURCE_HIGH_WATERMARK, SOURCE_LAST_STABLE, TARGET_LOG_END)
+"""Of single partitions only: they mean nothing for a topic."""
+PARTITION_METRICS = (
+    *(STATE, REASON, LAG_RECORDS, LAG_SECONDS, RETENTION_HEADROOM, LOSS_PENDING),
+    *OFFSET_METRICS,
+    *(RECORDS_COPIED, APPENDED_BYTES, BATCHES_COPIED, BATCHES_REENCODED, GAP_OFFSETS, GAP_RECORDS),
+)
+INSTRUMENT_METRICS = (COPY_LATENCY, REQUEST_DURATION, CRC_FAILURES)
+ALL = (*FLOW_METRICS, *PARTITION_METRICS, *INSTRUMENT_METRICS)
+"""Every metric of ours; those of the process (``process_*``) come from prometheus_client."""

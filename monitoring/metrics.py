@@ -1,0 +1,269 @@
+"""Prometheus metrics of the mirror, computed when somebody asks for them.
+
+The pipeline counts in plain integers. A scrape takes one snapshot of the flow and
+turns it into series; what the snapshot does not know has no series. Only what a
+snapshot cannot hold, the distribution of durations, is observed as it happens,
+once a request and never once a record.
+
+Sources: docs/metrics.md; https://prometheus.io/docs/practices/naming/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from mirror.model import FlowStatus, PartitionStatus, State
+from monitoring import catalogue
+from monitoring.catalogue import Kind, Metric
+
+Together = Callable[[Iterable[float]], float]
+
+GAP_REASON_EXPIRED = "expired"
+ENCODING_BATCH = "batch"
+"""Record batches as they are in the log; other encodings belong to other ways between the sites."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How a metric is read off a partition, and what the partitions of a topic have together."""
+
+    metric: Metric
+    read: Callable[[PartitionStatus], float | None]
+    together: Together = sum
+
+
+def _loss_pending(partition: PartitionStatus) -> float | None:
+    if partition.lost_from is None or partition.lost_to is None:
+        return None
+    return partition.lost_to - partition.lost_from
+
+
+_READINGS = (
+    _Reading(catalogue.LAG_RECORDS, lambda p: p.lag_records),
+    _Reading(catalogue.LAG_SECONDS, lambda p: p.lag_seconds, max),
+    _Reading(catalogue.RETENTION_HEADROOM, lambda p: p.retention_headroom_seconds, min),
+    _Reading(catalogue.LOSS_PENDING, _loss_pending),
+    _Reading(catalogue.NEXT_OFFSET, lambda p: p.next_offset),
+    _Reading(catalogue.SOURCE_LOG_START, lambda p: p.source_log_start_offset),
+    _Reading(catalogue.SOURCE_HIGH_WATERMARK, lambda p: p.source_high_watermark),
+    _Reading(catalogue.SOURCE_LAST_STABLE, lambda p: p.source_last_stable_offset),
+    _Reading(catalogue.TARGET_LOG_END, lambda p: p.target_log_end_offset),
+    _Reading(catalogue.RECORDS_COPIED, lambda p: p.records),
+    _Reading(catalogue.APPENDED_BYTES, lambda p: p.bytes),
+    _Reading(catalogue.BATCHES_COPIED, lambda p: p.batches),
+    _Reading(catalogue.BATCHES_REENCODED, lambda p: p.batches_reencoded),
+    _Reading(catalogue.GAP_OFFSETS, lambda p: p.gap_offsets),
+)
+
+
+Labels = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Partitions that share their series: one, or all of a topic. All samples share the labels."""
+
+    labels: Labels
+    partitions: Sequence[PartitionStatus]
+
+
+class FlowCollector(Collector):
+    """Turns a snapshot of the flow into series, at each scrape."""
+
+    def __init__(self, status: Callable[[], FlowStatus], *, per_partition: bool = True) -> None:
+        """
+        Args:
+            status: Takes the snapshot; must be cheap, it is called once a scrape.
+            per_partition: False for one series a topic: counts are summed, the worst lag and the least
+                headroom count, a state is 1 when any partition is in it, offsets are left out.
+        """
+        self._status = status
+        self._per_partition = per_partition
+        skipped = () if per_partition else catalogue.OFFSET_METRICS
+        self._readings = tuple(reading for reading in _READINGS if reading.metric not in skipped)
+
+    def describe(self) -> Iterable[Family]:
+        """The families without samples: registering must not take a snapshot."""
+        skipped = () if self._per_partition else catalogue.OFFSET_METRICS
+        for metric in (*catalogue.FLOW_METRICS, *catalogue.PARTITION_METRICS):
+            if metric not in skipped:
+                yield self._family(metric)
+
+    def collect(self) -> Iterable[Family]:
+        """All series of one snapshot."""
+        status = self._status()
+        yield from self._of_flow(status)
+        groups = tuple(self._groups(status))
+        yield self._states(groups)
+        yield self._reasons(groups)
+        for reading in self._readings:
+            yield self._read(reading, groups)
+        yield self._gap_records(groups)
+
+    def _family(self, metric: Metric) -> Family:
+        labels = metric.labels if self._per_partition else metric.per_topic()
+        if metric.kind is Kind.COUNTER:
+            return CounterMetricFamily(metric.name, metric.help, labels=labels)
+        return GaugeMetricFamily(metric.name, metric.help, labels=labels)
+
+    # -- of the flow -----------------------------------------------------------------------------
+
+    def _of_flow(self, status: FlowStatus) -> Iterator[Family]:
+        flow = {"flow": status.flow}
+        yield self._one(catalogue.BUILD_INFO, flow | {"version": status.version}, 1)
+        yield self._clusters(status)
+        yield self._one(catalogue.FLOW_START, flow, status.started_at_ms / 1000)
+        yield self._one(catalogue.OWNER, flow, int(status.owner))
+        yield self._one(catalogue.FENCING_EPOCH, flow, status.producer_epoch)
+        yield self._bytes(status)
+        yield self._one(catalogue.TOPICS_IGNORED, flow, status.topics_ignored)
+        yield self._counts(status)
+        unknown = sum(partition.lag_seconds is None for partition in status.partitions)
+        yield self._one(catalogue.LAG_UNKNOWN, flow, unknown)
+
+    def _clusters(self, status: FlowStatus) -> Family:
+        source, target = status.source_cluster_id, status.target_cluster_id
+        labels = {
+            "flow": status.flow,
+            "source_cluster_id": source or "",
+            "target_cluster_id": target or "",
+        }
+        return self._one(catalogue.FLOW_INFO, labels, 1 if source and target else None)
+
+    def _one(self, metric: Metric, labels: Labels, value: float | None) -> Family:
+        family = self._family(metric)
+        if value is not None:
+            _add(family, labels, value)
+        return family
+
+    def _bytes(self, status: FlowStatus) -> Family:
+        family = self._family(catalogue.BYTES_COPIED)
+        for direction, count in (("fetched", status.bytes_fetched), ("appended", status.bytes_appended)):
+            _add(family, {"flow": status.flow, "direction": direction, "encoding": ENCODING_BATCH}, count)
+        return family
+
+    def _counts(self, status: FlowStatus) -> Family:
+        family = self._family(catalogue.PARTITIONS)
+        counts = dict.fromkeys(State, 0)
+        for partition in status.partitions:
+            counts[partition.state] += 1
+        for state, count in counts.items():
+            _add(family, {"flow": status.flow, "state": state.value}, count)
+        return family
+
+    # -- of partitions ---------------------------------------------------------------------------
+
+    def _groups(self, status: FlowStatus) -> Iterator[_Group]:
+        flow = status.flow
+        if self._per_partition:
+            for one in status.partitions:
+                labels = {"flow": flow, "topic": one.topic, "partition": str(one.partition)}
+                yield _Group(labels, (one,))
+        else:
+            by_topic = sorted(status.partitions, key=lambda partition: partition.topic)
+            for topic, members in groupby(by_topic, key=lambda partition: partition.topic):
+                yield _Group({"flow": flow, "topic": topic}, tuple(members))
+
+    def _states(self, groups: Sequence[_Group]) -> Family:
+        family = self._family(catalogue.STATE)
+        for group in groups:
+            present = {partition.state for partition in group.partitions}
+            for state in State:
+                _add(family, group.labels | {"state": state.value}, int(state in present))
+        return family
+
+    def _reasons(self, groups: Sequence[_Group]) -> Family:
+        family = self._family(catalogue.REASON)
+        for group in groups:
+            present = {(one.state.value, one.reason.value) for one in group.partitions if one.reason}
+            for state, reason in sorted(present):
+                _add(family, group.labels | {"state": state, "reason": reason}, 1)
+        return family
+
+    def _read(self, reading: _Reading, groups: Sequence[_Group]) -> Family:
+        family = self._family(reading.metric)
+        for group in groups:
+            values = [value for one in group.partitions if (value := reading.read(one)) is not None]
+            if values:
+                _add(family, group.labels, reading.together(values))
+        return family
+
+    def _gap_records(self, groups: Sequence[_Group]) -> Family:
+        family = self._family(catalogue.GAP_RECORDS)
+        for group in groups:
+            lost = sum(one.lost_offsets for one in group.partitions)
+            _add(family, group.labels | {"reason": GAP_REASON_EXPIRED}, lost)
+        return family
+
+
+def _add(family: Family, labels: Labels, value: float) -> None:
+    """Add a sample without copying its labels, as the family's own method would."""
+    name = family.name + "_total" if family.type == "counter" else family.name
+    family.samples.append(Sample(name, labels, value))
+
+
+class Instruments:
+    """What the pipeline observes as it happens. Each call costs about a microsecond: once a request."""
+
+    def __init__(self, registry: CollectorRegistry, flow: str) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._latency = _histogram(catalogue.COPY_LATENCY, registry).labels(flow)
+        self._requests = _histogram(catalogue.REQUEST_DURATION, registry)
+        crc = catalogue.CRC_FAILURES
+        self._crc_failures = Counter(crc.name, crc.help, crc.labels, registry=registry)
+        for where in ("source", "target"):
+            self._crc_failures.labels(flow, where)
+        self._flow = flow
+
+    def observe_copy_latency(self, seconds: float) -> None:
+        """From a record's timestamp to its acknowledgement by the target.
+
+        A record from the future, by a clock that is ahead, counts as 0.
+        """
+        self._latency.observe(max(seconds, 0.0))
+
+    def observe_request(self, api: str, seconds: float) -> None:
+        """From sending a request to a broker to its answer.
+
+        Args:
+            api: Kafka's name of the request in small letters, e.g. ``produce``; a label, so from a fixed set.
+        """
+        self._requests.labels(self._flow, api).observe(seconds)
+
+    def count_crc_failure(self, where: Literal["source", "target"]) -> None:
+        """A batch did not match its CRC; ``where`` says whose bytes they were."""
+        self._crc_failures.labels(self._flow, where).inc()
+
+
+def _histogram(metric: Metric, registry: CollectorRegistry) -> Histogram:
+    buckets = catalogue.LATENCY_BUCKETS_SECONDS
+    return Histogram(metric.name, metric.help, metric.labels, registry=registry, buckets=buckets)
+
+
+def register(
+    registry: CollectorRegistry,
+    status: Callable[[], FlowStatus],
+    *,
+    per_partition: bool = True,
+) -> None:
+    """Put the flow's and the process' metrics on a registry. One flow a registry.
+
+    Args:
+        registry: Never the global one, so that two mirrors in one process (tests) keep apart.
+        status: As for :class:`FlowCollector`.
+        per_partition: As for :class:`FlowCollector`.
+
+    Raises:
+        ValueError: There is a flow on this registry already.
+    """
+    registry.register(FlowCollector(status, per_partition=per_partition))
+    ProcessCollector(registry=registry)

@@ -1,0 +1,129 @@
+"""How far behind a copy is, as numbers that never look better than the truth.
+
+Age is an upper bound: a record that is not on the target was appended after the
+last moment at which the copy was known complete. A source that does not answer, a
+mirror that stands still and a clock that jumps may make a figure larger, or
+unknown (None), but never zero.
+
+``*_at`` are readings of one monotonic clock in seconds, ``*_ms`` are Kafka record
+timestamps, ``*_seconds`` are durations. Pure: clocks are arguments.
+
+Sources: docs/metrics.md, docs/states.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirror.model import State
+
+CATCHING_UP_SHARE = 0.5
+"""A lagging partition is ACTIVE again below this share of the bound, so that it does not flap."""
+LEAST_SECONDS = 0.001
+"""The lag of a copy that was complete this very moment and is not any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What is known of one partition's copy.
+
+    Attributes:
+        next_offset: Source offset of the next record to copy; None before the first look.
+        last_stable_offset: Where the source lets a reader go, as last heard; None when it never said.
+        heard_at: The source's last answer that would have told of new records; None when there was none,
+            or when the partition is not being read.
+        complete_at: The last moment at which nothing was missing; None when that never was.
+        last_timestamp_ms: Largest timestamp of the last batch copied; None, or negative, when there is none.
+    """
+
+    next_offset: int | None
+    last_stable_offset: int | None
+    heard_at: float | None
+    complete_at: float | None
+    last_timestamp_ms: int | None
+
+    @property
+    def complete(self) -> bool:
+        """Nothing is missing, as far as the source has told."""
+        return (
+            self.next_offset is not None
+            and self.last_stable_offset is not None
+            and self.next_offset >= self.last_stable_offset
+        )
+
+
+def lag_records(progress: Progress) -> int | None:
+    """Source offsets not copied yet, as last heard; markers and compacted records count."""
+    if progress.next_offset is None or progress.last_stable_offset is None:
+        return None
+    return max(progress.last_stable_offset - progress.next_offset, 0)
+
+
+def lag_seconds(progress: Progress, *, now: float, now_ms: int, fresh_seconds: float) -> float | None:
+    """Upper bound of the age of the oldest record that is not on the target.
+
+    It is 0 only for a complete copy whose source answered within ``fresh_seconds``. A copy that was
+    complete once counts from then. One that never was counts from the newest record it copied, which is a
+    bound as long as records are appended in the order of their timestamps.
+
+    Args:
+        now: The monotonic clock.
+        now_ms: The wall clock, to compare with record timestamps.
+        fresh_seconds: How old the source's last answer may be to be believed.
+
+    Returns:
+        Seconds, or None when nothing can be said: nothing was looked at, or timestamps lie in the future.
+    """
+    if progress.complete:
+        known_at = _latest(progress.complete_at, progress.heard_at)
+        if progress.heard_at is not None and now - progress.heard_at <= fresh_seconds:
+            return 0.0
+    else:
+        known_at = progress.complete_at
+    if known_at is not None:
+        return max(now - known_at, LEAST_SECONDS)
+    return _age_of_last_batch(progress.last_timestamp_ms, now_ms)
+
+
+def _latest(*moments: float | None) -> float | None:
+    return max((moment for moment in moments if moment is not None), default=None)
+
+
+def _age_of_last_batch(last_timestamp_ms: int | None, now_ms: int) -> float | None:
+    if last_timestamp_ms is None or last_timestamp_ms < 0 or last_timestamp_ms >= now_ms:
+        return None
+    return (now_ms - last_timestamp_ms) / 1000
+
+
+def lag_state(
+    behind_records: int | None, behind_seconds: float | None, *, before: State, lagging_seconds: float
+) -> State:
+    """ACTIVE or LAGGING, for a partition that is being copied.
+
+    Args:
+        behind_records: From :func:`lag_records`.
+        behind_seconds: From :func:`lag_seconds`.
+        before: Its state until now.
+        lagging_seconds: The stated lag. A partition lags when it is behind by more, and until it is
+            behind by less than half of it.
+    """
+    if behind_seconds is None:
+        return State.LAGGING if behind_records else State.ACTIVE
+    bound = lagging_seconds * CATCHING_UP_SHARE if before is State.LAGGING else lagging_seconds
+    return State.LAGGING if behind_seconds > bound else State.ACTIVE
+
+
+def retention_headroom_seconds(behind_seconds: float | None, *, retention_ms: int | None) -> float | None:
+    """How long until retention by time may remove a record that was not copied: a lower bound.
+
+    Args:
+        behind_seconds: From :func:`lag_seconds`.
+        retention_ms: ``retention.ms`` of the source topic; negative for no limit, None when not known.
+
+    Returns:
+        Seconds, not below 0; None when there is no limit, or when it or the lag is not known. A complete
+        copy has the whole retention left.
+    """
+    if retention_ms is None or retention_ms < 0 or behind_seconds is None:
+        return None
+    return max(retention_ms / 1000 - behind_seconds, 0.0)
