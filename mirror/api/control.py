@@ -127,7 +127,7 @@ class ControlHandlers:
             )
         if request.content_type != "application/json":
             raise ProblemError(415, "json_required", "send Content-Type: application/json")
-        _check_empty(await request.text())
+        _check_empty(await request.read())
 
 
 def _is_local(remote: str | None) -> bool:
@@ -139,11 +139,11 @@ def _is_local(remote: str | None) -> bool:
     return (mapped or address).is_loopback
 
 
-def _check_empty(body: str) -> None:
+def _check_empty(body: bytes) -> None:
     """The body carries nothing yet: ``{}`` or no body; a field would be ignored in silence."""
     try:
         document = json.loads(body) if body.strip() else {}
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         document = None
     if document != {}:
         raise ProblemError(400, "bad_request", "the body must be {} or empty")

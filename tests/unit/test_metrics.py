@@ -1,0 +1,287 @@
+"""The registry: names, types, labels and values, against golden files and promtool."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from mirror.model import FlowStatus, Reason, State
+from monitoring import catalogue
+from monitoring.exposition import write_text
+from monitoring.metrics import FlowCollector, Instruments, register
+from tests.unit.statuses import a_flow, a_loss, a_partition, an_unknown_partition
+
+HERE = Path(__file__).parent
+DOCS = HERE.parents[1] / "docs"
+
+
+def a_mixed_flow() -> FlowStatus:
+    """One partition of every kind that shows."""
+    return a_flow(
+        a_partition("orders", 0),
+        a_partition(
+            "orders",
+            1,
+            state=State.LAGGING,
+            reason=Reason.CATCHING_UP,
+            lag_records=200,
+            lag_seconds=33.5,
+            next_offset=800,
+            retention_headroom_seconds=3_600.0,
+        ),
+        a_loss("audit", 2),
+        an_unknown_partition("fresh", 0),
+    )
+
+
+def flow_text(status: FlowStatus, *, per_partition: bool = True) -> str:
+    """What a scrape says of the flow, without process metrics and durations."""
+    registry = CollectorRegistry()
+    registry.register(FlowCollector(lambda: status, per_partition=per_partition))
+    return write_text(list(registry.collect())).decode()
+
+
+def whole_registry(status: FlowStatus, *, per_partition: bool = True) -> CollectorRegistry:
+    """A registry as the mirror has it, with every metric observed once."""
+    registry = CollectorRegistry()
+    register(registry, lambda: status, per_partition=per_partition)
+    instruments = Instruments(registry, status.flow)
+    instruments.observe_copy_latency(0.0042)
+    instruments.observe_request("produce", 0.3)
+    instruments.count_crc_failure("source")
+    return registry
+
+
+def value(text: str, name: str, **labels: str) -> float | None:
+    """The value of one series, None when it is not there."""
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == name and labels.items() <= sample.labels.items():
+                return float(sample.value)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("golden", "per_partition"), [("metrics.txt", True), ("metrics_per_topic.txt", False)]
+)
+def test_a_scrape_of_a_known_flow_is_word_for_word_the_golden_file(golden: str, per_partition: bool) -> None:
+    """
+    Names, types, labels and values are a promise to dashboards: changing one changes this file.
+    """
+    assert flow_text(a_mixed_flow(), per_partition=per_partition) == (HERE / "golden" / golden).read_text()
+
+
+@pytest.mark.parametrize("per_partition", [True, False])
+def test_promtool_finds_nothing_to_complain_about(per_partition: bool) -> None:
+    """
+    Prometheus' own linter reads the whole registry, process metrics included.
+    """
+    text = write_text(list(whole_registry(a_mixed_flow(), per_partition=per_partition).collect()))
+
+    checked = _promtool(["check", "metrics"], text)
+
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert checked.stdout + checked.stderr == ""
+
+
+def test_the_expressions_of_the_docs_are_accepted_by_promtool(tmp_path: Path) -> None:
+    """
+    What the page tells people to type is PromQL, and only speaks of metrics there are.
+    """
+    section = (DOCS / "metrics.md").read_text().split("## Questions and their expressions")[1]
+    expressions = [found.replace("\\|", "|") for found in re.findall(r"\| `(.+)` \|$", section, re.MULTILINE)]
+    rules = "".join(f"  - record: a:{n}\n    expr: '{text}'\n" for n, text in enumerate(expressions))
+    file = tmp_path / "rules.yml"
+    file.write_text(f"groups:\n- name: docs\n  rules:\n{rules}")
+
+    checked = _promtool(["check", "rules", str(file)], b"")
+
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert len(expressions) >= 5
+    named = {re.sub("_bucket$", "", name) for name in re.findall(r"twinsite_\w+", " ".join(expressions))}
+    assert named <= {metric.name for metric in catalogue.ALL}
+
+
+def _promtool(arguments: Sequence[str], text: bytes) -> subprocess.CompletedProcess[str]:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed (Debian: prometheus)")
+    return subprocess.run(
+        [promtool, *arguments], input=text.decode(), capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+def test_our_text_is_that_of_the_client_library() -> None:
+    """
+    The fast writer saves time, not correctness: every byte is the same.
+    """
+    odd = a_partition(
+        'a"b\\c\nd', 0, lag_seconds=1e21, next_offset=12_345_678, retention_headroom_seconds=0.1
+    )
+    registry = whole_registry(replace(a_mixed_flow(), partitions=(*a_mixed_flow().partitions, odd)))
+    for name in ("process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"):
+        assert registry.get_sample_value(name) is not None
+    families = list(registry.collect())
+
+    ours = write_text(families)
+
+    frozen = CollectorRegistry()
+    frozen.collect = lambda: families  # type: ignore[method-assign]
+    assert ours == generate_latest(frozen)
+
+
+def test_the_page_in_the_docs_lists_every_metric_as_it_is() -> None:
+    """
+    Name, type, labels and meaning of docs/metrics.md are those of the catalogue, in its order.
+    """
+    rows = re.findall(
+        r"^\| `(twinsite_\w+)` \| (\w+) \| ([^|]+) \| (.+) \|$", (DOCS / "metrics.md").read_text(), re.M
+    )
+
+    assert rows == [(m.name, m.kind.value, ", ".join(m.labels), m.help) for m in catalogue.ALL]
+
+
+def test_the_registry_holds_what_the_catalogue_names_and_nothing_else() -> None:
+    """
+    A metric that is named and not made, or made and not named, would make the docs lie.
+    """
+    text = write_text(list(whole_registry(a_mixed_flow()).collect())).decode()
+
+    types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
+
+    ours = {name: kind for name, kind in types.items() if not name.startswith("process_")}
+    assert ours == {metric.name: metric.kind.value for metric in catalogue.ALL}
+    for metric in catalogue.ALL:
+        labels = {frozenset(found) - {"le"} for found in _label_names(text, metric.name)}
+        assert labels == {frozenset(metric.labels)}, metric.name
+
+
+def _label_names(text: str, name: str) -> list[list[str]]:
+    lines = re.findall(rf"^{name}(?:_bucket|_sum|_count)?{{(.*)}} ", text, re.M)
+    return [re.findall(r'(\w+)="', line) for line in lines]
+
+
+def test_what_is_unknown_has_no_series() -> None:
+    """
+    A partition nobody has looked at must not look as if it had no lag.
+    """
+    text = flow_text(a_flow(an_unknown_partition(), source_cluster_id=None, producer_epoch=None))
+
+    assert value(text, "twinsite_lag_seconds") is None
+    assert value(text, "twinsite_lag_records") is None
+    assert value(text, "twinsite_next_offset") is None
+    assert value(text, "twinsite_retention_headroom_seconds") is None
+    assert value(text, "twinsite_flow_info") is None
+    assert value(text, "twinsite_fencing_epoch") is None
+    assert value(text, "twinsite_partitions_lag_unknown") == 1
+    assert value(text, "twinsite_partition_state", topic="fresh", state="UNKNOWN") == 1
+
+
+def test_exactly_one_state_of_a_partition_is_1() -> None:
+    """
+    All states have a series, so that an alert on one of them sees it begin.
+    """
+    text = flow_text(a_flow(a_loss("audit", 2)))
+
+    states = {state: value(text, "twinsite_partition_state", state=state.value) for state in State}
+
+    assert states == {state: float(state is State.DATA_LOSS) for state in State}
+    assert value(text, "twinsite_partition_reason", reason="log_start_moved", state="DATA_LOSS") == 1
+    assert text.count("\ntwinsite_partition_reason{") == 1
+
+
+def test_a_topic_is_as_bad_as_its_worst_partition() -> None:
+    """
+    Without a series per partition, the worst lag and the least headroom stay visible.
+    """
+    worse = a_partition("orders", 1, lag_seconds=90.0, lag_records=7, retention_headroom_seconds=10.0)
+    better = a_partition("orders", 0, lag_seconds=1.0, lag_records=3, retention_headroom_seconds=99.0)
+    blocked = a_partition("orders", 2, state=State.BLOCKED, reason=Reason.STORAGE_ERROR, lag_seconds=None)
+
+    text = flow_text(a_flow(better, worse, blocked), per_partition=False)
+
+    assert "partition=" not in text
+    assert value(text, "twinsite_lag_seconds", topic="orders") == 90
+    assert value(text, "twinsite_lag_records", topic="orders") == 10
+    assert value(text, "twinsite_retention_headroom_seconds", topic="orders") == 10
+    assert value(text, "twinsite_partition_state", topic="orders", state="BLOCKED") == 1
+    assert value(text, "twinsite_partition_state", topic="orders", state="ACTIVE") == 1
+    assert value(text, "twinsite_records_copied_total", topic="orders") == 3 * 890
+    assert value(text, "twinsite_partitions_lag_unknown") == 1
+
+
+def test_registering_takes_no_snapshot() -> None:
+    """
+    The registry is put together before there is a flow to ask.
+    """
+
+    def too_early() -> FlowStatus:
+        raise AssertionError("asked before the first scrape")
+
+    register(CollectorRegistry(), too_early)
+
+
+def test_two_flows_cannot_share_a_registry() -> None:
+    """
+    Their series would be one another's.
+    """
+    registry = CollectorRegistry()
+    register(registry, a_flow)
+
+    with pytest.raises(ValueError, match="Duplicated"):
+        register(registry, a_flow)
+
+
+def test_nothing_is_put_on_the_global_registry() -> None:
+    """
+    Two mirrors in one process keep apart.
+    """
+    before = {family.name for family in REGISTRY.collect()}
+
+    whole_registry(a_mixed_flow())
+
+    assert {family.name for family in REGISTRY.collect()} == before
+
+
+def test_durations_are_histograms_without_created_series() -> None:
+    """
+    One observation falls into the buckets from its size on.
+    """
+    text = write_text(list(whole_registry(a_mixed_flow()).collect())).decode()
+
+    assert value(text, "twinsite_copy_latency_seconds_bucket", le="0.0025") == 0
+    assert value(text, "twinsite_copy_latency_seconds_bucket", le="0.005") == 1
+    assert value(text, "twinsite_request_duration_seconds_sum", api="produce") == 0.3
+    assert "_created" not in text
+
+
+def test_a_record_from_the_future_does_not_make_a_negative_latency() -> None:
+    """
+    Clocks of producers are not ours.
+    """
+    registry = CollectorRegistry()
+    Instruments(registry, "f").observe_copy_latency(-5.0)
+
+    assert registry.get_sample_value("twinsite_copy_latency_seconds_sum", {"flow": "f"}) == 0
+
+
+def test_crc_failures_start_at_zero() -> None:
+    """
+    A counter that appears with its first failure would hide that failure from ``increase()``.
+    """
+    registry = CollectorRegistry()
+    instruments = Instruments(registry, "f")
+    labels = {"flow": "f", "where": "source"}
+    assert registry.get_sample_value("twinsite_crc_failures_total", labels) == 0
+
+    instruments.count_crc_failure("source")
+
+    assert registry.get_sample_value("twinsite_crc_failures_total", labels) == 1

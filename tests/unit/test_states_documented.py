@@ -1,0 +1,107 @@
+"""Every state and reason is explained, and the commands of the page are the right ones."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mirror.api import problems
+from mirror.flow.hints import HINTS, hint
+from mirror.flow.states import APPEND_REFUSALS, FETCH_REFUSALS
+from mirror.model import Reason, State
+
+PAGE = (Path(__file__).parents[2] / "docs" / "states.md").read_text()
+
+
+def entries(heading: str) -> dict[str, str]:
+    """The text below each ``###`` of a section."""
+    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    parts = re.split(r"^### `(\w+)`$", section, flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_every_state_has_an_entry() -> None:
+    """
+    In capitals, as in status and metrics; none that does not exist.
+    """
+    assert entries("States").keys() == {state.value for state in State}
+
+
+def test_every_reason_has_an_entry() -> None:
+    """
+    None is missing, none is left over.
+    """
+    assert entries("Reasons").keys() == {reason.value for reason in Reason}
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_an_entry_says_what_was_seen_what_happens_and_what_to_do(reason: Reason) -> None:
+    """
+    Four lines, in this order, and a state that exists.
+    """
+    entry = entries("Reasons")[reason.value]
+
+    assert re.findall(r"^- \*\*([^*]+):\*\*", entry, re.M) == ["State", "Seen", "By itself", "You"]
+    named = re.findall(r"`([A-Z_]+)`", entry.split("- **Seen:**")[0])
+    assert named
+    assert set(named) <= {state.value for state in State}
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_has_a_hint_of_one_sentence(reason: Reason) -> None:
+    """
+    Short enough for a line in status, and a sentence.
+    """
+    words = HINTS[reason]
+
+    assert words[0].isupper()
+    assert words.endswith(".")
+    assert "\n" not in words
+    assert 20 < len(words) < 200
+
+
+def test_an_active_partition_needs_no_hint() -> None:
+    """
+    Nothing is wrong, so nothing is said.
+    """
+    assert hint(State.ACTIVE, None) == ""
+
+
+def test_a_hint_knows_the_state_where_that_matters() -> None:
+    """
+    A foreign write during preparation is tried again, one in a copied partition is not.
+    """
+    assert "by itself" in hint(State.BLOCKED, Reason.FOREIGN_WRITE)
+    assert "anew" in hint(State.DIVERGED, Reason.FOREIGN_WRITE)
+
+
+def test_what_a_broker_refuses_is_documented_with_the_state_it_leads_to() -> None:
+    """
+    The table of refusals and the page tell the same story.
+    """
+    reasons = entries("Reasons")
+    refusals = [*APPEND_REFUSALS.values(), *FETCH_REFUSALS.values()]
+    final = [(refusal.state, refusal.reason) for refusal in refusals if refusal.state is not None]
+
+    missing = [(s, r) for s, r in final if f"`{s}`" not in reasons[r.value].split("- **Seen:**")[0]]
+
+    assert missing == []
+
+
+def test_every_code_of_a_problem_is_in_the_table() -> None:
+    """
+    Scripts act on these codes.
+    """
+    table = PAGE.split("| Code | Status | Meaning |")[1].split("\n\n")[0]
+    written = set(re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines()[2:])))
+
+    source = "".join(
+        path.read_text() for path in (Path(problems.__file__).parent).glob("*.py") if path.name != "page.py"
+    )
+    raised = set(re.findall(r'ProblemError\(\s*\d{3}, "(\w+)"', source))
+    mapped = {code for _, _, code in problems._OF_ERRORS} | set(problems._OF_STATUS.values())
+
+    assert written - {"partitions", "detail"} >= (raised | mapped) - {"forbidden"}
+    assert written - raised - mapped == set()
