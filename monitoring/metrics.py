@@ -212,12 +212,13 @@ def _add(family: Family, labels: Labels, value: float) -> None:
 
 
 class Instruments:
-    """What the pipeline observes as it happens. Each call costs about a microsecond: once a request."""
+    """What the pipeline observes as it happens. Each call costs about two microseconds: once a request."""
 
     def __init__(self, registry: CollectorRegistry, flow: str) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._latency = _histogram(catalogue.COPY_LATENCY, registry).labels(flow)
         self._requests = _histogram(catalogue.REQUEST_DURATION, registry)
+        self._of_api: dict[str, Histogram] = {}
         crc = catalogue.CRC_FAILURES
         self._crc_failures = Counter(crc.name, crc.help, crc.labels, registry=registry)
         for where in ("source", "target"):
@@ -237,7 +238,10 @@ class Instruments:
         Args:
             api: Kafka's name of the request in small letters, e.g. ``produce``; a label, so from a fixed set.
         """
-        self._requests.labels(self._flow, api).observe(seconds)
+        histogram = self._of_api.get(api)
+        if histogram is None:
+            histogram = self._of_api[api] = self._requests.labels(self._flow, api)
+        histogram.observe(seconds)
 
     def count_crc_failure(self, where: Literal["source", "target"]) -> None:
         """A batch did not match its CRC; ``where`` says whose bytes they were."""

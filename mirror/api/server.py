@@ -151,7 +151,10 @@ class ApiServer:
         return _probe(request, readyz(self._backend.readiness()))
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        families = list(self._backend.registry.collect())
+        families = []
+        for family in self._backend.registry.collect():
+            families.append(family)
+            await asyncio.sleep(0)  # the flow was asked once; batches may pass while its series are made
         body = await asyncio.to_thread(write_text, families)
         return web.Response(body=body, headers={"Content-Type": METRICS_CONTENT_TYPE})
 
