@@ -73,6 +73,7 @@ class _Pending:
     future: asyncio.Future[memoryview]
     sent_at: float
     allocate: Allocate
+    header_bytes: int
 
 
 def _plain_buffer(size: int) -> memoryview:
@@ -234,10 +235,10 @@ class Connection:
         request.API_VERSION = version
         request.with_header(correlation_id=self._correlation_id, client_id=self._options.client_id)
         frame = request.encode(framed=True, header=True)
-        body = await self._enqueue([memoryview(frame)], _plain_buffer)
         answer_class = request.header.get_response_class()
         flexible_header = answer_class.flexible_version_q(version) and request.API_KEY != 18
-        return answer_class.decode(body[5:] if flexible_header else body[4:], version=version)
+        body = await self._enqueue([memoryview(frame)], _plain_buffer, 5 if flexible_header else 4)
+        return answer_class.decode(body, version=version)
 
     def send(
         self,
@@ -247,7 +248,7 @@ class Connection:
         *,
         allocate: Allocate = _plain_buffer,
     ) -> asyncio.Future[memoryview]:
-        """Send a request coded by hand; its answer is the body after the correlation id and header tags.
+        """Send a request coded by hand, of a version with flexible headers.
 
         Args:
             parts: The request's body, flexible header version 2 assumed, in pieces that are not copied.
@@ -262,14 +263,16 @@ class Connection:
         size = sum(len(part) for part in parts) + 11 + len(client_id)
         head = struct.pack(">ihhih", size, api_key, api_version, self._correlation_id, len(client_id))
         first = memoryview(head + client_id + b"\0")
-        return self._enqueue([first, *(memoryview(part) for part in parts)], allocate)
+        return self._enqueue([first, *(memoryview(part) for part in parts)], allocate, 5)
 
-    def _enqueue(self, buffers: list[memoryview], allocate: Allocate) -> asyncio.Future[memoryview]:
+    def _enqueue(
+        self, buffers: list[memoryview], allocate: Allocate, header_bytes: int
+    ) -> asyncio.Future[memoryview]:
         future: asyncio.Future[memoryview] = self._loop.create_future()
         if self.closed_because is not None:
             future.set_exception(self.closed_because)
             return future
-        self._pending.append(_Pending(self._correlation_id, future, time.monotonic(), allocate))
+        self._pending.append(_Pending(self._correlation_id, future, time.monotonic(), allocate, header_bytes))
         self._outgoing.extend(buffers)
         if self._timer is None:
             self._arm_timer()
@@ -371,7 +374,8 @@ class Connection:
                 )
             )
         elif not pending.future.done():
-            pending.future.set_result(body)
+            # brokers send no tagged fields in answer headers: one zero byte where the header is flexible
+            pending.future.set_result(body[pending.header_bytes :])
 
     # -- time and the end ------------------------------------------------------------------------
 

@@ -98,10 +98,12 @@ class FetchSession:
 
     Attributes:
         wanted: Everything that is wanted, and from where.
+        told: What the broker was told with the last request: its answer is for that.
     """
 
     def __init__(self) -> None:
         self.wanted: dict[Key, Want] = {}
+        self.told: dict[Key, Want] = {}
         self._changed: set[Key] = set()
         self._forgotten: set[Key] = set()
         self._session_id = 0
@@ -122,10 +124,14 @@ class FetchSession:
     def request(self, limits: FetchLimits) -> bytes:
         """The request that brings the broker up to date and asks for data."""
         if self._session_id == 0:
-            changed, forgotten = self.wanted, frozenset[Key]()
+            changed, forgotten = dict(self.wanted), frozenset[Key]()
+            self.told = {}
         else:
             changed = {key: self.wanted[key] for key in self._changed}
             forgotten = frozenset(self._forgotten)
+        for key in forgotten:
+            self.told.pop(key, None)
+        self.told.update(changed)
         self._changed, self._forgotten = set(), set()
         return encode_request(
             limits, session=(self._session_id, self._epoch), changed=changed, forgotten=forgotten

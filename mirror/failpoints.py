@@ -1,0 +1,58 @@
+"""Places where a test can end the process as a power cut would.
+
+``TWINSITE_FAILPOINTS=produce_sent:3,markers_written`` kills the process with SIGKILL
+when ``produce_sent`` is reached for the third time, or ``markers_written`` for the
+first. Without the variable :func:`reach` is an empty function.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+NAMES = frozenset(
+    {
+        "claimed",
+        "registered",
+        "padding_sent",
+        "padded",
+        "trimmed",
+        "fetched",
+        "produce_sent",
+        "produce_answered",
+        "map_written",
+        "markers_written",
+        "epoch_noted",
+        "topic_created",
+    }
+)
+"""Every durable step of the mirror; the fault tests visit each."""
+
+
+def _armed(setting: str) -> Callable[[str], None]:
+    left: dict[str, int] = {}
+    for part in setting.split(","):
+        name, _, count = part.partition(":")
+        if name not in NAMES:
+            raise ValueError(
+                f"TWINSITE_FAILPOINTS: no failpoint {name!r}; there are {', '.join(sorted(NAMES))}"
+            )
+        left[name] = int(count or 1)
+
+    def reach(name: str) -> None:
+        if name in left:
+            left[name] -= 1
+            if left[name] <= 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return reach
+
+
+def _nothing(name: str) -> None:  # noqa: ARG001  # the signature is that of an armed one
+    return
+
+
+reach: Callable[[str], None] = (
+    _armed(os.environ["TWINSITE_FAILPOINTS"]) if os.environ.get("TWINSITE_FAILPOINTS") else _nothing
+)

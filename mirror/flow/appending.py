@@ -1,0 +1,196 @@
+"""Send queued batches to one target broker and tell partitions what became of them.
+
+A lane keeps a few requests on their way, each with at most one batch of a
+partition. Partitions take turns. There is no task and no lock: whoever brings
+work calls :meth:`AppendLane.offer`, and answers call back.
+
+Sources: KIP-98 (idempotent produce, five batches in flight), docs/design.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from functools import partial
+
+from mirror.errors import TwinsiteError
+from mirror.failpoints import reach
+from mirror.flow.context import Flow
+from mirror.flow.partition import PartitionCopy, Sent
+from mirror.flow.states import append_refusal, pause_seconds
+from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, Outcome, decode_answer, encode_request
+from mirror.kafka.cluster import STALE_METADATA_CODES, broker_error
+from mirror.kafka.connection import Connection
+from mirror.kafka.record_batch import seal
+from mirror.model import Reason, State
+
+Request = list[tuple[PartitionCopy, Sent]]
+
+
+class AppendLane:
+    """The way of all partitions that one target broker leads."""
+
+    def __init__(self, flow: Flow, node: int) -> None:
+        self._flow = flow
+        self._node = node
+        self._waiting: deque[PartitionCopy] = deque()
+        self._members: set[PartitionCopy] = set()
+        self._connection: Connection | None = None
+        self._opening: asyncio.Task[None] | None = None
+
+    def offer(self, partition: PartitionCopy) -> None:
+        """The partition may have something to send."""
+        if partition.batch_ready and partition not in self._members:
+            self._members.add(partition)
+            self._waiting.append(partition)
+        if self._waiting:
+            self._pump()
+
+    async def close(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        connection = self._connection
+        if connection is None or connection.closed:
+            if self._opening is None:
+                self._opening = asyncio.get_running_loop().create_task(self._open())
+            return
+        while self._waiting and connection.unanswered < self._flow.limits.requests_in_flight_max:
+            request = self._gather()
+            if not request:
+                return
+            self._send(connection, request)
+
+    def _gather(self) -> Request:
+        """One batch of each partition in turn, up to the size of a request."""
+        room = self._flow.limits.request_bytes_max
+        request: Request = []
+        again: list[PartitionCopy] = []
+        now = time.monotonic()
+        while self._waiting and (room > 0 or not request):
+            partition = self._waiting.popleft()
+            if not partition.batch_ready or self._looks_first(partition, now):
+                self._members.discard(partition)
+                continue
+            sent, sequence = partition.take()
+            seal(sent.batch.view, self._flow.producer_id, self._flow.producer_epoch, sequence)
+            request.append((partition, sent))
+            room -= len(sent.batch.view)
+            if partition.batch_ready:
+                again.append(partition)
+            else:
+                self._members.discard(partition)
+        self._waiting.extend(again)
+        return request
+
+    def _looks_first(self, partition: PartitionCopy, now: float) -> bool:
+        """After a long silence the broker may have forgotten the producer: look before writing."""
+        if partition.in_flight or now - partition.acknowledged_at < self._flow.limits.idle_look_seconds:
+            return False
+        partition.doubt(now)
+        return True
+
+    def _send(self, connection: Connection, request: Request) -> None:
+        timeout_ms = int(self._flow.target.options.request_timeout_seconds * 1000)
+        body = encode_request([(p.target, s.batch.view) for p, s in request], timeout_ms)
+        version = connection.version(PRODUCE, PRODUCE_VERSION_MAX, "Produce")
+        answer = connection.send(PRODUCE, version, body)
+        answer.add_done_callback(partial(self._on_answer, request, time.monotonic()))
+        reach("produce_sent")
+
+    async def _open(self) -> None:
+        try:
+            self._connection = await self._flow.target.connection(self._node, "append")
+        except TwinsiteError as error:
+            self._give_up(error)
+        finally:
+            self._opening = None
+        if self._waiting:
+            self._pump()
+
+    def _give_up(self, error: TwinsiteError) -> None:
+        now = time.monotonic()
+        for partition in self._waiting:
+            partition.refused(append_refusal(-1), str(error), now)
+        self._waiting.clear()
+        self._members.clear()
+        self._flow.hooks.stale(self._flow.target)
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def _on_answer(self, request: Request, sent_at: float, answer: asyncio.Future[memoryview]) -> None:
+        try:
+            self._read(request, sent_at, answer)
+        except BaseException as error:  # noqa: BLE001  # a bug here must end the mirror, not the callback
+            self._flow.hooks.crash(error)
+
+    def _read(self, request: Request, sent_at: float, answer: asyncio.Future[memoryview]) -> None:
+        now = time.monotonic()
+        if answer.cancelled() or answer.exception() is not None:
+            why = "cancelled" if answer.cancelled() else str(answer.exception())
+            for partition, sent in request:
+                self._unanswered(partition, sent, why, now)
+            self._flow.hooks.stale(self._flow.target)
+        else:
+            reach("produce_answered")
+            self._flow.instruments.observe_request("produce", now - sent_at)
+            self._flow.target.last_answer_at = now
+            outcomes = decode_answer(answer.result())
+            for partition, sent in request:
+                self._settle(partition, sent, outcomes.get(partition.target), now)
+            self._observe_latency(request[0][0])
+        self._flow.room.set()
+        self._pump_members(request)
+
+    def _pump_members(self, request: Request) -> None:
+        for partition, _ in request:
+            if partition.batch_ready and partition not in self._members:
+                self._members.add(partition)
+                self._waiting.append(partition)
+            self._flow.hooks.changed(partition)
+        if self._waiting:
+            self._pump()
+
+    def _observe_latency(self, partition: PartitionCopy) -> None:
+        if partition.last_timestamp_ms is not None and partition.last_timestamp_ms > 0:
+            self._flow.instruments.observe_copy_latency(time.time() - partition.last_timestamp_ms / 1000)
+
+    def _unanswered(self, partition: PartitionCopy, sent: Sent, why: str, now: float) -> None:
+        if partition.answered(sent, appended=False, now=now):
+            partition.refused(append_refusal(-1), why, now)
+
+    def _settle(self, partition: PartitionCopy, sent: Sent, outcome: Outcome | None, now: float) -> None:
+        if outcome is None:
+            self._unanswered(partition, sent, "the answer leaves the partition out", now)
+        elif outcome.error_code == 0 and outcome.base_offset == sent.target_offset:
+            partition.answered(sent, appended=True, now=now)
+        elif outcome.error_code == 0:
+            self._misplaced(partition, sent, outcome.base_offset, now)
+        elif partition.answered(sent, appended=False, now=now):
+            if outcome.error_code in STALE_METADATA_CODES:
+                self._flow.hooks.stale(self._flow.target)
+            partition.refused(append_refusal(outcome.error_code), _words(partition, outcome), now)
+
+    def _misplaced(self, partition: PartitionCopy, sent: Sent, base_offset: int, now: float) -> None:
+        """The broker took the batch, or had it already, at another offset than expected."""
+        current = partition.answered(sent, appended=False, now=now)
+        if base_offset < sent.target_offset:
+            if current:
+                partition.doubt(now, pause_seconds(partition.attempts))
+            return
+        partition.stop(
+            State.DIVERGED,
+            Reason.OFFSETS_DIFFER,
+            f"source offset {sent.batch.base_offset} was to become target offset {sent.target_offset} "
+            f"and became {base_offset}: something else has written to {partition.target}",
+            None,
+        )
+
+
+def _words(partition: PartitionCopy, outcome: Outcome) -> str:
+    return str(broker_error(outcome.error_code, f"Produce to {partition.target}", outcome.message))

@@ -1,0 +1,72 @@
+"""What the parts of a running flow share."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mirror.flow.partition import PartitionCopy
+from mirror.kafka.buffers import BufferPool
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.fetch import FetchLimits
+
+
+class Instruments(Protocol):
+    """Where the pipeline reports what cannot be read off its counters; called once a request."""
+
+    def observe_copy_latency(self, seconds: float) -> None:
+        """From a record's timestamp to its acknowledgement by the target."""
+
+    def observe_request(self, api: str, seconds: float) -> None:
+        """From sending a request to its answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of the pipeline, all in bytes or counts; see docs/settings.md."""
+
+    fetch: FetchLimits
+    partition_fetch_bytes_max: int
+    request_bytes_max: int
+    requests_in_flight_max: int
+    batches_in_flight_max: int
+    buffer_bytes_max: int
+    partition_buffer_bytes_max: int
+    gap_limit: int
+    idle_look_seconds: float = 60.0
+
+
+class Hooks(Protocol):
+    """What the parts tell the engine. All return at once."""
+
+    def changed(self, partition: PartitionCopy) -> None:
+        """The partition may want something else now: data, a send, the owner, a look."""
+
+    def reread(self, partition: PartitionCopy, why: str) -> None:
+        """A batch is corrupt on the replica it came from: try the others."""
+
+    def stale(self, cluster: Cluster) -> None:
+        """A broker's answer says that our picture of its cluster is old."""
+
+    def crash(self, error: BaseException) -> None:
+        """A bug; it ends the mirror."""
+
+
+@dataclass(slots=True)
+class Flow:
+    """A running flow: both clusters, who we are to the target, and the memory we may use."""
+
+    name: str
+    source: Cluster
+    target: Cluster
+    limits: Limits
+    pool: BufferPool
+    instruments: Instruments
+    hooks: Hooks
+    producer_id: int = -1
+    producer_epoch: int = 0
+    batch_bytes_max: dict[str, int] = field(default_factory=dict)
+    """``max.message.bytes`` of each target topic, by source topic."""
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set whenever buffers were given back."""

@@ -1,0 +1,232 @@
+"""A running flow: partitions, the lanes they travel on, and the loops that keep both going.
+
+Everything happens on one event loop. The engine wires the parts together and
+answers their hooks; what a partition does next it decides itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+
+import structlog
+
+from mirror.errors import TwinsiteError
+from mirror.flow.appending import AppendLane
+from mirror.flow.context import Flow
+from mirror.flow.fetching import FetchLane, reread
+from mirror.flow.keeping import Keeper
+from mirror.flow.owner import Owner
+from mirror.flow.partition import HOPELESS, PartitionCopy
+from mirror.flow.settling import Settler
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.fetch import Key
+from mirror.model import Reason, State, TopicPartition
+
+log = structlog.get_logger(__name__)
+
+STALE_PAUSE_SECONDS = 0.1
+"""Metadata is not read more often than this, however many answers call it stale."""
+
+
+class Engine:
+    """Copies the partitions it was given until cancelled."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[TopicPartition, PartitionCopy] = {}
+        self._fetch_lanes: dict[int, FetchLane] = {}
+        self._append_lanes: dict[int, AppendLane] = {}
+        self._lane_of: dict[PartitionCopy, FetchLane] = {}
+        self._due = asyncio.Event()
+        self._stale: dict[str, Cluster] = {}
+        self._stale_event = asyncio.Event()
+        self._crashed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._rereading: set[asyncio.Task[None]] = set()
+        self._shown: dict[PartitionCopy, tuple[State, Reason | None]] = {}
+        self._draining = False
+
+    def wire(self, flow: Flow, owner: Owner, settler: Settler, keeper: Keeper) -> None:
+        """Bring in the parts; they know the engine only by its hooks."""
+        self._flow, self._owner, self._settler, self._keeper = flow, owner, settler, keeper
+
+    # -- partitions come and go ------------------------------------------------------------------
+
+    def add(self, partition: PartitionCopy) -> None:
+        """Begin to copy a partition."""
+        self.partitions[partition.tp] = partition
+        self._due.set()
+
+    def answered_at(self, partition: PartitionCopy) -> float | None:
+        """When the source last told news, or the lack of them, of this partition."""
+        lane = self._lane_of.get(partition)
+        return lane.answered_at if lane is not None and partition.copying else None
+
+    # -- hooks -----------------------------------------------------------------------------------
+
+    def changed(self, partition: PartitionCopy) -> None:
+        """See what the partition wants now: data, a send, the owner, a look."""
+        if partition.look_due_at is not None or not partition.copying:
+            lane = self._lane_of.pop(partition, None)
+            if lane is not None:
+                lane.leave(Key(partition.topic_id, partition.tp.partition))
+            self._keeper.forget(partition)
+            self._due.set()
+            return
+        self._fetch_lane(partition).update(partition)
+        if partition.batch_ready:
+            self._append_lane(partition).offer(partition)
+        elif partition.owner_work:
+            self._keeper.offer(partition)
+        else:
+            self._keeper.forget(partition)
+
+    def stale(self, cluster: Cluster) -> None:
+        """Read the cluster's metadata again soon."""
+        self._stale[cluster.name] = cluster
+        self._stale_event.set()
+
+    def crash(self, error: BaseException) -> None:
+        """End the mirror with this error."""
+        if not self._crashed.done():
+            self._crashed.set_exception(error)
+
+    def reread(self, partition: PartitionCopy, why: str) -> None:
+        """Try the other replicas for a batch that is corrupt on the leader."""
+        task = asyncio.get_running_loop().create_task(reread(self._flow, partition, why))
+        self._rereading.add(task)
+        task.add_done_callback(self._rereading.discard)
+
+    def _fetch_lane(self, partition: PartitionCopy) -> FetchLane:
+        info = self._flow.source.info.partition(partition.tp)
+        node = info.leader if info else -1
+        lane = self._fetch_lanes.get(node)
+        if lane is None:
+            lane = self._fetch_lanes[node] = FetchLane(self._flow, node)
+            self._group.create_task(lane.run())
+        old = self._lane_of.get(partition)
+        if old is not lane:
+            if old is not None:
+                old.leave(Key(partition.topic_id, partition.tp.partition))
+            self._lane_of[partition] = lane
+        return lane
+
+    def _append_lane(self, partition: PartitionCopy) -> AppendLane:
+        info = self._flow.target.info.partition(partition.target)
+        node = info.leader if info else -1
+        lane = self._append_lanes.get(node)
+        if lane is None:
+            lane = self._append_lanes[node] = AppendLane(self._flow, node)
+        return lane
+
+    # -- running ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Copy until cancelled.
+
+        Raises:
+            TwinsiteError: The flow as a whole cannot go on.
+        """
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                for loop in (self._settle_loop(), self._keeper.run(), self._metadata_loop(), self._watch()):
+                    self._group.create_task(loop)
+        finally:
+            for lane in self._append_lanes.values():
+                await lane.close()
+
+    async def _watch(self) -> None:
+        await self._crashed
+
+    async def drain(self, timeout_seconds: float) -> None:
+        """Send no more, and wait for the answers to what was sent."""
+        self._draining = True
+        self._flow.limits_off = True
+        end = time.monotonic() + timeout_seconds
+        while any(p.in_flight for p in self.partitions.values()) and time.monotonic() < end:
+            await asyncio.sleep(0.01)
+
+    async def _settle_loop(self) -> None:
+        while True:
+            self._due.clear()
+            now = time.monotonic()
+            due = [p for p in self.partitions.values() if self._is_due(p, now)]
+            if due:
+                await self._settle(due)
+                continue
+            await self._wait_for_due(now)
+
+    @staticmethod
+    def _is_due(partition: PartitionCopy, now: float) -> bool:
+        return (
+            partition.look_due_at is not None
+            and partition.look_due_at <= now
+            and not partition.in_flight
+            and not partition.pause_asked
+        )
+
+    async def _settle(self, due: Iterable[PartitionCopy]) -> None:
+        due = list(due)
+        if self._keeper.takeover_due or not self._owner.held:
+            await self._try_to_own()
+        self._settler.may_register = self._owner.held
+        for partition in due:
+            partition.settling = True
+        try:
+            await self._settler.settle(due)
+        except TwinsiteError as error:
+            log.warning("look_failed", error=str(error), partitions=len(due))
+        finally:
+            for partition in due:
+                partition.settling = False
+        for partition in due:
+            self._show(partition)
+            self.changed(partition)
+
+    async def _try_to_own(self) -> None:
+        raise NotImplementedError
+
+    async def _wait_for_due(self, now: float) -> None:
+        later = [
+            p.look_due_at
+            for p in self.partitions.values()
+            if p.look_due_at is not None and not p.in_flight and not p.pause_asked
+        ]
+        timeout = max(0.0, min(later) - now) if later else None
+        try:
+            async with asyncio.timeout(timeout):
+                await self._due.wait()
+        except TimeoutError:
+            return
+
+    async def _metadata_loop(self) -> None:
+        while True:
+            await self._stale_event.wait()
+            self._stale_event.clear()
+            stale, self._stale = self._stale, {}
+            for cluster in stale.values():
+                try:
+                    await cluster.refresh()
+                except TwinsiteError as error:
+                    log.warning("metadata_refresh_failed", cluster=cluster.name, error=str(error))
+                    self.stale(cluster)
+            await asyncio.sleep(STALE_PAUSE_SECONDS)
+
+    def _show(self, partition: PartitionCopy) -> None:
+        """One log line per change of state."""
+        shown = (partition.state, partition.reason)
+        if self._shown.get(partition) == shown:
+            return
+        self._shown[partition] = shown
+        level = log.info if partition.state in {State.ACTIVE, State.LAGGING} else log.warning
+        if partition.state in HOPELESS:
+            level = log.error
+        level(
+            "partition_state_changed",
+            topic=partition.tp.topic,
+            partition=partition.tp.partition,
+            state=partition.state.value,
+            reason=partition.reason.value if partition.reason else None,
+            detail=partition.detail,
+            next_offset=partition.next_offset,
+        )

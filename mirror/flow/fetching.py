@@ -1,0 +1,243 @@
+"""Read all wanted partitions of one source broker, over and over.
+
+One fetch session a broker; the next request leaves before this answer's batches
+are sent on, so that the broker works while we do. An answer is received into one
+pooled buffer, the batches in it are views.
+
+Sources: KIP-227 (sessions), KIP-392 (reading from a follower), docs/design.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+from mirror.errors import BatchError, ConnectionFailedError, CorruptBatchError, TwinsiteError
+from mirror.failpoints import reach
+from mirror.flow.context import Flow
+from mirror.flow.intake import Intake, take
+from mirror.flow.partition import PartitionCopy
+from mirror.flow.states import fetch_refusal, pause_seconds
+from mirror.kafka.buffers import Buffer
+from mirror.kafka.cluster import STALE_METADATA_CODES, broker_error
+from mirror.kafka.fetch import (
+    FETCH,
+    FETCH_VERSION,
+    FetchAnswer,
+    Fetched,
+    FetchSession,
+    Key,
+    Want,
+    decode_answer,
+    encode_request,
+)
+from mirror.model import Reason, State
+
+CROWDED_WAIT_MS = 5
+"""How long the broker may wait while a partition with data is left out for want of room."""
+BATCH_BYTES_DEFAULT = 1 << 20
+FETCH_BYTES_CEILING = 128 << 20
+"""A fetch limit is not raised beyond this, whatever the size of a batch."""
+
+
+class FetchLane:
+    """The way of all partitions read from one source broker."""
+
+    def __init__(self, flow: Flow, node: int) -> None:
+        self.answered_at: float | None = None
+        self._flow = flow
+        self._node = node
+        self._session = FetchSession()
+        self._members: dict[Key, PartitionCopy] = {}
+        self._crowded: set[Key] = set()
+        self._bytes_max: dict[Key, int] = {}
+        self._work = asyncio.Event()
+
+    # -- who takes part --------------------------------------------------------------------------
+
+    def update(self, partition: PartitionCopy) -> None:
+        """Read this partition from where it now wants to be read, or leave it alone."""
+        key = Key(partition.topic_id, partition.tp.partition)
+        if not partition.copying:
+            self.leave(key)
+            return
+        self._members[key] = partition
+        if partition.queued_bytes >= self._flow.limits.partition_buffer_bytes_max:
+            self._crowded.add(key)
+            self._session.forget(key)
+            return
+        self._crowded.discard(key)
+        want = self._want(key, partition)
+        if self._session.wanted.get(key) != want:
+            self._session.want(key, want)
+            self._work.set()
+
+    def leave(self, key: Key) -> None:
+        """Read this partition no more."""
+        if self._members.pop(key, None) is not None:
+            self._crowded.discard(key)
+            self._session.forget(key)
+
+    def _want(self, key: Key, partition: PartitionCopy) -> Want:
+        info = self._flow.source.info.partition(partition.tp)
+        bytes_max = self._bytes_max.get(key, self._flow.limits.partition_fetch_bytes_max)
+        return Want(
+            partition.fetch_offset, info.leader_epoch if info else -1, partition.fetched_epoch, bytes_max
+        )
+
+    # -- the loop --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Fetch until cancelled. Errors of the connection are waited out."""
+        attempts = 0
+        while True:
+            if not self._session.wanted:
+                self._work.clear()
+                await self._wait_for_work()
+                continue
+            await self._wait_for_room()
+            try:
+                await self._round()
+                attempts = 0
+            except TwinsiteError as error:
+                attempts += 1
+                self._lost(error)
+                await asyncio.sleep(pause_seconds(attempts))
+
+    async def _wait_for_work(self) -> None:
+        if self._crowded:
+            await self._room()
+            for key in list(self._crowded):
+                self.update(self._members[key])
+        else:
+            await self._work.wait()
+
+    async def _wait_for_room(self) -> None:
+        while (
+            self._flow.pool.used_bytes + self._flow.limits.fetch.bytes_max
+            > self._flow.limits.buffer_bytes_max
+        ):
+            if self._flow.pool.used_bytes == 0:
+                return
+            await self._room()
+
+    async def _room(self) -> None:
+        self._flow.room.clear()
+        await self._flow.room.wait()
+
+    async def _round(self) -> None:
+        limits = self._flow.limits.fetch
+        if self._crowded:
+            limits = replace(limits, wait_ms_max=min(CROWDED_WAIT_MS, limits.wait_ms_max))
+        connection = await self._flow.source.connection(self._node, "fetch")
+        connection.version(FETCH, FETCH_VERSION, "Fetch")
+        held: list[Buffer] = []
+
+        def allocate(size: int) -> memoryview:
+            held.append(self._flow.pool.take(size))
+            return held[0].memory[:size]
+
+        try:
+            body = await connection.send(
+                FETCH, FETCH_VERSION, [self._session.request(limits)], allocate=allocate
+            )
+            reach("fetched")
+            self._take(_decoded(body, connection.address), held[0])
+        finally:
+            for buffer in held:
+                buffer.release()
+
+    def _lost(self, error: TwinsiteError) -> None:
+        self._session.reset()
+        now = time.monotonic()
+        for partition in list(self._members.values()):
+            if not error.retriable:
+                partition.stop(State.BLOCKED, Reason.SOURCE_UNAVAILABLE, str(error), now + 5)
+            elif self.answered_at is None or now - self.answered_at > 5:
+                partition.detail = str(error)
+        self._flow.hooks.stale(self._flow.source)
+
+    # -- an answer -------------------------------------------------------------------------------
+
+    def _take(self, answer: FetchAnswer, buffer: Buffer) -> None:
+        if not self._session.answered(answer):
+            raise broker_error(answer.error_code, f"source: Fetch from broker {self._node}")
+        before, self.answered_at = self.answered_at, time.monotonic()
+        self._flow.source.last_answer_at = self.answered_at
+        for fetched in answer.partitions:
+            partition = self._members.get(fetched.key)
+            want = self._session.told.get(fetched.key)
+            if partition is not None and want is not None and partition.fetch_offset == want.offset:
+                self._take_partition(partition, fetched, want, buffer, before)
+                self._flow.hooks.changed(partition)
+
+    def _take_partition(
+        self, partition: PartitionCopy, fetched: Fetched, want: Want, buffer: Buffer, before: float | None
+    ) -> None:
+        if fetched.error_code or fetched.diverging is not None:
+            self._refused(partition, fetched)
+            return
+        partition.heard(fetched.log_start_offset, fetched.high_watermark, fetched.last_stable_offset, before)
+        if not len(fetched.records):
+            self._nothing_came(partition, fetched, want)
+            return
+        intake = take(
+            fetched.records,
+            fetch_offset=want.offset,
+            aborted=fetched.aborted,
+            batch_bytes_max=self._flow.batch_bytes_max.get(partition.tp.topic, BATCH_BYTES_DEFAULT),
+        )
+        self._push(partition, fetched, want, intake, buffer)
+
+    def _push(
+        self, partition: PartitionCopy, fetched: Fetched, want: Want, intake: Intake, buffer: Buffer
+    ) -> None:
+        partition.counters.batches_reencoded += intake.reencoded
+        partition.push(intake.items, intake.leader_epochs, buffer)
+        if intake.items:
+            self._bytes_max.pop(fetched.key, None)
+        elif intake.error is not None:
+            self._bad_batch(partition, intake.error)
+        else:
+            self._grow(fetched.key, want)
+
+    def _nothing_came(self, partition: PartitionCopy, fetched: Fetched, want: Want) -> None:
+        """No batch fitted although there is one: it is larger than what was asked for."""
+        if partition.readable_end(self._flow.limits.fetch.isolation) > want.offset:
+            self._grow(fetched.key, want)
+
+    def _grow(self, key: Key, want: Want) -> None:
+        self._bytes_max[key] = min(want.bytes_max * 2, FETCH_BYTES_CEILING)
+
+    def _bad_batch(self, partition: PartitionCopy, error: BatchError) -> None:
+        now = time.monotonic()
+        if isinstance(error, CorruptBatchError) and not partition.rereading:
+            partition.rereading = True
+            self._flow.hooks.reread(partition, str(error))
+        partition.attempts += 1
+        partition.stop(State.BLOCKED, error.reason, str(error), now + pause_seconds(partition.attempts))
+
+    def _refused(self, partition: PartitionCopy, fetched: Fetched) -> None:
+        now = time.monotonic()
+        if fetched.diverging is not None:
+            epoch, end = fetched.diverging
+            partition.stop(
+                State.DIVERGED,
+                Reason.SOURCE_TRUNCATED,
+                f"copied up to {partition.next_offset}, but at the source leader epoch {epoch} ends at {end}: "
+                f"offsets from {end} on were replaced after an unclean leader election",
+                None,
+            )
+            return
+        if fetched.error_code in STALE_METADATA_CODES:
+            self._flow.hooks.stale(self._flow.source)
+        error = broker_error(fetched.error_code, f"source: Fetch of {partition.tp}")
+        partition.refused(fetch_refusal(fetched.error_code), str(error), now)
+
+
+def _decoded(body: memoryview, address: object) -> FetchAnswer:
+    try:
+        return decode_answer(body)
+    except (ValueError, IndexError) as error:
+        raise ConnectionFailedError(f"{address}: the Fetch answer cannot be read: {error}") from error

@@ -1,0 +1,149 @@
+"""Look at both sides of many partitions at once, in as few requests as there are brokers.
+
+The order matters. What the target remembers of our producer is read before and
+after the log end; only when nothing has changed between does the pair count.
+A sequence older than the log end would at worst be refused; a newer one could
+continue the log with records that are there already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from mirror.errors import ConnectionFailedError, TwinsiteError
+from mirror.flow.context import Flow
+from mirror.flow.position import SourceLook, TargetLook
+from mirror.kafka.cluster import broker_error
+from mirror.kafka.fetch import (
+    FETCH,
+    FETCH_VERSION,
+    FetchLimits,
+    Isolation,
+    Key,
+    Want,
+    decode_answer,
+    encode_request,
+)
+from mirror.kafka.offsets import (
+    DEBUGGER,
+    EARLIEST,
+    LATEST,
+    Answers,
+    by_leader,
+    describe_producer,
+    list_offsets,
+)
+from mirror.kafka.record_batch import walk
+from mirror.model import TopicPartition
+
+TAIL_LIMITS = FetchLimits(wait_ms_max=0, bytes_min=0, bytes_max=4 << 20, isolation=Isolation.READ_UNCOMMITTED)
+OUTSIDE_SESSIONS = (0, -1)
+
+
+async def look_at_source(flow: Flow, tps: Collection[TopicPartition]) -> Answers[SourceLook]:
+    """Where each source partition starts and ends."""
+    starts, ends = await asyncio.gather(
+        list_offsets(flow.source, tps, EARLIEST), list_offsets(flow.source, tps, LATEST)
+    )
+    looks: Answers[SourceLook] = {}
+    for tp in tps:
+        start, end, topic = starts[tp], ends[tp], flow.source.info.topics.get(tp.topic)
+        if isinstance(start, TwinsiteError):
+            looks[tp] = start
+        elif isinstance(end, TwinsiteError):
+            looks[tp] = end
+        elif topic is None:
+            looks[tp] = ConnectionFailedError(f"source: topic {tp.topic} is not in the metadata just now")
+        else:
+            looks[tp] = SourceLook(str(topic.topic_id), start, end)
+    return looks
+
+
+async def look_at_target(flow: Flow, tps: Collection[TopicPartition]) -> Answers[TargetLook]:
+    """Where each target partition ends, what the broker remembers of us, and who wrote last."""
+    before = await describe_producer(flow.target, tps, flow.producer_id)
+    ends = await list_offsets(flow.target, tps, LATEST, replica_id=DEBUGGER)
+    starts = await list_offsets(flow.target, tps, EARLIEST)
+    after = await describe_producer(flow.target, tps, flow.producer_id)
+    tails = await last_producers(flow, {tp: end for tp, end in ends.items() if isinstance(end, int)})
+    looks: Answers[TargetLook] = {}
+    for tp in tps:
+        answers = (before[tp], ends[tp], starts[tp], after[tp], tails.get(tp))
+        failed = next((answer for answer in answers if isinstance(answer, TwinsiteError)), None)
+        if failed is not None:
+            looks[tp] = failed
+        elif before[tp] != after[tp]:
+            looks[tp] = ConnectionFailedError(f"{tp}: somebody is writing to the target just now")
+        else:
+            looks[tp] = _target_look(starts[tp], ends[tp], before[tp], tails.get(tp))
+    return looks
+
+
+def _target_look(start: object, end: object, producer: object, tail: object) -> TargetLook:
+    from mirror.kafka.offsets import ProducerState
+
+    assert isinstance(start, int)
+    assert isinstance(end, int)
+    known = producer if isinstance(producer, ProducerState) else None
+    return TargetLook(
+        target_log_start_offset=start,
+        target_log_end_offset=end,
+        last_sequence=known.last_sequence if known else None,
+        producer_epoch=known.producer_epoch if known else None,
+        coordinator_epoch=(known.coordinator_epoch if known else -1) + 1,
+        last_producer_id=tail if isinstance(tail, int) else None,
+    )
+
+
+async def last_producers(flow: Flow, ends: dict[TopicPartition, int]) -> Answers[int | None]:
+    """The producer id in the last batch before each log end; None where no batch is left to look at."""
+    out: Answers[int | None] = {}
+
+    async def ask(node: int, tps: list[TopicPartition]) -> None:
+        try:
+            out.update(await _tails(flow, node, {tp: ends[tp] for tp in tps}))
+        except TwinsiteError as error:
+            out.update(dict.fromkeys(tps, error))
+
+    async with asyncio.TaskGroup() as group:
+        for node, tps in by_leader(flow.target, [tp for tp, end in ends.items() if end > 0]).items():
+            group.create_task(ask(node, tps))
+    return out
+
+
+async def _tails(flow: Flow, node: int, ends: dict[TopicPartition, int]) -> Answers[int | None]:
+    """One broker's partitions; several rounds, as one answer need not hold the last batch of each."""
+    connection = await flow.target.connection(node)
+    connection.version(FETCH, FETCH_VERSION, "Fetch")
+    names = {Key(_topic_id(flow, tp), tp.partition): tp for tp in ends}
+    out: Answers[int | None] = {}
+    while left := {key: tp for key, tp in names.items() if tp not in out}:
+        wants = {key: Want(ends[tp] - 1, -1, -1, 1 << 20) for key, tp in left.items()}
+        request = encode_request(TAIL_LIMITS, session=OUTSIDE_SESSIONS, changed=wants, forgotten=())
+        answer = decode_answer(await connection.send(FETCH, FETCH_VERSION, [request]))
+        if answer.error_code:
+            raise broker_error(answer.error_code, "target: Fetch of the last batches")
+        found = {f.key: _tail(left[f.key], f.error_code, f.records) for f in answer.partitions}
+        some = {left[key]: tail for key, tail in found.items() if tail is not _NOT_SENT}
+        out.update(some if some else dict.fromkeys(left.values()))
+    return out
+
+
+_NOT_SENT = ConnectionFailedError("not in this answer")
+
+
+def _tail(tp: TopicPartition, code: int, records: memoryview) -> int | None | TwinsiteError:
+    if code == 1:
+        return None
+    if code:
+        return broker_error(code, f"target: Fetch of the last batch of {tp}")
+    headers = [header for header, _ in walk(records)]
+    return headers[-1].producer_id if headers else _NOT_SENT
+
+
+def _topic_id(flow: Flow, tp: TopicPartition) -> bytes:
+    topic = flow.target.info.topics.get(tp.topic)
+    return topic.topic_id.bytes if topic else bytes(16)
+
+

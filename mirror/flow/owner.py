@@ -1,0 +1,78 @@
+"""Who may write what is not guarded by a sequence: control markers and the flow's own state.
+
+Batches need no owner, the broker refuses whatever does not continue the log. A
+control marker is appended wherever the log ends, so of several mirrors running by
+mistake only one may write any. The right belongs to whoever called InitProducerId
+on the flow's transactional id last; the holder asks the coordinator before it
+writes, at most a second before, and a new holder waits longer than that.
+
+Sources: KIP-98 (InitProducerId), KIP-664 (DescribeTransactions), docs/design.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from mirror.errors import TwinsiteError
+from mirror.failpoints import reach
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.transactions import Token, current_token, init_producer_id
+
+CONFIRMED_FOR_SECONDS = 1.0
+TAKEOVER_WAIT_SECONDS = 2.5
+"""A new holder writes nothing for this long: the old one's last confirmation has run out by then."""
+
+
+class Owner:
+    """The right to write markers and state for one flow on one target.
+
+    Attributes:
+        token: What the coordinator gave us; None before the first :meth:`claim`.
+    """
+
+    def __init__(self, target: Cluster, flow: str) -> None:
+        self.token: Token | None = None
+        self.held = False
+        self.transactional_id = f"twinsite.{flow}"
+        self._target = target
+        self._confirmed_at = 0.0
+        self._may_write_at = 0.0
+
+    async def claim(self) -> Token:
+        """Take the right from whoever holds it.
+
+        Raises:
+            NotAuthorizedError: No WRITE on the transactional id.
+            BrokerError, ConnectionFailedError: The coordinator cannot be asked.
+        """
+        before = await current_token(self._target, self.transactional_id)
+        self.token = await init_producer_id(self._target, self.transactional_id)
+        now = time.monotonic()
+        self._may_write_at = now if before is None else now + TAKEOVER_WAIT_SECONDS
+        self._confirmed_at = now
+        self.held = True
+        reach("claimed")
+        return self.token
+
+    async def confirm(self) -> bool:
+        """True when we hold the right now; waits out the time in which the former holder might write.
+
+        Raises:
+            TwinsiteError: The coordinator cannot be asked: the right is neither proven nor lost.
+        """
+        if not self.held:
+            return False
+        now = time.monotonic()
+        if now < self._may_write_at:
+            await asyncio.sleep(self._may_write_at - now)
+        if time.monotonic() - self._confirmed_at < CONFIRMED_FOR_SECONDS:
+            return True
+        asked_at = time.monotonic()
+        try:
+            self.held = await current_token(self._target, self.transactional_id) == self.token
+        except TwinsiteError:
+            self._confirmed_at = 0.0
+            raise
+        self._confirmed_at = asked_at
+        return self.held

@@ -1,0 +1,372 @@
+"""One partition on its way: what was fetched, sent and acknowledged, and what it is doing.
+
+No I/O. The lanes bring batches and answers, the settler says where to begin; a
+partition decides what may be sent next. After any doubt everything not yet
+acknowledged is dropped and the partition asks to be looked at again.
+
+Always: ``next_offset <= send_offset <= fetch_offset``, and the queue holds what is to
+become of ``[send_offset, fetch_offset)``, in order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mirror.flow.position import SEQUENCES, Proceed
+from mirror.flow.states import PATIENCE, Refusal, pause_seconds
+from mirror.kafka.buffers import Buffer
+from mirror.kafka.fetch import Isolation
+from mirror.model import Batch, Gap, OffsetMode, Reason, State, TopicPartition
+
+HOPELESS = frozenset({State.PAUSED, State.DATA_LOSS, State.DIVERGED, State.TOPIC_RECREATED, State.FENCED})
+"""States that only an operator ends."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """A batch that waits for its answer."""
+
+    batch: Batch
+    buffer: Buffer | None
+    target_offset: int
+    generation: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """What has happened since the mirror started."""
+
+    records: int = 0
+    bytes: int = 0
+    batches: int = 0
+    batches_reencoded: int = 0
+    gap_offsets: int = 0
+    doubts: int = 0
+
+
+class PartitionCopy:
+    """The state of one partition; mutable, owned by the event loop."""
+
+    __slots__ = (
+        "_epochs_ahead",
+        "_queue",
+        "acknowledged_at",
+        "acknowledged_target_offset",
+        "attempts",
+        "complete_at",
+        "coordinator_epoch",
+        "counters",
+        "detail",
+        "fetch_offset",
+        "fetched_epoch",
+        "generation",
+        "in_flight",
+        "in_flight_max",
+        "last_timestamp_ms",
+        "look_due_at",
+        "lost",
+        "mode",
+        "next_offset",
+        "pause_asked",
+        "queued_bytes",
+        "reason",
+        "rereading",
+        "send_offset",
+        "sequence",
+        "source_high_watermark",
+        "source_last_stable_offset",
+        "source_log_start_offset",
+        "state",
+        "target",
+        "target_next_offset",
+        "topic_id",
+        "tp",
+        "waiting_for_owner_since",
+    )
+
+    def __init__(
+        self, tp: TopicPartition, target: TopicPartition, topic_id: bytes, *, in_flight_max: int
+    ) -> None:
+        self.tp = tp
+        self.target = target
+        self.topic_id = topic_id
+        self.in_flight_max = in_flight_max
+        self.state = State.UNKNOWN
+        self.reason: Reason | None = Reason.STARTING
+        self.detail = "not looked at yet"
+        self.mode: OffsetMode | None = None
+        self.lost: tuple[int, int] | None = None
+        self.pause_asked = False
+
+        self.next_offset: int | None = None
+        self.send_offset = 0
+        self.fetch_offset = 0
+        self.target_next_offset: int | None = None
+        self.acknowledged_target_offset: int | None = None
+        self.sequence = 0
+        self.coordinator_epoch = 0
+        self.fetched_epoch = -1
+        self.generation = 0
+        self.in_flight: deque[Sent] = deque()
+        self.queued_bytes = 0
+        self._queue: deque[tuple[Batch | Gap, Buffer | None]] = deque()
+        self._epochs_ahead: list[tuple[int, int]] = []
+        self.rereading = False
+
+        self.source_log_start_offset: int | None = None
+        self.source_high_watermark: int | None = None
+        self.source_last_stable_offset: int | None = None
+        self.complete_at: float | None = None
+        self.acknowledged_at = 0.0
+        self.last_timestamp_ms: int | None = None
+        self.look_due_at: float | None = 0.0
+        self.attempts = 0
+        self.waiting_for_owner_since: float | None = None
+        self.counters = Counters()
+
+    # -- life ------------------------------------------------------------------------------------
+
+    @property
+    def copying(self) -> bool:
+        """True between a look that found where to go on and the next doubt."""
+        return self.look_due_at is None and self.state in {State.ACTIVE, State.LAGGING}
+
+    def proceed(self, decision: Proceed, mode: OffsetMode, epoch: int, now: float) -> None:
+        """Begin, or begin again, where a look says; ``epoch`` is that of the last record copied."""
+        assert not self.in_flight, f"{self.tp}: looked at while batches wait for their answer"
+        self._drop_queue()
+        if self.next_offset is not None and decision.next_offset > self.next_offset:
+            self.attempts = 0
+        self.mode = mode
+        self.next_offset = self.send_offset = self.fetch_offset = decision.next_offset
+        self.target_next_offset = self.acknowledged_target_offset = decision.target_next_offset
+        self.sequence = decision.sequence
+        self.coordinator_epoch = decision.coordinator_epoch
+        self.fetched_epoch = epoch
+        self.acknowledged_at = now
+        self.look_due_at = None
+        self.lost = None
+        self.waiting_for_owner_since = None
+        self.state, self.reason, self.detail = State.ACTIVE, None, ""
+        if decision.skip_to > decision.next_offset:
+            self._push(Gap(decision.next_offset, decision.skip_to), None)
+
+    def stop(self, state: State, reason: Reason, detail: str, look_due_at: float | None) -> None:
+        """Write nothing for now; look again at ``look_due_at``, or when an operator says so (None)."""
+        self.generation += 1
+        self._drop_queue()
+        self.state, self.reason, self.detail = state, reason, detail
+        self.look_due_at = look_due_at
+
+    def doubt(self, now: float, delay_seconds: float = 0.0) -> None:
+        """Drop what is not acknowledged and ask to be looked at, after a while; the state stays."""
+        if self.state in HOPELESS:
+            return
+        self.generation += 1
+        self.counters.doubts += 1
+        self._drop_queue()
+        self.look_due_at = now + delay_seconds
+
+    def refused(self, refusal: Refusal, words: str, now: float) -> None:
+        """A broker said no, or nothing: shown at once where that is final, else after some tries."""
+        if self.state in HOPELESS:
+            return
+        self.attempts += 1
+        delay = pause_seconds(self.attempts)
+        if refusal.state is None and self.attempts < PATIENCE:
+            self.doubt(now, delay)
+        else:
+            state = refusal.state or State.BLOCKED
+            self.stop(state, refusal.reason, words, now + delay if refusal.retry else None)
+
+    def _drop_queue(self) -> None:
+        for _, buffer in self._queue:
+            if buffer is not None:
+                buffer.release()
+        self._queue.clear()
+        self._epochs_ahead.clear()
+        self.queued_bytes = 0
+        self.fetch_offset = self.send_offset
+
+    # -- from the source -------------------------------------------------------------------------
+
+    def push(
+        self, items: Sequence[Batch | Gap], epochs: Sequence[tuple[int, int]], buffer: Buffer | None
+    ) -> None:
+        """Queue what was fetched; it begins at ``fetch_offset``. Each batch holds the buffer once.
+
+        Args:
+            epochs: Leader epochs met, (epoch, first offset), in order; older ones are known already.
+        """
+        for item in items:
+            self._push(item, buffer)
+        for epoch, offset in epochs:
+            if epoch > self.fetched_epoch and offset < self.fetch_offset:
+                self.fetched_epoch = epoch
+                self._epochs_ahead.append((epoch, offset))
+
+    def _push(self, item: Batch | Gap, buffer: Buffer | None) -> None:
+        assert item.base_offset == self.fetch_offset, f"{self.tp}: {item} pushed at {self.fetch_offset}"
+        self.fetch_offset = item.next_offset
+        if isinstance(item, Gap):
+            self._queue.append((item, None))
+            return
+        if buffer is not None:
+            buffer.hold()
+        self.queued_bytes += len(item.view)
+        self._queue.append((item, buffer))
+
+    def heard(
+        self,
+        log_start_offset: int,
+        high_watermark: int,
+        last_stable_offset: int,
+        answered_before: float | None,
+    ) -> None:
+        """What the source said of its log. A negative offset means that it said nothing.
+
+        Args:
+            answered_before: When the source's previous answer came: if nothing was missing then, the copy
+                was complete at that moment.
+        """
+        if answered_before is not None and self.next_offset == self.source_last_stable_offset:
+            self.complete_at = answered_before
+        if log_start_offset >= 0:
+            self.source_log_start_offset = log_start_offset
+        if high_watermark >= 0:
+            self.source_high_watermark = high_watermark
+        if last_stable_offset >= 0:
+            self.source_last_stable_offset = last_stable_offset
+
+    def readable_end(self, isolation: Isolation) -> int:
+        """Where the source lets a reader go, as last heard; 0 when nothing was heard."""
+        end = (
+            self.source_last_stable_offset
+            if isolation is Isolation.READ_COMMITTED
+            else self.source_high_watermark
+        )
+        return end or 0
+
+    # -- to the target ---------------------------------------------------------------------------
+
+    @property
+    def batch_ready(self) -> bool:
+        """True when :meth:`take` would give a batch."""
+        if not self._queue or len(self.in_flight) >= self.in_flight_max:
+            return False
+        head = self._queue[0][0]
+        return isinstance(head, Batch) and not self._new_epoch_in(head)
+
+    def _new_epoch_in(self, item: Batch | Gap) -> bool:
+        """True when the item reaches into a leader epoch that is not noted durably."""
+        return bool(self._epochs_ahead) and item.next_offset > self._epochs_ahead[0][1]
+
+    def take(self) -> tuple[Sent, int]:
+        """The next batch to send and its sequence; call it only when ``batch_ready``."""
+        batch, buffer = self._queue.popleft()
+        assert isinstance(batch, Batch)
+        assert batch.base_offset >= self.send_offset
+        assert self.target_next_offset is not None
+        sent = Sent(batch, buffer, self.target_next_offset, self.generation)
+        sequence = self.sequence
+        records = batch.next_offset - batch.base_offset
+        self.queued_bytes -= len(batch.view)
+        self.send_offset = batch.next_offset
+        self.target_next_offset += records
+        self.sequence = (sequence + records) % SEQUENCES
+        self.in_flight.append(sent)
+        return sent, sequence
+
+    def answered(self, sent: Sent, *, appended: bool, now: float) -> bool:
+        """Take back a batch whose answer came; True when it counts, False when it is of an older life."""
+        assert self.in_flight, f"{self.tp}: an answer came, but nothing was sent"
+        self.in_flight.remove(sent)
+        if sent.buffer is not None:
+            sent.buffer.release()
+        current = sent.generation == self.generation
+        if appended and current:
+            batch = sent.batch
+            self.next_offset = batch.next_offset
+            self.acknowledged_target_offset = sent.target_offset + batch.records
+            self.acknowledged_at = now
+            self.last_timestamp_ms = batch.max_timestamp_ms
+            self.attempts = 0
+            counters = self.counters
+            counters.batches += 1
+            counters.records += batch.records
+            counters.bytes += len(batch.view)
+        return current
+
+    # -- what only the owner may write ----------------------------------------------------------
+
+    @property
+    def owner_work(self) -> bool:
+        """True when nothing can be sent before the owner has written a gap or an epoch.
+
+        A control marker is not conditional: it may only follow a log end that is known for certain, so
+        nothing may be in flight. What goes into the flow's own state is written ahead and may overtake.
+        """
+        if not self._queue or self.look_due_at is not None:
+            return False
+        head = self._queue[0][0]
+        if self._new_epoch_in(head):
+            return True
+        return isinstance(head, Gap) and (self.mode is OffsetMode.MAPPED or not self.in_flight)
+
+    def gap_ahead(self) -> Gap | None:
+        """The gap at the head of the queue."""
+        head = self._queue[0][0] if self._queue else None
+        return head if isinstance(head, Gap) else None
+
+    def runs_ahead(self) -> list[tuple[int, int]]:
+        """For ``mapped``: the runs that begin after each gap in the queue, as (source, target) offsets."""
+        assert self.target_next_offset is not None
+        runs: list[tuple[int, int]] = []
+        target = self.target_next_offset
+        for item, _ in self._queue:
+            if isinstance(item, Gap):
+                runs.append((item.next_offset, target))
+            else:
+                target += item.records
+        return runs
+
+    def runs_noted(self, count: int, now: float) -> None:
+        """The first ``count`` runs ahead are in the offset map: their gaps stand in nobody's way any more."""
+        head_is_gap = isinstance(self._queue[0][0], Gap)
+        kept: deque[tuple[Batch | Gap, Buffer | None]] = deque()
+        for item, buffer in self._queue:
+            if isinstance(item, Gap) and count:
+                count -= 1
+                self.counters.gap_offsets += item.offsets
+                if head_is_gap and not kept:
+                    self.send_offset = item.next_offset
+            else:
+                kept.append((item, buffer))
+        self._queue = kept
+        if head_is_gap and not self.in_flight:
+            self.next_offset, self.acknowledged_at = self.send_offset, now
+
+    def epochs_ahead(self) -> list[tuple[int, int]]:
+        """Leader epochs in the queue not yet noted durably: (epoch, first source offset)."""
+        return list(self._epochs_ahead)
+
+    def epochs_noted(self, epochs: Sequence[tuple[int, int]]) -> None:
+        """These leader epochs are in the durable state now."""
+        self._epochs_ahead = [pair for pair in self._epochs_ahead if pair[0] > epochs[-1][0]]
+
+    def gap_marked(self, offsets: int, now: float) -> None:
+        """For ``same``: so many offsets of the gap ahead hold control markers now."""
+        gap, _ = self._queue.popleft()
+        assert isinstance(gap, Gap)
+        assert self.target_next_offset is not None
+        assert not self.in_flight
+        if offsets < gap.offsets:
+            self._queue.appendleft((Gap(gap.base_offset + offsets, gap.next_offset), None))
+        self.next_offset = self.send_offset = gap.base_offset + offsets
+        self.target_next_offset += offsets
+        self.acknowledged_target_offset = self.target_next_offset
+        self.acknowledged_at = now
+        self.counters.gap_offsets += offsets
+        self.attempts = 0

@@ -1,0 +1,141 @@
+"""Find out where partitions go on, and bring them there: look, decide, act.
+
+Whatever happened before, a restart, a refusal, a lost answer, a partition comes
+here and leaves with a position read from the target, or with a state and a reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection
+from typing import Protocol
+
+from mirror.errors import PartitionError, TwinsiteError
+from mirror.flow.context import Flow
+from mirror.flow.looking import look_at_source, look_at_target
+from mirror.flow.partition import PartitionCopy
+from mirror.flow.position import Decision, Known, Prepare, Proceed, Register, Stop, decide
+from mirror.flow.prepare import prepare
+from mirror.flow.states import look_refusal, pause_seconds
+from mirror.kafka.fetch import Isolation
+from mirror.model import Reason, State, TopicPartition
+
+BLOCKED_AGAIN_SECONDS = 15.0
+PREPARING_AT_ONCE = 4
+
+
+class Memory(Protocol):
+    """The flow's durable state as the settler needs it."""
+
+    def known(self, tp: TopicPartition) -> Known | None:
+        """What is known of a partition."""
+
+    def epoch_at(self, tp: TopicPartition, next_offset: int) -> int:
+        """The leader epoch of the last record below ``next_offset``, -1 when not known."""
+
+    async def register(self, tp: TopicPartition, target: TopicPartition, topic_id: str, what: Register) -> None:
+        """Note durably how a partition begins."""
+
+    async def prepared(self, tp: TopicPartition) -> None:
+        """Note durably that the target partition starts where it should."""
+
+    async def note_loss(self, tp: TopicPartition, lost_from: int, lost_to: int) -> None:
+        """Put an accepted loss into the ledger."""
+
+
+class Settler:
+    """Looks at partitions that are due, again and again."""
+
+    def __init__(self, flow: Flow, memory: Memory, *, offsets: str, continue_after_loss: bool) -> None:
+        self._flow = flow
+        self._memory = memory
+        self._offsets = offsets
+        self._continue_after_loss = continue_after_loss
+        self._preparing = asyncio.Semaphore(PREPARING_AT_ONCE)
+        self.may_register = False
+
+    async def settle(self, partitions: Collection[PartitionCopy]) -> None:
+        """Look at these partitions once. Each leaves with a position, a state, or a time to look again."""
+        by_tp = {p.tp: p for p in partitions}
+        by_target = {p.target: p for p in partitions}
+        sources, targets = await asyncio.gather(
+            look_at_source(self._flow, by_tp), look_at_target(self._flow, by_target)
+        )
+        async with asyncio.TaskGroup() as group:
+            for partition in partitions:
+                source, target = sources[partition.tp], targets[partition.target]
+                if isinstance(source, TwinsiteError):
+                    self._failed(partition, source, at_source=True)
+                elif isinstance(target, TwinsiteError):
+                    self._failed(partition, target, at_source=False)
+                else:
+                    partition.heard(
+                        source.log_start_offset,
+                        source.high_watermark,
+                        -1 if self._committed_only else source.high_watermark,
+                        None,
+                    )
+                    decision = decide(
+                        self._memory.known(partition.tp),
+                        source,
+                        target,
+                        producer_id=self._flow.producer_id,
+                        producer_epoch=self._flow.producer_epoch,
+                        wanted=self._offsets,
+                        acknowledged_target_offset=partition.acknowledged_target_offset,
+                        continue_after_loss=self._continue_after_loss,
+                    )
+                    group.create_task(self._act(partition, decision, source.topic_id))
+
+    @property
+    def _committed_only(self) -> bool:
+        return self._flow.limits.fetch.isolation is Isolation.READ_COMMITTED
+
+    def _failed(self, partition: PartitionCopy, error: TwinsiteError, *, at_source: bool) -> None:
+        partition.refused(look_refusal(error, at_source=at_source), str(error), time.monotonic())
+        self._flow.hooks.stale(self._flow.source if at_source else self._flow.target)
+
+    async def _act(self, partition: PartitionCopy, decision: Decision, topic_id: str) -> None:
+        try:
+            await self._carry_out(partition, decision, topic_id)
+        except PartitionError as error:
+            partition.stop(
+                State.BLOCKED, error.reason, error.detail, time.monotonic() + BLOCKED_AGAIN_SECONDS
+            )
+        except TwinsiteError as error:
+            self._failed(partition, error, at_source=False)
+
+    async def _carry_out(self, partition: PartitionCopy, decision: Decision, topic_id: str) -> None:
+        now = time.monotonic()
+        match decision:
+            case Proceed():
+                await self._proceed(partition, decision)
+            case Stop(state, reason, detail, lost_from, lost_to):
+                again = now + BLOCKED_AGAIN_SECONDS if state is State.BLOCKED else None
+                partition.stop(state, reason, detail, again)
+                if lost_from is not None and lost_to is not None:
+                    partition.lost = (lost_from, lost_to)
+            case Register() | Prepare() if not self.may_register:
+                partition.stop(
+                    State.BLOCKED, Reason.ANOTHER_MIRROR, "another mirror of this flow is preparing it", now + 1
+                )
+            case Register():
+                await self._memory.register(partition.tp, partition.target, topic_id, decision)
+                partition.look_due_at = now
+            case Prepare():
+                async with self._preparing:
+                    await prepare(self._flow, partition.target, decision)
+                await self._memory.prepared(partition.tp)
+                partition.look_due_at = time.monotonic()
+
+    async def _proceed(self, partition: PartitionCopy, decision: Proceed) -> None:
+        known = self._memory.known(partition.tp)
+        assert known is not None
+        if decision.skip_to > decision.next_offset:
+            if not self.may_register:
+                partition.doubt(time.monotonic(), pause_seconds(4))
+                return
+            await self._memory.note_loss(partition.tp, decision.next_offset, decision.skip_to)
+        epoch = self._memory.epoch_at(partition.tp, decision.next_offset)
+        partition.proceed(decision, known.mode, epoch, time.monotonic())
