@@ -1,0 +1,204 @@
+"""All settings of a mirror, checked together before anything is started.
+
+A settings file is YAML; every key has a default or is wanted, unknown keys are
+refused. docs/settings.md is made from these classes (``twinsite config docs``).
+
+A leaf: it imports only leaves, anyone may import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from mirror.config_cluster import (
+    ClusterSettings,
+    SaslSettings,
+    SecuritySettings,
+    TokenEndpointSettings,
+)
+from mirror.config_flow import (
+    ApiSettings,
+    AppendSettings,
+    LimitsSettings,
+    LogSettings,
+    Offsets,
+    OffsetsSettings,
+    ReadSettings,
+    TopicsSettings,
+)
+from mirror.config_problems import explain
+from mirror.config_values import Seconds, Secret, Section, host_and_port, show_bytes
+from mirror.config_yaml import read_yaml
+
+
+class Settings(Section):
+    """One flow: its source, its target, and how it is copied."""
+
+    flow: str = Field(
+        default="default",
+        pattern=r"^[a-z0-9-]{1,40}$",
+        description="Name of the flow: small letters, digits and hyphens, at most 40. Its state at the "
+        "target goes by it; two mirrors of one flow never copy a record twice.",
+    )
+    source: ClusterSettings = Field(description="The cluster that is read.")
+    target: ClusterSettings = Field(description="The cluster that is written.")
+    topics: TopicsSettings = Field(description="Which topics are copied, and under which names.")
+    offsets: Offsets = Field(
+        default_factory=OffsetsSettings,
+        description="How offsets at the target relate to those of the source.",
+    )
+    read: ReadSettings = Field(default_factory=ReadSettings, description="How the source is read.")
+    append: AppendSettings = Field(default_factory=AppendSettings, description="How the target is written.")
+    limits: LimitsSettings = Field(
+        default_factory=LimitsSettings, description="Memory for batches on their way."
+    )
+    on_data_loss: Literal["stop", "continue"] = Field(
+        default="stop",
+        description="When the source removed records before they were copied: stop the partition until an "
+        "operator accepts the loss, or go on behind it; the loss is recorded either way.",
+    )
+    lagging_after_seconds: Seconds = Field(
+        default=30.0, ge=0.1, le=86400, description="A partition further behind than this is LAGGING."
+    )
+    api: ApiSettings = Field(
+        default_factory=ApiSettings, description="The port for people, probes and Prometheus."
+    )
+    log: LogSettings = Field(default_factory=LogSettings, description="Log lines go to standard error.")
+
+    @model_validator(mode="after")
+    def _two_clusters(self) -> Self:
+        shared = {*self.source.bootstrap_servers} & {*self.target.bootstrap_servers}
+        if shared and self.topics.names == "identity":
+            raise ValueError(
+                f"source and target share {', '.join(sorted(shared))}: with names: identity a topic "
+                "would be copied into itself"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        """What is asked for at once must fit into what may be held."""
+        for smaller, larger in (
+            ("read.partition_fetch_bytes_max", "read.fetch_bytes_max"),
+            ("read.fetch_bytes_max", "limits.buffer_bytes_max"),
+            ("limits.partition_buffer_bytes_max", "limits.buffer_bytes_max"),
+        ):
+            low, high = self._size(smaller), self._size(larger)
+            if low > high:
+                raise ValueError(f"{smaller} ({show_bytes(low)}) is above {larger} ({show_bytes(high)})")
+        return self
+
+    def _size(self, path: str) -> int:
+        section, name = path.split(".")
+        value = getattr(getattr(self, section), name)
+        assert isinstance(value, int)
+        return value
+
+
+def load_settings(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Settings:
+    """Read a settings file; ``overrides`` (a document of the same shape) win over what it says.
+
+    Raises:
+        UsageError: The file cannot be read, or says something that is not accepted.
+    """
+    document = merged(read_yaml(path), overrides or {})
+    return make_settings(document, where=str(path), folder=path.absolute().parent)
+
+
+def make_settings(
+    document: Mapping[str, Any], *, where: str = "settings", folder: Path | None = None
+) -> Settings:
+    """Settings from a document.
+
+    Args:
+        where: What the document is called in errors.
+        folder: Where relative paths of files count from; the working directory where it is None.
+
+    Raises:
+        UsageError: Something is not accepted; names each path, value and reason.
+    """
+    try:
+        return Settings.model_validate(document, context={"folder": folder})
+    except ValidationError as error:
+        raise explain(error, Settings, where) from None
+
+
+def merged(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with the overrides laid over it, section by section."""
+    result = dict(document)
+    for key, value in overrides.items():
+        below = result.get(key)
+        nested = isinstance(value, Mapping) and isinstance(below, Mapping)
+        result[key] = merged(below, value) if nested else value  # type: ignore[arg-type]
+    return result
+
+
+def shown(settings: Settings) -> dict[str, Any]:
+    """The settings as a document with all defaults; a secret is its source, or ``***``."""
+    document = settings.model_dump(mode="json")
+    assert isinstance(document, dict)
+    return document
+
+
+def shown_as_yaml(settings: Settings) -> str:
+    """The same as :func:`shown`, as a settings file."""
+    return yaml.safe_dump(shown(settings), sort_keys=False, allow_unicode=True, width=100)
+
+
+def warnings(settings: Settings) -> list[str]:
+    """What is allowed and better avoided, one sentence each."""
+    found = [sentence for name in ("source", "target") for sentence in _cluster_warnings(name, settings)]
+    if settings.api.remote_control and settings.api.port >= 0:
+        found.append("api.remote_control: anyone who reaches the port may pause and resume partitions")
+    return found
+
+
+def _cluster_warnings(name: str, settings: Settings) -> list[str]:
+    security = (settings.source if name == "source" else settings.target).security
+    sasl = security.sasl
+    endpoint = sasl.token_endpoint if sasl else None
+    secrets = {
+        "key_password": security.key_password,
+        "sasl.password": sasl.password if sasl else None,
+        "sasl.token": sasl.token if sasl else None,
+        "sasl.token_endpoint.client_secret": endpoint.client_secret if endpoint else None,
+    }
+    found = [
+        f"{name}.security.{path}: the secret stands in the settings; better {{file: PATH}} or {{env: NAME}}"
+        for path, secret in secrets.items()
+        if secret is not None and secret.value is not None
+    ]
+    if security.protocol == "SASL_PLAINTEXT" and sasl and sasl.mechanism in {"PLAIN", "OAUTHBEARER"}:
+        found.append(f"{name}.security: {sasl.mechanism} over SASL_PLAINTEXT sends the secret in the clear")
+    if security.uses_tls and not security.verify_hostname:
+        found.append(f"{name}.security.verify_hostname: false accepts any certificate of the authority")
+    return found
+
+
+__all__ = [
+    "ApiSettings",
+    "AppendSettings",
+    "ClusterSettings",
+    "LimitsSettings",
+    "LogSettings",
+    "OffsetsSettings",
+    "ReadSettings",
+    "SaslSettings",
+    "Secret",
+    "SecuritySettings",
+    "Settings",
+    "TokenEndpointSettings",
+    "TopicsSettings",
+    "host_and_port",
+    "load_settings",
+    "make_settings",
+    "merged",
+    "shown",
+    "shown_as_yaml",
+    "warnings",
+]

@@ -1,0 +1,148 @@
+"""How one cluster is reached, and how the mirror proves there who it is.
+
+A leaf: it imports only leaves.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, model_validator
+
+from mirror.config_values import Addresses, File, Flag, Seconds, Secret, Section
+
+Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+
+
+def _endpoint(text: str) -> str:
+    parts = urlsplit(text)
+    local = parts.hostname in {"localhost", "127.0.0.1", "::1"}
+    if not parts.hostname or parts.scheme not in ({"https", "http"} if local else {"https"}):
+        raise ValueError("must be an https address: a client secret is sent to it")
+    if parts.username or parts.password:
+        raise ValueError("must not hold a user or a password: they go into client_id and client_secret")
+    return text
+
+
+class TokenEndpointSettings(Section):
+    """Where OAUTHBEARER tokens are asked for: the client credentials grant of OAuth 2.0."""
+
+    url: Annotated[str, AfterValidator(_endpoint)] = Field(
+        description="Token endpoint of the authorisation server; https, plain http on this machine only."
+    )
+    client_id: str = Field(min_length=1, description="Who asks.")
+    client_secret: Secret = Field(description="Its secret.")
+    scope: str = Field(default="", description="Scope to ask for; empty asks for none.")
+    ca_file: File | None = Field(
+        default=None,
+        description="PEM file of the authorities that may sign its certificate; else the system's.",
+    )
+    timeout_seconds: Seconds = Field(default=10.0, ge=1, le=120, description="For one request.")
+
+
+class SaslSettings(Section):
+    """How the mirror proves who it is: user name and password, or a bearer token."""
+
+    mechanism: Mechanism = Field(description="A mechanism that is enabled on the listener.")
+    username: str = Field(default="", description="For PLAIN and SCRAM.")
+    password: Secret | None = Field(default=None, description="For PLAIN and SCRAM.")
+    token: Secret | None = Field(
+        default=None, description="For OAUTHBEARER: a token that somebody else keeps current."
+    )
+    token_endpoint: TokenEndpointSettings | None = Field(
+        default=None, description="For OAUTHBEARER: where the mirror asks for tokens itself."
+    )
+    extensions: dict[str, str] = Field(
+        default_factory=dict, description="For OAUTHBEARER: names and values a broker wants beside the token."
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        named, has_token = bool(self.username or self.password), bool(self.token or self.token_endpoint)
+        if self.mechanism == "OAUTHBEARER":
+            if named:
+                raise ValueError("OAUTHBEARER takes a token, not username and password")
+            if bool(self.token) == bool(self.token_endpoint):
+                raise ValueError("OAUTHBEARER needs either token or token_endpoint")
+        elif not self.username or self.password is None:
+            raise ValueError(f"{self.mechanism} needs username and password")
+        elif has_token or self.extensions:
+            raise ValueError(f"{self.mechanism} takes no token and no extensions")
+        return self
+
+
+class SecuritySettings(Section):
+    """What a connection is protected with."""
+
+    protocol: Protocol = Field(default="PLAINTEXT", description="The protocol of the brokers' listener.")
+    ca_file: File | None = Field(
+        default=None,
+        description="PEM file of the authorities that may sign a broker's certificate; else the system's.",
+    )
+    certificate_file: File | None = Field(
+        default=None, description="PEM file of the mirror's certificate and the chain above it."
+    )
+    key_file: File | None = Field(
+        default=None, description="PEM file of its private key; may be in certificate_file instead."
+    )
+    key_password: Secret | None = Field(
+        default=None, description="Opens the private key where it is encrypted."
+    )
+    verify_hostname: Flag = Field(
+        default=True, description="Whether a broker's certificate must be valid for the name connected to."
+    )
+    sasl: SaslSettings | None = Field(default=None, description="Wanted by SASL_PLAINTEXT and SASL_SSL.")
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.protocol in {"SSL", "SASL_SSL"}
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self.protocol in {"SASL_PLAINTEXT", "SASL_SSL"}
+
+    @model_validator(mode="after")
+    def _fits_protocol(self) -> Self:
+        """What would have no effect is refused: most likely the protocol is not the one that was meant."""
+        if self.uses_sasl != (self.sasl is not None):
+            raise ValueError(
+                f"{self.protocol} needs sasl" if self.uses_sasl else f"{self.protocol} makes no use of sasl"
+            )
+        files = [
+            name for name in ("ca_file", "certificate_file", "key_file") if getattr(self, name) is not None
+        ]
+        if files and not self.uses_tls:
+            raise ValueError(f"{self.protocol} makes no use of {', '.join(files)}: is SSL or SASL_SSL meant?")
+        if (self.key_file or self.key_password) and self.certificate_file is None:
+            raise ValueError("a private key needs certificate_file")
+        return self
+
+
+class ClusterSettings(Section):
+    """One Kafka cluster."""
+
+    bootstrap_servers: Addresses = Field(
+        description="HOST:PORT of some brokers, as a list or with commas; any one that answers is enough."
+    )
+    client_id: str = Field(
+        default="twinsite",
+        pattern=r"^[A-Za-z0-9._-]{1,200}$",
+        description="How the mirror is called in the brokers' logs, metrics and quotas.",
+    )
+    security: SecuritySettings = Field(
+        default_factory=SecuritySettings, description="What a connection is protected with."
+    )
+    request_timeout_seconds: Seconds = Field(
+        default=30.0, ge=1, le=600, description="Without an answer for so long a connection is given up."
+    )
+    connect_timeout_seconds: Seconds = Field(
+        default=10.0, ge=0.1, le=120, description="For opening a connection, TLS and login included."
+    )
+    metadata_refresh_seconds: Seconds = Field(
+        default=30.0,
+        ge=1,
+        le=3600,
+        description="The picture of the cluster is read again when it is this old.",
+    )

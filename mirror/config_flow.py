@@ -1,0 +1,187 @@
+"""What is copied and how: topics, offsets, limits, and the surface of the mirror.
+
+A leaf: it imports only leaves.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from mirror.config_values import GIB, KIB, MIB, Bytes, Flag, Pattern, Seconds, Section, Whole
+
+CONFIG_EXCLUDE = (
+    r"follower\.replication\.throttled\.replicas",
+    r"leader\.replication\.throttled\.replicas",
+    r"message\.timestamp\.difference\.max\.ms",
+    r"message\.timestamp\.type",
+    r"unclean\.leader\.election\.enable",
+    r"min\.insync\.replicas",
+)
+"""Those of MirrorMaker 2: they speak of the source's brokers and replicas, or change what is stored."""
+
+
+class TopicsSettings(Section):
+    """Which topics are copied, under which names, and how the target's topics are kept."""
+
+    include: tuple[Pattern, ...] = Field(
+        min_length=1,
+        description="Regular expressions; a topic is copied when one of them matches its whole name. "
+        "Kafka's internal topics and those of mirrors are never copied.",
+    )
+    exclude: tuple[Pattern, ...] = Field(
+        default=(), description="Regular expressions; a topic whose whole name matches one is not copied."
+    )
+    names: Literal["identity", "prefix"] = Field(
+        default="identity", description="Target topics have the source's name, or prefix and that name."
+    )
+    prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")] | None = Field(
+        default=None, description="For names: prefix, for example east. with the dot."
+    )
+    create: Flag = Field(
+        default=True, description="Whether missing target topics are made, and partitions added."
+    )
+    replication_factor: Annotated[Whole, Field(ge=1, le=32)] | None = Field(
+        default=None, description="Of topics that are made; null takes the source's."
+    )
+    replication_factor_capped: Flag = Field(
+        default=False,
+        description="Whether a factor above the number of target brokers is lowered to it, else refused.",
+    )
+    config_exclude: tuple[Pattern, ...] = Field(
+        default=CONFIG_EXCLUDE,
+        description="Regular expressions; topic settings whose whole name matches one are not taken over. "
+        "The default is that of MirrorMaker 2: throttles and unclean election belong to the source's "
+        "brokers, min.insync.replicas to their number, and timestamps are kept as they are.",
+    )
+    sync_configs: Flag = Field(
+        default=False, description="Whether settings of existing target topics follow the source's."
+    )
+    sync_acls: Flag = Field(
+        default=False,
+        description="Whether ACLs of the topics are added at the target, without rights to write.",
+    )
+    refresh_seconds: Seconds = Field(
+        default=30.0, ge=1, le=86400, description="How often new topics and partitions are looked for."
+    )
+
+    @model_validator(mode="after")
+    def _prefix_when_prefixed(self) -> Self:
+        if self.names == "prefix" and self.prefix is None:
+            raise ValueError("names: prefix needs prefix, for example east.")
+        if self.names == "identity" and self.prefix is not None:
+            raise ValueError("prefix has no effect with names: identity; is names: prefix meant?")
+        if self.prefix is not None and self.prefix.startswith(("__", ".")):
+            raise ValueError("a prefix that begins with __ or a dot would make internal topics")
+        return self
+
+
+class OffsetsSettings(Section):
+    """How offsets at the target relate to those of the source."""
+
+    mode: Literal["same", "auto", "mapped"] = Field(
+        default="same",
+        description="same: every record has its source offset, or the partition is refused with the reason. "
+        "auto: the same where that can be, else mapped. mapped: dense offsets and an exact map.",
+    )
+    gap_limit: Whole = Field(
+        default=100_000,
+        ge=0,
+        le=1_000_000_000,
+        description="Offsets of one gap that are filled with control markers, 78 bytes and 0.1 ms each; "
+        "a larger gap blocks the partition (same) or turns it to mapped (auto).",
+    )
+    padding_limit: Whole = Field(
+        default=1_000_000_000,
+        ge=0,
+        le=1_000_000_000_000,
+        description="Offsets up to which an empty target partition is padded to start where the source does; "
+        "a million passes in about 0.15 s and takes 0.8 MB of the target's disk until it is deleted.",
+    )
+
+
+def _mode_alone(value: Any) -> Any:
+    """``offsets: auto`` is short for ``offsets: {mode: auto}``."""
+    return {"mode": value} if isinstance(value, str) else value
+
+
+Offsets = Annotated[OffsetsSettings, BeforeValidator(_mode_alone)]
+
+
+class ReadSettings(Section):
+    """How the source is read."""
+
+    isolation: Literal["read_committed", "read_uncommitted"] = Field(
+        default="read_committed",
+        description="Whether records of aborted and open transactions are left out or copied like others.",
+    )
+    fetch_bytes_max: Bytes = Field(
+        default=8 * MIB, ge=64 * KIB, le=GIB, description="What one answer of a broker may bring."
+    )
+    partition_fetch_bytes_max: Bytes = Field(
+        default=MIB,
+        ge=16 * KIB,
+        le=256 * MIB,
+        description="What one partition may bring in one answer; raised by itself for a larger batch.",
+    )
+    fetch_wait_ms_max: Whole = Field(
+        default=500,
+        ge=1,
+        le=30_000,
+        description="How long a broker holds a request back when nothing is new.",
+    )
+
+
+class AppendSettings(Section):
+    """How the target is written."""
+
+    request_bytes_max: Bytes = Field(
+        default=MIB, ge=16 * KIB, le=100 * MIB, description="Batches of many partitions in one request."
+    )
+    batches_in_flight_max: Whole = Field(
+        default=5, ge=1, le=5, description="Unanswered batches of one partition; brokers remember five."
+    )
+    requests_in_flight_max: Whole = Field(
+        default=5, ge=1, le=100, description="Unanswered requests to one broker."
+    )
+
+
+class LimitsSettings(Section):
+    """How much memory may be used for batches on their way."""
+
+    buffer_bytes_max: Bytes = Field(
+        default=32 * MIB,
+        ge=MIB,
+        le=64 * GIB,
+        description="Batches fetched and not acknowledged, all together.",
+    )
+    partition_buffer_bytes_max: Bytes = Field(
+        default=4 * MIB,
+        ge=64 * KIB,
+        le=4 * GIB,
+        description="Batches of one partition; beyond it no more is fetched.",
+    )
+
+
+class ApiSettings(Section):
+    """The port for people, probes and Prometheus."""
+
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
+    port: Whole = Field(default=9310, ge=-1, le=65535, description="0 takes any free port, -1 turns it off.")
+    remote_control: Flag = Field(
+        default=False,
+        description="Whether pause, resume and accept-loss are taken from other machines too: "
+        "nobody is asked for a password, put something in front.",
+    )
+
+
+class LogSettings(Section):
+    """Log lines go to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least that is logged."
+    )
+    format: Literal["json", "console", "auto"] = Field(
+        default="auto", description="auto is console on a terminal, json elsewhere."
+    )

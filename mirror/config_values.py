@@ -1,0 +1,172 @@
+"""Kinds of values in the settings: addresses, sizes, times, patterns, files and secrets.
+
+Each kind says in plain words what it takes; the words become the reason in an error,
+so they never repeat the value, which may be a secret in the wrong place.
+
+A leaf: it imports only leaves and the source of a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    PlainSerializer,
+    ValidationInfo,
+    WithJsonSchema,
+)
+
+from mirror.kafka.secret import SecretSource
+
+MASK = "***"
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+_UNITS = {"": 1, "B": 1, "KIB": KIB, "MIB": MIB, "GIB": GIB}
+_SIZE = re.compile(r"(\d{1,15})\s*(B|KiB|MiB|GiB)?", re.IGNORECASE)
+_ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<name>[A-Za-z0-9._-]+)):(?P<port>\d{1,5})")
+
+
+class Section(BaseModel):
+    """A part of the settings: frozen, and what it does not know it refuses."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+# -- addresses ---------------------------------------------------------------------------------------
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """Split ``HOST:PORT`` or ``[IPV6]:PORT``.
+
+    Raises:
+        ValueError: It is neither, or the port is not from 1 to 65535.
+    """
+    found = _ADDRESS.fullmatch(text.strip())
+    if found is None:
+        raise ValueError("must be HOST:PORT, for example kafka-1.example.org:9092")
+    port = int(found["port"])
+    if not 1 <= port <= 65535:
+        raise ValueError("the port must be from 1 to 65535")
+    return found["v6"] or found["name"], port
+
+
+def _address(text: str) -> str:
+    host_and_port(text)
+    return text.strip()
+
+
+def _listed(value: Any) -> Any:
+    """Kafka's own way of writing a list of servers, with commas, is taken too."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+Address = Annotated[str, AfterValidator(_address)]
+Addresses = Annotated[tuple[Address, ...], BeforeValidator(_listed), Field(min_length=1)]
+
+
+# -- sizes, counts and times -------------------------------------------------------------------------
+
+
+def _bytes(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    found = _SIZE.fullmatch(value.strip())
+    if found is None:
+        raise ValueError("must be a number of bytes, for example 1048576 or 1 MiB")
+    return int(found[1]) * _UNITS[(found[2] or "").upper()]
+
+
+def show_bytes(count: int) -> str:
+    """A size as people write it: ``8 MiB``, or plain where it is no whole number of a unit."""
+    for unit, size in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if count >= size and count % size == 0:
+            return f"{count // size} {unit}"
+    return str(count)
+
+
+Bytes = Annotated[int, BeforeValidator(_bytes), Field(strict=True)]
+Whole = Annotated[int, Field(strict=True)]
+Seconds = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Flag = Annotated[bool, Field(strict=True)]
+
+
+# -- patterns and files ------------------------------------------------------------------------------
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"is not a regular expression: {error}") from None
+    if not text:
+        raise ValueError("an empty pattern matches nothing")
+    return text
+
+
+def _file(value: Any, info: ValidationInfo) -> Any:
+    """A relative path counts from the folder of the settings file."""
+    folder = (info.context or {}).get("folder")
+    if isinstance(value, str) and value and folder is not None:
+        return Path(folder) / Path(value).expanduser()
+    return value
+
+
+Pattern = Annotated[str, AfterValidator(_pattern)]
+File = Annotated[Path, BeforeValidator(_file)]
+
+
+# -- secrets -----------------------------------------------------------------------------------------
+
+
+def _secret(value: Any, info: ValidationInfo) -> SecretSource:
+    if isinstance(value, SecretSource):
+        return value
+    if isinstance(value, str) and value:
+        return SecretSource(value=value)
+    if isinstance(value, dict) and len(value) == 1:
+        [(kind, name)] = value.items()
+        if kind == "file" and isinstance(name, str) and name:
+            return SecretSource(path=Path(_file(name, info)))
+        if kind == "env" and isinstance(name, str) and name:
+            return SecretSource(variable=name)
+    raise ValueError("a secret is given as {file: PATH} or {env: NAME}, or as a text that is not empty")
+
+
+def _show_secret(secret: SecretSource) -> Any:
+    if secret.path is not None:
+        return {"file": str(secret.path)}
+    return {"env": secret.variable} if secret.variable is not None else MASK
+
+
+def _one_of(name: str, words: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {name: {"type": "string", "minLength": 1, "description": words}},
+        "required": [name],
+        "additionalProperties": False,
+    }
+
+
+Secret = Annotated[
+    InstanceOf[SecretSource],
+    BeforeValidator(_secret),
+    PlainSerializer(_show_secret, return_type=Any),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                _one_of("file", "A file that holds the secret and nothing else; read anew at each use."),
+                _one_of("env", "The name of an environment variable."),
+                {"type": "string", "minLength": 1, "description": "The secret itself; better a file."},
+            ]
+        }
+    ),
+]
+"""Read anew at each use, so that it can be rotated; never shown."""

@@ -1,0 +1,67 @@
+"""Settings files as documents: YAML without surprises.
+
+A key that stands twice is refused (YAML's own reader takes the last in silence), and
+an error names line and column, never the text, which may be a secret.
+
+A leaf: it imports only leaves.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mirror.errors import UsageError
+
+FILE_BYTES_MAX = 1024 * 1024
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, without keys that stand twice."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        keys = [key.value for key, _ in node.value]
+        for at, (key, _) in enumerate(node.value):
+            if key.value in keys[:at]:
+                raise yaml.constructor.ConstructorError(None, None, "a key stands twice", key.start_mark)
+        return node
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The document in a settings file.
+
+    Raises:
+        UsageError: It cannot be read, is no YAML, or is not a list of keys and values.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(content) > FILE_BYTES_MAX:
+        raise UsageError(f"{path}: is larger than {FILE_BYTES_MAX} bytes: this is no settings file")
+    return parse_yaml(content, str(path))
+
+
+def parse_yaml(content: bytes | str, where: str) -> dict[str, Any]:
+    """The document in a text; ``where`` is what it is called in errors.
+
+    Raises:
+        UsageError: It is no YAML, or is not a list of keys and values.
+    """
+    try:
+        document = yaml.load(content, _Loader)  # noqa: S506  (a safe loader, made stricter)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        spot = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise UsageError(f"{where}{spot}: {error.problem or 'is no YAML'}") from None
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise UsageError(f"{where}: is no YAML") from None
+    if document is None:
+        raise UsageError(f"{where}: is empty", hint="docs/settings.md begins with a small example")
+    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+        raise UsageError(f"{where}: must be a list of keys and values, as in 'flow: east'")
+    return document
