@@ -100,19 +100,17 @@ class Settings(Section):
         return value
 
 
-def load_settings(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Settings:
+def load(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Settings:
     """Read a settings file; ``overrides`` (a document of the same shape) win over what it says.
 
     Raises:
         UsageError: The file cannot be read, or says something that is not accepted.
     """
     document = merged(read_yaml(path), overrides or {})
-    return make_settings(document, where=str(path), folder=path.absolute().parent)
+    return parse(document, where=str(path), folder=path.absolute().parent)
 
 
-def make_settings(
-    document: Mapping[str, Any], *, where: str = "settings", folder: Path | None = None
-) -> Settings:
+def parse(document: Mapping[str, Any], *, where: str = "settings", folder: Path | None = None) -> Settings:
     """Settings from a document.
 
     Args:
@@ -126,6 +124,12 @@ def make_settings(
         return Settings.model_validate(document, context={"folder": folder})
     except ValidationError as error:
         raise explain(error, Settings, where) from None
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of a settings file, for editors and for checking a chart's values."""
+    schema = Settings.model_json_schema(mode="validation")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "twinsite settings"}
 
 
 def merged(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,7 +157,7 @@ def shown_as_yaml(settings: Settings) -> str:
 def warnings(settings: Settings) -> list[str]:
     """What is allowed and better avoided, one sentence each."""
     found = [sentence for name in ("source", "target") for sentence in _cluster_warnings(name, settings)]
-    if settings.api.remote_control and settings.api.port >= 0:
+    if settings.api.remote_control and settings.api.port is not None:
         found.append("api.remote_control: anyone who reaches the port may pause and resume partitions")
     return found
 
@@ -195,9 +199,10 @@ __all__ = [
     "TokenEndpointSettings",
     "TopicsSettings",
     "host_and_port",
-    "load_settings",
-    "make_settings",
+    "json_schema",
+    "load",
     "merged",
+    "parse",
     "shown",
     "shown_as_yaml",
     "warnings",

@@ -56,14 +56,14 @@ class TopicsSettings(Section):
         "brokers, min.insync.replicas to their number, and timestamps are kept as they are.",
     )
     sync_configs: Flag = Field(
-        default=False, description="Whether settings of existing target topics follow the source's."
+        default=True, description="Whether settings of existing target topics follow the source's."
     )
     sync_acls: Flag = Field(
         default=False,
         description="Whether ACLs of the topics are added at the target, without rights to write.",
     )
     refresh_seconds: Seconds = Field(
-        default=30.0, ge=1, le=86400, description="How often new topics and partitions are looked for."
+        default=10.0, ge=1, le=86400, description="How often new topics and partitions are looked for."
     )
 
     @model_validator(mode="after")
@@ -117,7 +117,7 @@ class ReadSettings(Section):
         description="Whether records of aborted and open transactions are left out or copied like others.",
     )
     fetch_bytes_max: Bytes = Field(
-        default=8 * MIB, ge=64 * KIB, le=GIB, description="What one answer of a broker may bring."
+        default=4 * MIB, ge=64 * KIB, le=GIB, description="What one answer of a broker may bring."
     )
     partition_fetch_bytes_max: Bytes = Field(
         default=MIB,
@@ -157,7 +157,7 @@ class LimitsSettings(Section):
         description="Batches fetched and not acknowledged, all together.",
     )
     partition_buffer_bytes_max: Bytes = Field(
-        default=4 * MIB,
+        default=2 * MIB,
         ge=64 * KIB,
         le=4 * GIB,
         description="Batches of one partition; beyond it no more is fetched.",
@@ -168,7 +168,9 @@ class ApiSettings(Section):
     """The port for people, probes and Prometheus."""
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
-    port: Whole = Field(default=9310, ge=-1, le=65535, description="0 takes any free port, -1 turns it off.")
+    port: Annotated[Whole, Field(ge=0, le=65535)] | None = Field(
+        default=9640, description="0 takes any free port, null turns it off."
+    )
     remote_control: Flag = Field(
         default=False,
         description="Whether pause, resume and accept-loss are taken from other machines too: "
