@@ -56,6 +56,8 @@ class AppendLane:
 
     def _pump(self) -> None:
         connection = self._connection
+        if self._flow.draining:
+            return
         if connection is None or connection.closed:
             if self._opening is None:
                 self._opening = asyncio.get_running_loop().create_task(self._open())
@@ -126,7 +128,7 @@ class AppendLane:
     def _on_answer(self, request: Request, sent_at: float, answer: asyncio.Future[memoryview]) -> None:
         try:
             self._read(request, sent_at, answer)
-        except BaseException as error:  # noqa: BLE001  # a bug here must end the mirror, not the callback
+        except BaseException as error:  # a bug here must end the mirror, not only the callback
             self._flow.hooks.crash(error)
 
     def _read(self, request: Request, sent_at: float, answer: asyncio.Future[memoryview]) -> None:

@@ -68,5 +68,7 @@ class Flow:
     producer_epoch: int = 0
     batch_bytes_max: dict[str, int] = field(default_factory=dict)
     """``max.message.bytes`` of each target topic, by source topic."""
+    draining: bool = False
+    """Nothing more is sent."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever buffers were given back."""

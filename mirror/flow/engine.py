@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -20,12 +20,15 @@ from mirror.flow.keeping import Keeper
 from mirror.flow.owner import Owner
 from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.flow.settling import Settler
+from mirror.flow.states import look_refusal
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Key
 from mirror.model import Reason, State, TopicPartition
 
 log = structlog.get_logger(__name__)
 
+TAKE_OVER_AFTER_SECONDS = 5.0
+"""So long without progress where only the owner may write, and it is taken for gone."""
 STALE_PAUSE_SECONDS = 0.1
 """Metadata is not read more often than this, however many answers call it stale."""
 
@@ -44,11 +47,22 @@ class Engine:
         self._crashed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._rereading: set[asyncio.Task[None]] = set()
         self._shown: dict[PartitionCopy, tuple[State, Reason | None]] = {}
-        self._draining = False
 
-    def wire(self, flow: Flow, owner: Owner, settler: Settler, keeper: Keeper) -> None:
-        """Bring in the parts; they know the engine only by its hooks."""
+    def wire(
+        self,
+        flow: Flow,
+        owner: Owner,
+        settler: Settler,
+        keeper: Keeper,
+        reload: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Bring in the parts; they know the engine only by its hooks.
+
+        Args:
+            reload: Reads the flow's durable state again: another mirror may have written it.
+        """
         self._flow, self._owner, self._settler, self._keeper = flow, owner, settler, keeper
+        self._reload = reload
 
     # -- partitions come and go ------------------------------------------------------------------
 
@@ -66,6 +80,7 @@ class Engine:
 
     def changed(self, partition: PartitionCopy) -> None:
         """See what the partition wants now: data, a send, the owner, a look."""
+        self._show(partition)
         if partition.look_due_at is not None or not partition.copying:
             lane = self._lane_of.pop(partition, None)
             if lane is not None:
@@ -140,11 +155,14 @@ class Engine:
 
     async def drain(self, timeout_seconds: float) -> None:
         """Send no more, and wait for the answers to what was sent."""
-        self._draining = True
-        self._flow.limits_off = True
-        end = time.monotonic() + timeout_seconds
-        while any(p.in_flight for p in self.partitions.values()) and time.monotonic() < end:
-            await asyncio.sleep(0.01)
+        self._flow.draining = True
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while any(p.in_flight for p in self.partitions.values()):
+                    self._flow.room.clear()
+                    await self._flow.room.wait()
+        except TimeoutError:
+            log.warning("drain_timed_out", seconds=timeout_seconds)
 
     async def _settle_loop(self) -> None:
         while True:
@@ -165,26 +183,29 @@ class Engine:
             and not partition.pause_asked
         )
 
-    async def _settle(self, due: Iterable[PartitionCopy]) -> None:
-        due = list(due)
-        if self._keeper.takeover_due or not self._owner.held:
-            await self._try_to_own()
-        self._settler.may_register = self._owner.held
-        for partition in due:
-            partition.settling = True
+    async def _settle(self, due: Sequence[PartitionCopy]) -> None:
         try:
+            self._settler.is_owner = await self._own()
             await self._settler.settle(due)
         except TwinsiteError as error:
-            log.warning("look_failed", error=str(error), partitions=len(due))
-        finally:
+            now = time.monotonic()
             for partition in due:
-                partition.settling = False
+                partition.refused(look_refusal(error, at_source=False), str(error), now)
         for partition in due:
-            self._show(partition)
             self.changed(partition)
 
-    async def _try_to_own(self) -> None:
-        raise NotImplementedError
+    async def _own(self) -> bool:
+        """Whether we are the owner; takes over from one that makes no progress."""
+        if await self._owner.confirm():
+            return True
+        now = time.monotonic()
+        waiting = (p.waiting_for_owner_since for p in self.partitions.values())
+        if not any(since is not None and now - since > TAKE_OVER_AFTER_SECONDS for since in waiting):
+            return False
+        log.warning("taking_over", transactional_id=self._owner.transactional_id)
+        await self._owner.claim()
+        await self._reload()
+        return await self._owner.confirm()
 
     async def _wait_for_due(self, now: float) -> None:
         later = [
@@ -230,3 +251,20 @@ class Engine:
             detail=partition.detail,
             next_offset=partition.next_offset,
         )
+
+    # -- what an operator may do -----------------------------------------------------------------
+
+    def pause(self, partition: PartitionCopy) -> None:
+        """Copy nothing of this partition until :meth:`resume`."""
+        partition.pause_asked = True
+        if partition.state not in HOPELESS:
+            partition.stop(State.PAUSED, Reason.OPERATOR, "paused by an operator", None)
+        self.changed(partition)
+
+    def resume(self, partition: PartitionCopy) -> None:
+        """Look again now, and go on if the look allows it."""
+        partition.pause_asked = False
+        partition.acknowledged_target_offset = None
+        partition.look_due_at = time.monotonic()
+        partition.attempts = 0
+        self._due.set()

@@ -13,6 +13,8 @@ import asyncio
 import time
 from dataclasses import replace
 
+import structlog
+
 from mirror.errors import BatchError, ConnectionFailedError, CorruptBatchError, TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow
@@ -33,6 +35,8 @@ from mirror.kafka.fetch import (
     encode_request,
 )
 from mirror.model import Reason, State
+
+log = structlog.get_logger(__name__)
 
 CROWDED_WAIT_MS = 5
 """How long the broker may wait while a partition with data is left out for want of room."""
@@ -225,7 +229,7 @@ class FetchLane:
             partition.stop(
                 State.DIVERGED,
                 Reason.SOURCE_TRUNCATED,
-                f"copied up to {partition.next_offset}, but at the source leader epoch {epoch} ends at {end}: "
+                f"copied up to {partition.next_offset}, but leader epoch {epoch} of the source ends at {end}: "
                 f"offsets from {end} on were replaced after an unclean leader election",
                 None,
             )
@@ -241,3 +245,44 @@ def _decoded(body: memoryview, address: object) -> FetchAnswer:
         return decode_answer(body)
     except (ValueError, IndexError) as error:
         raise ConnectionFailedError(f"{address}: the Fetch answer cannot be read: {error}") from error
+
+
+async def reread(flow: Flow, partition: PartitionCopy, why: str) -> None:
+    """Read on from another replica: a batch is corrupt on the one it came from.
+
+    Consumers may read from followers that are in sync (KIP-392). What comes is checked like anything else;
+    when no replica has a good copy the partition stays blocked and is tried again later.
+    """
+    generation, offset = partition.generation, partition.send_offset
+    info = flow.source.info.partition(partition.tp)
+    for node in info.in_sync_replicas if info else ():
+        if info is None or node == info.leader:
+            continue
+        try:
+            intake = await _read_once(flow, partition, node, offset)
+        except TwinsiteError as error:
+            log.warning("replica_not_readable", partition=str(partition.tp), node=node, error=str(error))
+            continue
+        if intake.items and partition.generation == generation and not partition.in_flight:
+            log.warning("read_from_another_replica", partition=str(partition.tp), node=node, corrupt=why)
+            partition.resume_with(intake.items, intake.leader_epochs)
+            break
+    partition.rereading = False
+    flow.hooks.changed(partition)
+
+
+async def _read_once(flow: Flow, partition: PartitionCopy, node: int, offset: int) -> Intake:
+    connection = await flow.source.connection(node, "reread")
+    key = Key(partition.topic_id, partition.tp.partition)
+    want = Want(offset, -1, -1, flow.limits.partition_fetch_bytes_max)
+    request = encode_request(flow.limits.fetch, session=(0, -1), changed={key: want}, forgotten=())
+    answer = _decoded(await connection.send(FETCH, FETCH_VERSION, [request]), connection.address)
+    fetched = answer.partitions[0]
+    if fetched.error_code:
+        raise broker_error(fetched.error_code, f"source: Fetch of {partition.tp} from broker {node}")
+    return take(
+        fetched.records,
+        fetch_offset=offset,
+        aborted=fetched.aborted,
+        batch_bytes_max=flow.batch_bytes_max.get(partition.tp.topic, BATCH_BYTES_DEFAULT),
+    )

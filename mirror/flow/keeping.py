@@ -26,8 +26,6 @@ from mirror.model import OffsetMode, Reason, State, TopicPartition
 MARKERS_AT_ONCE = 2_000
 """Markers of one partition in one request: a fifth of a second for the broker."""
 STANDBY_LOOK_SECONDS = 1.0
-TAKE_OVER_AFTER_SECONDS = 5.0
-"""So long without progress at a gap, and the owner is taken for gone."""
 CLUSTER_AUTHORIZATION_FAILED = 31
 
 
@@ -52,12 +50,12 @@ class Keeper:
         self._owner = owner
         self._ledger = ledger
         self._auto = offsets == "auto"
-        self._waiting: dict[PartitionCopy, float] = {}
+        self._waiting: dict[PartitionCopy, None] = {}
         self._wake = asyncio.Event()
 
     def offer(self, partition: PartitionCopy) -> None:
         """The partition waits for the owner."""
-        self._waiting.setdefault(partition, time.monotonic())
+        self._waiting[partition] = None
         self._wake.set()
 
     async def run(self) -> None:
@@ -92,15 +90,7 @@ class Keeper:
         """Another mirror holds the right: look whether it makes progress."""
         now = time.monotonic()
         for partition in partitions:
-            partition.doubt(now, STANDBY_LOOK_SECONDS)
-
-    @property
-    def takeover_due(self) -> bool:
-        """True when a partition has waited too long for an owner that does nothing."""
-        if self._owner.held:
-            return False
-        now = time.monotonic()
-        return any(now - since > TAKE_OVER_AFTER_SECONDS for since in self._waiting.values())
+            partition.wait_for_owner(now, STANDBY_LOOK_SECONDS)
 
     # -- the owner -------------------------------------------------------------------------------
 

@@ -133,7 +133,7 @@ async def _tails(flow: Flow, node: int, ends: dict[TopicPartition, int]) -> Answ
 _NOT_SENT = ConnectionFailedError("not in this answer")
 
 
-def _tail(tp: TopicPartition, code: int, records: memoryview) -> int | None | TwinsiteError:
+def _tail(tp: TopicPartition, code: int, records: memoryview) -> int | TwinsiteError | None:
     if code == 1:
         return None
     if code:
@@ -145,5 +145,3 @@ def _tail(tp: TopicPartition, code: int, records: memoryview) -> int | None | Tw
 def _topic_id(flow: Flow, tp: TopicPartition) -> bytes:
     topic = flow.target.info.topics.get(tp.topic)
     return topic.topic_id.bytes if topic else bytes(16)
-
-

@@ -43,6 +43,7 @@ class Counters:
     batches: int = 0
     batches_reencoded: int = 0
     gap_offsets: int = 0
+    lost_offsets: int = 0
     doubts: int = 0
 
 
@@ -137,8 +138,9 @@ class PartitionCopy:
         """Begin, or begin again, where a look says; ``epoch`` is that of the last record copied."""
         assert not self.in_flight, f"{self.tp}: looked at while batches wait for their answer"
         self._drop_queue()
-        if self.next_offset is not None and decision.next_offset > self.next_offset:
+        if self.next_offset is None or decision.next_offset > self.next_offset:
             self.attempts = 0
+            self.waiting_for_owner_since = None
         self.mode = mode
         self.next_offset = self.send_offset = self.fetch_offset = decision.next_offset
         self.target_next_offset = self.acknowledged_target_offset = decision.target_next_offset
@@ -148,9 +150,9 @@ class PartitionCopy:
         self.acknowledged_at = now
         self.look_due_at = None
         self.lost = None
-        self.waiting_for_owner_since = None
         self.state, self.reason, self.detail = State.ACTIVE, None, ""
         if decision.skip_to > decision.next_offset:
+            self.counters.lost_offsets += decision.skip_to - decision.next_offset
             self._push(Gap(decision.next_offset, decision.skip_to), None)
 
     def stop(self, state: State, reason: Reason, detail: str, look_due_at: float | None) -> None:
@@ -159,6 +161,18 @@ class PartitionCopy:
         self._drop_queue()
         self.state, self.reason, self.detail = state, reason, detail
         self.look_due_at = look_due_at
+
+    def resume_with(self, items: Sequence[Batch | Gap], epochs: Sequence[tuple[int, int]]) -> None:
+        """Go on, where it was blocked, with what another replica had."""
+        self.state, self.reason, self.detail = State.ACTIVE, None, ""
+        self.look_due_at = None
+        self.push(items, epochs, None)
+
+    def wait_for_owner(self, now: float, look_after_seconds: float) -> None:
+        """Only the owner may go on here, and that is another mirror: look later whether it did."""
+        since = self.waiting_for_owner_since or now
+        self.doubt(now, look_after_seconds)
+        self.waiting_for_owner_since = since
 
     def doubt(self, now: float, delay_seconds: float = 0.0) -> None:
         """Drop what is not acknowledged and ask to be looked at, after a while; the state stays."""

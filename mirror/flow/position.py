@@ -145,7 +145,7 @@ def decide(
         return Stop(
             State.FENCED,
             Reason.NEWER_EPOCH,
-            f"producer epoch {target.producer_epoch} has written to the target, this mirror has {producer_epoch}",
+            f"producer epoch {target.producer_epoch} has written to the target, ours is {producer_epoch}",
         )
     if known is None:
         return _first_time(source, target, wanted)

@@ -17,12 +17,13 @@ from mirror.flow.looking import look_at_source, look_at_target
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Decision, Known, Prepare, Proceed, Register, Stop, decide
 from mirror.flow.prepare import prepare
-from mirror.flow.states import look_refusal, pause_seconds
+from mirror.flow.states import look_refusal
 from mirror.kafka.fetch import Isolation
-from mirror.model import Reason, State, TopicPartition
+from mirror.model import OffsetMode, State, TopicPartition
 
 BLOCKED_AGAIN_SECONDS = 15.0
 PREPARING_AT_ONCE = 4
+STANDBY_LOOK_SECONDS = 1.0
 
 
 class Memory(Protocol):
@@ -34,7 +35,9 @@ class Memory(Protocol):
     def epoch_at(self, tp: TopicPartition, next_offset: int) -> int:
         """The leader epoch of the last record below ``next_offset``, -1 when not known."""
 
-    async def register(self, tp: TopicPartition, target: TopicPartition, topic_id: str, what: Register) -> None:
+    async def register(
+        self, tp: TopicPartition, target: TopicPartition, topic_id: str, what: Register
+    ) -> None:
         """Note durably how a partition begins."""
 
     async def prepared(self, tp: TopicPartition) -> None:
@@ -53,7 +56,7 @@ class Settler:
         self._offsets = offsets
         self._continue_after_loss = continue_after_loss
         self._preparing = asyncio.Semaphore(PREPARING_AT_ONCE)
-        self.may_register = False
+        self.is_owner = False
 
     async def settle(self, partitions: Collection[PartitionCopy]) -> None:
         """Look at these partitions once. Each leaves with a position, a state, or a time to look again."""
@@ -116,10 +119,8 @@ class Settler:
                 partition.stop(state, reason, detail, again)
                 if lost_from is not None and lost_to is not None:
                     partition.lost = (lost_from, lost_to)
-            case Register() | Prepare() if not self.may_register:
-                partition.stop(
-                    State.BLOCKED, Reason.ANOTHER_MIRROR, "another mirror of this flow is preparing it", now + 1
-                )
+            case Register() | Prepare() if not self.is_owner:
+                partition.wait_for_owner(now, STANDBY_LOOK_SECONDS)
             case Register():
                 await self._memory.register(partition.tp, partition.target, topic_id, decision)
                 partition.look_due_at = now
@@ -132,9 +133,13 @@ class Settler:
     async def _proceed(self, partition: PartitionCopy, decision: Proceed) -> None:
         known = self._memory.known(partition.tp)
         assert known is not None
+        if known.mode is OffsetMode.MAPPED and not self.is_owner:
+            # our picture of the map may be old: only who writes it can know where to go on
+            partition.wait_for_owner(time.monotonic(), STANDBY_LOOK_SECONDS)
+            return
         if decision.skip_to > decision.next_offset:
-            if not self.may_register:
-                partition.doubt(time.monotonic(), pause_seconds(4))
+            if not self.is_owner:
+                partition.wait_for_owner(time.monotonic(), STANDBY_LOOK_SECONDS)
                 return
             await self._memory.note_loss(partition.tp, decision.next_offset, decision.skip_to)
         epoch = self._memory.epoch_at(partition.tp, decision.next_offset)

@@ -103,6 +103,7 @@ class Cluster:
         self._refresh_seconds = refresh_seconds
         self._connections: dict[tuple[int, str], Connection] = {}
         self._opening: dict[tuple[int, str], asyncio.Lock] = {}
+        self._bytes_before = (0, 0)
         self._refused: dict[Address, tuple[float, TwinsiteError]] = {}
         self._refreshing = asyncio.Lock()
         self._coordinators: dict[tuple[int, str], int] = {}
@@ -124,6 +125,16 @@ class Cluster:
         connections, self._connections = self._connections, {}
         for connection in connections.values():
             connection.close()
+
+    @property
+    def bytes_received(self) -> int:
+        """What all connections of this cluster have received, closed ones included."""
+        return self._bytes_before[0] + sum(c.bytes_received for c in self._connections.values())
+
+    @property
+    def bytes_sent(self) -> int:
+        """What all connections of this cluster have sent, closed ones included."""
+        return self._bytes_before[1] + sum(c.bytes_sent for c in self._connections.values())
 
     # -- what the cluster looks like -------------------------------------------------------------
 
@@ -156,7 +167,20 @@ class Cluster:
 
     def _forget_gone(self, nodes: set[int]) -> None:
         for key in [key for key in self._connections if key[0] >= 0 and key[0] not in nodes]:
-            self._connections.pop(key).close("the broker has left the cluster")
+            connection = self._connections.pop(key)
+            self._count(connection)
+            connection.close("the broker has left the cluster")
+
+    def _keep(self, key: tuple[int, str], opened: Connection) -> Connection:
+        replaced = self._connections.get(key)
+        if replaced is not None:
+            self._count(replaced)
+        self._connections[key] = opened
+        return opened
+
+    def _count(self, gone: Connection) -> None:
+        received, sent = self._bytes_before
+        self._bytes_before = (received + gone.bytes_received, sent + gone.bytes_sent)
 
     # -- talking to it ---------------------------------------------------------------------------
 
@@ -194,8 +218,7 @@ class Cluster:
             address = self.info.brokers.get(node)
             if address is None:
                 raise ConnectionFailedError(f"{self.name}: broker {node} is not in the cluster just now")
-            self._connections[key] = opened = await self._open(address)
-            return opened
+            return self._keep(key, await self._open(address))
 
     async def any_connection(self) -> Connection:
         """A connection to whichever broker answers.
@@ -214,8 +237,7 @@ class Cluster:
             except TwinsiteError as error:
                 failures.append(error)
                 continue
-            self._connections[(-1 - index, "bootstrap")] = opened
-            return opened
+            return self._keep((-1 - index, "bootstrap"), opened)
         worst = next((f for f in failures if not f.retriable), failures[-1])
         raise type(worst)(f"{self.name}: {worst}", hint=worst.hint)
 

@@ -159,19 +159,16 @@ class Connection:
         exchange = self._options.security.sasl()
         if exchange is None:
             return
+        security, where = self._options.security, str(self.address)
         answer = await self.call(SaslHandshakeRequest(mechanism=exchange.mechanism))
         if answer.error_code:
-            offered = ", ".join(answer.mechanisms) or "none"
-            raise AuthenticationError(
-                f"{self.address}: SASL mechanism {exchange.mechanism} is not enabled there (it offers {offered})",
-                hint=f"set security.sasl.mechanism to one of: {offered}",
-            )
+            raise security.handshake_refused(where, answer.error_code, answer.mechanisms)
         token: bytes | None = exchange.first()
         lifetime_ms = 0
         while token is not None:
             reply = await self.call(SaslAuthenticateRequest(auth_bytes=token))
             if reply.error_code:
-                raise AuthenticationError(f"{self.address}: {exchange.mechanism}: {reply.error_message}")
+                raise security.credentials_refused(where, reply.error_message)
             lifetime_ms = reply.session_lifetime_ms or 0
             token = exchange.next(bytes(reply.auth_bytes))
         if lifetime_ms > 0:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from mirror.config_cluster import SaslSettings, SecuritySettings, TokenEndpointSettings
 from mirror.errors import AuthenticationError, UsageError
 from mirror.kafka.oauth import TokenEndpoint, TokenEndpointOptions
 from mirror.kafka.sasl import OAuthBearerExchange, PlainExchange, SaslExchange, ScramExchange
@@ -88,6 +89,19 @@ class Security:
         if self.uses_sasl and self.sasl_options is None:
             raise UsageError(f"{self.protocol} needs a SASL mechanism")
 
+    @classmethod
+    def from_settings(cls, settings: SecuritySettings) -> Security:
+        """What the settings of a cluster say about its connections."""
+        tls = TlsOptions(
+            ca_file=settings.ca_file,
+            certificate_file=settings.certificate_file,
+            key_file=settings.key_file,
+            key_password=settings.key_password,
+            check_hostname=settings.verify_hostname,
+        )
+        sasl = _sasl_options(settings.sasl) if settings.sasl is not None else None
+        return cls(SecurityProtocol(settings.protocol), tls, sasl)
+
     @property
     def uses_tls(self) -> bool:
         return self.protocol in {SecurityProtocol.SSL, SecurityProtocol.SASL_SSL}
@@ -157,6 +171,30 @@ class Security:
             f"{where}: {options.mechanism} as {options.username!r}: {message or 'the broker refused'}",
             hint=f"check the user name and the password in {options.password.where}",
         )
+
+
+def _sasl_options(settings: SaslSettings) -> SaslOptions:
+    return SaslOptions(
+        SaslMechanism(settings.mechanism),
+        username=settings.username,
+        password=settings.password,
+        token=settings.token or _token_endpoint(settings.token_endpoint),
+        extensions=dict(settings.extensions),
+    )
+
+
+def _token_endpoint(settings: TokenEndpointSettings | None) -> TokenEndpoint | None:
+    if settings is None:
+        return None
+    options = TokenEndpointOptions(
+        url=settings.url,
+        client_id=settings.client_id,
+        client_secret=settings.client_secret,
+        scope=settings.scope,
+        ca_file=settings.ca_file,
+        timeout_seconds=settings.timeout_seconds,
+    )
+    return TokenEndpoint(options)
 
 
 def _exchange(options: SaslOptions) -> SaslExchange:

@@ -101,12 +101,12 @@ def _broker_not_trusted(
     if error.verify_code in UNKNOWN_AUTHORITY:
         return AuthenticationError(
             f"{where}: the broker's certificate is not signed by any authority in {authorities}",
-            hint="set security.ssl.ca_file to the authority that signs this cluster's brokers",
+            hint="set security.ca_file to the authority that signs this cluster's brokers",
         )
     if error.verify_code in OTHER_NAME:
         return AuthenticationError(
             f"{where}: the broker's certificate is for another name",
-            hint="connect by a name it is for, check advertised.listeners, or switch the hostname check off",
+            hint="connect by a name it is for, check advertised.listeners, or set verify_hostname to false",
         )
     return AuthenticationError(f"{where}: the broker's certificate was refused: {error.verify_message}")
 
@@ -116,7 +116,7 @@ def _we_are_not_trusted(reason: str, where: str, tls: TlsOptions | None) -> Auth
     if tls is None or tls.certificate_file is None:
         return AuthenticationError(
             f"{where}: the broker ended the TLS handshake ({alert}); no client certificate is configured",
-            hint="the broker may require one: set security.ssl.certificate_file and key_file",
+            hint="the broker may require one: set security.certificate_file and key_file",
         )
     ours = describe_file(tls.certificate_file)
     return AuthenticationError(

@@ -1,0 +1,141 @@
+"""The slow path: take a batch apart and write it again, dense and of format v2.
+
+It is for what cannot be appended as it is: offset gaps left by compaction, formats
+v0 and v1, LogAppendTime, batches above the target's limit, a read that begins in
+the middle. Key, value and headers are copied as the bytes they are; only lengths,
+timestamp deltas and offset deltas are written anew. The codec stays the source's.
+
+Sources: KIP-98 (format v2), docs/design.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from mirror.errors import CorruptBatchError, RecordTooLargeError, UnreadableBatchError
+from mirror.flow.legacy import decode_legacy
+from mirror.flow.records import Record
+from mirror.kafka.codecs import CodecError, deflate, inflate
+from mirror.kafka.record_batch import (
+    CODEC_BITS,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    MAGIC_V2,
+    BatchHeader,
+    build,
+)
+from mirror.kafka.varint import decode_varint, encode_varint
+from mirror.model import Batch
+
+DECODED_BYTES_MAX = 512 << 20
+"""A batch that inflates to more is taken for a bomb."""
+
+
+def reencode(
+    header: BatchHeader,
+    view: memoryview,
+    *,
+    start_offset: int,
+    batch_bytes_max: int,
+    decoded_bytes_max: int = DECODED_BYTES_MAX,
+) -> list[Batch]:
+    """The records from ``start_offset`` on, as batches without gaps that the target takes.
+
+    Raises:
+        CorruptBatchError: The batch contradicts itself.
+        UnreadableBatchError: It cannot be inflated, or too much comes out.
+        RecordTooLargeError: One record alone is above ``batch_bytes_max``.
+    """
+    records, codec = decode(header, view, decoded_bytes_max)
+    batches: list[Batch] = []
+    for run in _dense_runs([record for record in records if record.offset >= start_offset]):
+        batches += _encode_within(run, codec, header.leader_epoch, batch_bytes_max)
+    return batches
+
+
+def decode(header: BatchHeader, view: memoryview, decoded_bytes_max: int) -> tuple[list[Record], int]:
+    """All records of a batch of any format, in the order of their offsets, and its codec.
+
+    Raises:
+        CorruptBatchError, UnreadableBatchError: As :func:`reencode`.
+    """
+    if header.magic != MAGIC_V2:
+        records, codec = decode_legacy(view, decoded_bytes_max)
+    else:
+        codec = header.attributes & CODEC_BITS
+        records = _decode_v2(header, view, codec, decoded_bytes_max)
+    if any(later.offset <= earlier.offset for earlier, later in pairwise(records)):
+        raise CorruptBatchError(header.base_offset, "its records are not in the order of their offsets")
+    return records, codec
+
+
+def _decode_v2(header: BatchHeader, view: memoryview, codec: int, bytes_max: int) -> list[Record]:
+    try:
+        data = inflate(codec, view[HEADER_BYTES:], bytes_max)
+    except CodecError as error:
+        raise UnreadableBatchError(header.base_offset, str(error)) from error
+    append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
+    records: list[Record] = []
+    at = 0
+    try:
+        for _ in range(header.records):
+            length, at = decode_varint(data, at)
+            end = at + length
+            delta, body = decode_varint(data, at + 1)
+            offset_delta, body = decode_varint(data, body)
+            if body > end or end > len(data):
+                raise CorruptBatchError(header.base_offset, f"a record of {length} bytes does not fit")
+            timestamp = header.base_timestamp + delta if append_time is None else append_time
+            records.append(Record(header.base_offset + offset_delta, timestamp, data[body:end]))
+            at = end
+    except (ValueError, IndexError) as error:
+        raise CorruptBatchError(header.base_offset, f"its records cannot be read: {error}") from error
+    if at != len(data):
+        raise CorruptBatchError(header.base_offset, f"{len(data) - at} bytes follow its last record")
+    return records
+
+
+def _dense_runs(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+    start = 0
+    for index in range(1, len(records) + 1):
+        if index == len(records) or records[index].offset != records[index - 1].offset + 1:
+            yield records[start:index]
+            start = index
+
+
+def _encode_within(
+    run: Sequence[Record], codec: int, leader_epoch: int, batch_bytes_max: int
+) -> Iterator[Batch]:
+    """One batch, or as many as it takes: halved until each is small enough."""
+    batch = encode(run, codec, leader_epoch)
+    if len(batch.view) <= batch_bytes_max:
+        yield batch
+        return
+    if len(run) == 1:
+        raise RecordTooLargeError(
+            run[0].offset, f"one record makes {len(batch.view)} bytes, the target takes {batch_bytes_max}"
+        )
+    middle = len(run) // 2
+    yield from _encode_within(run[:middle], codec, leader_epoch, batch_bytes_max)
+    yield from _encode_within(run[middle:], codec, leader_epoch, batch_bytes_max)
+
+
+def encode(run: Sequence[Record], codec: int, leader_epoch: int = -1) -> Batch:
+    """One v2 batch of records whose offsets follow each other, CreateTime."""
+    first = run[0]
+    payload = bytearray()
+    for delta, record in enumerate(run):
+        head = b"\0" + encode_varint(record.timestamp - first.timestamp) + encode_varint(delta)
+        payload += encode_varint(len(head) + len(record.tail)) + head + record.tail
+    latest = max(record.timestamp for record in run)
+    view = build(
+        deflate(codec, bytes(payload)),
+        count=len(run),
+        codec=codec,
+        base_timestamp=first.timestamp,
+        max_timestamp=latest,
+        base_offset=first.offset,
+        leader_epoch=leader_epoch,
+    )
+    return Batch(first.offset, first.offset + len(run), leader_epoch, latest, view)

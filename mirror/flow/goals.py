@@ -1,0 +1,48 @@
+"""When a copy that is to end has come to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+
+from mirror.flow.partition import HOPELESS, PartitionCopy
+from mirror.model import State
+
+CHECK_SECONDS = 0.02
+STUCK_SECONDS = 10.0
+"""A blocked partition is waited for as long as anything moves, and this much longer."""
+
+
+class Goals:
+    """The high watermark of each partition, as first seen."""
+
+    def __init__(self, partitions: Iterable[PartitionCopy]) -> None:
+        self._partitions = list(partitions)
+        self._goals: dict[PartitionCopy, int] = {}
+        self._moved_at = time.monotonic()
+        self._moved = 0
+
+    async def reached(self, timeout_seconds: float | None) -> None:
+        """Wait until every partition has reached its goal, or cannot, or the time is up."""
+        end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while not self._over() and (end is None or time.monotonic() < end):
+            await asyncio.sleep(CHECK_SECONDS)
+
+    def _over(self) -> bool:
+        now = time.monotonic()
+        moved = sum(p.next_offset or 0 for p in self._partitions)
+        if moved != self._moved:
+            self._moved, self._moved_at = moved, now
+        open_ends = [p for p in self._partitions if not self._done(p)]
+        if not open_ends:
+            return True
+        stuck = all(p.state in HOPELESS or p.state is State.BLOCKED for p in open_ends)
+        hopeless = all(p.state in HOPELESS for p in open_ends)
+        return hopeless or (stuck and now - self._moved_at > STUCK_SECONDS)
+
+    def _done(self, partition: PartitionCopy) -> bool:
+        if partition not in self._goals and partition.source_high_watermark is not None:
+            self._goals[partition] = partition.source_high_watermark
+        goal = self._goals.get(partition)
+        return goal is not None and partition.next_offset is not None and partition.next_offset >= goal

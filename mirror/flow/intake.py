@@ -1,0 +1,154 @@
+"""What a fetched record set means for the target: batches to append, and gaps between them.
+
+Pure. A v2 batch without gaps passes as it is; markers of transactions, aborted
+batches, empty batches and what compaction removed become gaps; everything else
+is re-encoded (:mod:`mirror.flow.encode`). The items cover the offsets read without
+a hole, so that no record can get lost between them unseen.
+
+Sources: KIP-98 (aborted transactions as consumers see them), docs/design.md.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mirror.errors import BatchError, CorruptBatchError, UnreadableBatchError
+from mirror.flow.encode import reencode
+from mirror.kafka.record_batch import (
+    CONTROL,
+    LOG_APPEND_TIME,
+    MAGIC_V2,
+    TRANSACTIONAL,
+    BatchHeader,
+    aborts,
+    crc_matches,
+    walk,
+)
+from mirror.model import Batch, Gap
+
+
+@dataclass(slots=True)
+class Intake:
+    """What came, in the order of its offsets.
+
+    Attributes:
+        items: Batches and gaps that cover ``[fetch_offset, next_offset)`` without a hole.
+        leader_epochs: Where each leader epoch begins, (epoch, first offset), as far as seen here.
+        reencoded: Batches that went the slow path.
+        error: Why the batch at ``next_offset`` cannot be taken; what came before it is in ``items``.
+    """
+
+    next_offset: int
+    items: list[Batch | Gap] = field(default_factory=list)
+    leader_epochs: list[tuple[int, int]] = field(default_factory=list)
+    reencoded: int = 0
+    error: BatchError | None = None
+
+    def skip_to(self, offset: int) -> None:
+        """Nothing for a consumer up to here; neighbouring gaps become one."""
+        if offset <= self.next_offset:
+            return
+        start = self.next_offset
+        if self.items and isinstance(self.items[-1], Gap):
+            start = self.items.pop().base_offset
+        self.items.append(Gap(start, offset))
+        self.next_offset = offset
+
+    def add(self, batch: Batch) -> None:
+        self.skip_to(batch.base_offset)
+        self.items.append(batch)
+        self.next_offset = batch.next_offset
+
+
+def take(
+    records: memoryview,
+    *,
+    fetch_offset: int,
+    aborted: Sequence[tuple[int, int]],
+    batch_bytes_max: int,
+) -> Intake:
+    """Sort out what a Fetch answer brought for one partition.
+
+    Args:
+        records: Whole batches and perhaps a torn last one, writable.
+        fetch_offset: What was asked for; a batch may begin before it.
+        aborted: (producer id, first offset) of aborted transactions, as the answer lists them.
+        batch_bytes_max: Larger batches are split.
+    """
+    intake = Intake(fetch_offset)
+    transactions = _Aborted(aborted)
+    for header, view in walk(records):
+        try:
+            _take_batch(intake, header, view, transactions, fetch_offset, batch_bytes_max)
+        except BatchError as error:
+            intake.error = error
+            break
+    return intake
+
+
+def _take_batch(
+    intake: Intake,
+    header: BatchHeader,
+    view: memoryview,
+    transactions: _Aborted,
+    fetch_offset: int,
+    batch_bytes_max: int,
+) -> None:
+    if header.magic != MAGIC_V2:
+        _reencode(intake, header, view, fetch_offset, batch_bytes_max)
+        return
+    if not crc_matches(header, view):
+        raise CorruptBatchError(header.base_offset, f"its CRC-32C is not {header.crc:08x} as its header says")
+    next_offset = header.next_offset
+    epochs = intake.leader_epochs
+    if not epochs or header.leader_epoch > epochs[-1][0]:
+        epochs.append((header.leader_epoch, header.base_offset))
+    if next_offset <= fetch_offset:
+        return
+    attributes = header.attributes
+    if attributes & (TRANSACTIONAL | CONTROL) and transactions.drop(header, view):
+        intake.skip_to(next_offset)
+    elif (
+        header.records == header.last_offset_delta + 1
+        and not attributes & LOG_APPEND_TIME
+        and header.base_offset >= intake.next_offset
+        and len(view) <= batch_bytes_max
+    ):
+        intake.add(Batch(header.base_offset, next_offset, header.leader_epoch, header.max_timestamp, view))
+    elif header.records == 0:
+        intake.skip_to(next_offset)
+    else:
+        _reencode(intake, header, view, fetch_offset, batch_bytes_max)
+        intake.skip_to(next_offset)
+
+
+def _reencode(
+    intake: Intake, header: BatchHeader, view: memoryview, fetch_offset: int, batch_bytes_max: int
+) -> None:
+    if header.magic < 0:
+        raise UnreadableBatchError(header.base_offset, "its header is of no message format known")
+    for batch in reencode(
+        header, view, start_offset=max(fetch_offset, intake.next_offset), batch_bytes_max=batch_bytes_max
+    ):
+        intake.add(batch)
+    intake.reencoded += 1
+
+
+class _Aborted:
+    """Which transactional batches belong to aborted transactions, going by the offsets (KIP-98)."""
+
+    def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
+        self._to_come = deque(sorted(aborted, key=lambda entry: entry[1])) if aborted else deque()
+        self._active: set[int] = set()
+
+    def drop(self, header: BatchHeader, view: memoryview) -> bool:
+        """True for markers and for batches of an aborted transaction."""
+        while self._to_come and self._to_come[0][1] < header.next_offset:
+            self._active.add(self._to_come.popleft()[0])
+        if header.attributes & CONTROL:
+            if header.records and aborts(view):
+                self._active.discard(header.producer_id)
+            return True
+        return header.producer_id in self._active

@@ -1,0 +1,92 @@
+"""Read message sets of formats v0 and v1, as brokers still hand them out from old segments.
+
+A compressed set is one message whose value holds the others; its own offset is
+that of the last one inside. Inner offsets are absolute in v0 and relative in v1.
+
+Sources: KIP-31 (relative offsets), KIP-32 (timestamps), Kafka's ``LegacyRecord``.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+
+from mirror.errors import CorruptBatchError, UnreadableBatchError
+from mirror.flow.records import Record
+from mirror.kafka.codecs import CodecError, inflate
+from mirror.kafka.record_batch import CODEC_BITS, LOG_APPEND_TIME
+from mirror.kafka.varint import encode_varint
+
+_V0 = struct.Struct(">qiIbb")
+_NO_TIMESTAMP = -1
+
+
+def decode_legacy(view: memoryview, decoded_bytes_max: int) -> tuple[list[Record], int]:
+    """The records of one message of format v0 or v1, and its codec.
+
+    Raises:
+        CorruptBatchError: A CRC does not match, or a length cannot be true.
+        UnreadableBatchError: The codec is unknown or too much comes out.
+    """
+    data = bytes(view)
+    try:
+        outer = next(_messages(data))
+    except StopIteration:
+        raise CorruptBatchError(int.from_bytes(data[:8], "big"), "the message is cut off") from None
+    offset, magic, attributes, timestamp, _, value = outer
+    codec = attributes & CODEC_BITS
+    if not codec:
+        return [_record(outer, None)], codec
+    try:
+        inner = list(
+            _messages(inflate(codec, memoryview(value or b""), decoded_bytes_max, old_lz4=magic == 0))
+        )
+    except CodecError as error:
+        raise UnreadableBatchError(offset, str(error)) from error
+    if not inner:
+        return [], codec
+    shift = offset - inner[-1][0] if magic == 1 else 0
+    append_time = timestamp if magic == 1 and attributes & LOG_APPEND_TIME else None
+    return [_record((message[0] + shift, *message[1:]), append_time) for message in inner], codec
+
+
+_Message = tuple[int, int, int, int, bytes | None, bytes | None]
+
+
+def _messages(data: bytes) -> Iterator[_Message]:
+    """(offset, magic, attributes, timestamp, key, value) of each whole message."""
+    at = 0
+    while len(data) - at >= _V0.size:
+        offset, size, crc, magic, attributes = _V0.unpack_from(data, at)
+        end = at + 12 + size
+        if size < 14 or end > len(data) or magic not in (0, 1):
+            raise CorruptBatchError(offset, f"a message of {size} bytes and format {magic} does not fit")
+        if zlib.crc32(data[at + 16 : end]) != crc:
+            raise CorruptBatchError(offset, f"its CRC-32 is not {crc:08x} as its header says")
+        timestamp, body = _NO_TIMESTAMP, at + _V0.size
+        if magic == 1:
+            timestamp, body = int.from_bytes(data[body : body + 8], "big", signed=True), body + 8
+        key, body = _bytes(data, body, end, offset)
+        value, body = _bytes(data, body, end, offset)
+        yield offset, magic, attributes, timestamp, key, value
+        at = end
+
+
+def _bytes(data: bytes, at: int, end: int, offset: int) -> tuple[bytes | None, int]:
+    size = int.from_bytes(data[at : at + 4], "big", signed=True)
+    if size < 0:
+        return None, at + 4
+    if at + 4 + size > end:
+        raise CorruptBatchError(offset, f"a field of {size} bytes does not fit")
+    return data[at + 4 : at + 4 + size], at + 4 + size
+
+
+def _record(message: _Message, append_time: int | None) -> Record:
+    offset, _, _, timestamp, key, value = message
+    tail = _field(key) + _field(value) + b"\0"
+    return Record(offset, timestamp if append_time is None else append_time, tail)
+
+
+def _field(data: bytes | None) -> bytes:
+    return encode_varint(-1) if data is None else encode_varint(len(data)) + data

@@ -1,0 +1,126 @@
+"""A picture of the flow for people and metrics, taken without disturbing it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from mirror import __version__
+from mirror.flow.context import Flow
+from mirror.flow.hints import hint
+from mirror.flow.owner import Owner
+from mirror.flow.partition import PartitionCopy
+from mirror.kafka.fetch import Isolation
+from mirror.model import FlowStatus, PartitionStatus, Reason, State
+from monitoring.objectives import Progress, lag_records, lag_seconds, lag_state, retention_headroom_seconds
+
+
+@dataclass(slots=True)
+class Snapshots:
+    """Takes snapshots of one flow.
+
+    Attributes:
+        answered_at: When the source last told news of a partition.
+        retention_ms: ``retention.ms`` of a source topic, None when not known.
+    """
+
+    flow: Flow
+    owner: Owner
+    answered_at: Callable[[PartitionCopy], float | None]
+    retention_ms: Callable[[str], int | None]
+    lagging_seconds: float
+    started_at_ms: int
+    started_at: float
+
+    def take(self, partitions: Iterable[PartitionCopy], topics_ignored: int) -> FlowStatus:
+        """The flow as it is now."""
+        now, now_ms = time.monotonic(), int(time.time() * 1000)
+        flow = self.flow
+        known = flow.producer_id >= 0
+        return FlowStatus(
+            flow=flow.name,
+            version=__version__,
+            source_cluster_id=flow.source.info.cluster_id or None,
+            target_cluster_id=flow.target.info.cluster_id or None,
+            producer_id=flow.producer_id if known else None,
+            producer_epoch=flow.producer_epoch if known else None,
+            owner=self.owner.held,
+            started_at_ms=self.started_at_ms,
+            uptime_seconds=now - self.started_at,
+            cpu_seconds=time.process_time(),
+            resident_bytes=resident_bytes(),
+            bytes_fetched=flow.source.bytes_received,
+            bytes_appended=flow.target.bytes_sent,
+            partitions=tuple(self._partition(p, now, now_ms) for p in sorted(partitions, key=_by_name)),
+            topics_ignored=topics_ignored,
+        )
+
+    def _partition(self, p: PartitionCopy, now: float, now_ms: int) -> PartitionStatus:
+        end = (
+            p.source_last_stable_offset
+            if self.flow.limits.fetch.isolation is Isolation.READ_COMMITTED
+            else p.source_high_watermark
+        )
+        progress = Progress(p.next_offset, end, self.answered_at(p), p.complete_at, p.last_timestamp_ms)
+        seconds = lag_seconds(
+            progress, now=now, now_ms=now_ms, fresh_seconds=3 * self.flow.limits.fetch.wait_ms_max / 1000 + 1
+        )
+        state, reason, detail = self._state(p, progress, seconds)
+        lost = p.lost or (None, None)
+        return PartitionStatus(
+            topic=p.tp.topic,
+            partition=p.tp.partition,
+            target_topic=p.target.topic,
+            state=state,
+            reason=reason,
+            detail=detail,
+            hint=hint(state, reason) if reason else "",
+            offset_mode=p.mode,
+            source_log_start_offset=p.source_log_start_offset,
+            source_high_watermark=p.source_high_watermark,
+            source_last_stable_offset=p.source_last_stable_offset,
+            next_offset=p.next_offset,
+            target_log_end_offset=p.acknowledged_target_offset,
+            lag_records=lag_records(progress),
+            lag_seconds=seconds,
+            records=p.counters.records,
+            bytes=p.counters.bytes,
+            batches=p.counters.batches,
+            batches_reencoded=p.counters.batches_reencoded,
+            gap_offsets=p.counters.gap_offsets,
+            lost_from=lost[0],
+            lost_to=lost[1],
+            lost_offsets=p.counters.lost_offsets,
+            retention_headroom_seconds=retention_headroom_seconds(
+                seconds, retention_ms=self.retention_ms(p.tp.topic)
+            ),
+        )
+
+    def _state(
+        self, p: PartitionCopy, progress: Progress, seconds: float | None
+    ) -> tuple[State, Reason | None, str]:
+        if p.state not in {State.ACTIVE, State.LAGGING}:
+            return p.state, p.reason, p.detail
+        behind = lag_records(progress)
+        p.state = lag_state(behind, seconds, before=p.state, lagging_seconds=self.lagging_seconds)
+        if p.state is State.ACTIVE:
+            return State.ACTIVE, None, ""
+        return State.LAGGING, Reason.CATCHING_UP, f"{behind} offsets behind" if behind else "nothing heard"
+
+
+def _by_name(partition: PartitionCopy) -> tuple[str, int]:
+    return partition.tp
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process."""
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_resident_bytes() -> int:
+    """The most memory this process has had resident."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

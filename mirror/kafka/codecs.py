@@ -1,0 +1,168 @@
+"""Kafka's compression codecs, with a bound on what comes out.
+
+Only the slow path inflates anything. A bomb ends in UnreadableBatch, not in an
+exhausted machine: no function here returns more than it was allowed to.
+
+Sources: Kafka's ``CompressionType``; the lz4 frame format (independent blocks, as
+Kafka's Java reader insists); snappy-java's stream framing ("xerial").
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+
+import cramjam
+import lz4.frame
+import zstandard
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+_XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES = 32 * 1024
+
+
+class CodecError(ValueError):
+    """The data is not what its codec says, or inflates beyond the bound."""
+
+
+def inflate(codec: int, data: memoryview, bytes_max: int, *, old_lz4: bool = False) -> bytes:
+    """Decompress.
+
+    Args:
+        codec: The codec bits of a batch's attributes.
+        bytes_max: More than this is refused.
+        old_lz4: The data is of message format v0, whose lz4 frames carry a wrong header checksum.
+
+    Raises:
+        CodecError: Unknown codec, broken data, or too much of it.
+    """
+    if codec == NONE:
+        return bytes(data)
+    reader = _INFLATERS.get(codec)
+    if reader is None:
+        raise CodecError(f"compression codec {codec} is not known")
+    source = _mend_old_lz4(bytes(data)) if old_lz4 and codec == LZ4 else bytes(data)
+    try:
+        out = reader(source, bytes_max)
+    except (ValueError, RuntimeError, EOFError, zlib.error, zstandard.ZstdError, struct.error) as error:
+        raise CodecError(f"{NAMES[codec]}: {error}") from error
+    except cramjam.DecompressionError as error:
+        raise CodecError(f"{NAMES[codec]}: {error}") from error
+    if len(out) > bytes_max:
+        raise CodecError(f"{NAMES[codec]}: more than {bytes_max} bytes come out of {len(data)}")
+    return out
+
+
+def deflate(codec: int, data: bytes) -> bytes:
+    """Compress as Kafka's own clients do."""
+    return _DEFLATERS[codec](data)
+
+
+def _gunzip(data: bytes, bytes_max: int) -> bytes:
+    reader = zlib.decompressobj(wbits=31)
+    out = reader.decompress(data, bytes_max + 1)
+    if not reader.eof and len(out) <= bytes_max:
+        raise CodecError("the data ends too early")
+    return out
+
+
+def _gzip(data: bytes) -> bytes:
+    writer = zlib.compressobj(wbits=31)
+    return writer.compress(data) + writer.flush()
+
+
+def _unsnappy(data: bytes, bytes_max: int) -> bytes:
+    if not data.startswith(_XERIAL_HEADER[:8]):
+        return _unsnappy_block(data, bytes_max)
+    out = bytearray()
+    at = len(_XERIAL_HEADER)
+    while at < len(data):
+        (size,) = struct.unpack_from(">i", data, at)
+        if size < 0 or at + 4 + size > len(data):
+            raise CodecError(f"a block of {size} bytes does not fit")
+        out += _unsnappy_block(data[at + 4 : at + 4 + size], bytes_max - len(out))
+        at += 4 + size
+    return bytes(out)
+
+
+def _unsnappy_block(data: bytes, bytes_max: int) -> bytes:
+    if cramjam.snappy.decompress_raw_len(data) > bytes_max:
+        raise CodecError(f"more than {bytes_max} bytes would come out")
+    return bytes(cramjam.snappy.decompress_raw(data))
+
+
+def _snappy(data: bytes) -> bytes:
+    out = bytearray(_XERIAL_HEADER)
+    for at in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(data[at : at + _XERIAL_BLOCK_BYTES]))
+        out += len(block).to_bytes(4, "big") + block
+    return bytes(out)
+
+
+def _unlz4(data: bytes, bytes_max: int) -> bytes:
+    reader = lz4.frame.LZ4FrameDecompressor()
+    out: bytes = reader.decompress(data, max_length=bytes_max + 1)
+    if not reader.eof and len(out) <= bytes_max:
+        raise CodecError("the frame ends too early")
+    return out
+
+
+def _lz4(data: bytes) -> bytes:
+    packed: bytes = lz4.frame.compress(
+        data, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
+    )
+    return packed
+
+
+def _unzstd(data: bytes, bytes_max: int) -> bytes:
+    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
+        out = bytearray()
+        while len(out) <= bytes_max and (part := reader.read(min(1 << 20, bytes_max + 1 - len(out)))):
+            out += part
+    return bytes(out)
+
+
+def _zstd(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=3).compress(data)
+
+
+def _mend_old_lz4(data: bytes) -> bytes:
+    """Put the right header checksum in: Kafka's first lz4 writer computed it over the magic as well."""
+    if len(data) < 7:
+        return data
+    size = 6 + (8 if data[4] & 0x08 else 0)
+    checksum = (_xxh32_short(data[4:size]) >> 8) & 0xFF
+    return data[:size] + bytes((checksum,)) + data[size + 1 :]
+
+
+def _xxh32_short(data: bytes) -> int:
+    """xxHash32 with seed 0 of less than 16 bytes, enough for an lz4 frame descriptor."""
+    mask, p1, p2, p3, p4, p5 = 0xFFFFFFFF, 2654435761, 2246822519, 3266489917, 668265263, 374761393
+    value = (p5 + len(data)) & mask
+    whole = len(data) // 4 * 4
+    for (word,) in struct.iter_unpack("<I", data[:whole]):
+        value = (value + word * p3) & mask
+        value = ((value << 17 | value >> 15) & mask) * p4 & mask
+    for byte in data[whole:]:
+        value = (value + byte * p5) & mask
+        value = ((value << 11 | value >> 21) & mask) * p1 & mask
+    value = (value ^ value >> 15) * p2 & mask
+    value = (value ^ value >> 13) * p3 & mask
+    return value ^ value >> 16
+
+
+NAMES = {NONE: "none", GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"}
+_INFLATERS: dict[int, Callable[[bytes, int], bytes]] = {
+    GZIP: _gunzip,
+    SNAPPY: _unsnappy,
+    LZ4: _unlz4,
+    ZSTD: _unzstd,
+}
+_DEFLATERS: dict[int, Callable[[bytes], bytes]] = {
+    NONE: bytes,
+    GZIP: _gzip,
+    SNAPPY: _snappy,
+    LZ4: _lz4,
+    ZSTD: _zstd,
+}

@@ -1,0 +1,195 @@
+"""Record batches as bytes: walk over them, check them, make them ours.
+
+Format v2 has a header of 61 bytes in front of the records; the CRC-32C covers
+everything from the attributes on, so base offset and leader epoch may change
+freely. Formats v0 and v1 are recognised and handed out for the slow path.
+
+The cost is per batch, whatever is in it.
+
+Sources: KIP-98 (format v2), KIP-32 and KIP-31 (formats v0 and v1), KIP-110 (zstd),
+KIP-534 (delete horizon), Kafka's ``DefaultRecordBatch`` and ``EndTransactionMarker``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from mirror.kafka.codecs import ZSTD, deflate
+from mirror.kafka.varint import encode_varint
+
+HEADER_BYTES = 61
+"""Bytes of a v2 header; the records follow."""
+PREFIX_BYTES = 12
+"""Base offset and length, common to all formats; the length counts what follows."""
+MAGIC_AT = 16
+MAGIC_V2 = 2
+
+CODEC_BITS = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+DELETE_HORIZON = 0x40
+
+CRC_AT = 17
+ATTRIBUTES_AT = 21
+"""Where the bytes that the CRC covers begin."""
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_PREFIX = struct.Struct(">qi")
+_TO_CRC = struct.Struct(">qiibI")
+_PRODUCER = struct.Struct(">qhi")
+_PRODUCER_AT = 43
+_KEPT_ATTRIBUTES = ~(LOG_APPEND_TIME | TRANSACTIONAL | DELETE_HORIZON)
+
+
+class BatchHeader(NamedTuple):
+    """The header of a v2 batch, field by field. Of older formats only what is common is filled in."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records: int
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last one the batch stands for."""
+        return self.base_offset + self.last_offset_delta + 1
+
+
+def walk(records: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Each whole batch with its header and its bytes; a torn one at the end is left out.
+
+    A batch whose length cannot be true ends the walk with a header of magic -1, so that nobody takes what
+    follows for the end of the data.
+    """
+    at, end = 0, len(records)
+    unpack = _HEADER.unpack_from
+    while end - at >= HEADER_BYTES:
+        header = BatchHeader._make(unpack(records, at))
+        after = at + PREFIX_BYTES + header.length
+        if header.magic != MAGIC_V2:
+            header = _old_header(records, at)
+            after = at + PREFIX_BYTES + header.length
+        if header.magic < 0 or header.length < 14:
+            yield header._replace(magic=-1), records[at:]
+            return
+        if after > end:
+            return
+        yield header, records[at:after]
+        at = after
+    if end - at > MAGIC_AT and records[at + MAGIC_AT] < MAGIC_V2:
+        yield from _short_old_tail(records, at)
+
+
+def _old_header(records: memoryview, at: int) -> BatchHeader:
+    base_offset, length = _PREFIX.unpack_from(records, at)
+    magic = records[at + MAGIC_AT]
+    known = magic if magic < MAGIC_V2 else -1
+    return BatchHeader(base_offset, length, -1, known, 0, 0, 0, -1, -1, -1, -1, -1, 1)
+
+
+def _short_old_tail(records: memoryview, at: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Old messages can be shorter than a v2 header."""
+    while len(records) - at > MAGIC_AT:
+        header = _old_header(records, at)
+        after = at + PREFIX_BYTES + header.length
+        if header.magic < 0 or header.length < 14:
+            yield header._replace(magic=-1), records[at:]
+            return
+        if after > len(records):
+            return
+        yield header, records[at:after]
+        at = after
+
+
+def crc_matches(header: BatchHeader, view: memoryview) -> bool:
+    """True when a v2 batch holds what its producer or broker wrote."""
+    return bool(crc32c(view[ATTRIBUTES_AT:]) == header.crc)
+
+
+def seal(view: memoryview, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+    """Rewrite a v2 batch in place for an idempotent produce request; the payload stays untouched.
+
+    Base offset becomes 0, leader epoch -1, the producer's fields ours; the bits that only a broker may set
+    are cleared. With the delete horizon's bit the base timestamp holds the horizon and the records'
+    deltas are relative to it, so clearing the bit leaves their times right.
+
+    Raises:
+        ValueError: ``producer_id`` is negative: the broker would check nothing at all.
+    """
+    if producer_id < 0:
+        raise ValueError(f"producer id {producer_id} would switch the broker's checks off")
+    attributes = int.from_bytes(view[ATTRIBUTES_AT : ATTRIBUTES_AT + 2], "big") & _KEPT_ATTRIBUTES
+    view[ATTRIBUTES_AT : ATTRIBUTES_AT + 2] = attributes.to_bytes(2, "big")
+    _PRODUCER.pack_into(view, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
+    crc = crc32c(view[ATTRIBUTES_AT:])
+    _TO_CRC.pack_into(view, 0, 0, len(view) - PREFIX_BYTES, -1, MAGIC_V2, crc)
+
+
+def build(
+    payload: bytes,
+    *,
+    count: int,
+    codec: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> memoryview:
+    """A v2 batch of ``count`` records without gaps around an encoded (and compressed) payload."""
+    view = memoryview(bytearray(HEADER_BYTES + len(payload)))
+    view[HEADER_BYTES:] = payload
+    length = len(view) - PREFIX_BYTES
+    fields = (codec, count - 1, base_timestamp, max_timestamp, -1, -1, -1, count)
+    _HEADER.pack_into(view, 0, base_offset, length, leader_epoch, MAGIC_V2, 0, *fields)
+    struct.pack_into(">I", view, CRC_AT, crc32c(view[ATTRIBUTES_AT:]))
+    return view
+
+
+def aborts(view: memoryview) -> bool:
+    """True when a control batch marks the end of an aborted transaction, False for any other marker.
+
+    Only the marker's key is read: version and type, two bytes each, after a few varints.
+    """
+    at = HEADER_BYTES
+    for field in range(4):
+        if field == 1:
+            at += 1
+        while view[at] & 0x80:
+            at += 1
+        at += 1
+    return int.from_bytes(view[at + 2 : at + 4], "big") == 0
+
+
+def null_batch(count: int, *, timestamp_ms: int) -> memoryview:
+    """A batch of ``count`` records with null key and null value, compressed with zstd.
+
+    It is padding: it makes a log longer by ``count`` offsets at a tenth of a byte each.
+    """
+    return build(
+        _null_payload(count), count=count, codec=ZSTD, base_timestamp=timestamp_ms, max_timestamp=timestamp_ms
+    )
+
+
+@lru_cache(maxsize=2)
+def _null_payload(count: int) -> bytes:
+    """The compressed records: they differ in nothing but their offset delta."""
+    raw = bytearray()
+    for delta in range(count):
+        offset_delta = encode_varint(delta)
+        # length, attributes, timestamp delta, offset delta, key -1, value -1, no headers
+        raw += encode_varint(len(offset_delta) + 5) + b"\0\0" + offset_delta + b"\1\1\0"
+    return deflate(ZSTD, bytes(raw))

@@ -1,0 +1,159 @@
+"""Topics as things to make and to set: the administrative requests the mirror needs.
+
+Sources: KIP-4 (CreateTopics), KIP-195 (CreatePartitions), KIP-226 (DescribeConfigs
+sources), KIP-339 (IncrementalAlterConfigs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kafka.protocol.admin import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
+
+from mirror.errors import TwinsiteError
+from mirror.kafka.cluster import Cluster, broker_error
+
+TOPIC = 2
+"""ConfigResource.Type.TOPIC."""
+DYNAMIC_TOPIC_CONFIG = 1
+SET = 0
+TOPICS_AT_ONCE = 200
+TOPIC_ALREADY_EXISTS = 36
+INVALID_PARTITIONS = 37
+
+
+class Setting(NamedTuple):
+    """One setting of a topic; ``explicit`` when it was set on the topic itself."""
+
+    value: str | None
+    explicit: bool
+
+
+Settings = dict[str, Setting]
+
+
+async def describe_configs(
+    cluster: Cluster, topics: Sequence[str]
+) -> dict[str, Settings | TwinsiteError]:
+    """All settings of each topic, with the defaults that apply to it."""
+    out: dict[str, Settings | TwinsiteError] = {}
+    for at in range(0, len(topics), TOPICS_AT_ONCE):
+        some = topics[at : at + TOPICS_AT_ONCE]
+        resource = DescribeConfigsRequest.DescribeConfigsResource
+        request = DescribeConfigsRequest(
+            resources=[
+                resource(resource_type=TOPIC, resource_name=name, configuration_keys=None) for name in some
+            ],
+            include_synonyms=False,
+            include_documentation=False,
+        )
+        answer = await cluster.call(request)
+        for result in answer.results:
+            out[result.resource_name] = (
+                broker_error(
+                    result.error_code,
+                    f"{cluster.name}: DescribeConfigs of {result.resource_name}",
+                    result.error_message,
+                )
+                if result.error_code
+                else _settings(result)
+            )
+    return out
+
+
+def _settings(result: Any) -> Settings:
+    return {
+        entry.name: Setting(entry.value, entry.config_source == DYNAMIC_TOPIC_CONFIG)
+        for entry in result.configs
+    }
+
+
+async def create_topic(
+    cluster: Cluster,
+    name: str,
+    *,
+    partitions: int,
+    replication_factor: int,
+    configs: Mapping[str, str],
+    timeout_ms: int = 30_000,
+) -> bool:
+    """Make a topic; False when there is one of that name already.
+
+    Raises:
+        NotAuthorizedError: No CREATE on the topic or the cluster.
+        BrokerError: The brokers refuse, for example for want of replicas.
+    """
+    creatable = CreateTopicsRequest.CreatableTopic
+    request = CreateTopicsRequest(
+        topics=[
+            creatable(
+                name=name,
+                num_partitions=partitions,
+                replication_factor=replication_factor,
+                assignments=[],
+                configs=[
+                    creatable.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()
+                ],
+            )
+        ],
+        timeout_ms=timeout_ms,
+        validate_only=False,
+    )
+    answer = (await cluster.call_controller(request)).topics[0]
+    if answer.error_code == TOPIC_ALREADY_EXISTS:
+        return False
+    if answer.error_code:
+        raise broker_error(
+            answer.error_code, f"{cluster.name}: creating topic {name}", answer.error_message
+        )
+    return True
+
+
+async def create_partitions(cluster: Cluster, name: str, total: int, *, timeout_ms: int = 30_000) -> None:
+    """Raise the number of a topic's partitions to ``total``; nothing happens when it has as many.
+
+    Raises:
+        NotAuthorizedError: No ALTER on the topic.
+        BrokerError: The brokers refuse.
+    """
+    topic = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=total, assignments=None)
+    request = CreatePartitionsRequest(topics=[topic], timeout_ms=timeout_ms, validate_only=False)
+    answer = (await cluster.call_controller(request)).results[0]
+    if answer.error_code not in {0, INVALID_PARTITIONS}:
+        raise broker_error(
+            answer.error_code, f"{cluster.name}: adding partitions to {name}", answer.error_message
+        )
+
+
+async def set_configs(cluster: Cluster, name: str, values: Mapping[str, str | None]) -> None:
+    """Set topic settings; None takes a setting back to its default.
+
+    Raises:
+        NotAuthorizedError: No ALTER_CONFIGS on the topic.
+        BrokerError: A value is refused; nothing was changed.
+    """
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            resource(
+                resource_type=TOPIC,
+                resource_name=name,
+                configs=[
+                    resource.AlterableConfig(
+                        name=key, config_operation=SET if value is not None else 1, value=value
+                    )
+                    for key, value in values.items()
+                ],
+            )
+        ],
+        validate_only=False,
+    )
+    answer = (await cluster.call_controller(request)).responses[0]
+    if answer.error_code:
+        raise broker_error(answer.error_code, f"{cluster.name}: settings of {name}", answer.error_message)
