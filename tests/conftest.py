@@ -1,0 +1,64 @@
+"""Fixtures every suite may use: two running clusters of different versions, and topics of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import pytest
+
+from tests.harness.kafka import KafkaCluster
+
+
+class TopicFactory(Protocol):
+    """Creates a topic with a name no other test has; on both clusters it is a different test's or none."""
+
+    async def __call__(
+        self, cluster: KafkaCluster, partitions: int = 1, prefix: str = "t", **config: object
+    ) -> str: ...
+
+
+@contextmanager
+def _running(version: str, name: str, factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    cluster = KafkaCluster.prepare(version, 1, name, {}, factory.mktemp("kafka"))
+    try:
+        asyncio.run(cluster.launch())
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """One node of the older version, shared: use topics of your own and leave the node running."""
+    with _running("3.9", "source", tmp_path_factory) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """One node of the newer version, shared: use topics of your own and leave the node running."""
+    with _running("4.3", "target", tmp_path_factory) as cluster:
+        yield cluster
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> TopicFactory:
+    """Create topics on a cluster under fresh names; dots in settings are written as underscores.
+
+    ``await topic(source, partitions=4, cleanup_policy="compact")`` answers the name.
+    """
+
+    async def create(cluster: KafkaCluster, partitions: int = 1, prefix: str = "t", **config: object) -> str:
+        name = f"{prefix}-{next(_numbers)}"
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        await cluster.create_topic(name, partitions, config=settings)
+        return name
+
+    return create

@@ -1,0 +1,231 @@
+"""Real Kafka clusters (KRaft, combined roles, one to three nodes) that start in seconds.
+
+::
+
+    async with KafkaCluster.start(version="3.9", nodes=3, name="source", work_dir=tmp_path) as source:
+        await source.create_topic("orders", partitions=4, replication=3)
+        await source.broker(2).kill()
+        await source.broker(2).restart()
+
+Nodes are numbered from 1 and keep their ports over restarts. An even number of nodes
+has one voter less than nodes, so a cluster of two survives the loss of node 2, one of
+three that of any node. At the end nodes are killed, not stopped: their data goes with
+the work folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from confluent_kafka import ElectionType, TopicCollection, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+from kafka.admin import KafkaAdminClient
+from kafka.structs import TopicPartition as WirePartition
+
+from tests.harness.jvm import FAST_JVM
+from tests.harness.node import Broker, free_port, new_id, prepare_node, quiet_admin, until
+
+
+class KafkaCluster:
+    """A running cluster; made by :meth:`start`."""
+
+    def __init__(self, name: str, version: str, brokers: Mapping[int, Broker]) -> None:
+        self.name = name
+        self.version = version
+        self._brokers = dict(brokers)
+        self._admin: AdminClient | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def start(
+        cls,
+        *,
+        version: str = "3.9",
+        nodes: int = 1,
+        name: str = "cluster",
+        properties: Mapping[str, object] | None = None,
+        work_dir: Path,
+        jvm: Sequence[str] = FAST_JVM,
+    ) -> AsyncIterator[KafkaCluster]:
+        """Start a cluster, kill it when the block ends.
+
+        Args:
+            version: ``3.9`` or ``4.3``.
+            nodes: 1 to 3.
+            properties: Added to ``server.properties`` of every node, over :data:`BASE_PROPERTIES`.
+            work_dir: The cluster's files go to ``work_dir / name``.
+            jvm: Flags of the JVM.
+
+        Raises:
+            JarsMissingError: Kafka was not downloaded.
+            JavaFailedError: A node did not come up; carries the end of its output.
+        """
+        cluster = cls.prepare(version, nodes, name, properties or {}, work_dir, jvm)
+        try:
+            await cluster.launch()
+            yield cluster
+        finally:
+            cluster.close()
+
+    @classmethod
+    def prepare(
+        cls,
+        version: str,
+        nodes: int,
+        name: str,
+        properties: Mapping[str, object],
+        work_dir: Path,
+        jvm: Sequence[str] = FAST_JVM,
+    ) -> KafkaCluster:
+        """Write the files of a cluster and format its storage; nothing runs yet."""
+        ports = {node: (free_port(), free_port()) for node in range(1, nodes + 1)}
+        cluster_id = new_id()
+        brokers = {
+            node: prepare_node(
+                version, node, ports, cluster_id, work_dir / name / f"node-{node}", properties, jvm
+            )
+            for node in ports
+        }
+        return cls(name, version, brokers)
+
+    async def launch(self) -> None:
+        """Start all nodes at once and wait until each serves clients."""
+        for broker in self.brokers:
+            broker.launch()
+        await asyncio.gather(*(broker.ready() for broker in self.brokers))
+
+    def close(self) -> None:
+        """Kill every node that still runs."""
+        for broker in self.brokers:
+            broker.discard()
+
+    @property
+    def brokers(self) -> tuple[Broker, ...]:
+        return tuple(self._brokers.values())
+
+    @property
+    def bootstrap(self) -> str:
+        """Addresses of all nodes, joined by commas."""
+        return ",".join(broker.address for broker in self.brokers)
+
+    @property
+    def admin(self) -> AdminClient:
+        """confluent-kafka's admin client of this cluster."""
+        if self._admin is None:
+            self._admin = quiet_admin(self.bootstrap)
+        return self._admin
+
+    def broker(self, node: int) -> Broker:
+        """A node by its id, counted from 1."""
+        return self._brokers[node]
+
+    def log_dir(self, node: int = 1) -> Path:
+        """Where a node keeps its partitions."""
+        return self._brokers[node].folder / "data"
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication: int = 1,
+        config: Mapping[str, object] | None = None,
+        assignment: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        """Create a topic and wait until every running node knows all its leaders.
+
+        Args:
+            assignment: Nodes of each partition, preferred leader first; instead of ``partitions`` and
+                ``replication``.
+        """
+        texts = {key: str(value) for key, value in (config or {}).items()}
+        if assignment is None:
+            topic = NewTopic(name, partitions, replication, config=texts)
+        else:
+            topic = NewTopic(
+                name, len(assignment), replica_assignment=[list(a) for a in assignment], config=texts
+            )
+        await asyncio.wrap_future(self.admin.create_topics([topic])[name])
+        await until(
+            lambda: self._led_everywhere(name, topic.num_partitions), f"{name} has leaders everywhere"
+        )
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic and wait until no running node knows it."""
+        await asyncio.wrap_future(self.admin.delete_topics([name])[name])
+        await until(lambda: all(name not in broker.topics() for broker in self._serving()), f"{name} is gone")
+
+    async def alter_topic(self, name: str, config: Mapping[str, object | None]) -> None:
+        """Set settings of a topic; ``None`` goes back to the default."""
+        resource = ConfigResource(
+            ResourceType.TOPIC,
+            name,
+            incremental_configs=[
+                ConfigEntry(
+                    key,
+                    str(value),
+                    incremental_operation=AlterConfigOpType.DELETE
+                    if value is None
+                    else AlterConfigOpType.SET,
+                )
+                for key, value in config.items()
+            ],
+        )
+        await asyncio.wrap_future(self.admin.incremental_alter_configs([resource])[resource])
+
+    async def topic_id(self, name: str) -> uuid.UUID:
+        """The id the cluster gave this topic when it was made."""
+        futures = self.admin.describe_topics(TopicCollection([name]))
+        described = await asyncio.wrap_future(futures[name])
+        high, low = (
+            described.topic_id.get_most_significant_bits(),
+            described.topic_id.get_least_significant_bits(),
+        )
+        return uuid.UUID(int=(high % (1 << 64)) << 64 | low % (1 << 64))
+
+    async def leader(self, topic: str, partition: int = 0) -> int:
+        """The node that leads a partition, -1 if none does."""
+        metadata = await asyncio.to_thread(self.admin.list_topics, topic, 10)
+        return int(metadata.topics[topic].partitions[partition].leader)
+
+    async def move_leader(self, topic: str, partition: int, node: int) -> None:
+        """Make ``node``, which must hold a replica, the leader of a partition; returns when it is."""
+        metadata = await asyncio.to_thread(self.admin.list_topics, topic, 10)
+        replicas = metadata.topics[topic].partitions[partition].replicas
+        order = [node, *(replica for replica in replicas if replica != node)]
+        await asyncio.to_thread(self._reassign, topic, partition, order)
+        await until(lambda: self._elected(topic, partition, node), f"{topic}-{partition} is led by {node}")
+
+    def _reassign(self, topic: str, partition: int, order: list[int]) -> None:
+        admin = KafkaAdminClient(bootstrap_servers=self.bootstrap.split(","))
+        try:
+            admin.alter_partition_reassignments({WirePartition(topic, partition): order})
+        finally:
+            admin.close()
+
+    def _elected(self, topic: str, partition: int, node: int) -> bool:
+        where = TopicPartition(topic, partition)
+        self.admin.elect_leaders(ElectionType.PREFERRED, [where]).result()
+        return all(broker.topics()[topic].partitions[partition].leader == node for broker in self._serving())
+
+    def _led_everywhere(self, topic: str, partitions: int) -> bool:
+        views = [broker.topics().get(topic) for broker in self._serving()]
+        return all(
+            view is not None
+            and len(view.partitions) == partitions
+            and all(partition.leader != -1 for partition in view.partitions.values())
+            for view in views
+        )
+
+    def _serving(self) -> list[Broker]:
+        return [broker for broker in self.brokers if broker.running and not broker.frozen]

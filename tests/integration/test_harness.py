@@ -1,0 +1,81 @@
+"""The clusters of the harness do what the tests on them rely on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.conftest import TopicFactory
+from tests.harness.jvm import JavaFailedError
+from tests.harness.kafka import KafkaCluster
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def write(bootstrap: str, topic: str, value: bytes) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    failed: list[object] = []
+    producer.produce(
+        topic, value, b"key", on_delivery=lambda error, _: failed.append(error) if error else None
+    )
+    assert producer.flush(30) == 0
+    assert failed == []
+
+
+async def test_a_created_topic_can_be_written_at_once_on_both_versions(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    Whoever creates a topic may produce to it in the next line.
+    """
+    for cluster in (source, target):
+        name = await topic(cluster, partitions=3, cleanup_policy="compact,delete")
+
+        write(cluster.bootstrap, name, b"value")
+
+        assert await cluster.leader(name) == 1
+        assert any(file.stat().st_size for file in cluster.log_dir().glob(f"{name}-*/*.log"))
+
+
+async def test_leaders_move_and_nodes_come_back(tmp_path: Path) -> None:
+    """
+    A cluster of three loses a node, leads on, gets it back and gives it the lead again.
+    """
+    async with KafkaCluster.start(version="4.3", nodes=3, name="three", work_dir=tmp_path) as cluster:
+        await cluster.create_topic("orders", partitions=1, replication=3)
+        await cluster.move_leader("orders", 0, 2)
+        await cluster.broker(2).kill()
+        write(cluster.bootstrap, "orders", b"while node 2 was away")
+        led_by = await cluster.leader("orders")
+
+        await cluster.broker(2).restart()
+        await cluster.move_leader("orders", 0, 2)
+
+        assert led_by in (1, 3)
+        assert await cluster.leader("orders") == 2
+
+
+async def test_a_topic_made_again_has_another_id(source: KafkaCluster, topic: TopicFactory) -> None:
+    """
+    Deleting and creating a topic under the same name is seen by its id.
+    """
+    name = await topic(source)
+    before = await source.topic_id(name)
+
+    await source.delete_topic(name)
+    await source.create_topic(name)
+
+    assert await source.topic_id(name) != before
+
+
+async def test_a_node_that_cannot_start_says_why(tmp_path: Path) -> None:
+    """
+    The error of a failed start carries the broker's own words.
+    """
+    nonsense = {"log.retention.hours": "soon"}
+
+    with pytest.raises(JavaFailedError, match=r"log\.retention\.hours"):
+        async with KafkaCluster.start(work_dir=tmp_path, properties=nonsense):
+            pytest.fail("the broker started")
