@@ -38,9 +38,7 @@ class Setting(NamedTuple):
 Settings = dict[str, Setting]
 
 
-async def describe_configs(
-    cluster: Cluster, topics: Sequence[str]
-) -> dict[str, Settings | TwinsiteError]:
+async def describe_configs(cluster: Cluster, topics: Sequence[str]) -> dict[str, Settings | TwinsiteError]:
     """All settings of each topic, with the defaults that apply to it."""
     out: dict[str, Settings | TwinsiteError] = {}
     for at in range(0, len(topics), TOPICS_AT_ONCE):
@@ -109,9 +107,7 @@ async def create_topic(
     if answer.error_code == TOPIC_ALREADY_EXISTS:
         return False
     if answer.error_code:
-        raise broker_error(
-            answer.error_code, f"{cluster.name}: creating topic {name}", answer.error_message
-        )
+        raise broker_error(answer.error_code, f"{cluster.name}: creating topic {name}", answer.error_message)
     return True
 
 

@@ -1,0 +1,305 @@
+"""A mirror as a whole: settings in, a running flow out, a status at the end.
+
+Starts what there is to start in the order in which each needs the other, and
+stops it in reverse. What happens to records is in :mod:`mirror.flow`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from checkpoint.flow_state import FlowState
+from checkpoint.topic_store import TopicStore
+from mirror.api.server import ApiServer, Backend
+from mirror.config import ClusterSettings, Settings
+from mirror.errors import StateConflictError, TwinsiteError, UnknownPartitionError, UsageError
+from mirror.flow.context import Flow, Limits
+from mirror.flow.engine import Engine
+from mirror.flow.goals import Goals
+from mirror.flow.keeping import Keeper
+from mirror.flow.memory import FlowMemory
+from mirror.flow.owner import Owner
+from mirror.flow.partition import PartitionCopy
+from mirror.flow.settling import Settler
+from mirror.flow.snapshot import Snapshots
+from mirror.kafka.buffers import BufferPool
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.connection import Address, ConnectionOptions
+from mirror.kafka.fetch import FetchLimits, Isolation
+from mirror.kafka.log_port import TopicLog, ensure_state_topic
+from mirror.kafka.security import Security
+from mirror.model import FlowStatus, State, TopicPartition
+from mirror.sync.follow import Follower
+from monitoring.health import Heartbeats, Readiness
+from monitoring.metrics import Instruments, register
+
+log = structlog.get_logger(__name__)
+
+DRAIN_SECONDS = 10.0
+STATUS_SECONDS = 0.25
+STATE_TOPIC_REPLICAS_MAX = 3
+
+
+async def run(
+    settings: Settings,
+    *,
+    stop: asyncio.Event,
+    once: bool = False,
+    timeout_seconds: float | None = None,
+    on_status: Callable[[FlowStatus], None] | None = None,
+) -> FlowStatus:
+    """Mirror until ``stop`` is set; with ``once`` until the high watermarks seen at the start are reached.
+
+    Args:
+        timeout_seconds: With ``once``: give up after so long; the status says what is missing.
+        on_status: Called a few times a second with a snapshot.
+
+    Returns:
+        The last snapshot, taken when everything sent was answered.
+
+    Raises:
+        TwinsiteError: A cluster cannot be reached or does not allow what is needed, or no topic matches.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        source = await stack.enter_async_context(_cluster("source", settings.source))
+        target = await stack.enter_async_context(_cluster("target", settings.target))
+        service = await Service.open(settings, source, target)
+        try:
+            await service.run(stop, once=once, timeout_seconds=timeout_seconds, on_status=on_status)
+        except* TwinsiteError as group:
+            raise _first(group) from None
+        return service.status()
+
+
+def _first(group: BaseExceptionGroup[TwinsiteError]) -> TwinsiteError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, TwinsiteError)
+    return error
+
+
+@contextlib.asynccontextmanager
+async def _cluster(name: str, settings: ClusterSettings) -> AsyncIterator[Cluster]:
+    options = ConnectionOptions(
+        security=Security.from_settings(settings.security),
+        client_id=settings.client_id,
+        connect_timeout_seconds=settings.connect_timeout_seconds,
+        request_timeout_seconds=settings.request_timeout_seconds,
+    )
+    bootstrap = [_address(server) for server in settings.bootstrap_servers]
+    cluster = Cluster(name, bootstrap, options)
+    try:
+        await cluster.start()
+        yield cluster
+    finally:
+        await cluster.close()
+
+
+def _address(server: str) -> Address:
+    host, _, port = server.rpartition(":")
+    return Address(host.strip("[]"), int(port))
+
+
+def _limits(settings: Settings) -> Limits:
+    isolation = Isolation[settings.read.isolation.upper()]
+    return Limits(
+        fetch=FetchLimits(
+            wait_ms_max=settings.read.fetch_wait_ms_max,
+            bytes_max=settings.read.fetch_bytes_max,
+            isolation=isolation,
+        ),
+        partition_fetch_bytes_max=settings.read.partition_fetch_bytes_max,
+        request_bytes_max=settings.append.request_bytes_max,
+        requests_in_flight_max=settings.append.requests_in_flight_max,
+        batches_in_flight_max=settings.append.batches_in_flight_max,
+        buffer_bytes_max=settings.limits.buffer_bytes_max,
+        partition_buffer_bytes_max=settings.limits.partition_buffer_bytes_max,
+        gap_limit=settings.offsets.gap_limit,
+    )
+
+
+@dataclass(slots=True)
+class Service:
+    """The parts of a running mirror, wired."""
+
+    settings: Settings
+    flow: Flow
+    engine: Engine
+    owner: Owner
+    memory: FlowMemory
+    follower: Follower
+    snapshots: Snapshots
+    registry: CollectorRegistry
+    heartbeats: Heartbeats
+    settled: bool = False
+
+    @classmethod
+    async def open(cls, settings: Settings, source: Cluster, target: Cluster) -> Service:
+        """Claim the flow on the target and read its durable state."""
+        owner = Owner(target, settings.flow)
+        token = await owner.claim()
+        memory = await _open_memory(settings, target)
+        await memory.introduce(token.producer_id, source.info.cluster_id, target.info.cluster_id)
+        registry = CollectorRegistry()
+        engine = Engine()
+        limits = _limits(settings)
+        flow = Flow(
+            name=settings.flow,
+            source=source,
+            target=target,
+            limits=limits,
+            pool=BufferPool(limits.buffer_bytes_max),
+            instruments=Instruments(registry, settings.flow),
+            hooks=engine,
+            producer_id=memory.producer_id,
+            producer_epoch=memory.producer_epoch,
+        )
+        settler = Settler(
+            flow,
+            memory,
+            offsets=settings.offsets.mode,
+            continue_after_loss=settings.on_data_loss == "continue",
+        )
+        keeper = Keeper(flow, owner, memory, offsets=settings.offsets.mode)
+        engine.wire(flow, owner, settler, keeper, memory.reload)
+        follower = Follower(settings, flow, engine, memory)
+        snapshots = Snapshots(
+            flow=flow,
+            owner=owner,
+            answered_at=engine.answered_at,
+            retention_ms=follower.retention_ms,
+            lagging_seconds=settings.lagging_after_seconds,
+            started_at_ms=int(time.time() * 1000),
+            started_at=time.monotonic(),
+        )
+        return cls(settings, flow, engine, owner, memory, follower, snapshots, registry, Heartbeats())
+
+    def status(self) -> FlowStatus:
+        """A snapshot, at once."""
+        return self.snapshots.take(self.engine.partitions.values(), self.follower.topics_ignored)
+
+    async def run(
+        self,
+        stop: asyncio.Event,
+        *,
+        once: bool,
+        timeout_seconds: float | None,
+        on_status: Callable[[FlowStatus], None] | None,
+    ) -> None:
+        """Run until stopped, or with ``once`` until done."""
+        register(self.registry, self.status)
+        async with self._api():
+            await self.follower.follow()
+            if once and not self.engine.partitions:
+                raise UsageError("no topic at the source matches topics.include", hint=self._topics_hint())
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self.engine.run())]
+                if not once:
+                    tasks.append(group.create_task(self.follower.run()))
+                if on_status is not None:
+                    tasks.append(group.create_task(self._report(on_status)))
+                await self._wait(stop, once=once, timeout_seconds=timeout_seconds, tasks=tasks)
+                await self.engine.drain(DRAIN_SECONDS)
+                for task in tasks:
+                    task.cancel()
+
+    async def _wait(
+        self,
+        stop: asyncio.Event,
+        *,
+        once: bool,
+        timeout_seconds: float | None,
+        tasks: list[asyncio.Task[None]],
+    ) -> None:
+        waits = [asyncio.create_task(stop.wait())]
+        if once:
+            goals = Goals(self.engine.partitions.values())
+            waits.append(asyncio.create_task(goals.reached(timeout_seconds)))
+        try:
+            await asyncio.wait([*waits, tasks[0]], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def _report(self, on_status: Callable[[FlowStatus], None]) -> None:
+        while True:
+            on_status(self.status())
+            await asyncio.sleep(STATUS_SECONDS)
+
+    def _topics_hint(self) -> str:
+        return f"topics there: {', '.join(self.follower.seen[:10]) or 'none that may be described'}"
+
+    # -- the port for people ---------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _api(self) -> AsyncIterator[None]:
+        api = self.settings.api
+        if api.port < 0:
+            yield
+            return
+        backend = Backend(self.status, self._readiness, self.heartbeats, self, self._translate, self.registry)
+        server = ApiServer(backend, host=api.host, port=api.port, remote_control=api.remote_control)
+        await server.start()
+        log.info("listening", host=api.host, port=server.port)
+        try:
+            yield
+        finally:
+            await server.close()
+
+    def _readiness(self) -> Readiness:
+        return Readiness(
+            settings_loaded=True,
+            source_reached=self.flow.source.last_answer_at is not None,
+            target_reached=self.flow.target.last_answer_at is not None,
+            flow_running=bool(self.follower.followed_once),
+        )
+
+    async def _translate(self, tp: TopicPartition, offset: int, reverse: bool) -> int:
+        partition = self._partition(tp)
+        if partition.acknowledged_target_offset is None:
+            raise StateConflictError(f"{tp}: {partition.detail}")
+        return self.memory.translate(
+            tp, offset, reverse=reverse, target_log_end=partition.acknowledged_target_offset
+        )
+
+    def _partition(self, tp: TopicPartition) -> PartitionCopy:
+        partition = self.engine.partitions.get(tp)
+        if partition is None:
+            raise UnknownPartitionError(tp)
+        return partition
+
+    async def pause(self, tp: TopicPartition) -> None:
+        """Copy nothing of this partition until told to go on."""
+        self.engine.pause(self._partition(tp))
+
+    async def resume(self, tp: TopicPartition) -> None:
+        """Go on, or look again now."""
+        partition = self._partition(tp)
+        if partition.state in {State.DATA_LOSS, State.TOPIC_RECREATED, State.FENCED}:
+            raise StateConflictError(f"{tp}: looking again would not help: {partition.detail}")
+        self.engine.resume(partition)
+
+    async def accept_loss(self, tp: TopicPartition) -> None:
+        """Go on behind what the source has removed."""
+        partition = self._partition(tp)
+        if partition.state is not State.DATA_LOSS or partition.lost is None:
+            raise StateConflictError(f"{tp}: has lost nothing, its state is {partition.state}")
+        await self.memory.accept_loss(tp, partition.lost[1])
+        self.engine.resume(partition)
+
+
+async def _open_memory(settings: Settings, target: Cluster) -> FlowMemory:
+    topic = f"__twinsite_state.{settings.flow}"
+    replicas = min(STATE_TOPIC_REPLICAS_MAX, len(target.info.brokers))
+    await ensure_state_topic(target, topic, replicas)
+    state = FlowState(TopicStore(TopicLog(target, topic)))
+    await state.load()
+    return FlowMemory(state)
