@@ -34,7 +34,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.structs import TopicPartition as WirePartition
 
 from tests.harness.jvm import FAST_JVM
-from tests.harness.node import Broker, free_port, new_id, prepare_node, quiet_admin, until
+from tests.harness.node import Broker, free_ports, new_id, prepare_node, quiet_admin, until
 
 
 class KafkaCluster:
@@ -89,7 +89,8 @@ class KafkaCluster:
         jvm: Sequence[str] = FAST_JVM,
     ) -> KafkaCluster:
         """Write the files of a cluster and format its storage; nothing runs yet."""
-        ports = {node: (free_port(), free_port()) for node in range(1, nodes + 1)}
+        free = free_ports(2 * nodes)
+        ports = {node: (free[2 * node - 2], free[2 * node - 1]) for node in range(1, nodes + 1)}
         cluster_id = new_id()
         brokers = {
             node: prepare_node(

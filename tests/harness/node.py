@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import functools
+import itertools
 import random
 import shutil
 import signal
@@ -68,17 +69,23 @@ async def until(condition: Callable[[], bool], what: str, seconds: float = READY
         await asyncio.sleep(POLL_SECONDS)
 
 
-def free_port() -> int:
-    """A port nobody listens on, outside the kernel's own range."""
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
-        with socket.socket() as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind((HOST, port))
-            except OSError:
-                continue
-            return port
-    raise NotReadyError(f"no free port in {PORTS}")
+def free_ports(count: int) -> list[int]:
+    """Different ports nobody listens on, outside the kernel's own range."""
+    candidates = random.SystemRandom().sample(PORTS, len(PORTS))
+    found = list(itertools.islice(filter(_is_free, candidates), count))
+    if len(found) < count:
+        raise NotReadyError(f"fewer than {count} free ports in {PORTS}")
+    return found
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((HOST, port))
+        except OSError:
+            return False
+        return True
 
 
 def quiet_admin(bootstrap: str) -> AdminClient:
