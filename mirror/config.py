@@ -157,7 +157,7 @@ def shown_as_yaml(settings: Settings) -> str:
 def warnings(settings: Settings) -> list[str]:
     """What is allowed and better avoided, one sentence each."""
     found = [sentence for name in ("source", "target") for sentence in _cluster_warnings(name, settings)]
-    if settings.api.remote_control and settings.api.port is not None:
+    if settings.api.remote_control and settings.api.port >= 0:
         found.append("api.remote_control: anyone who reaches the port may pause and resume partitions")
     return found
 

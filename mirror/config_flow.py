@@ -92,13 +92,6 @@ class OffsetsSettings(Section):
         description="Offsets of one gap that are filled with control markers, 78 bytes and 0.1 ms each; "
         "a larger gap blocks the partition (same) or turns it to mapped (auto).",
     )
-    padding_limit: Whole = Field(
-        default=1_000_000_000,
-        ge=0,
-        le=1_000_000_000_000,
-        description="Offsets up to which an empty target partition is padded to start where the source does; "
-        "a million passes in about 0.15 s and takes 0.8 MB of the target's disk until it is deleted.",
-    )
 
 
 def _mode_alone(value: Any) -> Any:
@@ -164,12 +157,19 @@ class LimitsSettings(Section):
     )
 
 
+def _off(value: Any) -> Any:
+    return -1 if value is None else value
+
+
+Port = Annotated[Whole, BeforeValidator(_off, json_schema_input_type=int | None)]
+
+
 class ApiSettings(Section):
     """The port for people, probes and Prometheus."""
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
-    port: Annotated[Whole, Field(ge=0, le=65535)] | None = Field(
-        default=9640, description="0 takes any free port, null turns it off."
+    port: Port = Field(
+        default=9640, ge=-1, le=65535, description="0 takes any free port; null, or -1, turns it off."
     )
     remote_control: Flag = Field(
         default=False,
