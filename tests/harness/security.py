@@ -32,6 +32,8 @@ LOGIN_MODULES = {
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
 }
+HOST, SECURED_HOST = "127.0.0.1", "localhost"
+"""Where the inner listeners and the others are: certificates are for a name."""
 TOKEN_VALIDATOR = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 ALLOWED_URLS = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
@@ -198,19 +200,32 @@ class BrokerSecurity:
     tokens: TokenIssuer | None = None
     super_users: tuple[str, ...] | None = None
 
-    def extra_properties(self, host: str) -> dict[str, str]:
-        """All settings except ``listeners`` and its kin, which the inner listener is part of."""
-        properties: dict[str, str] = {}
+    def broker_properties(self, inner_port: int, controller_port: int) -> dict[str, str]:
+        """What makes a node of the harness open these listeners beside its own two.
+
+        Args:
+            inner_port: The plain text listener, where everybody is ``User:ANONYMOUS``.
+        """
+        inner = {"PLAINTEXT": f"{HOST}:{inner_port}"}
+        outer = {listener.name: f"{SECURED_HOST}:{listener.port}" for listener in self.listeners}
+        controller = {"CONTROLLER": f"{HOST}:{controller_port}"}
+        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
+        protocols |= {listener.name: listener.protocol for listener in self.listeners}
+        properties = {
+            "listeners": _joined(inner | outer | controller, "://"),
+            "advertised.listeners": _joined(inner | outer, "://"),
+            "listener.security.protocol.map": _joined(protocols, ":"),
+            "inter.broker.listener.name": "PLAINTEXT",
+        }
         for listener in self.listeners:
             properties |= self._listener_properties(listener)
         if self.super_users is not None:
-            properties["authorizer.class.name"] = AUTHORIZER
-            properties["super.users"] = ";".join(self.super_users)
+            properties |= {"authorizer.class.name": AUTHORIZER, "super.users": ";".join(self.super_users)}
         return properties
 
-    def system_properties(self) -> dict[str, str]:
-        """What the broker's Java machine is to be started with (``-Dname=value``)."""
-        return {ALLOWED_URLS: self.tokens.key_set.as_uri()} if self.tokens else {}
+    def jvm_flags(self) -> tuple[str, ...]:
+        """What the broker's Java machine is to be started with, beside its usual flags."""
+        return (f"-D{ALLOWED_URLS}={self.tokens.key_set.as_uri()}",) if self.tokens else ()
 
     def _listener_properties(self, listener: Listener) -> dict[str, str]:
         prefix = f"listener.name.{listener.name.lower()}."
@@ -249,6 +264,10 @@ class BrokerSecurity:
                 "sasl.oauthbearer.expected.audience": self.tokens.audience,
             }
         return {f"{mechanism.lower()}.{name}": value for name, value in properties.items()}
+
+
+def _joined(pairs: Mapping[str, str], between: str) -> str:
+    return ",".join(f"{name}{between}{value}" for name, value in pairs.items())
 
 
 def _one_line(path: Path) -> str:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mirror.errors import UsageError
+from mirror.config import SecuritySettings
+from mirror.errors import AuthenticationError, ConnectionFailedError, UsageError
 from mirror.kafka.security import (
     SaslMechanism,
     SaslOptions,
@@ -114,3 +115,49 @@ def test_a_session_is_renewed_before_it_ends() -> None:
     At 85 % of its life: early enough for a slow broker, late enough not to waste work.
     """
     assert reauthenticate_after_seconds(3_600_000) == pytest.approx(3060)
+
+
+def test_settings_become_security(tmp_path: Path) -> None:
+    """
+    Every key of ``security`` reaches its place; secrets stay sources.
+    """
+    authority = Authority(tmp_path)
+    client = authority.issue("client", password="pencil")
+    settings = SecuritySettings.model_validate(
+        {
+            "protocol": "SASL_SSL",
+            "ca_file": str(authority.certificate),
+            "certificate_file": str(client.certificate),
+            "key_file": str(client.key),
+            "key_password": {"env": "KEY_PASSWORD"},
+            "verify_hostname": False,
+            "sasl": {"mechanism": "SCRAM-SHA-512", "username": "alice", "password": "pencil"},
+        }
+    )
+
+    security = Security.from_settings(settings)
+
+    assert security.protocol is SecurityProtocol.SASL_SSL
+    assert security.tls == TlsOptions(
+        authority.certificate, client.certificate, client.key, SecretSource(variable="KEY_PASSWORD"), False
+    )
+    assert security.sasl_options == SaslOptions(SaslMechanism.SCRAM_SHA_512, "alice", PASSWORD)
+    assert "pencil" not in repr(security)
+
+
+async def test_settings_of_a_token_endpoint_become_one() -> None:
+    """
+    The mirror asks for the token before it connects, not while it reads its settings.
+    """
+    endpoint = {"url": "http://127.0.0.1:9/token", "client_id": "mirror", "client_secret": "pencil"}
+    settings = SecuritySettings.model_validate(
+        {"protocol": "SASL_PLAINTEXT", "sasl": {"mechanism": "OAUTHBEARER", "token_endpoint": endpoint}}
+    )
+
+    security = Security.from_settings(settings)
+
+    with pytest.raises(AuthenticationError, match="no token was asked for yet"):
+        security.sasl()
+    with pytest.raises(ConnectionFailedError, match=r"http://127.0.0.1:9/token: no token"):
+        await security.prepare()
+    assert "pencil" not in repr(security)
