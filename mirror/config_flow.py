@@ -18,8 +18,10 @@ CONFIG_EXCLUDE = (
     r"message\.timestamp\.type",
     r"unclean\.leader\.election\.enable",
     r"min\.insync\.replicas",
+    r"remote\..*",
+    r"local\.retention\..*",
 )
-"""Those of MirrorMaker 2: they speak of the source's brokers and replicas, or change what is stored."""
+"""Those of MirrorMaker 2, and tiered storage: they speak of the source's brokers, replicas and stores."""
 
 
 class TopicsSettings(Section):
@@ -52,8 +54,9 @@ class TopicsSettings(Section):
     config_exclude: tuple[Pattern, ...] = Field(
         default=CONFIG_EXCLUDE,
         description="Regular expressions; topic settings whose whole name matches one are not taken over. "
-        "The default is that of MirrorMaker 2: throttles and unclean election belong to the source's "
-        "brokers, min.insync.replicas to their number, and timestamps are kept as they are.",
+        "The default is that of MirrorMaker 2 and tiered storage: throttles and unclean election belong to "
+        "the source's brokers, min.insync.replicas to their number, stores to that cluster. Record times are "
+        "kept as they are in any case.",
     )
     sync_configs: Flag = Field(
         default=True, description="Whether settings of existing target topics follow the source's."

@@ -1,0 +1,118 @@
+"""Which ACLs the target needs so that who may read a topic may read its copy.
+
+Rights to read and to describe are carried over, and denials; rights to change a topic
+are not, because the mirror is the only writer of a copy. ACLs are only ever added.
+Pure: no I/O.
+
+A pattern for all topics (``*``) becomes one for all copies: a prefixed one where copies
+have a prefix, else one for each topic, so that nothing else at the target is opened.
+
+Sources: KIP-290 (prefixed patterns), MirrorMaker 2's ``MirrorSourceConnector``
+(its rules are the least that is done here), Kafka's ``AclOperation``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from mirror.sync.names import NamePolicy
+
+TOPIC = "TOPIC"
+LITERAL, PREFIXED = "LITERAL", "PREFIXED"
+ALLOW, DENY = "ALLOW", "DENY"
+WILDCARD = "*"
+EVERYONE = "User:*"
+CARRIED = frozenset({"READ", "DESCRIBE", "DESCRIBE_CONFIGS"})
+"""What ALLOW may speak of. ALL becomes the first two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """One binding, in Kafka's own words in capitals (``TOPIC``, ``PREFIXED``, ``READ``, ``ALLOW``)."""
+
+    resource_type: str
+    name: str
+    pattern_type: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+
+class Skipped(NamedTuple):
+    """A binding of the source that is not carried over, and why."""
+
+    acl: Acl
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AclPlan:
+    """What to add at the target, and what was left out."""
+
+    create: tuple[Acl, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def plan_acls(
+    source: Iterable[Acl],
+    target: Iterable[Acl],
+    topics: Collection[str],
+    policy: NamePolicy,
+    *,
+    mirror_principals: Collection[str] = (),
+) -> AclPlan:
+    """Which bindings of the source are missing at the target.
+
+    Args:
+        topics: The source topics that are copied; bindings of others are no concern of ours.
+        mirror_principals: Who the mirror is at the target, for example ``User:twinsite``: a denial that
+            would stop the mirror itself is not carried over.
+    """
+    wanted: dict[Acl, None] = {}
+    skipped: list[Skipped] = []
+    for acl in source:
+        if acl.resource_type != TOPIC or not _concerns(acl, topics):
+            continue
+        why = _why_not(acl, mirror_principals)
+        if why:
+            skipped.append(Skipped(acl, why))
+        else:
+            wanted.update(dict.fromkeys(_carried(acl, topics, policy)))
+    existing = set(target)
+    return AclPlan(tuple(acl for acl in wanted if acl not in existing), tuple(skipped))
+
+
+def _concerns(acl: Acl, topics: Collection[str]) -> bool:
+    if acl.pattern_type == PREFIXED:
+        return any(topic.startswith(acl.name) for topic in topics)
+    return acl.pattern_type == LITERAL and (acl.name in topics or (acl.name == WILDCARD and bool(topics)))
+
+
+def _why_not(acl: Acl, mirror_principals: Collection[str]) -> str | None:
+    if acl.permission == ALLOW and acl.operation != "ALL" and acl.operation not in CARRIED:
+        return f"{acl.operation} would let {acl.principal} change the copy"
+    if acl.permission == DENY and acl.host == WILDCARD and acl.principal in {EVERYONE, *mirror_principals}:
+        return "it would stop the mirror itself"
+    return None
+
+
+def _carried(acl: Acl, topics: Collection[str], policy: NamePolicy) -> Iterator[Acl]:
+    operations = (
+        ("READ", "DESCRIBE") if (acl.permission, acl.operation) == (ALLOW, "ALL") else (acl.operation,)
+    )
+    for name, pattern_type in _patterns(acl, topics, policy):
+        for operation in operations:
+            yield replace(acl, name=name, pattern_type=pattern_type, operation=operation)
+
+
+def _patterns(acl: Acl, topics: Collection[str], policy: NamePolicy) -> Iterator[tuple[str, str]]:
+    """What the binding speaks of, in target names."""
+    if (acl.name, acl.pattern_type) != (WILDCARD, LITERAL):
+        yield policy.to_target(acl.name), acl.pattern_type
+    elif policy.prefix:
+        yield policy.prefix, PREFIXED
+    else:
+        yield from ((policy.to_target(topic), LITERAL) for topic in sorted(topics))

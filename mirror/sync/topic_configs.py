@@ -1,0 +1,161 @@
+"""Which settings a target topic gets, from those of its source topic.
+
+Taken over is what is set on the source topic itself. On top of that come the few
+settings without which a copy would not be exact: record times are kept as they are,
+however old or new they look to the target; payload bytes stay as the producer made
+them; and what fits into the source topic fits into the target's. Pure: no I/O.
+
+Which keys a target knows is read from the target, so a key of another Kafka version
+never makes the creation of a topic fail; it is left out and reported.
+
+Sources: KIP-937 and KIP-1030 (limits of timestamps, least segment size), KIP-724
+(settings removed with message formats v0 and v1), Kafka's ``LogConfig`` of 3.9 and 4.3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+LONG_MAX = str(2**63 - 1)
+TIMESTAMP_TYPE = "message.timestamp.type"
+COMPRESSION_TYPE = "compression.type"
+MESSAGE_BYTES_MAX = "max.message.bytes"
+SEGMENT_BYTES = "segment.bytes"
+MIN_IN_SYNC = "min.insync.replicas"
+TIMESTAMP_LIMITS = (
+    "message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.difference.max.ms",
+)
+"""How far a record's time may be from now. A mirror that catches up appends old records."""
+DECIDED_HERE = frozenset({TIMESTAMP_TYPE, *TIMESTAMP_LIMITS})
+"""Neither the source's value nor the list of exclusions has a say in these."""
+REMOVED_IN_4 = frozenset({"message.format.version", "message.downconversion.enable", TIMESTAMP_LIMITS[2]})
+SEGMENT_BYTES_MIN_4 = 1024 * 1024
+
+Defaults = Mapping[str, str]
+"""What a topic gets where nothing is set on it; its keys are all that the cluster knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigs:
+    """The settings of one topic.
+
+    Attributes:
+        values: All in effect, whoever set them; empty where they may not be read.
+        explicit: The names of those that are set on the topic itself.
+    """
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    explicit: frozenset[str] = frozenset()
+
+
+class LeftOut(NamedTuple):
+    """A setting of the source topic that the target topic does not get as it is."""
+
+    setting: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be set on the target topic itself, and what could not be taken over."""
+
+    configs: Mapping[str, str]
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def wanted_configs(
+    source: TopicConfigs, defaults: Defaults | None, exclude: Sequence[str], *, replication_factor: int
+) -> Wanted:
+    """What the target topic should have set.
+
+    Args:
+        defaults: Of the target; None where they may not be read.
+        exclude: Regular expressions; a setting whose whole name matches one is not taken over.
+        replication_factor: Of the target topic.
+    """
+    left_out: list[LeftOut] = []
+    taken: dict[str, str] = {}
+    for name in sorted(source.explicit - DECIDED_HERE):
+        if excluded(name, exclude):
+            continue
+        value = source.values[name]
+        why = _why_not(name, value, defaults, replication_factor)
+        fitting = _fitting(name, value, defaults)
+        if why:
+            left_out.append(LeftOut(name, why))
+            continue
+        taken[name] = fitting
+        if fitting != value:
+            left_out.append(LeftOut(name, f"{value} is below what the target takes, {fitting} is set"))
+    return Wanted(taken | dict(_exactness(source, taken, defaults)), tuple(left_out))
+
+
+def config_changes(wanted: Wanted, existing: TopicConfigs, exclude: Sequence[str]) -> dict[str, str | None]:
+    """What has to change on a target topic; None takes a setting off it.
+
+    A setting that is set at the target and not at the source is taken off, unless it is excluded.
+    """
+    changes: dict[str, str | None] = {
+        name: value
+        for name, value in wanted.configs.items()
+        if name not in existing.explicit or existing.values.get(name) != value
+    }
+    kept = set(wanted.configs) | {name for name, _ in wanted.left_out}
+    for name in sorted(existing.explicit - kept):
+        if name in DECIDED_HERE or not excluded(name, exclude):
+            changes[name] = None
+    return changes
+
+
+def excluded(name: str, patterns: Sequence[str]) -> bool:
+    """Whether one of the patterns matches the whole name."""
+    return any(re.fullmatch(pattern, name) for pattern in patterns)
+
+
+def _why_not(name: str, value: str, defaults: Defaults | None, replication_factor: int) -> str | None:
+    known = name not in REMOVED_IN_4 if defaults is None else name in defaults
+    if not known:
+        return "the target's version of Kafka does not know it"
+    if name == MIN_IN_SYNC and int(value) > replication_factor:
+        return (
+            f"{value} is more than the target topic's {replication_factor} replicas: nothing could be written"
+        )
+    return None
+
+
+def _fitting(name: str, value: str, defaults: Defaults | None) -> str:
+    """Kafka 4 takes no segments below 1 MiB."""
+    is_4 = defaults is not None and not REMOVED_IN_4 & defaults.keys()
+    if name == SEGMENT_BYTES and is_4:
+        return str(max(int(value), SEGMENT_BYTES_MIN_4))
+    return value
+
+
+# -- what an exact copy needs --------------------------------------------------------------------------
+
+
+def _exactness(
+    source: TopicConfigs, taken: Mapping[str, str], defaults: Defaults | None
+) -> Iterator[tuple[str, str]]:
+    yield TIMESTAMP_TYPE, "CreateTime"  # append times of the source are carried as values
+    for name in TIMESTAMP_LIMITS:
+        if _limits_times(name, defaults):
+            yield name, LONG_MAX
+    if COMPRESSION_TYPE not in taken and (defaults is None or defaults.get(COMPRESSION_TYPE) != "producer"):
+        yield COMPRESSION_TYPE, "producer"
+    needed = int(source.values.get(MESSAGE_BYTES_MAX, 0))
+    given = taken.get(MESSAGE_BYTES_MAX) or (defaults or {}).get(MESSAGE_BYTES_MAX, "0")
+    if needed > int(given):
+        yield MESSAGE_BYTES_MAX, str(needed)
+
+
+def _limits_times(name: str, defaults: Defaults | None) -> bool:
+    """Whether the target would refuse records for their time unless told otherwise."""
+    if defaults is None:
+        return name not in REMOVED_IN_4
+    return name in defaults and defaults[name] != LONG_MAX

@@ -1,0 +1,277 @@
+"""What must be made or changed at the target so that source topics can be copied into it.
+
+A plan, not the doing: actions in the order they may be carried out, conflicts that
+keep a topic (or its newer partitions) from being copied, and notes on what was left
+out. Nothing at the target is ever removed, and nothing of an existing topic is
+changed unless the settings ask for it. Pure: no I/O.
+
+Sources: MirrorMaker 2's ``MirrorSourceConnector``; :mod:`mirror.sync.topic_configs`
+decides on settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mirror.config import TopicsSettings
+from mirror.model import Reason
+from mirror.sync.names import NamePolicy, collision_key
+from mirror.sync.topic_configs import (
+    TIMESTAMP_TYPE,
+    Defaults,
+    LeftOut,
+    TopicConfigs,
+    config_changes,
+    wanted_configs,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic as its cluster describes it.
+
+    Attributes:
+        partitions: How many it has.
+        replication_factor: Replicas of its first partition.
+    """
+
+    name: str
+    partitions: int
+    replication_factor: int
+    configs: TopicConfigs = field(default_factory=TopicConfigs)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    """Make a topic at the target."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitions:
+    """Give a target topic more partitions; ``partitions`` is the new total."""
+
+    name: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConfigs:
+    """Set some settings of a target topic, and take others back to the cluster's default."""
+
+    name: str
+    changes: Mapping[str, str | None]
+    """None takes the setting off the topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Why a source topic cannot be copied, from ``first_partition`` on."""
+
+    topic: str
+    target: str
+    reason: Reason
+    detail: str
+    hint: str
+    first_partition: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A setting of a source topic that the target topic does not get, and why."""
+
+    topic: str
+    setting: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """What to do at the target. Actions first, then what stands in the way of topics."""
+
+    create: tuple[CreateTopic, ...] = ()
+    add_partitions: tuple[AddPartitions, ...] = ()
+    alter_configs: tuple[AlterConfigs, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def actions(self) -> int:
+        return len(self.create) + len(self.add_partitions) + len(self.alter_configs)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The target as the plan sees it.
+
+    Attributes:
+        topics: All that may be described there, by name.
+        brokers: How many are registered now.
+        defaults: What a new topic would get, setting by setting; None where that may not be read.
+    """
+
+    topics: Mapping[str, TopicFacts]
+    brokers: int
+    defaults: Defaults | None = None
+
+
+def plan_topics(
+    source: Iterable[TopicFacts], target: Target, policy: NamePolicy, settings: TopicsSettings
+) -> TopicPlan:
+    """What the target needs for these source topics, which are all to be copied."""
+    parts = [_plan_one(topic, target, policy, settings) for topic in sorted(source, key=lambda t: t.name)]
+    return TopicPlan(
+        create=tuple(action for part in parts for action in part.create),
+        add_partitions=tuple(action for part in parts for action in part.add_partitions),
+        alter_configs=tuple(action for part in parts for action in part.alter_configs),
+        conflicts=tuple(conflict for part in parts for conflict in part.conflicts),
+        notes=tuple(note for part in parts for note in part.notes),
+    )
+
+
+def _plan_one(topic: TopicFacts, target: Target, policy: NamePolicy, settings: TopicsSettings) -> TopicPlan:
+    name = policy.to_target(topic.name)
+    existing = target.topics.get(name)
+    if existing is None:
+        return _plan_missing(topic, name, target, settings)
+    return _plan_existing(topic, existing, target, settings)
+
+
+# -- a topic that is not there -------------------------------------------------------------------------
+
+
+def _plan_missing(topic: TopicFacts, name: str, target: Target, settings: TopicsSettings) -> TopicPlan:
+    obstacle = _why_not_made(topic, name, target, settings)
+    if obstacle is not None:
+        return TopicPlan(conflicts=(obstacle,))
+    factor = min(settings.replication_factor or topic.replication_factor, target.brokers)
+    wanted = wanted_configs(
+        topic.configs, target.defaults, settings.config_exclude, replication_factor=factor
+    )
+    return TopicPlan(
+        create=(CreateTopic(name, topic.partitions, factor, wanted.configs),),
+        notes=_notes(topic.name, wanted.left_out),
+    )
+
+
+def _why_not_made(topic: TopicFacts, name: str, target: Target, settings: TopicsSettings) -> Conflict | None:
+    if not settings.create:
+        return Conflict(
+            topic.name,
+            name,
+            Reason.TARGET_TOPIC_MISSING,
+            f"target topic {name} does not exist, and topics.create is false",
+            f"create {name} with {topic.partitions} partitions, or set topics.create to true",
+        )
+    rival = _rival(name, target.topics)
+    if rival is not None:
+        return Conflict(
+            topic.name,
+            name,
+            Reason.TARGET_TOPIC_MISSING,
+            f"target topic {name} cannot be made: Kafka takes it and {rival}, which exists, for one name",
+            "names that differ in dots and underscores only cannot live on one cluster: use another prefix",
+        )
+    return _factor_obstacle(topic, name, target.brokers, settings)
+
+
+def _rival(name: str, names: Iterable[str]) -> str | None:
+    key = collision_key(name)
+    return next((other for other in names if collision_key(other) == key), None)
+
+
+def _factor_obstacle(topic: TopicFacts, name: str, brokers: int, settings: TopicsSettings) -> Conflict | None:
+    factor = settings.replication_factor or topic.replication_factor
+    if factor <= brokers or (settings.replication_factor_capped and brokers > 0):
+        return None
+    origin = "topics.replication_factor asks for" if settings.replication_factor else "the source topic has"
+    return Conflict(
+        topic.name,
+        name,
+        Reason.REPLICATION_FACTOR,
+        f"target topic {name}: {origin} {factor} replicas, the target has {brokers} brokers",
+        "set topics.replication_factor to what the target can hold, or "
+        "topics.replication_factor_capped to true",
+    )
+
+
+# -- a topic that is there -----------------------------------------------------------------------------
+
+
+def _plan_existing(
+    topic: TopicFacts, existing: TopicFacts, target: Target, settings: TopicsSettings
+) -> TopicPlan:
+    if existing.partitions > topic.partitions:
+        return TopicPlan(conflicts=(_too_many_partitions(topic, existing),))
+    altered, notes = _alter(topic, existing, target, settings)
+    overwriting = None if settings.sync_configs else _overwritten_times(topic, existing)
+    if overwriting is not None:
+        return TopicPlan(conflicts=(overwriting,))
+    missing = existing.partitions < topic.partitions
+    return TopicPlan(
+        add_partitions=(AddPartitions(existing.name, topic.partitions),)
+        if missing and settings.create
+        else (),
+        alter_configs=altered,
+        conflicts=(_too_few_partitions(topic, existing),) if missing and not settings.create else (),
+        notes=notes,
+    )
+
+
+def _alter(
+    topic: TopicFacts, existing: TopicFacts, target: Target, settings: TopicsSettings
+) -> tuple[tuple[AlterConfigs, ...], tuple[Note, ...]]:
+    """Changes of settings, where they are asked for and both sides' settings may be read."""
+    if not settings.sync_configs:
+        return (), ()
+    if not topic.configs.values or not existing.configs.values or target.defaults is None:
+        return (), (Note(topic.name, "all", "the settings of one side may not be read (DescribeConfigs)"),)
+    exclude, factor = settings.config_exclude, existing.replication_factor
+    wanted = wanted_configs(topic.configs, target.defaults, exclude, replication_factor=factor)
+    changes = config_changes(wanted, existing.configs, exclude)
+    altered = (AlterConfigs(existing.name, changes),) if changes else ()
+    return altered, _notes(topic.name, wanted.left_out)
+
+
+def _too_many_partitions(topic: TopicFacts, existing: TopicFacts) -> Conflict:
+    return Conflict(
+        topic.name,
+        existing.name,
+        Reason.TARGET_PARTITIONS,
+        f"target topic {existing.name} has {existing.partitions} partitions, the source {topic.partitions}",
+        "partitions cannot be taken away: delete the target topic, or give the source topic as many",
+    )
+
+
+def _too_few_partitions(topic: TopicFacts, existing: TopicFacts) -> Conflict:
+    return Conflict(
+        topic.name,
+        existing.name,
+        Reason.TARGET_PARTITIONS,
+        f"target topic {existing.name} has {existing.partitions} partitions, the source {topic.partitions}, "
+        "and topics.create is false",
+        f"give {existing.name} {topic.partitions} partitions, or set topics.create to true",
+        first_partition=existing.partitions,
+    )
+
+
+def _overwritten_times(topic: TopicFacts, existing: TopicFacts) -> Conflict | None:
+    """A topic with append times would replace the time of every record."""
+    if existing.configs.values.get(TIMESTAMP_TYPE) != "LogAppendTime":
+        return None
+    return Conflict(
+        topic.name,
+        existing.name,
+        Reason.TIMESTAMP_REFUSED,
+        f"target topic {existing.name} has {TIMESTAMP_TYPE}=LogAppendTime: it would replace record times",
+        "set message.timestamp.type to CreateTime on it, or topics.sync_configs to true",
+    )
+
+
+def _notes(topic: str, left_out: Sequence[LeftOut]) -> tuple[Note, ...]:
+    return tuple(Note(topic, setting, why) for setting, why in left_out)

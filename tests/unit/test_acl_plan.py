@@ -1,0 +1,128 @@
+"""Who may read a topic may read its copy; nobody gets a right to change it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirror.sync.acls import Acl, AclPlan, plan_acls
+from mirror.sync.names import NamePolicy
+
+TOPICS = ["orders", "orders.eu", "payments"]
+READ = Acl("TOPIC", "orders", "LITERAL", "User:ann", "*", "READ", "ALLOW")
+
+
+def plan(
+    *source: Acl, target: tuple[Acl, ...] = (), prefix: str = "", mirror: str = "User:twinsite"
+) -> AclPlan:
+    return plan_acls(source, target, TOPICS, NamePolicy(prefix), mirror_principals=[mirror])
+
+
+def test_a_right_to_read_a_topic_becomes_one_to_read_its_copy() -> None:
+    """
+    Principal and host stay what they are.
+    """
+    from_host = replace(READ, host="10.0.0.7")
+
+    assert plan(from_host, prefix="east.").create == (replace(from_host, name="east.orders"),)
+
+
+def test_a_prefixed_pattern_is_renamed_as_a_prefix() -> None:
+    """
+    It goes on to cover topics that come later.
+    """
+    prefixed = replace(READ, name="ord", pattern_type="PREFIXED")
+
+    assert plan(prefixed, prefix="east.").create == (replace(prefixed, name="east.ord"),)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(READ, name="secret"),
+        replace(READ, name="sec", pattern_type="PREFIXED"),
+        replace(READ, resource_type="GROUP"),
+        replace(READ, resource_type="CLUSTER", name="kafka-cluster"),
+    ],
+)
+def test_bindings_of_what_is_not_copied_are_no_concern(other: Acl) -> None:
+    """
+    They are neither carried over nor reported.
+    """
+    assert plan(other) == AclPlan((), ())
+
+
+@pytest.mark.parametrize("operation", ["WRITE", "CREATE", "DELETE", "ALTER", "ALTER_CONFIGS"])
+def test_a_right_to_change_a_topic_is_left_out_and_reported(operation: str) -> None:
+    """
+    The mirror is the only writer of a copy.
+    """
+    write = replace(READ, operation=operation)
+
+    made = plan(write)
+
+    assert made.create == ()
+    assert made.skipped[0].acl == write
+    assert "would let User:ann change the copy" in made.skipped[0].why
+
+
+def test_a_right_to_everything_becomes_the_rights_to_read_and_to_describe() -> None:
+    """
+    ALL holds WRITE.
+    """
+    created = plan(replace(READ, operation="ALL")).create
+
+    assert created == (READ, replace(READ, operation="DESCRIBE"))
+
+
+@pytest.mark.parametrize("operation", ["READ", "WRITE", "ALL"])
+def test_a_denial_stays_a_denial(operation: str) -> None:
+    """
+    Who was kept out at the source is kept out of the copy.
+    """
+    denial = replace(READ, operation=operation, permission="DENY")
+
+    assert plan(denial).create == (denial,)
+
+
+@pytest.mark.parametrize("principal", ["User:*", "User:twinsite"])
+def test_a_denial_that_would_stop_the_mirror_is_left_out_and_reported(principal: str) -> None:
+    """
+    A source that is closed for writing does not close its copy for the mirror.
+    """
+    denial = replace(READ, principal=principal, operation="WRITE", permission="DENY")
+
+    made = plan(denial)
+
+    assert made.create == ()
+    assert made.skipped[0].why == "it would stop the mirror itself"
+
+
+def test_a_pattern_for_all_topics_opens_the_copies_and_nothing_else() -> None:
+    """
+    With identity names the target has topics of its own, which the source has no say in.
+    """
+    everything = replace(READ, name="*")
+
+    assert [(acl.name, acl.pattern_type) for acl in plan(everything).create] == [
+        ("orders", "LITERAL"),
+        ("orders.eu", "LITERAL"),
+        ("payments", "LITERAL"),
+    ]
+    assert plan(everything, prefix="east.").create == (
+        replace(everything, name="east.", pattern_type="PREFIXED"),
+    )
+
+
+def test_only_what_is_missing_is_added() -> None:
+    """
+    Carrying the plan out makes the next one empty, and what two bindings ask for is added once.
+    """
+    source = (READ, replace(READ, operation="ALL"), replace(READ, name="*"))
+
+    first = plan(*source).create
+    second = plan(*source, target=first).create
+
+    assert len(first) == len(set(first)) == 4
+    assert second == ()

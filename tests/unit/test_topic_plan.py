@@ -1,0 +1,417 @@
+"""What is made and changed at the target, and what is refused instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from mirror.config import TopicsSettings
+from mirror.model import Reason
+from mirror.sync.names import NamePolicy
+from mirror.sync.topic_configs import LONG_MAX, TopicConfigs, config_changes, wanted_configs
+from mirror.sync.topics import (
+    AddPartitions,
+    AlterConfigs,
+    CreateTopic,
+    Note,
+    Target,
+    TopicFacts,
+    TopicPlan,
+    plan_topics,
+)
+
+DEFAULTS_4 = {
+    "cleanup.policy": "delete",
+    "compression.type": "producer",
+    "max.message.bytes": "1048588",
+    "message.timestamp.after.max.ms": "3600000",
+    "message.timestamp.before.max.ms": LONG_MAX,
+    "message.timestamp.type": "CreateTime",
+    "min.insync.replicas": "1",
+    "retention.ms": "604800000",
+    "segment.bytes": "1073741824",
+}
+DEFAULTS_3_9 = DEFAULTS_4 | {
+    "message.downconversion.enable": "true",
+    "message.format.version": "3.0-IV1",
+    "message.timestamp.after.max.ms": LONG_MAX,
+    "message.timestamp.difference.max.ms": LONG_MAX,
+}
+NOTHING_EXCLUDED: tuple[str, ...] = ()
+
+
+def configs(defaults: Mapping[str, str] = DEFAULTS_3_9, **explicit: str) -> TopicConfigs:
+    """Settings of a topic; underscores stand for dots."""
+    given = {name.replace("_", "."): value for name, value in explicit.items()}
+    return TopicConfigs({**defaults, **given}, frozenset(given))
+
+
+def a_topic(name: str = "orders", partitions: int = 4, factor: int = 1, **explicit: str) -> TopicFacts:
+    return TopicFacts(name, partitions, factor, configs(DEFAULTS_3_9, **explicit))
+
+
+def plan(
+    *source: TopicFacts, target: tuple[TopicFacts, ...] = (), brokers: int = 1, **settings: Any
+) -> TopicPlan:
+    """The plan for these topics on a target of version 4."""
+    prefix = settings.get("prefix") or ""
+    asked = TopicsSettings.model_validate({"include": [".*"], "sync_configs": False} | settings)
+    there = Target({topic.name: topic for topic in target}, brokers, DEFAULTS_4)
+    return plan_topics(source, there, NamePolicy(prefix), asked)
+
+
+# -- topics that are made --------------------------------------------------------------------------------
+
+
+def test_a_missing_topic_is_made_with_the_partitions_and_settings_of_the_source() -> None:
+    """
+    Only what is set on the topic itself is taken over; the rest is the target's own business.
+    """
+    made = plan(a_topic(cleanup_policy="compact", retention_ms="1000"))
+
+    assert made == TopicPlan(
+        create=(
+            CreateTopic(
+                "orders",
+                partitions=4,
+                replication_factor=1,
+                configs={
+                    "cleanup.policy": "compact",
+                    "retention.ms": "1000",
+                    "message.timestamp.type": "CreateTime",
+                    "message.timestamp.after.max.ms": LONG_MAX,
+                },
+            ),
+        )
+    )
+
+
+def test_a_made_topic_has_the_name_the_policy_gives() -> None:
+    """
+    With a prefix the copy of orders is east.orders.
+    """
+    made = plan(a_topic(), names="prefix", prefix="east.")
+
+    assert [topic.name for topic in made.create] == ["east.orders"]
+
+
+def test_settings_that_belong_to_the_source_cluster_are_not_taken_over() -> None:
+    """
+    Throttles, elections, replica counts and tiered storage speak of the brokers there.
+    """
+    source = configs(
+        DEFAULTS_4 | {"remote.storage.enable": "false", "local.retention.ms": "-2"},
+        leader_replication_throttled_replicas="0:1",
+        min_insync_replicas="2",
+        unclean_leader_election_enable="true",
+        remote_storage_enable="true",
+        local_retention_ms="1000",
+        retention_ms="5",
+    )
+
+    made = plan(TopicFacts("orders", 1, 1, source))
+
+    assert made.create[0].configs.keys() == {
+        "retention.ms",
+        "message.timestamp.type",
+        "message.timestamp.after.max.ms",
+    }
+    assert made.notes == ()
+
+
+def test_a_setting_the_target_does_not_know_is_left_out_and_reported() -> None:
+    """
+    Settings of 3.9 that 4.x has removed do not keep a topic from being made.
+    """
+    made = plan(a_topic(message_format_version="2.8", message_downconversion_enable="false"))
+
+    why = "the target's version of Kafka does not know it"
+    assert made.notes == (
+        Note("orders", "message.downconversion.enable", why),
+        Note("orders", "message.format.version", why),
+    )
+    assert not {"message.format.version", "message.downconversion.enable"} & made.create[0].configs.keys()
+
+
+def test_segments_smaller_than_the_target_takes_are_raised_and_reported() -> None:
+    """
+    Kafka 4 refuses segment.bytes below 1 MiB; 3.9 does not.
+    """
+    source = configs(segment_bytes="16384")
+
+    on_4 = wanted_configs(source, DEFAULTS_4, NOTHING_EXCLUDED, replication_factor=1)
+    on_3_9 = wanted_configs(source, DEFAULTS_3_9, NOTHING_EXCLUDED, replication_factor=1)
+
+    assert on_4.configs["segment.bytes"] == "1048576"
+    assert [setting for setting, _ in on_4.left_out] == ["segment.bytes"]
+    assert on_3_9.configs["segment.bytes"] == "16384"
+    assert on_3_9.left_out == ()
+
+
+def test_more_in_sync_replicas_than_replicas_are_not_asked_for() -> None:
+    """
+    Nothing could ever be written to such a topic.
+    """
+    source = configs(min_insync_replicas="2")
+
+    on_one = wanted_configs(source, DEFAULTS_4, NOTHING_EXCLUDED, replication_factor=1)
+    on_two = wanted_configs(source, DEFAULTS_4, NOTHING_EXCLUDED, replication_factor=2)
+
+    assert "min.insync.replicas" not in on_one.configs
+    assert "nothing could be written" in on_one.left_out[0].why
+    assert on_two.configs["min.insync.replicas"] == "2"
+
+
+def test_the_times_of_records_are_kept_whatever_the_source_says() -> None:
+    """
+    Append times are carried as values; limits on times are opened, those a broker of 3.x still has too.
+    """
+    source = configs(message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms="1000")
+    narrow = DEFAULTS_3_9 | {
+        "message.timestamp.difference.max.ms": "5",
+        "message.timestamp.before.max.ms": "5",
+    }
+
+    wanted = wanted_configs(source, narrow, ["message.*"], replication_factor=1)
+
+    assert wanted.configs == {
+        "message.timestamp.type": "CreateTime",
+        "message.timestamp.before.max.ms": LONG_MAX,
+        "message.timestamp.difference.max.ms": LONG_MAX,
+    }
+
+
+@pytest.mark.parametrize(
+    ("defaults", "explicit", "expected"),
+    [
+        ({"compression.type": "producer"}, {}, None),
+        ({"compression.type": "zstd"}, {}, "producer"),
+        ({"compression.type": "zstd"}, {"compression_type": "lz4"}, "lz4"),
+    ],
+)
+def test_payloads_stay_as_the_producer_made_them(
+    defaults: dict[str, str], explicit: dict[str, str], expected: str | None
+) -> None:
+    """
+    A target that compresses anew would change the bytes, unless the source topic is set to that codec.
+    """
+    wanted = wanted_configs(
+        configs(DEFAULTS_3_9, **explicit), DEFAULTS_4 | defaults, (), replication_factor=1
+    )
+
+    assert wanted.configs.get("compression.type") == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (configs(DEFAULTS_3_9 | {"max.message.bytes": "9000000"}), "9000000"),
+        (configs(DEFAULTS_3_9 | {"max.message.bytes": "1000"}), None),
+        (configs(max_message_bytes="2000"), "2000"),
+    ],
+)
+def test_what_fits_into_the_source_topic_fits_into_the_target_topic(
+    source: TopicConfigs, expected: str | None
+) -> None:
+    """
+    Also where the source's limit is set on its brokers only.
+    """
+    wanted = wanted_configs(source, DEFAULTS_4, (), replication_factor=1)
+
+    assert wanted.configs.get("max.message.bytes") == expected
+
+
+def test_without_sight_of_the_targets_defaults_only_what_every_version_knows_is_set() -> None:
+    """
+    The right to read settings is not needed to make a topic.
+    """
+    source = configs(message_format_version="2.8", retention_ms="5")
+
+    wanted = wanted_configs(source, None, (), replication_factor=1)
+
+    assert wanted.configs == {
+        "retention.ms": "5",
+        "message.timestamp.type": "CreateTime",
+        "message.timestamp.before.max.ms": LONG_MAX,
+        "message.timestamp.after.max.ms": LONG_MAX,
+        "compression.type": "producer",
+        "max.message.bytes": "1048588",
+    }
+
+
+# -- topics that cannot be made ----------------------------------------------------------------------------
+
+
+def test_more_replicas_than_brokers_are_refused_with_the_way_out() -> None:
+    """
+    Fewer replicas than the source has are a decision, not a detail.
+    """
+    refused = plan(a_topic(factor=3), brokers=2)
+
+    [conflict] = refused.conflicts
+    assert refused.actions == 0
+    assert conflict.reason is Reason.REPLICATION_FACTOR
+    assert "the source topic has 3 replicas, the target has 2 brokers" in conflict.detail
+    assert "topics.replication_factor" in conflict.hint
+
+
+def test_the_replication_factor_is_lowered_only_where_the_settings_say_so() -> None:
+    """
+    Either to a number, or to as many as there are brokers.
+    """
+    capped = plan(a_topic(factor=3), brokers=2, replication_factor_capped=True)
+    stated = plan(a_topic(factor=3), brokers=2, replication_factor=1)
+
+    assert [topic.replication_factor for topic in capped.create] == [2]
+    assert [topic.replication_factor for topic in stated.create] == [1]
+
+
+def test_a_stated_factor_the_brokers_cannot_hold_is_refused_as_such() -> None:
+    """
+    The sentence names the setting, not the source.
+    """
+    [conflict] = plan(a_topic(), replication_factor=5).conflicts
+
+    assert "topics.replication_factor asks for 5 replicas" in conflict.detail
+
+
+def test_a_name_kafka_cannot_tell_from_an_existing_one_is_refused() -> None:
+    """
+    The broker would refuse it with fewer words.
+    """
+    [conflict] = plan(a_topic("a.b"), target=(a_topic("east_a_b"),), names="prefix", prefix="east.").conflicts
+
+    assert conflict.reason is Reason.TARGET_TOPIC_MISSING
+    assert "east_a_b" in conflict.detail
+
+
+def test_a_missing_topic_is_named_where_topics_are_not_to_be_made() -> None:
+    """
+    The hint says with how many partitions to make it.
+    """
+    [conflict] = plan(a_topic(partitions=6), create=False).conflicts
+
+    assert conflict.reason is Reason.TARGET_TOPIC_MISSING
+    assert "6 partitions" in conflict.hint
+
+
+# -- topics that are there -----------------------------------------------------------------------------------
+
+
+def test_an_existing_topic_like_the_source_is_left_alone() -> None:
+    """
+    A plan without anything in it is the ordinary case.
+    """
+    assert plan(a_topic(), target=(a_topic(),)) == TopicPlan()
+
+
+def test_missing_partitions_are_added() -> None:
+    """
+    Up to the number at the source.
+    """
+    assert plan(a_topic(partitions=6), target=(a_topic(),)).add_partitions == (AddPartitions("orders", 6),)
+
+
+def test_missing_partitions_are_a_conflict_of_those_alone_where_nothing_is_to_be_made() -> None:
+    """
+    The partitions that are there go on.
+    """
+    refused = plan(a_topic(partitions=6), target=(a_topic(),), create=False)
+
+    [conflict] = refused.conflicts
+    assert refused.add_partitions == ()
+    assert (conflict.reason, conflict.first_partition) == (Reason.TARGET_PARTITIONS, 4)
+
+
+def test_more_partitions_than_the_source_are_a_conflict_of_the_whole_topic() -> None:
+    """
+    Keys would be in other partitions than at the source after a failover.
+    """
+    [conflict] = plan(a_topic(partitions=2), target=(a_topic(partitions=4),)).conflicts
+
+    assert (conflict.reason, conflict.first_partition) == (Reason.TARGET_PARTITIONS, 0)
+    assert "has 4 partitions, the source 2" in conflict.detail
+
+
+def test_a_target_topic_that_replaces_times_is_refused() -> None:
+    """
+    Else every record would have a wrong time, in silence.
+    """
+    [conflict] = plan(a_topic(), target=(a_topic(message_timestamp_type="LogAppendTime"),)).conflicts
+
+    assert conflict.reason is Reason.TIMESTAMP_REFUSED
+    assert "sync_configs" in conflict.hint
+
+
+def test_settings_of_an_existing_topic_are_not_touched_unless_asked_for() -> None:
+    """
+    It may be shared with somebody.
+    """
+    assert plan(a_topic(retention_ms="5"), target=(a_topic(),)).alter_configs == ()
+
+
+def test_settings_in_step_are_set_changed_and_taken_off() -> None:
+    """
+    Excluded ones at the target stay as they are.
+    """
+    existing = a_topic(retention_ms="9", flush_ms="7", min_insync_replicas="2")
+
+    [altered] = plan(
+        a_topic(retention_ms="5", cleanup_policy="compact"), target=(existing,), sync_configs=True
+    ).alter_configs
+
+    assert altered == AlterConfigs(
+        "orders",
+        {
+            "retention.ms": "5",
+            "cleanup.policy": "compact",
+            "flush.ms": None,
+            "message.timestamp.type": "CreateTime",
+            "message.timestamp.after.max.ms": LONG_MAX,
+        },
+    )
+
+
+def test_settings_that_are_in_step_need_no_change() -> None:
+    """
+    Carrying a plan out makes the next one empty.
+    """
+    source = configs(cleanup_policy="compact", segment_bytes="16384", max_message_bytes="5", retention_ms="1")
+    wanted = wanted_configs(source, DEFAULTS_4, NOTHING_EXCLUDED, replication_factor=1)
+    existing = TopicConfigs(DEFAULTS_4 | dict(wanted.configs), frozenset(wanted.configs))
+
+    assert config_changes(wanted, existing, NOTHING_EXCLUDED) == {}
+
+
+def test_settings_in_step_bring_back_the_times_of_records() -> None:
+    """
+    A topic that replaces times is not refused, it is put right.
+    """
+    made = plan(a_topic(), target=(a_topic(message_timestamp_type="LogAppendTime"),), sync_configs=True)
+
+    assert made.conflicts == ()
+    assert made.alter_configs[0].changes["message.timestamp.type"] == "CreateTime"
+
+
+def test_settings_that_may_not_be_read_are_not_guessed() -> None:
+    """
+    Without DescribeConfigs nothing is altered, and the report says why.
+    """
+    unreadable = TopicFacts("orders", 4, 1)
+
+    made = plan(unreadable, target=(a_topic(retention_ms="5"),), sync_configs=True)
+
+    assert made.alter_configs == ()
+    assert [(note.topic, note.setting) for note in made.notes] == [("orders", "all")]
+
+
+def test_one_topic_in_conflict_does_not_hold_up_another() -> None:
+    """
+    The plan speaks of every topic for itself, in the order of names.
+    """
+    made = plan(a_topic("b"), a_topic("c", factor=9), a_topic("a"))
+
+    assert [topic.name for topic in made.create] == ["a", "b"]
+    assert [conflict.topic for conflict in made.conflicts] == ["c"]
