@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from confluent_kafka import Consumer
 from kafka.protocol.metadata import MetadataRequest
 
@@ -28,6 +30,8 @@ from mirror.kafka.security import (
     Security,
     SecurityProtocol,
     TlsOptions,
+    TokenEndpoint,
+    TokenEndpointOptions,
 )
 from tests.harness.secured_broker import (
     ODD_PASSWORD,
@@ -145,6 +149,24 @@ def test_an_independent_client_gets_in_the_same_way(
         assert len(client.list_topics(timeout=SOON_SECONDS).brokers) == 1
     finally:
         client.close()
+
+
+async def test_a_token_endpoint_is_asked_before_the_broker(broker: SecuredBroker) -> None:
+    """
+    The client credentials grant: the mirror fetches a token, the broker believes its signature.
+    """
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"access_token": broker.tokens.token(USER), "expires_in": 300})
+
+    app = web.Application()
+    app.router.add_post("/token", answer)
+    async with TestServer(app) as issuer:
+        url, secret = str(issuer.make_url("/token")), SecretSource(value=PASSWORD)
+        endpoint = TokenEndpoint(TokenEndpointOptions(url, "mirror", secret))
+        options = SaslOptions(SaslMechanism.OAUTHBEARER, token=endpoint)
+
+        assert await works(broker, "SASLTLS", security(broker, "SASLTLS", options))
 
 
 async def test_a_client_certificate_gets_in(broker: SecuredBroker) -> None:
