@@ -1,0 +1,29 @@
+"""What can go wrong with durable progress and with translating offsets."""
+
+from __future__ import annotations
+
+from mirror.errors import TwinsiteError
+
+
+class UntranslatableError(TwinsiteError):
+    """An offset has no exact counterpart on the other side; carries the reason, in words."""
+
+    exit_code = 4
+    hint = "only offsets of records that were copied have a counterpart; nothing is ever guessed"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class CorruptStateError(TwinsiteError):
+    """Stored state is damaged, incomplete, or was written by a newer version; it is not used."""
+
+    hint = "nothing is copied until the flow's state can be read; keep what is there and ask for help"
+
+
+class StateUnavailableError(TwinsiteError):
+    """The store could not be read or written to the end just now."""
+
+    retriable = True
+    hint = "see what the store stands on: the target cluster, or the disk"

@@ -1,0 +1,173 @@
+"""Offset maps as bytes, in chunks small enough for one record of a compacted topic.
+
+Chunk ``n`` of a partition holds its runs ``n * 4096`` up to ``(n + 1) * 4096``. A map
+grows at its end, so only the last chunk is ever written again, and those before it
+never change, unless runs written ahead are superseded across their border.
+
+A chunk is: version (1 byte), number of runs, source start, target start, then for each
+further run its length at the target and the gap before it, all unsigned varints; at the
+end the CRC-32C of what is before it, 4 bytes, big-endian. Two bytes a gap are common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from checkpoint.errors import CorruptStateError
+from checkpoint.offset_map import OffsetMap, Run
+
+CHUNK_RUNS = 4096
+"""The most runs in one chunk; a chunk is then 80 KiB at the very worst."""
+VERSION = 1
+CRC_BYTES = 4
+
+
+def encode_chunk(runs: Sequence[Run]) -> bytes:
+    """One chunk.
+
+    Args:
+        runs: 1 to CHUNK_RUNS runs, as an OffsetMap holds them: each begins after the one before ends.
+    """
+    if not 0 < len(runs) <= CHUNK_RUNS:
+        raise ValueError(f"a chunk holds 1 to {CHUNK_RUNS} runs, not {len(runs)}")
+    out = bytearray((VERSION,))
+    _put(out, len(runs))
+    source, target = runs[0]
+    _put(out, source)
+    _put(out, target)
+    for next_source, next_target in runs[1:]:
+        length = next_target - target
+        _put(out, length)
+        _put(out, next_source - source - length)
+        source, target = next_source, next_target
+    out += crc32c(out).to_bytes(CRC_BYTES, "big")
+    return bytes(out)
+
+
+def decode_chunk(data: bytes) -> list[Run]:
+    """The runs of one chunk.
+
+    Raises:
+        CorruptStateError: The CRC does not match, the version is not known, or the content makes no sense.
+    """
+    body, crc = data[:-CRC_BYTES], data[-CRC_BYTES:]
+    if len(data) <= CRC_BYTES or crc32c(body) != int.from_bytes(crc, "big"):
+        raise CorruptStateError(f"a chunk of an offset map, {len(data)} bytes, does not match its CRC")
+    if body[0] != VERSION:
+        raise CorruptStateError(
+            f"a chunk of an offset map has version {body[0]}, this program reads {VERSION}"
+        )
+    try:
+        return _decode_runs(body)
+    except (IndexError, ValueError) as error:
+        raise CorruptStateError(f"a chunk of an offset map cannot be read: {error}") from error
+
+
+def _decode_runs(body: bytes) -> list[Run]:
+    count, at = _get(body, 1)
+    if not 0 < count <= CHUNK_RUNS:
+        raise ValueError(f"it claims {count} runs")
+    source, at = _get(body, at)
+    target, at = _get(body, at)
+    runs = [(source, target)]
+    for _ in range(count - 1):
+        length, at = _get(body, at)
+        gap, at = _get(body, at)
+        if not length or not gap:
+            raise ValueError(f"a run of {length} records before a gap of {gap} offsets")
+        source, target = source + length + gap, target + length
+        runs.append((source, target))
+    if at != len(body):
+        raise ValueError(f"{len(body) - at} bytes follow the last run")
+    return runs
+
+
+def decode_map(chunks: dict[int, bytes]) -> OffsetMap:
+    """A map from all of its chunks, by their number.
+
+    Raises:
+        CorruptStateError: A chunk is damaged or missing, or does not continue the one before.
+    """
+    whole = OffsetMap()
+    for number in range(len(chunks)):
+        if number not in chunks:
+            raise CorruptStateError(f"chunk {number} of an offset map of {len(chunks)} chunks is missing")
+        _append_chunk(whole, number, decode_chunk(chunks[number]))
+    return whole
+
+
+def _append_chunk(whole: OffsetMap, number: int, runs: Sequence[Run]) -> None:
+    try:
+        whole.extend(runs)
+    except ValueError as error:
+        raise CorruptStateError(f"chunk {number} of an offset map: {error}") from error
+    if len(whole) != number * CHUNK_RUNS + len(runs):
+        raise CorruptStateError(f"chunk {number} of an offset map does not continue the one before it")
+
+
+class ChunkChanges(NamedTuple):
+    """What to do to stored chunks, in this order, so that a crash leaves the beginning of a map."""
+
+    gone: list[int]
+    """Numbers of chunks to remove first, the last one first."""
+    written: dict[int, bytes]
+    """Chunks to write then, in ascending order."""
+
+
+def changed_chunks(
+    before: OffsetMap, runs: Sequence[Run] = (), *, drop_ahead_of: int | None = None
+) -> ChunkChanges:
+    """The changes that make the stored chunks of ``before`` those of ``before`` with ``runs`` added.
+
+    ``before`` is left as it is.
+
+    Args:
+        runs: Runs to add, as for :meth:`OffsetMap.extend`.
+        drop_ahead_of: First drop the runs that begin beyond this target log end.
+
+    Raises:
+        ValueError: A run cannot be added.
+    """
+    touched = [target for _, target in runs] + ([] if drop_ahead_of is None else [drop_ahead_of])
+    first = max(0, before.reached(min(touched, default=0)) - 1) // CHUNK_RUNS
+    tail = before.runs_from(first * CHUNK_RUNS)
+    after = OffsetMap(tail)
+    if drop_ahead_of is not None:
+        after.drop_ahead(drop_ahead_of)
+    after.extend(runs)
+    old, new = _cut(tail), _cut(list(after))
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
+    gone = range(first + min(same + 1, len(new)), first + len(old))
+    written = {first + n: encode_chunk(chunk) for n, chunk in enumerate(new) if n >= same}
+    return ChunkChanges(list(reversed(gone)), written)
+
+
+def _cut(runs: list[Run]) -> list[list[Run]]:
+    return [runs[at : at + CHUNK_RUNS] for at in range(0, len(runs), CHUNK_RUNS)]
+
+
+def _put(out: bytearray, value: int) -> None:
+    if value < 0:
+        raise ValueError(f"{value} in an offset map: runs must be in order")
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _get(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    if value >= 1 << 63:
+        raise ValueError("an offset above 2^63")
+    return value, at

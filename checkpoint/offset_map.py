@@ -1,0 +1,213 @@
+"""The exact offset map of one partition whose records are dense at the target.
+
+A *run* is a stretch of records without gaps at the source: it begins at
+(source start, target start) and ends, at the target, where the next run begins.
+The last run is open and reaches up to the target's log end. A run is written
+down before its first record is appended, so that together with the log end the
+map gives the source offset to go on with, exactly, after any crash:
+
+    source     0 1 2 . . 5 6 . . 9          runs (0, 0), (5, 3), (9, 5)
+    target     0 1 2     3 4     5          log end 6: go on with source offset 10
+
+What was written ahead and not appended is superseded by what is read next time, which
+may have more gaps (compaction) or others (a source that lost its end): whoever goes on
+after a crash calls :meth:`OffsetMap.drop_ahead` first.
+
+Nothing is extrapolated: an offset is translated exactly or refused. Two columns
+of 64-bit integers hold the runs: 16 bytes a gap, a binary search a question.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+from checkpoint.errors import UntranslatableError
+
+Run = tuple[int, int]
+"""Where a run begins: (source offset, target offset)."""
+
+
+class OffsetMap:
+    """Runs in order, and the questions they answer.
+
+    Args:
+        runs: Runs to begin with, added one by one.
+        begins_at: Source offset at which the copy began, when known: offsets between it and
+            the first run are then known to hold no record. None: they are before the map.
+    """
+
+    def __init__(self, runs: Iterable[Run] = (), *, begins_at: int | None = None) -> None:
+        self.begins_at = begins_at
+        self._sources = array("q")
+        self._targets = array("q")
+        self.extend(runs)
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+    def __iter__(self) -> Iterator[Run]:
+        return zip(self._sources, self._targets, strict=True)
+
+    def runs_from(self, index: int) -> list[Run]:
+        """The runs from the ``index``-th on."""
+        return list(zip(self._sources[index:], self._targets[index:], strict=True))
+
+    def reached(self, target_offset: int) -> int:
+        """How many runs begin below a target offset."""
+        return bisect_left(self._targets, target_offset)
+
+    # -- growing ---------------------------------------------------------------------------------
+
+    def add(self, source_start: int, target_start: int) -> None:
+        """Let a run begin here.
+
+        Runs that were to begin at this target offset or later had been written ahead and were never
+        reached: they are dropped. A run that only continues the one before leaves the map as it is.
+
+        Raises:
+            ValueError: The run before would reach beyond ``source_start``; the map is unchanged.
+        """
+        kept = self.reached(target_start)
+        expected = self._expected(kept, target_start)
+        if source_start < expected:
+            raise ValueError(
+                f"a run cannot begin at source offset {source_start}, target offset {target_start}: "
+                f"the run before it reaches source offset {expected}"
+            )
+        del self._sources[kept:], self._targets[kept:]
+        if kept and source_start == expected:
+            return
+        self._sources.append(source_start)
+        self._targets.append(target_start)
+
+    def extend(self, runs: Iterable[Run]) -> None:
+        """Add several runs, one after the other.
+
+        Raises:
+            ValueError: As for :meth:`add`; the runs before the bad one have been added.
+        """
+        for source_start, target_start in runs:
+            self.add(source_start, target_start)
+
+    def drop_ahead(self, target_log_end: int) -> int:
+        """Drop the runs that begin beyond the log end: what is read next may have other gaps.
+
+        Returns:
+            How many runs were dropped.
+        """
+        kept = bisect_right(self._targets, target_log_end)
+        dropped = len(self) - kept
+        del self._sources[kept:], self._targets[kept:]
+        return dropped
+
+    def _expected(self, kept: int, target_start: int) -> int:
+        """The source offset that continues the first ``kept`` runs at a target offset."""
+        if not kept:
+            return 0
+        return self._sources[kept - 1] + target_start - self._targets[kept - 1]
+
+    # -- where to go on --------------------------------------------------------------------------
+
+    def position(self, target_log_end: int) -> int:
+        """The source offset to go on with when the target's log ends here.
+
+        Raises:
+            UntranslatableError: The log ends before the first run begins.
+        """
+        index = bisect_right(self._targets, target_log_end) - 1
+        if index < 0:
+            raise UntranslatableError(f"the offset map {self._beginning()}, the log ends at {target_log_end}")
+        return self._sources[index] + target_log_end - self._targets[index]
+
+    # -- records ---------------------------------------------------------------------------------
+
+    def target_of(self, source_offset: int, target_log_end: int) -> int:
+        """The target offset of the record with this source offset.
+
+        Raises:
+            UntranslatableError: It is before the map, in a gap, or not copied yet.
+        """
+        target, gap = self._locate(source_offset, target_log_end)
+        if gap is not None:
+            raise UntranslatableError(f"source offset {source_offset} is in the gap [{gap[0]}, {gap[1]})")
+        if target >= target_log_end:
+            raise UntranslatableError(
+                f"source offset {source_offset} is not copied yet: the copy has reached "
+                f"{self.position(target_log_end)}"
+            )
+        return target
+
+    def source_of(self, target_offset: int, target_log_end: int) -> int:
+        """The source offset of the record with this target offset.
+
+        Raises:
+            UntranslatableError: It is before the map, or at or beyond the log end.
+        """
+        if target_offset >= target_log_end:
+            raise UntranslatableError(
+                f"target offset {target_offset} is not written yet: the log ends at {target_log_end}"
+            )
+        if not self._targets or target_offset < self._targets[0]:
+            raise UntranslatableError(f"target offset {target_offset}: the offset map {self._beginning()}")
+        return self.position(target_offset)
+
+    # -- committed offsets of groups -------------------------------------------------------------
+
+    def committed_to_target(self, source_offset: int, target_log_end: int) -> int:
+        """Where a group goes on at the target that has committed ``source_offset`` at the source.
+
+        In a gap it goes on with the next record after it; at the position of the copy, with the log end.
+
+        Raises:
+            UntranslatableError: The offset is before the map, or beyond what is copied.
+        """
+        target, _ = self._locate(source_offset, target_log_end)
+        if target > target_log_end:
+            raise UntranslatableError(
+                f"committed source offset {source_offset} is beyond what is copied, "
+                f"{self.position(target_log_end)}"
+            )
+        return target
+
+    def committed_to_source(self, target_offset: int, target_log_end: int) -> int:
+        """Where a group goes on at the source that has committed ``target_offset`` at the target.
+
+        Raises:
+            UntranslatableError: The offset is before the map, or beyond the log end.
+        """
+        if target_offset > target_log_end:
+            raise UntranslatableError(
+                f"committed target offset {target_offset} is beyond the log end {target_log_end}"
+            )
+        return self.position(target_offset)
+
+    # -- searching -------------------------------------------------------------------------------
+
+    def _locate(self, source_offset: int, target_log_end: int) -> tuple[int, tuple[int, int] | None]:
+        """The target offset at which a source offset is, or would be, and the gap it is in.
+
+        In a gap it is the target offset of the next record after the gap. Runs that begin beyond the
+        log end do not count: they may be superseded yet.
+        """
+        known = bisect_right(self._targets, target_log_end)
+        index = bisect_right(self._sources, source_offset, 0, known) - 1
+        if index < 0:
+            return self._locate_before(source_offset, known)
+        target = self._targets[index] + source_offset - self._sources[index]
+        if index + 1 < known and target >= self._targets[index + 1]:
+            gap_start = self._expected(index + 1, self._targets[index + 1])
+            return self._targets[index + 1], (gap_start, self._sources[index + 1])
+        return target, None
+
+    def _locate_before(self, source_offset: int, known: int) -> tuple[int, tuple[int, int]]:
+        if not known or self.begins_at is None or source_offset < self.begins_at:
+            raise UntranslatableError(f"source offset {source_offset}: the offset map {self._beginning()}")
+        return self._targets[0], (self.begins_at, self._sources[0])
+
+    def _beginning(self) -> str:
+        if not self._targets:
+            return "is empty"
+        source = self._sources[0] if self.begins_at is None else self.begins_at
+        return f"begins at source offset {source}, target offset {self._targets[0]}"

@@ -1,0 +1,317 @@
+"""The exact offset map, held against a model that remembers every record one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpoint import map_chunk
+from checkpoint.errors import CorruptStateError, UntranslatableError
+from checkpoint.map_chunk import CHUNK_RUNS, changed_chunks, decode_chunk, decode_map, encode_chunk
+from checkpoint.offset_map import OffsetMap, Run
+
+Segments = list[tuple[int, int]]
+"""A gap and a number of records after it, several times."""
+
+segments = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 6)), min_size=1, max_size=6)
+passes = st.lists(st.tuples(segments, st.integers(0, 40)), max_size=12)
+"""What a mirror reads, and how many of those records it appends before it crashes."""
+
+
+@dataclass
+class NaiveMirror:
+    """Copies record by record and remembers each; writes runs ahead as the real one does."""
+
+    start: int
+    target_start: int
+    map: OffsetMap = field(init=False)
+    position: int = field(init=False)
+    copied: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.map = OffsetMap([(self.start, self.target_start)], begins_at=self.start)
+        self.position = self.start
+
+    @property
+    def log_end(self) -> int:
+        return self.target_start + len(self.copied)
+
+    def read(self, ahead: Segments) -> tuple[list[Run], list[int]]:
+        """The runs after each gap, and the source offsets of the records in order."""
+        runs: list[Run] = []
+        records: list[int] = []
+        source = self.position
+        for gap, count in ahead:
+            source += gap
+            if gap:
+                runs.append((source, self.log_end + len(records)))
+            records.extend(range(source, source + count))
+            source += count
+        return runs, records
+
+    def copy(self, ahead: Segments, append: int) -> list[Run]:
+        """Forget what was written ahead before, write all runs ahead, append a few records, crash."""
+        runs, records = self.read(ahead)
+        self.map.drop_ahead(self.log_end)
+        self.map.extend(runs)
+        for source in records[:append]:
+            self.copied[self.log_end] = source
+            self.position = source + 1
+        for source, target in runs:
+            if target == self.log_end:
+                self.position = source
+        return runs
+
+
+def refused(translate: object, *arguments: int) -> bool:
+    assert callable(translate)
+    try:
+        translate(*arguments)
+    except UntranslatableError:
+        return True
+    return False
+
+
+@given(start=st.integers(0, 20), target_start=st.integers(0, 20), story=passes)
+def test_every_record_is_translated_both_ways_and_nothing_else_is(
+    start: int, target_start: int, story: list[tuple[Segments, int]]
+) -> None:
+    """
+    Whatever was written ahead and superseded after crashes, the map says what a list of all records says.
+    """
+    mirror = NaiveMirror(start, target_start)
+
+    for ahead, append in story:
+        mirror.copy(ahead, append)
+
+        assert mirror.map.position(mirror.log_end) == mirror.position
+    end = mirror.log_end
+    targets = {source: target for target, source in mirror.copied.items()}
+    for offset in range(max(mirror.position, end) + 10):
+        if offset in targets:
+            assert mirror.map.target_of(offset, end) == targets[offset]
+        else:
+            assert refused(mirror.map.target_of, offset, end)
+        if offset in mirror.copied:
+            assert mirror.map.source_of(offset, end) == mirror.copied[offset]
+        else:
+            assert refused(mirror.map.source_of, offset, end)
+
+
+@given(start=st.integers(0, 20), target_start=st.integers(0, 20), story=passes)
+def test_a_group_goes_on_with_the_next_record_it_has_not_seen(
+    start: int, target_start: int, story: list[tuple[Segments, int]]
+) -> None:
+    """
+    A committed offset in a gap means the record after it, at the position the log end, beyond it nothing.
+    """
+    mirror = NaiveMirror(start, target_start)
+
+    for ahead, append in story:
+        mirror.copy(ahead, append)
+
+    end = mirror.log_end
+    for committed in range(start, mirror.position + 1):
+        unseen = [target for target, source in mirror.copied.items() if source >= committed]
+        assert mirror.map.committed_to_target(committed, end) == min(unseen, default=end)
+    for committed in range(target_start, end):
+        assert mirror.map.committed_to_source(committed, end) == mirror.copied[committed]
+    assert mirror.map.committed_to_source(end, end) == mirror.position
+    assert refused(mirror.map.committed_to_target, mirror.position + 1, end)
+    assert refused(mirror.map.committed_to_target, start - 1, end)
+    assert refused(mirror.map.committed_to_source, end + 1, end)
+    assert refused(mirror.map.committed_to_source, target_start - 1, end)
+
+
+@given(story=passes)
+def test_the_stored_chunks_are_the_map_after_every_pass(story: list[tuple[Segments, int]]) -> None:
+    """
+    Chunks of three runs here: crashes supersede runs across the border of chunks, again and again.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(map_chunk, "CHUNK_RUNS", 3)
+        mirror = NaiveMirror(0, 0)
+        stored = {0: encode_chunk(list(mirror.map))}
+
+        for ahead, append in story:
+            runs, _ = mirror.read(ahead)
+            changes = changed_chunks(mirror.map, runs, drop_ahead_of=mirror.log_end)
+            before = list(mirror.map)
+            mirror.copy(ahead, append)
+            for number in changes.gone:
+                del stored[number]
+                assert_beginning_of(list(decode_map(stored)), before, list(mirror.map))
+            for number, chunk in changes.written.items():
+                stored[number] = chunk
+                assert_beginning_of(list(decode_map(stored)), before, list(mirror.map))
+
+            assert list(decode_map(stored)) == list(mirror.map)
+
+
+def assert_beginning_of(stored: list[Run], before: list[Run], after: list[Run]) -> None:
+    """A crash between two writes leaves the beginning of the map as it was or as it will be."""
+    assert stored in (before[: len(stored)], after[: len(stored)])
+
+
+@given(story=passes)
+def test_only_chunks_that_changed_are_written(story: list[tuple[Segments, int]]) -> None:
+    """
+    Every chunk announced differs from the one stored.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(map_chunk, "CHUNK_RUNS", 3)
+        mirror = NaiveMirror(0, 0)
+        stored = {0: encode_chunk(list(mirror.map))}
+
+        for ahead, append in story:
+            changes = changed_chunks(mirror.map, mirror.read(ahead)[0], drop_ahead_of=mirror.log_end)
+            mirror.copy(ahead, append)
+
+            for number in changes.gone:
+                del stored[number]
+            assert all(stored.get(number) != chunk for number, chunk in changes.written.items())
+            stored.update(changes.written)
+
+
+def test_the_position_at_the_start_of_a_run_is_behind_the_gap() -> None:
+    """
+    The run was written ahead and its first record was not appended: the gap need not be read again.
+    """
+    offsets = OffsetMap([(0, 0), (5, 3), (9, 5)])
+
+    positions = [offsets.position(end) for end in range(7)]
+
+    assert positions == [0, 1, 2, 5, 6, 9, 10]
+
+
+def test_a_log_that_ends_below_the_map_has_no_position() -> None:
+    """
+    The target lost what it held; going on anywhere would be a guess.
+    """
+    offsets = OffsetMap([(0, 100)])
+
+    with pytest.raises(UntranslatableError, match="begins at source offset 0, target offset 100"):
+        offsets.position(99)
+
+
+def test_an_empty_map_refuses_everything() -> None:
+    """
+    No run, no answer.
+    """
+    offsets = OffsetMap()
+
+    with pytest.raises(UntranslatableError, match="is empty"):
+        offsets.target_of(0, 10)
+    with pytest.raises(UntranslatableError, match="is empty"):
+        offsets.position(10)
+
+
+@pytest.mark.parametrize(
+    ("offset", "reason"),
+    [
+        (2, "begins at source offset 3"),
+        (4, r"in the gap \[3, 5\)"),
+        (8, r"in the gap \[7, 20\)"),
+        (21, "not copied yet: the copy has reached 21"),
+    ],
+)
+def test_a_refusal_says_why(offset: int, reason: str) -> None:
+    """
+    Before the map, in a gap with its bounds, or not copied yet.
+    """
+    offsets = OffsetMap([(5, 10), (20, 12)], begins_at=3)
+
+    with pytest.raises(UntranslatableError, match=reason) as refusal:
+        offsets.target_of(offset, 13)
+
+    assert refusal.value.reason == str(refusal.value)
+
+
+def test_a_run_that_would_go_backwards_at_the_source_is_refused_and_changes_nothing() -> None:
+    """
+    It would make two target offsets of one record.
+    """
+    offsets = OffsetMap([(0, 0), (10, 5)])
+
+    with pytest.raises(ValueError, match="reaches source offset 15"):
+        offsets.add(14, 10)
+
+    assert list(offsets) == [(0, 0), (10, 5)]
+
+
+def test_a_run_without_a_gap_before_it_is_not_noted() -> None:
+    """
+    It says nothing the run before does not say.
+    """
+    offsets = OffsetMap([(0, 0)])
+
+    offsets.add(7, 7)
+
+    assert list(offsets) == [(0, 0)]
+
+
+def test_a_chunk_of_small_gaps_takes_two_bytes_a_run() -> None:
+    """
+    Transaction markers every few records: 4096 of them in about 8 KiB.
+    """
+    runs = list(OffsetMap((n * 11, n * 10) for n in range(CHUNK_RUNS)))
+
+    chunk = encode_chunk(runs)
+
+    assert decode_chunk(chunk) == runs
+    assert len(chunk) < 2 * CHUNK_RUNS + 16
+
+
+def test_a_chunk_keeps_offsets_up_to_the_largest_there_are() -> None:
+    """
+    Nothing is cut off at 32 bits or in a float.
+    """
+    runs = [(0, 0), (2**62, 1), (2**63 - 1, 3)]
+
+    assert decode_chunk(encode_chunk(runs)) == runs
+
+
+@given(data=st.data())
+def test_a_damaged_chunk_is_never_read(data: st.DataObject) -> None:
+    """
+    Any one bit, or a lost end.
+    """
+    chunk = bytearray(encode_chunk([(n * 7 + 3, n * 5) for n in range(50)]))
+    if data.draw(st.booleans()):
+        bit = data.draw(st.integers(0, len(chunk) * 8 - 1))
+        chunk[bit // 8] ^= 1 << bit % 8
+    else:
+        del chunk[data.draw(st.integers(0, len(chunk) - 1)) :]
+
+    with pytest.raises(CorruptStateError):
+        decode_chunk(bytes(chunk))
+
+
+def test_a_missing_chunk_is_noticed() -> None:
+    """
+    A hole in the map would be taken for one long run.
+    """
+    chunk = encode_chunk([(0, 0), (5, 3)])
+
+    with pytest.raises(CorruptStateError, match="chunk 1 of an offset map of 2 chunks is missing"):
+        decode_map({0: chunk, 2: chunk})
+
+
+def test_a_short_chunk_before_the_last_is_noticed() -> None:
+    """
+    Only the last one may hold fewer runs than fit.
+    """
+    with pytest.raises(CorruptStateError, match="does not continue"):
+        decode_map({0: encode_chunk([(0, 0)]), 1: encode_chunk([(9, 5)])})
+
+
+@pytest.mark.parametrize("count", [0, CHUNK_RUNS + 1])
+def test_a_chunk_of_no_runs_or_too_many_is_not_made(count: int) -> None:
+    """
+    The bound keeps a chunk below what a broker takes in one record.
+    """
+    with pytest.raises(ValueError, match="runs, not"):
+        encode_chunk([(n * 2, n) for n in range(count)])
