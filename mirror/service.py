@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import structlog
+from checkpoint.flow_state import FlowState
 from prometheus_client import CollectorRegistry
 
-from checkpoint.flow_state import FlowState
 from checkpoint.topic_store import TopicStore
 from mirror.api.server import ApiServer, Backend
 from mirror.config import ClusterSettings, Settings
@@ -219,12 +219,12 @@ class Service:
         timeout_seconds: float | None,
         tasks: list[asyncio.Task[None]],
     ) -> None:
-        waits = [asyncio.create_task(stop.wait())]
+        waits: list[asyncio.Task[object]] = [asyncio.create_task(stop.wait())]
         if once:
             goals = Goals(self.engine.partitions.values())
             waits.append(asyncio.create_task(goals.reached(timeout_seconds)))
         try:
-            await asyncio.wait([*waits, tasks[0]], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*waits, *tasks[:1]], return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
@@ -273,7 +273,7 @@ class Service:
     def _partition(self, tp: TopicPartition) -> PartitionCopy:
         partition = self.engine.partitions.get(tp)
         if partition is None:
-            raise UnknownPartitionError(tp)
+            raise UnknownPartitionError(f"{tp} is not copied by this flow")
         return partition
 
     async def pause(self, tp: TopicPartition) -> None:

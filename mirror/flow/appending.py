@@ -83,10 +83,7 @@ class AppendLane:
             seal(sent.batch.view, self._flow.producer_id, self._flow.producer_epoch, sequence)
             request.append((partition, sent))
             room -= len(sent.batch.view)
-            if partition.batch_ready:
-                again.append(partition)
-            else:
-                self._members.discard(partition)
+            again.append(partition)
         self._waiting.extend(again)
         return request
 

@@ -229,7 +229,7 @@ class FetchLane:
             partition.stop(
                 State.DIVERGED,
                 Reason.SOURCE_TRUNCATED,
-                f"copied up to {partition.next_offset}, but leader epoch {epoch} of the source ends at {end}: "
+                f"copied up to {partition.next_offset}, but the source's leader epoch {epoch} ends at {end}: "
                 f"offsets from {end} on were replaced after an unclean leader election",
                 None,
             )

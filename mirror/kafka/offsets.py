@@ -50,6 +50,7 @@ async def list_offsets(
     *,
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
     replica_id: int = CONSUMER,
+    leader: int | None = None,
 ) -> Answers[int]:
     """The earliest or latest offset of each partition.
 
@@ -57,6 +58,7 @@ async def list_offsets(
         timestamp: EARLIEST or LATEST.
         isolation: With READ_COMMITTED, LATEST is the last stable offset.
         replica_id: With DEBUGGER, LATEST is the log end offset, acknowledged or not.
+        leader: Who to ask; by default whoever the cluster's snapshot says.
     """
 
     def request(tps: Sequence[TopicPartition]) -> Any:
@@ -89,7 +91,8 @@ async def list_offsets(
                     else int(p.offset)
                 )
 
-    return await _ask_leaders(cluster, partitions, request, read, highest=7)
+    leaders = None if leader is None else {leader: list(partitions)}
+    return await _ask_leaders(cluster, partitions, request, read, highest=7, leaders=leaders)
 
 
 async def describe_producer(
@@ -279,6 +282,7 @@ async def _ask_leaders(
     read: Callable[[Any, Answers[T]], None],
     *,
     highest: int | None = None,
+    leaders: dict[int, list[TopicPartition]] | None = None,
 ) -> Answers[T]:
     out: Answers[T] = {}
 
@@ -294,6 +298,6 @@ async def _ask_leaders(
                 out[tp] = BrokerError("NO_ANSWER", -1, f"{cluster.name}: the answer leaves out {tp}")
 
     async with asyncio.TaskGroup() as group:
-        for node, tps in by_leader(cluster, partitions).items():
+        for node, tps in (leaders or by_leader(cluster, partitions)).items():
             group.create_task(ask(node, tps))
     return out

@@ -72,6 +72,21 @@ def _settings(result: Any) -> Settings:
     }
 
 
+async def topic_defaults(cluster: Cluster, name: str) -> dict[str, str] | None:
+    """What a new topic would get where nothing is set on it; None where that may not be asked.
+
+    A topic of the name given is only tried, not made.
+    """
+    topic = CreateTopicsRequest.CreatableTopic(
+        name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[]
+    )
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=30_000, validate_only=True)
+    answer = (await cluster.call_controller(request)).topics[0]
+    if answer.error_code or not answer.configs:
+        return None
+    return {entry.name: entry.value for entry in answer.configs if entry.value is not None}
+
+
 async def create_topic(
     cluster: Cluster,
     name: str,

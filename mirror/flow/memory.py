@@ -1,0 +1,181 @@
+"""What the flow remembers at the target, in the words of those who ask.
+
+Every answer comes from what is durable there; nothing is remembered that was not
+written first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from checkpoint.flow_state import FlowState
+
+from checkpoint.model import FlowRecord, PartitionRecord
+from checkpoint.offset_map import OffsetMap
+from mirror import __version__
+from mirror.errors import TwinsiteError
+from mirror.failpoints import reach
+from mirror.flow.position import Known, Register
+from mirror.model import OffsetMode, TopicPartition
+
+LEADER_EPOCHS_KEPT = 32
+LOSSES_KEPT = 256
+
+
+class AnotherClusterError(TwinsiteError):
+    """The flow's state speaks of other clusters than the ones reached."""
+
+    exit_code = 4
+    hint = "check the addresses, or give the flow another name"
+
+
+class FlowMemory:
+    """The durable state of one flow. Implements what the settler and the keeper ask for."""
+
+    def __init__(self, state: FlowState) -> None:
+        self._state = state
+
+    async def introduce(self, producer_id: int, source_cluster_id: str, target_cluster_id: str) -> None:
+        """Note who we are, the first time; later check that it is still so.
+
+        Raises:
+            AnotherClusterError: The state was written for another source or target.
+        """
+        known = self._state.flow
+        if known is None:
+            record = FlowRecord(
+                producer_id=producer_id,
+                producer_epoch=0,
+                source_cluster_id=source_cluster_id,
+                target_cluster_id=target_cluster_id,
+                created_at_ms=int(time.time() * 1000),
+                version=__version__,
+            )
+            await self._state.save_flow(record)
+        elif (known.source_cluster_id, known.target_cluster_id) != (source_cluster_id, target_cluster_id):
+            raise AnotherClusterError(
+                f"the flow was made for source cluster {known.source_cluster_id} and target cluster "
+                f"{known.target_cluster_id}, but {source_cluster_id} and {target_cluster_id} were reached"
+            )
+
+    async def reload(self) -> None:
+        """Read everything again: another mirror may have written."""
+        await self._state.load()
+
+    @property
+    def producer_id(self) -> int:
+        return self._flow.producer_id
+
+    @property
+    def producer_epoch(self) -> int:
+        return self._flow.producer_epoch
+
+    @property
+    def _flow(self) -> FlowRecord:
+        assert self._state.flow is not None, "introduce() comes first"
+        return self._state.flow
+
+    # -- for the settler -------------------------------------------------------------------------
+
+    def known(self, tp: TopicPartition) -> Known | None:
+        """What is known of a partition."""
+        record = self._state.partition(*tp)
+        if record is None:
+            return None
+        mapped = record.mode is OffsetMode.MAPPED
+        return Known(
+            topic_id=record.topic_id,
+            mode=record.mode,
+            start_offset=record.start_offset,
+            prepared=record.prepared,
+            to_source=self._state.map(*tp).position if mapped else _same,
+            loss_accepted_to=record.loss_accepted_to,
+        )
+
+    def epoch_at(self, tp: TopicPartition, next_offset: int) -> int:
+        """The leader epoch of the last record below ``next_offset``, -1 when not known."""
+        record = self._state.partition(*tp)
+        epochs = record.leader_epochs if record else ()
+        return max((epoch for epoch, start in epochs if start < next_offset), default=-1)
+
+    async def register(
+        self, tp: TopicPartition, target: TopicPartition, topic_id: str, what: Register
+    ) -> None:
+        """Note durably how a partition begins; the map's first run goes before the record."""
+        if what.mode is OffsetMode.MAPPED:
+            await self._state.extend_maps({tp: [(what.start_offset, what.target_start_offset)]})
+        record = PartitionRecord(
+            topic=tp.topic,
+            partition=tp.partition,
+            topic_id=topic_id,
+            target_topic=target.topic,
+            mode=what.mode,
+            prepared=what.prepared,
+            start_offset=what.start_offset,
+            target_start_offset=what.target_start_offset,
+        )
+        await self._state.save_partitions([record])
+        reach("registered")
+
+    async def prepared(self, tp: TopicPartition) -> None:
+        """Note durably that the target partition starts where it should."""
+        await self._state.save_partitions([replace(self._record(tp), prepared=True)])
+
+    async def note_loss(self, tp: TopicPartition, lost_from: int, lost_to: int) -> None:
+        """Put an accepted loss into the ledger."""
+        record = self._record(tp)
+        if (lost_from, lost_to) not in record.lost:
+            lost = (*record.lost, (lost_from, lost_to))[-LOSSES_KEPT:]
+            await self._state.save_partitions([replace(record, lost=lost)])
+
+    async def accept_loss(self, tp: TopicPartition, to: int) -> None:
+        """An operator allows to go on behind what the source has removed, up to ``to``."""
+        await self._state.save_partitions([replace(self._record(tp), loss_accepted_to=to)])
+
+    def _record(self, tp: TopicPartition) -> PartitionRecord:
+        record = self._state.partition(*tp)
+        assert record is not None, f"{tp} is not registered"
+        return record
+
+    # -- for the keeper --------------------------------------------------------------------------
+
+    async def note_epochs(self, epochs: Mapping[TopicPartition, Sequence[tuple[int, int]]]) -> None:
+        """Note leader epochs, (epoch, first offset), per source partition."""
+        records = []
+        for tp, pairs in epochs.items():
+            record = self._record(tp)
+            older = [pair for pair in record.leader_epochs if pair[0] < pairs[0][0]]
+            kept = (*older, *pairs)[-LEADER_EPOCHS_KEPT:]
+            records.append(replace(record, leader_epochs=kept))
+        await self._state.save_partitions(records)
+
+    async def note_runs(self, runs: Mapping[TopicPartition, Sequence[tuple[int, int]]]) -> None:
+        """Add (source offset, target offset) runs to offset maps."""
+        await self._state.extend_maps({tp: list(pairs) for tp, pairs in runs.items()})
+
+    async def become_mapped(self, tp: TopicPartition) -> None:
+        """Turn a partition with the same offsets into a mapped one, from its first record on."""
+        record = self._record(tp)
+        await self._state.extend_maps({tp: [(record.start_offset, record.target_start_offset)]})
+        await self._state.save_partitions([replace(record, mode=OffsetMode.MAPPED)])
+
+    # -- for people ------------------------------------------------------------------------------
+
+    def translate(self, tp: TopicPartition, offset: int, *, reverse: bool, target_log_end: int) -> int:
+        """The offset of the same record at the other side.
+
+        Raises:
+            UntranslatableError: There is no such record there; says why.
+        """
+        record = self._record(tp)
+        same = OffsetMap([(record.start_offset, record.target_start_offset)])
+        offsets = self._state.map(*tp) if record.mode is OffsetMode.MAPPED else same
+        if reverse:
+            return offsets.source_of(offset, target_log_end)
+        return offsets.target_of(offset, target_log_end)
+
+
+def _same(target_log_end: int) -> int:
+    return target_log_end

@@ -1,0 +1,132 @@
+"""One partition of one topic as a plain log: append a batch, read batches, ask for its ends.
+
+For the little the mirror keeps at the target itself; nothing here is hot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from mirror.errors import TwinsiteError
+from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, decode_answer, encode_request
+from mirror.kafka.cluster import STALE_METADATA_CODES, Cluster, TopicInfo, broker_error, retrying
+from mirror.kafka.fetch import (
+    FETCH,
+    FETCH_VERSION,
+    FetchLimits,
+    Isolation,
+    Key,
+    Want,
+)
+from mirror.kafka.fetch import decode_answer as decode_fetch
+from mirror.kafka.fetch import encode_request as encode_fetch
+from mirror.kafka.offsets import EARLIEST, LATEST, list_offsets
+from mirror.kafka.topics import create_topic
+from mirror.model import TopicPartition
+
+LIMITS = FetchLimits(wait_ms_max=0, bytes_min=0, bytes_max=8 << 20, isolation=Isolation.READ_UNCOMMITTED)
+PATIENCE_SECONDS = 30.0
+OUTSIDE_SESSIONS = (0, -1)
+
+T = TypeVar("T")
+
+
+class TopicLog:
+    """Partition 0 of a topic. Retries what is worth it for half a minute."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self._cluster = cluster
+        self._tp = TopicPartition(topic, 0)
+        self._info: TopicInfo | None = None
+
+    async def append(self, batch: bytes) -> int:
+        """Append one batch, acknowledged by all in-sync replicas; answers with its base offset.
+
+        A batch whose answer was lost is sent again: the log may hold it twice.
+        """
+        return await self._patiently(lambda: self._append(batch))
+
+    async def read(self, offset: int) -> bytes:
+        """Whole batches from ``offset`` on, as many as one answer holds; nothing at the end."""
+        return await self._patiently(lambda: self._read(offset))
+
+    async def start(self) -> int:
+        """The first offset."""
+        return await self._patiently(lambda: self._offset(EARLIEST))
+
+    async def end(self) -> int:
+        """The offset after the last acknowledged record."""
+        return await self._patiently(lambda: self._offset(LATEST))
+
+    async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:
+        async for attempt in retrying(PATIENCE_SECONDS):
+            with attempt:
+                try:
+                    return await step()
+                except TwinsiteError as error:
+                    if error.retriable or getattr(error, "code", 0) in STALE_METADATA_CODES:
+                        error.retriable = True
+                        await self._look_again()
+                    raise
+        raise AssertionError("retrying ends with an answer or an error")
+
+    async def _look_again(self) -> None:
+        self._info = (await self._cluster.describe_topics([self._tp.topic])).topics.get(self._tp.topic)
+
+    async def _leader(self) -> tuple[int, bytes]:
+        if self._info is None:
+            await self._look_again()
+        if self._info is None:
+            raise broker_error(3, f"{self._cluster.name}: {self._tp}")
+        return self._info.partitions[0].leader, self._info.topic_id.bytes
+
+    async def _append(self, batch: bytes) -> int:
+        leader, _ = await self._leader()
+        connection = await self._cluster.connection(leader, "state")
+        version = connection.version(PRODUCE, PRODUCE_VERSION_MAX, "Produce")
+        request = encode_request([(self._tp, memoryview(batch))], 30_000)
+        outcome = decode_answer(await connection.send(PRODUCE, version, request))[self._tp]
+        if outcome.error_code:
+            raise broker_error(
+                outcome.error_code, f"{self._cluster.name}: Produce to {self._tp}", outcome.message
+            )
+        return outcome.base_offset
+
+    async def _read(self, offset: int) -> bytes:
+        leader, topic_id = await self._leader()
+        connection = await self._cluster.connection(leader, "state")
+        connection.version(FETCH, FETCH_VERSION, "Fetch")
+        wants = {Key(topic_id, 0): Want(offset, -1, -1, LIMITS.bytes_max)}
+        request = encode_fetch(LIMITS, session=OUTSIDE_SESSIONS, changed=wants, forgotten=())
+        answer = decode_fetch(await connection.send(FETCH, FETCH_VERSION, [request]))
+        code = answer.error_code or (answer.partitions[0].error_code if answer.partitions else 0)
+        if code:
+            raise broker_error(code, f"{self._cluster.name}: Fetch of {self._tp}")
+        return bytes(answer.partitions[0].records) if answer.partitions else b""
+
+    async def _offset(self, timestamp: int) -> int:
+        leader, _ = await self._leader()
+        answer = (await list_offsets(self._cluster, [self._tp], timestamp, leader=leader))[self._tp]
+        if isinstance(answer, TwinsiteError):
+            raise answer
+        return answer
+
+
+async def ensure_state_topic(cluster: Cluster, topic: str, replication_factor: int) -> None:
+    """Make the topic, compacted and with one partition, if it is not there, and wait until it is.
+
+    Raises:
+        NotAuthorizedError: No CREATE, or no DESCRIBE, on the topic.
+    """
+    configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}
+    if topic in (await cluster.describe_topics([topic])).topics:
+        return
+    await create_topic(cluster, topic, partitions=1, replication_factor=replication_factor, configs=configs)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            info = (await cluster.describe_topics([topic])).topics.get(topic)
+            if info is not None and info.partitions and info.partitions[0].leader >= 0:
+                return
+            await asyncio.sleep(0.05)

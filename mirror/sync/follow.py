@@ -1,0 +1,284 @@
+"""Keep the set of copied partitions in step with the topics of the source.
+
+Every pass reads both clusters, makes what is missing at the target, and hands new
+partitions to the engine. A topic that cannot be copied becomes partitions in a
+state with a reason; a topic that was deleted, or made again under its name, is
+said to be so and never mixed up with its successor.
+
+Sources: KIP-516 (topic ids), docs/design.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import structlog
+
+from mirror.config import Settings
+from mirror.errors import TwinsiteError
+from mirror.failpoints import reach
+from mirror.flow.context import Flow
+from mirror.flow.engine import Engine
+from mirror.flow.memory import FlowMemory
+from mirror.flow.partition import PartitionCopy
+from mirror.kafka.cluster import ClusterInfo, TopicInfo
+from mirror.kafka.offsets import EARLIEST, list_offsets
+from mirror.kafka.topics import create_partitions, create_topic, set_configs, topic_defaults
+from mirror.model import Reason, State, TopicPartition
+from mirror.sync.describe import describe
+from mirror.sync.names import NamePolicy, TopicSelector
+from mirror.sync.topics import Conflict, CreateTopic, Target, TopicFacts, TopicPlan, plan_topics
+
+log = structlog.get_logger(__name__)
+
+VISIBLE_SECONDS = 30.0
+"""How long a topic just made may take until all its partitions have leaders."""
+CONFLICT_AGAIN_SECONDS = 30.0
+CLEANUP_POLICY = "cleanup.policy"
+PREPARING_CONFIGS = {CLEANUP_POLICY: "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+"""While a log is made to start at its offset: DeleteRecords wants ``delete``, and nothing may expire."""
+PROBE = "twinsite-settings-probe"
+
+
+class Follower:
+    """Follows the topics of one source.
+
+    Attributes:
+        seen: Names of all topics the source may show us.
+        topics_ignored: How many of them are not copied.
+    """
+
+    def __init__(self, settings: Settings, flow: Flow, engine: Engine, memory: FlowMemory) -> None:
+        self.seen: list[str] = []
+        self.topics_ignored = 0
+        self.followed_once = False
+        self._settings = settings.topics
+        self._flow = flow
+        self._engine = engine
+        self._memory = memory
+        self._policy = NamePolicy(settings.topics.prefix or "")
+        self._selector = TopicSelector(
+            settings.topics.include,
+            settings.topics.exclude,
+            self._policy,
+            same_cluster=flow.source.info.cluster_id == flow.target.info.cluster_id,
+        )
+        self._in_flight_max = settings.append.batches_in_flight_max
+        self._retention_ms: dict[str, int] = {}
+        self._source_facts: dict[str, TopicFacts] = {}
+        self._preparing: dict[str, dict[str, str | None]] = {}
+
+    def retention_ms(self, topic: str) -> int | None:
+        """``retention.ms`` of a source topic; None when not known or when it is not deleted by age."""
+        return self._retention_ms.get(topic)
+
+    async def run(self) -> None:
+        """Follow until cancelled. A pass that fails is logged and tried again."""
+        while True:
+            await asyncio.sleep(1.0 if self._preparing else self._settings.refresh_seconds)
+            try:
+                await self.follow()
+            except TwinsiteError as error:
+                log.warning("topics_not_followed", error=str(error))
+
+    async def follow(self) -> None:
+        """One pass.
+
+        Raises:
+            TwinsiteError: A cluster cannot be asked, or does not allow what is needed.
+        """
+        found = await self._flow.source.describe_topics(None)
+        internal = {name for name, topic in found.topics.items() if topic.internal}
+        selection = self._selector.select(found.topics, internal=internal)
+        self.seen = sorted(set(found.topics) - internal)
+        self.topics_ignored = len(selection.ignored)
+        chosen = {name: found.topics[name] for name in selection.chosen}
+        conflicts = await self._bring_target_up(chosen)
+        self._flow.source.follow(chosen)
+        await self._flow.source.refresh()
+        self._note_gone(found)
+        self._add_partitions(chosen, {conflict.topic: conflict for conflict in conflicts})
+        await self._finish_preparing()
+        self.followed_once = True
+
+    # -- the target's topics ---------------------------------------------------------------------
+
+    async def _bring_target_up(self, chosen: Mapping[str, TopicInfo]) -> tuple[Conflict, ...]:
+        there = await self._flow.target.describe_topics(None)
+        source = await self._describe_source(chosen)
+        names = {self._policy.to_target(name) for name in chosen}
+        described = await describe(self._flow.target, [t for n, t in there.topics.items() if n in names])
+        others = {
+            name: TopicFacts(name, len(topic.partitions), 1)
+            for name, topic in there.topics.items()
+            if name not in names
+        }
+        missing = [name for name in chosen if self._policy.to_target(name) not in there.topics]
+        defaults = await topic_defaults(self._flow.target, PROBE) if missing else None
+        self._find_unfinished(described)
+        target = Target({**others, **described}, len(there.brokers), defaults)
+        plan = plan_topics(source.values(), target, self._policy, self._settings)
+        await self._carry_out(plan, chosen)
+        await self._see_topics(chosen, plan)
+        await self._note_batch_limits(chosen)
+        return plan.conflicts
+
+    async def _describe_source(self, chosen: Mapping[str, TopicInfo]) -> dict[str, TopicFacts]:
+        """Settings are read once a topic, and at every pass where they are to be followed."""
+        for name, info in chosen.items():
+            known = self._source_facts.get(name)
+            if known is not None:
+                self._source_facts[name] = replace(known, partitions=len(info.partitions))
+        wanted = chosen if self._settings.sync_configs else set(chosen) - set(self._source_facts)
+        self._source_facts.update(await describe(self._flow.source, [chosen[name] for name in wanted]))
+        for name in wanted:
+            values = self._source_facts[name].configs.values
+            if "delete" in values.get(CLEANUP_POLICY, "") and "retention.ms" in values:
+                self._retention_ms[name] = int(values["retention.ms"])
+        return {name: self._source_facts[name] for name in chosen}
+
+    async def _carry_out(self, plan: TopicPlan, chosen: Mapping[str, TopicInfo]) -> None:
+        for note in plan.notes:
+            log.info("setting_left_out", topic=note.topic, setting=note.setting, why=note.why)
+        for creation in plan.create:
+            await self._create(creation, chosen)
+        for addition in plan.add_partitions:
+            await create_partitions(self._flow.target, addition.name, addition.partitions)
+            log.info("partitions_added", topic=addition.name, partitions=addition.partitions)
+        for change in plan.alter_configs:
+            await set_configs(self._flow.target, change.name, change.changes)
+            log.info("settings_changed", topic=change.name, settings=sorted(change.changes))
+
+    async def _create(self, creation: CreateTopic, chosen: Mapping[str, TopicInfo]) -> None:
+        configs = dict(creation.configs)
+        source = self._policy.to_source(creation.name)
+        if source is not None and await self._needs_padding(chosen[source]):
+            final = {key: configs.get(key) for key in PREPARING_CONFIGS}
+            self._preparing[creation.name] = final
+            configs |= PREPARING_CONFIGS
+        made = await create_topic(
+            self._flow.target,
+            creation.name,
+            partitions=creation.partitions,
+            replication_factor=creation.replication_factor,
+            configs=configs,
+        )
+        reach("topic_created")
+        if made:
+            log.info("topic_created", topic=creation.name, partitions=creation.partitions)
+
+    def _find_unfinished(self, described: Mapping[str, TopicFacts]) -> None:
+        """Topics that were being prepared when a mirror ended are told by their settings."""
+        for name, topic in described.items():
+            own = {key: topic.configs.values.get(key) for key in topic.configs.explicit}
+            source = self._source_facts.get(self._policy.to_source(name) or "")
+            if source is None or any(own.get(key) != value for key, value in PREPARING_CONFIGS.items()):
+                continue
+            wanted = {key: source.configs.values.get(key) for key in source.configs.explicit}
+            if any(wanted.get(key) != value for key, value in PREPARING_CONFIGS.items()):
+                self._preparing.setdefault(name, {key: wanted.get(key) for key in PREPARING_CONFIGS})
+
+    async def _needs_padding(self, topic: TopicInfo) -> bool:
+        self._flow.source.follow([topic.name])
+        await self._flow.source.refresh()
+        tps = [TopicPartition(topic.name, partition) for partition in topic.partitions]
+        starts = await list_offsets(self._flow.source, tps, EARLIEST)
+        return any(isinstance(start, int) and start > 0 for start in starts.values())
+
+    async def _finish_preparing(self) -> None:
+        """Give a topic its own cleanup policy once all its partitions start where they should."""
+        for name in list(self._preparing):
+            source = self._policy.to_source(name)
+            partitions = [p for p in self._engine.partitions.values() if p.tp.topic == source]
+            known = [self._memory.known(p.tp) for p in partitions]
+            if partitions and all(k is not None and k.prepared for k in known):
+                await set_configs(self._flow.target, name, self._preparing.pop(name))
+                log.info("topic_prepared", topic=name)
+
+    async def _see_topics(self, chosen: Mapping[str, TopicInfo], plan: TopicPlan) -> None:
+        """Wait until what was made is there for all to see."""
+        obstacles = {conflict.topic for conflict in plan.conflicts}
+        wanted = {
+            self._policy.to_target(n): len(t.partitions) for n, t in chosen.items() if n not in obstacles
+        }
+        self._flow.target.follow(wanted)
+        end = time.monotonic() + VISIBLE_SECONDS
+        while True:
+            info = await self._flow.target.refresh()
+            if plan.actions == 0 or time.monotonic() > end or _all_led(info, wanted):
+                return
+            await asyncio.sleep(0.05)
+
+    async def _note_batch_limits(self, chosen: Mapping[str, TopicInfo]) -> None:
+        new = [name for name in chosen if name not in self._flow.batch_bytes_max]
+        wanted = chosen if self._settings.sync_configs else new
+        topics = self._flow.target.info.topics
+        infos = [topics[t] for t in map(self._policy.to_target, wanted) if t in topics]
+        for name, topic in (await describe(self._flow.target, infos)).items():
+            limit, source = topic.configs.values.get("max.message.bytes"), self._policy.to_source(name)
+            if limit is not None and source is not None:
+                self._flow.batch_bytes_max[source] = int(limit)
+
+    # -- the engine's partitions -----------------------------------------------------------------
+
+    def _add_partitions(self, chosen: Mapping[str, TopicInfo], conflicts: Mapping[str, Conflict]) -> None:
+        for name, topic in chosen.items():
+            conflict = conflicts.get(name)
+            for number in sorted(topic.partitions):
+                stands = conflict is not None and number >= conflict.first_partition
+                self._add(topic, number, conflict if stands else None)
+
+    def _add(self, topic: TopicInfo, number: int, conflict: Conflict | None) -> None:
+        tp = TopicPartition(topic.name, number)
+        partition = self._engine.partitions.get(tp)
+        if partition is None:
+            target = TopicPartition(self._policy.to_target(topic.name), number)
+            partition = PartitionCopy(tp, target, topic.topic_id.bytes, in_flight_max=self._in_flight_max)
+            self._engine.add(partition)
+        elif partition.topic_id != topic.topic_id.bytes:
+            self._recreated(partition, topic)
+        if conflict is not None:
+            again = time.monotonic() + CONFLICT_AGAIN_SECONDS
+            partition.stop(State.BLOCKED, conflict.reason, conflict.detail, again)
+            self._engine.changed(partition)
+
+    def _recreated(self, partition: PartitionCopy, topic: TopicInfo) -> None:
+        if partition.state is State.TOPIC_RECREATED:
+            return
+        partition.stop(
+            State.TOPIC_RECREATED,
+            Reason.TOPIC_ID_CHANGED,
+            f"the source topic was deleted and made again: its id is {topic.topic_id} now",
+            None,
+        )
+        self._engine.changed(partition)
+
+    def _note_gone(self, found: ClusterInfo) -> None:
+        """Topics that are not at the source any more; an empty answer says nothing."""
+        if not found.topics:
+            return
+        for partition in self._copied(gone_from=found.topics):
+            if partition.reason is not Reason.TOPIC_DELETED:
+                partition.stop(
+                    State.BLOCKED,
+                    Reason.TOPIC_DELETED,
+                    f"the source has no topic {partition.tp.topic} any more, or may not show it",
+                    None,
+                )
+                self._engine.changed(partition)
+
+    def _copied(self, gone_from: Mapping[str, TopicInfo]) -> Iterable[PartitionCopy]:
+        return [p for p in self._engine.partitions.values() if p.tp.topic not in gone_from]
+
+
+def _all_led(info: ClusterInfo, wanted: Mapping[str, int]) -> bool:
+    for name, partitions in wanted.items():
+        topic = info.topics.get(name)
+        if topic is None or len(topic.partitions) < partitions:
+            return False
+        if any(partition.leader < 0 for partition in topic.partitions.values()):
+            return False
+    return True
