@@ -1,0 +1,121 @@
+"""Asks a running mirror by its port, for the commands that do so.
+
+Only the machine in the address is spoken to: no proxy, no redirect. An answer that
+is a problem document becomes an error with its words and its hint.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import click
+
+from mirror.errors import ConnectionFailedError, TwinsiteError, UsageError
+
+URL_DEFAULT = "http://127.0.0.1:9640"
+ANSWER_BYTES_MAX = 256 * 1024 * 1024
+TIMEOUT_SECONDS = 10.0
+HINT_UNREACHABLE = (
+    "is the mirror running there? --url or TWINSITE_URL says where; see api.port in its settings"
+)
+CONTROL_HEADERS = {"X-Twinsite-Control": "yes", "Content-Type": "application/json"}
+
+_EXIT_CODES = {400: 2, 404: 2, 403: 4, 409: 4, 502: 4}
+
+url_option: Callable[[Any], Any] = click.option(
+    "--url",
+    envvar="TWINSITE_URL",
+    default=URL_DEFAULT,
+    show_default=True,
+    help="The port of the running mirror; also from TWINSITE_URL.",
+)
+
+
+class ProblemAnswerError(TwinsiteError):
+    """The mirror understood the request and says no.
+
+    Attributes:
+        status: The HTTP status.
+        document: The problem document (RFC 9457).
+    """
+
+    def __init__(self, status: int, document: Mapping[str, Any]) -> None:
+        super().__init__(
+            str(document.get("detail") or f"status {status}"), hint=str(document.get("hint") or "")
+        )
+        self.status = status
+        self.document = document
+        self.exit_code = _EXIT_CODES.get(status, 1)
+
+
+class MirrorClient:
+    """The port of one mirror. Every method raises ConnectionFailedError where nobody sensible answers."""
+
+    def __init__(self, url: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        """
+        Raises:
+            UsageError: The address is none.
+        """
+        self.url = url.rstrip("/")
+        self._timeout_seconds = timeout_seconds
+        try:
+            parts = urlsplit(self.url)
+            self._host, self._port = parts.hostname or "", parts.port
+        except ValueError:
+            raise UsageError(f"--url {url!r}: is no address") from None
+        if parts.scheme not in {"http", "https"} or not self._host or parts.query or parts.username:
+            raise UsageError(f"--url {url!r}: must be as in {URL_DEFAULT}")
+        self._scheme, self._path = parts.scheme, parts.path
+
+    def get(self, *path: str, **query: object) -> dict[str, Any]:
+        """The document at a path.
+
+        Raises:
+            ProblemAnswerError: The mirror refuses.
+        """
+        return self._ask("GET", path, f"?{urlencode(query)}" if query else "", {})
+
+    def post(self, *path: str) -> dict[str, Any]:
+        """Have something done that a path names.
+
+        Raises:
+            ProblemAnswerError: The mirror refuses.
+        """
+        return self._ask("POST", path, "", CONTROL_HEADERS)
+
+    def _ask(self, method: str, path: tuple[str, ...], query: str, headers: dict[str, str]) -> dict[str, Any]:
+        target = "/".join([self._path, *(quote(part, safe="") for part in path)]) + query
+        try:
+            status, body = self._exchange(method, target, headers)
+        except (OSError, http.client.HTTPException) as error:
+            words = str(error) or type(error).__name__
+            raise ConnectionFailedError(f"{self.url}: {words}", hint=HINT_UNREACHABLE) from error
+        document = self._document(status, body)
+        if status != 200:
+            raise ProblemAnswerError(status, document)
+        return document
+
+    def _exchange(self, method: str, target: str, headers: dict[str, str]) -> tuple[int, bytes]:
+        kind = http.client.HTTPSConnection if self._scheme == "https" else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=self._timeout_seconds)
+        try:
+            connection.request(method, target, body=b"{}" if method == "POST" else None, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read(ANSWER_BYTES_MAX)
+        finally:
+            connection.close()
+
+    def _document(self, status: int, body: bytes) -> dict[str, Any]:
+        try:
+            document = json.loads(body)
+        except ValueError:
+            document = None
+        if not isinstance(document, dict):
+            raise ConnectionFailedError(
+                f"{self.url}: status {status}, and no document: this is not a mirror", hint=HINT_UNREACHABLE
+            )
+        return document

@@ -1,0 +1,89 @@
+"""``twinsite pause``, ``resume`` and ``accept-loss``: what an operator tells a running mirror."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from mirror.api.schema import status_from_json
+from mirror.cli.client import MirrorClient, ProblemAnswerError, url_option
+from mirror.cli.output import clean, number
+from mirror.errors import UsageError
+from mirror.model import PartitionStatus, State
+
+topic_argument = click.argument("topic")
+partition_option = click.option(
+    "--partition",
+    type=click.IntRange(0, 2**31 - 1),
+    default=None,
+    help="One partition; all of the topic if not given.",
+)
+
+
+@click.command()
+@topic_argument
+@partition_option
+@url_option
+def pause(topic: str, partition: int | None, url: str) -> None:
+    """Copy nothing of TOPIC until told to go on.
+
+    Retention at the source does not wait.
+    """
+    _act(MirrorClient(url), "pause", topic, partition)
+
+
+@click.command()
+@topic_argument
+@partition_option
+@url_option
+def resume(topic: str, partition: int | None, url: str) -> None:
+    """Go on with TOPIC, or look again at once. Never accepts a loss."""
+    _act(MirrorClient(url), "resume", topic, partition)
+
+
+@click.command("accept-loss")
+@topic_argument
+@partition_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@url_option
+def accept_loss(topic: str, partition: int | None, yes: bool, url: str) -> None:
+    """Give up what the source has removed of TOPIC, and go on behind it.
+
+    What is given up is never copied; it is shown before anything is done.
+    """
+    client = MirrorClient(url)
+    lost = _lost(client, topic, partition)
+    for one in lost:
+        click.echo(f"{clean(one.topic)}-{one.partition}: {clean(one.detail)}", err=True)
+    if not yes and lost:
+        click.confirm(f"Give this up in {number(len(lost))} partitions?", abort=True, err=True)
+    _act(client, "accept-loss", topic, partition)
+
+
+def _lost(client: MirrorClient, topic: str, partition: int | None) -> list[PartitionStatus]:
+    seen = status_from_json(client.get("status"))
+    return [
+        one
+        for one in seen.partitions
+        if one.topic == topic and partition in {None, one.partition} and one.state is State.DATA_LOSS
+    ]
+
+
+def _act(client: MirrorClient, action: str, topic: str, partition: int | None) -> None:
+    if topic in {"", ".", ".."}:
+        raise UsageError(f"{topic!r} is no topic")
+    path = ("topics", topic) if partition is None else ("partitions", topic, str(partition))
+    try:
+        answer = client.post(*path, action)
+    except ProblemAnswerError as error:
+        for one in error.document.get("partitions", ()):
+            click.echo(_line(one), err=True)
+        raise
+    for one in answer["partitions"]:
+        click.echo(_line(one))
+
+
+def _line(one: dict[str, Any]) -> str:
+    words = f"{one['topic']}-{one['partition']}: {one['outcome']}"
+    return clean(f"{words}: {one['detail']}" if "detail" in one else words)

@@ -1,0 +1,112 @@
+"""The settings that the options of ``twinsite mirror`` speak of, over those of a file.
+
+Pure, but for reading the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mirror.config import Settings, merged, parse
+from mirror.config_yaml import read_yaml
+from mirror.errors import UsageError
+
+EVERYTHING = ".*"
+
+_OPENING, _CLOSING = "[({", "])}"
+
+
+def settings_of(options: Mapping[str, Any], *, once: bool, terminal: bool) -> Settings:
+    """Settings of a file with options laid over them.
+
+    Args:
+        options: By name as on the command line, with ``_`` for ``-``; None is not given.
+        once: A copy that ends by itself opens no port unless one is asked for.
+        terminal: With ``once``, progress is shown there, and log lines only from warnings on.
+
+    Raises:
+        UsageError: Something is missing or not accepted; names path, value and reason.
+    """
+    path: Path | None = options.get("config")
+    base = defaults(once=once, terminal=terminal)
+    document = merged(base, read_yaml(path)) if path else base
+    document = merged(document, overrides(options))
+    _check_present(document)
+    where = str(path) if path else "command line"
+    return parse(document, where=where, folder=path.absolute().parent if path else None)
+
+
+def defaults(*, once: bool, terminal: bool) -> dict[str, Any]:
+    """What this way of running changes in the defaults."""
+    if not once:
+        return {}
+    return {"api": {"port": None}} | ({"log": {"level": "warning"}} if terminal else {})
+
+
+def overrides(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The document that the options speak of; what was not given is not in it."""
+    plain = {
+        ("source", "bootstrap_servers"): options.get("source"),
+        ("target", "bootstrap_servers"): options.get("target"),
+        ("flow",): options.get("flow"),
+        ("offsets", "mode"): options.get("offsets"),
+        ("api", "port"): options.get("api_port"),
+        ("log", "level"): options.get("log_level"),
+    }
+    document: dict[str, Any] = {}
+    for path, value in plain.items():
+        if value is not None:
+            document = merged(document, _nested(path, value))
+    topics = _names(options.get("names"), options.get("prefix")) | _lists(options.get("topics") or ())
+    return document | ({"topics": topics} if topics else {})
+
+
+def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    for name in reversed(path):
+        value = {name: value}
+    assert isinstance(value, dict)
+    return value
+
+
+def _names(names: str | None, prefix: str | None) -> dict[str, Any]:
+    """A prefix alone asks for prefixed names; identity names take the file's prefix away."""
+    if names == "identity" and prefix is None:
+        return {"names": "identity", "prefix": None}
+    if prefix is not None:
+        return {"names": names or "prefix", "prefix": prefix}
+    return {"names": names} if names else {}
+
+
+def _lists(topics: Iterable[str]) -> dict[str, Any]:
+    patterns = [pattern for text in topics for pattern in split_patterns(text)]
+    if not patterns:
+        return {}
+    include = [pattern for pattern in patterns if not pattern.startswith("!")]
+    exclude = [pattern.removeprefix("!") for pattern in patterns if pattern.startswith("!")]
+    return {"include": include or [EVERYTHING], "exclude": exclude}
+
+
+def split_patterns(text: str) -> list[str]:
+    r"""Split at commas, but not within brackets: ``a{1,2},!b`` is two patterns. ``\,`` is a comma."""
+    parts, depth, escaped = [""], 0, False
+    for letter in text:
+        if not escaped:
+            depth = max(0, depth + (letter in _OPENING) - (letter in _CLOSING))
+        if letter == "," and not escaped and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+        escaped = letter == "\\" and not escaped
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _check_present(document: Mapping[str, Any]) -> None:
+    """Say what is missing in the words of the command line, for a first try without a file."""
+    missing = [f"--{name}" for name in ("source", "target", "topics") if name not in document]
+    if missing:
+        raise UsageError(
+            f"{', '.join(missing)}: missing",
+            hint="as in --source HOST:PORT --target HOST:PORT --topics 'orders.*', or --config FILE",
+        )

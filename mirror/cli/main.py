@@ -1,0 +1,91 @@
+"""The command line: ``twinsite COMMAND``, or ``python -m mirror.cli.main COMMAND``.
+
+What the commands need is imported when one of them is run, so ``twinsite --help`` is
+quick. Results go to standard output, everything else to standard error.
+
+Exit codes: 0 done, 1 fault, 2 wrong command or settings, 3 some partition is not
+there, 4 refused, 5 time is up, 130 and 143 ended by a signal.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from mirror import __version__
+from mirror.errors import TwinsiteError
+
+COMMANDS = {
+    "mirror": "mirror.cli.mirror:mirror",
+    "status": "mirror.cli.status:status",
+    "pause": "mirror.cli.control:pause",
+    "resume": "mirror.cli.control:resume",
+    "accept-loss": "mirror.cli.control:accept_loss",
+    "offsets": "mirror.cli.offsets:offsets",
+    "config": "mirror.cli.config:config",
+}
+
+FAULT, INTERRUPTED = 1, 130
+
+
+class LazyCommands(click.Group):
+    """A group whose commands are imported when they are asked for."""
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, _: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[name].split(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="twinsite")
+def cli() -> None:
+    """Keeps a second site's copy of a Kafka cluster exact, provable and ready to take over."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: Those of the process when None.
+
+    Returns:
+        The exit code. What was raised on purpose has become a line and a hint on standard error.
+    """
+    try:
+        code = cli.main(arguments, prog_name="twinsite", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except TwinsiteError as error:
+        show_error(error)
+        return error.exit_code
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. The interpreter flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAULT
+    return code if isinstance(code, int) else 0
+
+
+def show_error(error: TwinsiteError) -> None:
+    """``error:`` what happened, ``hint:`` the way out."""
+    click.echo(f"error: {error}", err=True)
+    if error.hint:
+        click.echo(f"hint: {error.hint}", err=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""``twinsite mirror``: copy topics, for ever or until everything seen at the start is there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mirror.cli.output import output_option
+
+
+@click.command(short_help="Copy topics from one cluster to another.")
+@click.option("--source", metavar="HOST:PORT,...", help="Brokers of the cluster that is read.")
+@click.option("--target", metavar="HOST:PORT,...", help="Brokers of the cluster that is written.")
+@click.option(
+    "--topics",
+    multiple=True,
+    metavar="REGEX,!REGEX,...",
+    help="Topics to copy, and with ! not to copy: each matches a whole name. May be given again.",
+)
+@click.option(
+    "--config", type=click.Path(path_type=Path), metavar="FILE", help="A settings file; options win over it."
+)
+@click.option("--flow", metavar="NAME", help="Name of the flow.  [default: default]")
+@click.option(
+    "--offsets", type=click.Choice(["same", "auto", "mapped"]), help="How offsets relate.  [default: same]"
+)
+@click.option(
+    "--names",
+    type=click.Choice(["identity", "prefix"]),
+    help="What target topics are called.  [default: identity]",
+)
+@click.option("--prefix", metavar="TEXT", help="Put in front of names, for example east. with the dot.")
+@click.option("--once", is_flag=True, help="Copy what is there now and end.")
+@click.option("--timeout-seconds", type=click.FloatRange(min=0.1), help="With --once: give up after so long.")
+@click.option(
+    "--api-port",
+    type=click.IntRange(-1, 65535),
+    help="Port for status and metrics; 0 any free, -1 none.  [default: 9640, none with --once]",
+)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="The least that is logged."
+)
+@output_option
+def mirror(output: str, once: bool, timeout_seconds: float | None, **options: Any) -> int:
+    r"""Copy topics of one Kafka cluster to another, exactly, until told to stop.
+
+    \b
+    twinsite mirror --source a:9092 --target b:9092 --topics 'orders.*,!orders\.tmp'
+    twinsite mirror --config flow.yaml --once -o json
+
+    SIGTERM or Ctrl-C lets what is under way arrive and ends; a second one ends at once.
+
+    With --once it ends with 0 when every partition got as far as the source was at the start,
+    with 3 when one did not, with 5 when time was up.
+    """
+    from mirror.cli.flags import settings_of
+    from mirror.cli.running import run_for_ever, run_once
+
+    if timeout_seconds is not None and not once:
+        raise click.UsageError("--timeout-seconds goes with --once")
+    settings = settings_of(options, once=once, terminal=sys.stderr.isatty())
+    return run_once(settings, timeout_seconds, output) if once else run_for_ever(settings)

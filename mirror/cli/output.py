@@ -1,0 +1,87 @@
+"""What all commands do alike with their output: JSON, tables, numbers for people.
+
+Words from brokers and names of topics come from outside: control characters never
+reach a terminal, and nothing in them is taken for markup.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, TextIO
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+PIPE_COLUMNS = 250
+"""Width of tables where there is no terminal: nothing is cut off."""
+
+output_option: Callable[[Any], Any] = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="A table for people, or one JSON document.",
+)
+
+
+def print_json(document: object, *, indent: int | None = 2) -> None:
+    """One document on standard output."""
+    click.echo(json.dumps(document, indent=indent, ensure_ascii=False))
+
+
+def console(stream: TextIO | None = None) -> Console:
+    """A rich console, on standard output when None; plain where that is no terminal or NO_COLOR is set."""
+    stream = stream or sys.stdout
+    colors = stream.isatty() and not os.environ.get("NO_COLOR")
+    width = None if stream.isatty() else PIPE_COLUMNS
+    return Console(
+        file=stream,
+        width=width,
+        no_color=not colors,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=False,
+    )
+
+
+def clean(words: object) -> str:
+    r"""Words from outside, with ``\n`` or ``\x1b`` written out."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in str(words))
+
+
+def plain(words: object, style: str = "") -> Text:
+    """Words from outside as a cell: no markup, no control characters."""
+    return Text(clean(words), style=style)
+
+
+def number(value: float | None) -> str:
+    """``1 234 567``; a question mark for what is not known."""
+    return "?" if value is None else f"{value:,.0f}".replace(",", " ")
+
+
+def size(count: float) -> str:
+    """``1.2 GB``: decimal units, as disks and networks count."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def duration(seconds: float | None) -> str:
+    """``0.4 s``, ``12 s``, ``3 min``, ``5 h 20 min``."""
+    if seconds is None:
+        return "?"
+    if seconds < 10:
+        return f"{seconds:.1f} s" if seconds else "0 s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds // 60:.0f} min"
+    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"

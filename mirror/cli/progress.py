@@ -1,0 +1,160 @@
+"""How far a copy that is to end has come: a bar on a terminal, a plain line now and then elsewhere.
+
+Everything goes to standard error. NO_COLOR takes the colours away. The goal of a
+partition is the high watermark of the source as first seen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol, Self, TextIO
+
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from mirror.cli.output import console, duration, number, size
+from mirror.model import FlowStatus, TopicPartition
+
+LINE_EVERY_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Where the copy stands. Offsets, not records: gaps count too."""
+
+    done: int
+    total: int
+    partitions_there: int
+    partitions: int
+    bytes: int
+    bytes_per_second: float
+    seconds: float
+
+
+@dataclass(slots=True)
+class Estimate:
+    """Compares what is seen now with what was seen first."""
+
+    started_at: float
+    _from: dict[TopicPartition, int] = field(default_factory=dict)
+    _to: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def figures(self, status: FlowStatus, now: float) -> Figures:
+        """Take in a snapshot.
+
+        Args:
+            now: On the clock of ``started_at``.
+        """
+        done = total = there = 0
+        for one in status.partitions:
+            if one.next_offset is None or one.source_high_watermark is None:
+                continue
+            tp = TopicPartition(one.topic, one.partition)
+            start = self._from.setdefault(tp, one.next_offset)
+            end = self._to.setdefault(tp, max(one.source_high_watermark, start))
+            reached = min(max(one.next_offset, start), end)
+            done, total, there = done + reached - start, total + end - start, there + (reached == end)
+        seconds = now - self.started_at
+        rate = status.bytes_appended / seconds if seconds > 0 else 0.0
+        return Figures(done, total, there, len(status.partitions), status.bytes_appended, rate, seconds)
+
+
+class Reporter(Protocol):
+    """Shows snapshots while it is entered."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def show(self, status: FlowStatus) -> None:
+        """Called a few times a second."""
+
+
+class Bar:
+    """A bar that moves. What is logged meanwhile through ``sys.stderr`` appears above it."""
+
+    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._estimate = Estimate(clock())
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(compact=True),
+            console=console(stream),
+            redirect_stdout=False,
+        )
+        self._task = self._progress.add_task("looking", total=None, figures="")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, status: FlowStatus) -> None:
+        """Move the bar."""
+        figures = self._estimate.figures(status, self._clock())
+        self._progress.update(
+            self._task,
+            description="copying",
+            completed=figures.done,
+            total=figures.total or None,
+            figures=f"{_partitions(figures)}  {size(figures.bytes_per_second)}/s",
+        )
+
+
+class Lines:
+    """A line every few seconds, and one at the end."""
+
+    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._estimate = Estimate(clock())
+        self._due_at = clock() + LINE_EVERY_SECONDS
+        self._last: Figures | None = None
+        self._written: Figures | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._last is not None and self._last is not self._written:
+            self._write(self._last)
+
+    def show(self, status: FlowStatus) -> None:
+        """Write a line when one is due."""
+        now = self._clock()
+        self._last = self._estimate.figures(status, now)
+        if now >= self._due_at:
+            self._due_at = now + LINE_EVERY_SECONDS
+            self._write(self._last)
+
+    def _write(self, figures: Figures) -> None:
+        self._written = figures
+        share = 100 * figures.done // figures.total if figures.total else 100
+        offsets = f"{number(figures.done)} of {number(figures.total)} offsets"
+        amounts = f"{size(figures.bytes)}, {size(figures.bytes_per_second)}/s"
+        self._stream.write(
+            f"{duration(figures.seconds)}: {share} %, {offsets}, {_partitions(figures)}, {amounts}\n"
+        )
+        self._stream.flush()
+
+
+def _partitions(figures: Figures) -> str:
+    return f"{number(figures.partitions_there)} of {number(figures.partitions)} partitions there"
+
+
+def reporter(stream: TextIO) -> Reporter:
+    """What fits the stream."""
+    return Bar(stream) if stream.isatty() else Lines(stream)

@@ -1,0 +1,128 @@
+"""Runs the mirror from the command line: signals in, progress and a result out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from mirror import config, logs
+from mirror.cli.output import console, print_json
+from mirror.cli.progress import reporter
+from mirror.cli.render import Totals, copy_document, is_there, status_table
+from mirror.config import Settings
+from mirror.model import FlowStatus
+
+NOT_THERE, TIME_IS_UP = 3, 5
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+KIB = 1024
+
+log = structlog.get_logger(__name__)
+
+OnStatus = Callable[[FlowStatus], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A copy that has come to an end, in whatever way.
+
+    Attributes:
+        stopped: A signal ended it.
+        time_is_up: It took as long as it was given.
+    """
+
+    status: FlowStatus
+    totals: Totals
+    stopped: bool
+    time_is_up: bool
+
+    @property
+    def cut_short(self) -> bool:
+        return self.stopped or self.time_is_up
+
+    @property
+    def exit_code(self) -> int:
+        if all(is_there(one, cut_short=self.cut_short) for one in self.status.partitions):
+            return 0
+        return TIME_IS_UP if self.time_is_up and not self.stopped else NOT_THERE
+
+
+def run_for_ever(settings: Settings) -> int:
+    """Mirror until a signal comes.
+
+    Raises:
+        TwinsiteError: A cluster cannot be reached, or does not allow what is needed.
+    """
+    _set_up(settings)
+    asyncio.run(_run(settings, once=False, timeout_seconds=None, on_status=None))
+    return 0
+
+
+def run_once(settings: Settings, timeout_seconds: float | None, output: str) -> int:
+    """Mirror what is there now; progress goes to standard error, the result to standard output.
+
+    Raises:
+        TwinsiteError: A cluster cannot be reached, or does not allow what is needed.
+    """
+    with reporter(sys.stderr) as shown:
+        _set_up(settings)
+        ended = asyncio.run(_run(settings, once=True, timeout_seconds=timeout_seconds, on_status=shown.show))
+        shown.show(ended.status)
+    if output == "json":
+        print_json(copy_document(ended.status, ended.totals, cut_short=ended.cut_short))
+    else:
+        console().print(status_table(ended.status))
+    return ended.exit_code
+
+
+def _set_up(settings: Settings) -> None:
+    logs.set_up(level=settings.log.level, form=settings.log.format)
+    for sentence in config.warnings(settings):
+        log.warning("settings_warning", message=sentence)
+
+
+async def _run(
+    settings: Settings, *, once: bool, timeout_seconds: float | None, on_status: OnStatus | None
+) -> Ended:
+    from mirror import service
+
+    stop = asyncio.Event()
+    _listen(stop)
+    started_at = time.monotonic()
+    status = await service.run(
+        settings, once=once, timeout_seconds=timeout_seconds, stop=stop, on_status=on_status
+    )
+    seconds = time.monotonic() - started_at
+    return Ended(
+        status,
+        totals_now(seconds),
+        stopped=stop.is_set(),
+        time_is_up=timeout_seconds is not None and seconds >= timeout_seconds,
+    )
+
+
+def totals_now(seconds: float) -> Totals:
+    """What this process has used so far."""
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return Totals(seconds, cpu_seconds=time.process_time(), peak_memory_bytes=peak_kib * KIB)
+
+
+def _listen(stop: asyncio.Event) -> None:
+    """The first signal asks the mirror to end, the second ends the process."""
+    loop = asyncio.get_running_loop()
+    for one in SIGNALS:
+        loop.add_signal_handler(one, _on_signal, stop, one)
+
+
+def _on_signal(stop: asyncio.Event, received: signal.Signals) -> None:
+    if stop.is_set():
+        os._exit(128 + received)
+    log.info("stopping", signal=received.name)
+    stop.set()

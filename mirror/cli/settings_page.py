@@ -1,0 +1,155 @@
+"""docs/settings.md, made from the settings themselves so that it is never out of date. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from mirror.config import Settings, json_schema
+from mirror.config_problems import Model, models_in
+from mirror.config_values import show_bytes
+
+INTRODUCTION = """\
+# Settings
+
+A settings file is YAML. Three settings are wanted, everything else has a default:
+
+```yaml
+source:
+  bootstrap_servers: [kafka-1.east:9092, kafka-2.east:9092]
+target:
+  bootstrap_servers: kafka-1.west:9092
+topics:
+  include: ['orders\\..*', audit]
+  exclude: ['.*\\.tmp']
+```
+
+`twinsite mirror --config FILE` runs it. Options of the command line win over the file. `twinsite config
+validate` checks a file, `twinsite config show` prints it with all defaults and without secrets, `twinsite
+config schema` is a JSON Schema for editors. Unknown keys, keys that stand twice and values out of range are
+refused, with the path, the value and the reason, before anything is started.
+
+Sizes are bytes, or a text with a unit: `4 MiB`. Times are seconds unless the name ends in `_ms`. Regular
+expressions are Python's and match whole names. Relative paths of files count from the folder of the
+settings file. A secret is `{file: PATH}`, `{env: NAME}` or the text itself; files and variables are read
+anew at each use, so they can be rotated while the mirror runs.
+
+This page is made by `twinsite config docs`.
+"""
+
+EXAMPLE = """
+## A cluster with TLS and SASL
+
+```yaml
+target:
+  bootstrap_servers: kafka-1.west:9093
+  security:
+    protocol: SASL_SSL
+    ca_file: /etc/twinsite/west-ca.pem
+    sasl:
+      mechanism: SCRAM-SHA-512
+      username: twinsite
+      password: {file: /run/secrets/west-password}
+```
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    sections = [_section(Settings, "", "The flow")]
+    seen: dict[Model, str] = {}
+    for path, model in _sections(Settings, ""):
+        if model in seen:
+            sections.append(
+                f"## `{path}`\n\nThe same settings as [`{seen[model]}`](#{_anchor(seen[model])}).\n"
+            )
+            continue
+        seen[model] = path
+        sections.append(_section(model, path, f"`{path}`"))
+    return INTRODUCTION + "\n" + "\n".join(_without_repeats(sections)) + EXAMPLE
+
+
+def _without_repeats(sections: list[str]) -> Iterator[str]:
+    """Of the target only one line: what stands under it is known from the source."""
+    for text in sections:
+        if not text.startswith("## `target."):
+            yield text
+
+
+def _anchor(path: str) -> str:
+    return path.replace(".", "")
+
+
+def _sections(model: Model, above: str) -> Iterator[tuple[str, Model]]:
+    for name, field in model.model_fields.items():
+        for inner in models_in(field.annotation):
+            yield f"{above}{name}", inner
+            yield from _sections(inner, f"{above}{name}.")
+
+
+def _section(model: Model, path: str, title: str) -> str:
+    properties = _properties(model)
+    lines = [
+        f"| `{name}` | {_default(name, field)} | {_range(properties[name], name, field)} | {field.description} |"
+        for name, field in model.model_fields.items()
+        if path or not any(models_in(field.annotation))
+    ]
+    head = [f"## {title}", "", (model.__doc__ or "").strip(), "", "| Setting | Default | Values | Meaning |"]
+    return "\n".join([*head, "|---|---|---|---|", *lines, ""])
+
+
+def _properties(model: Model) -> dict[str, Any]:
+    schema = json_schema()
+    found = schema if model is Settings else schema["$defs"][model.__name__]
+    properties = found["properties"]
+    assert isinstance(properties, dict)
+    return properties
+
+
+def _default(name: str, field: FieldInfo) -> str:
+    if field.is_required():
+        return "wanted"
+    if field.default is PydanticUndefined:
+        return "see below" if any(models_in(field.annotation)) else "none"
+    value = field.default
+    if value is None or value in ("", ()):
+        return "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple):
+        return "<br>".join(f"`{part}`" for part in value)
+    if isinstance(value, int) and "bytes" in name:
+        return f"`{show_bytes(value)}`"
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+
+
+def _range(schema: dict[str, Any], name: str, field: FieldInfo) -> str:
+    """What a value may be, from the JSON Schema of the setting."""
+    choices = [part for part in schema.get("anyOf", [schema]) if part.get("type") != "null"]
+    part = {**schema, **choices[0]}
+    if "enum" in part:
+        return ", ".join(f"`{value}`" for value in part["enum"])
+    low, high = part.get("minimum"), part.get("maximum")
+    if low is not None and high is not None:
+        return f"{_figure(low, name)} to {_figure(high, name)}"
+    if "pattern" in part:
+        return f"`{part['pattern']}`".replace("|", "\\|")
+    if "$ref" in part:
+        return "a section"
+    return "a secret" if field.metadata and schema.get("anyOf") else _KINDS[part["type"]]
+
+
+_KINDS = {
+    "boolean": "`true`, `false`",
+    "array": "a list",
+    "object": "names and values",
+    "string": "text",
+    "integer": "a whole number",
+}
+
+
+def _figure(value: float, name: str) -> str:
+    return show_bytes(int(value)) if "bytes" in name else f"{value:,.10g}".replace(",", " ")
