@@ -90,9 +90,16 @@ def logging_flag(version: str, folder: Path, level: str = "WARN") -> str:
     return f"-Dlog4j2.configurationFile={file}"
 
 
+def class_archive(version: str) -> Path:
+    """Where the parsed classes of a version may lie, see :mod:`tests.harness.class_archive`."""
+    return kafka_jars(version).parent / "classes.jsa"
+
+
 def java_command(version: str, main_class: str, *args: str, jvm: Sequence[str] = FAST_JVM) -> list[str]:
-    """The command line that runs a class of Kafka's jars."""
-    return ["java", *jvm, "-cp", f"{kafka_jars(version)}/*", main_class, *args]
+    """The command line that runs a class of Kafka's jars, from the class archive where flags allow one."""
+    archive = class_archive(version)
+    shared = [f"-XX:SharedArchiveFile={archive}"] if "-Xshare:auto" in jvm and archive.exists() else []
+    return ["java", *jvm, *shared, "-cp", f"{kafka_jars(version)}/*", main_class, *args]
 
 
 def spawn(command: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
