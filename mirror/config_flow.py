@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from mirror.config_values import GIB, KIB, MIB, Bytes, Flag, Pattern, Seconds, Section, Whole
+from mirror.config_values import GIB, KIB, MIB, AlsoTaken, Bytes, Flag, Pattern, Seconds, Section, Whole
 
 CONFIG_EXCLUDE = (
     r"follower\.replication\.throttled\.replicas",
@@ -102,7 +102,11 @@ def _mode_alone(value: Any) -> Any:
     return {"mode": value} if isinstance(value, str) else value
 
 
-Offsets = Annotated[OffsetsSettings, BeforeValidator(_mode_alone)]
+Offsets = Annotated[
+    OffsetsSettings,
+    BeforeValidator(_mode_alone),
+    AlsoTaken({"type": "string", "enum": ["same", "auto", "mapped"]}),
+]
 
 
 class ReadSettings(Section):
@@ -164,7 +168,7 @@ def _off(value: Any) -> Any:
     return -1 if value is None else value
 
 
-Port = Annotated[Whole, BeforeValidator(_off, json_schema_input_type=int | None)]
+Port = Annotated[Whole, BeforeValidator(_off), AlsoTaken({"type": "null"})]
 
 
 class ApiSettings(Section):

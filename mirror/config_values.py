@@ -18,11 +18,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     InstanceOf,
     PlainSerializer,
     ValidationInfo,
     WithJsonSchema,
 )
+from pydantic_core import CoreSchema
 
 from mirror.kafka.secret import SecretSource
 
@@ -30,7 +32,8 @@ MASK = "***"
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 _UNITS = {"": 1, "B": 1, "KIB": KIB, "MIB": MIB, "GIB": GIB}
-_SIZE = re.compile(r"(\d{1,15})\s*(B|KiB|MiB|GiB)?", re.IGNORECASE)
+_SIZE_PATTERN = r"(\d{1,15})\s*(B|KiB|MiB|GiB)?"
+_SIZE = re.compile(_SIZE_PATTERN, re.IGNORECASE)
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<name>[A-Za-z0-9._-]+)):(?P<port>\d{1,5})")
 
 
@@ -38,6 +41,16 @@ class Section(BaseModel):
     """A part of the settings: frozen, and what it does not know it refuses."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class AlsoTaken:
+    """Tells the JSON Schema of another way to write a value, so that editors do not call it wrong."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self._schema = schema
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [handler(core), self._schema]}
 
 
 # -- addresses ---------------------------------------------------------------------------------------
@@ -69,7 +82,12 @@ def _listed(value: Any) -> Any:
 
 
 Address = Annotated[str, AfterValidator(_address)]
-Addresses = Annotated[tuple[Address, ...], BeforeValidator(_listed), Field(min_length=1)]
+Addresses = Annotated[
+    tuple[Address, ...],
+    Field(min_length=1),
+    BeforeValidator(_listed),
+    AlsoTaken({"type": "string", "minLength": 1}),
+]
 
 
 # -- sizes, counts and times -------------------------------------------------------------------------
@@ -92,7 +110,12 @@ def show_bytes(count: int) -> str:
     return str(count)
 
 
-Bytes = Annotated[int, BeforeValidator(_bytes), Field(strict=True)]
+Bytes = Annotated[
+    int,
+    Field(strict=True),
+    BeforeValidator(_bytes),
+    AlsoTaken({"type": "string", "pattern": f"^{_SIZE_PATTERN}$"}),
+]
 Whole = Annotated[int, Field(strict=True)]
 Seconds = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]

@@ -38,6 +38,8 @@ SEGMENT_BYTES_MIN_4 = 1024 * 1024
 
 Defaults = Mapping[str, str]
 """What a topic gets where nothing is set on it; its keys are all that the cluster knows."""
+_HIDDEN = ""
+"""In place of a default that is not to be seen: fits nothing, so that what is needed is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,14 @@ def wanted_configs(
     return Wanted(taken | dict(_exactness(source, taken, defaults)), tuple(left_out))
 
 
+def defaults_behind(existing: TopicConfigs) -> Defaults:
+    """What an existing topic of the target tells of the target's defaults.
+
+    It has a value for all that the target knows; the default behind what is set on it is not to be seen.
+    """
+    return {name: _HIDDEN if name in existing.explicit else value for name, value in existing.values.items()}
+
+
 def config_changes(wanted: Wanted, existing: TopicConfigs, exclude: Sequence[str]) -> dict[str, str | None]:
     """What has to change on a target topic; None takes a setting off it.
 
@@ -149,7 +159,7 @@ def _exactness(
     if COMPRESSION_TYPE not in taken and (defaults is None or defaults.get(COMPRESSION_TYPE) != "producer"):
         yield COMPRESSION_TYPE, "producer"
     needed = int(source.values.get(MESSAGE_BYTES_MAX, 0))
-    given = taken.get(MESSAGE_BYTES_MAX) or (defaults or {}).get(MESSAGE_BYTES_MAX, "0")
+    given = taken.get(MESSAGE_BYTES_MAX) or (defaults or {}).get(MESSAGE_BYTES_MAX) or "0"
     if needed > int(given):
         yield MESSAGE_BYTES_MAX, str(needed)
 

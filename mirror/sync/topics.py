@@ -23,6 +23,7 @@ from mirror.sync.topic_configs import (
     LeftOut,
     TopicConfigs,
     config_changes,
+    defaults_behind,
     wanted_configs,
 )
 
@@ -113,11 +114,13 @@ class Target:
         topics: All that may be described there, by name.
         brokers: How many are registered now.
         defaults: What a new topic would get, setting by setting; None where that may not be read.
+        held: Topics whose settings are left as they are for now, because they are being prepared.
     """
 
     topics: Mapping[str, TopicFacts]
     brokers: int
     defaults: Defaults | None = None
+    held: frozenset[str] = frozenset()
 
 
 def plan_topics(
@@ -208,7 +211,8 @@ def _plan_existing(
 ) -> TopicPlan:
     if existing.partitions > topic.partitions:
         return TopicPlan(conflicts=(_too_many_partitions(topic, existing),))
-    altered, notes = _alter(topic, existing, target, settings)
+    synced = settings.sync_configs and existing.name not in target.held
+    altered, notes = _alter(topic, existing, settings) if synced else ((), ())
     overwriting = None if settings.sync_configs else _overwritten_times(topic, existing)
     if overwriting is not None:
         return TopicPlan(conflicts=(overwriting,))
@@ -224,15 +228,18 @@ def _plan_existing(
 
 
 def _alter(
-    topic: TopicFacts, existing: TopicFacts, target: Target, settings: TopicsSettings
+    topic: TopicFacts, existing: TopicFacts, settings: TopicsSettings
 ) -> tuple[tuple[AlterConfigs, ...], tuple[Note, ...]]:
-    """Changes of settings, where they are asked for and both sides' settings may be read."""
-    if not settings.sync_configs:
-        return (), ()
-    if not topic.configs.values or not existing.configs.values or target.defaults is None:
+    """Changes of settings, where both sides' settings may be read."""
+    if not topic.configs.values or not existing.configs.values:
         return (), (Note(topic.name, "all", "the settings of one side may not be read (DescribeConfigs)"),)
-    exclude, factor = settings.config_exclude, existing.replication_factor
-    wanted = wanted_configs(topic.configs, target.defaults, exclude, replication_factor=factor)
+    exclude = settings.config_exclude
+    wanted = wanted_configs(
+        topic.configs,
+        defaults_behind(existing.configs),
+        exclude,
+        replication_factor=existing.replication_factor,
+    )
     changes = config_changes(wanted, existing.configs, exclude)
     altered = (AlterConfigs(existing.name, changes),) if changes else ()
     return altered, _notes(topic.name, wanted.left_out)

@@ -356,7 +356,8 @@ def test_settings_in_step_are_set_changed_and_taken_off() -> None:
     """
     Excluded ones at the target stay as they are.
     """
-    existing = a_topic(retention_ms="9", flush_ms="7", min_insync_replicas="2")
+    settings = configs(DEFAULTS_4, retention_ms="9", flush_ms="7", min_insync_replicas="2")
+    existing = TopicFacts("orders", 4, 2, settings)
 
     [altered] = plan(
         a_topic(retention_ms="5", cleanup_policy="compact"), target=(existing,), sync_configs=True
@@ -383,6 +384,60 @@ def test_settings_that_are_in_step_need_no_change() -> None:
     existing = TopicConfigs(DEFAULTS_4 | dict(wanted.configs), frozenset(wanted.configs))
 
     assert config_changes(wanted, existing, NOTHING_EXCLUDED) == {}
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        DEFAULTS_4,
+        DEFAULTS_4 | {"compression.type": "zstd", "max.message.bytes": "5"},
+        DEFAULTS_3_9 | {"message.timestamp.difference.max.ms": "5"},
+    ],
+)
+def test_settings_come_into_step_in_one_pass_whatever_the_target_had(there: dict[str, str]) -> None:
+    """
+    The defaults behind what is set on a topic are not to be seen; still nothing goes back and forth.
+    """
+    source = a_topic(cleanup_policy="compact", retention_ms="1")
+    before = configs(there, retention_ms="9", flush_ms="7")
+
+    asked = TopicsSettings(include=(".*",), sync_configs=True)
+    first = plan_topics(
+        [source], Target({"orders": TopicFacts("orders", 4, 1, before)}, 1), NamePolicy(), asked
+    )
+    after = carried_out(before, there, first.alter_configs[0].changes)
+    second = plan_topics(
+        [source], Target({"orders": TopicFacts("orders", 4, 1, after)}, 1), NamePolicy(), asked
+    )
+
+    assert after.values["retention.ms"] == "1"
+    assert after.values["compression.type"] == "producer"
+    assert int(after.values["max.message.bytes"]) >= 1048588
+    assert {after.values[name] for name in after.values if "timestamp.a" in name or "difference" in name} == {
+        LONG_MAX
+    }
+    assert second == TopicPlan()
+
+
+def carried_out(
+    before: TopicConfigs, defaults: Mapping[str, str], changes: Mapping[str, str | None]
+) -> TopicConfigs:
+    """What a broker answers after the changes."""
+    explicit = {name: before.values[name] for name in before.explicit} | dict(changes)
+    left = {name: value for name, value in explicit.items() if value is not None}
+    return TopicConfigs({**defaults, **left}, frozenset(left))
+
+
+def test_settings_of_a_topic_that_is_being_prepared_are_held() -> None:
+    """
+    While a log is made to start at its offset it has settings of its own.
+    """
+    there = Target({"orders": a_topic()}, 1, DEFAULTS_4, held=frozenset({"orders"}))
+    asked = TopicsSettings(include=(".*",), sync_configs=True)
+
+    made = plan_topics([a_topic(cleanup_policy="compact")], there, NamePolicy(), asked)
+
+    assert made == TopicPlan()
 
 
 def test_settings_in_step_bring_back_the_times_of_records() -> None:
