@@ -93,12 +93,16 @@ def _sections(model: Model, above: str) -> Iterator[tuple[str, Model]]:
 def _section(model: Model, path: str, title: str) -> str:
     properties = _properties(model)
     lines = [
-        f"| `{name}` | {_default(name, field)} | {_range(properties[name], name, field)} | {field.description} |"
+        _row(name, field, properties[name])
         for name, field in model.model_fields.items()
         if path or not any(models_in(field.annotation))
     ]
     head = [f"## {title}", "", (model.__doc__ or "").strip(), "", "| Setting | Default | Values | Meaning |"]
     return "\n".join([*head, "|---|---|---|---|", *lines, ""])
+
+
+def _row(name: str, field: FieldInfo, schema: dict[str, Any]) -> str:
+    return f"| `{name}` | {_default(name, field)} | {_values(schema, name, field)} | {field.description} |"
 
 
 def _properties(model: Model) -> dict[str, Any]:
@@ -126,20 +130,34 @@ def _default(name: str, field: FieldInfo) -> str:
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 
 
-def _range(schema: dict[str, Any], name: str, field: FieldInfo) -> str:
-    """What a value may be, from the JSON Schema of the setting."""
-    choices = [part for part in schema.get("anyOf", [schema]) if part.get("type") != "null"]
-    part = {**schema, **choices[0]}
-    if "enum" in part:
-        return ", ".join(f"`{value}`" for value in part["enum"])
-    low, high = part.get("minimum"), part.get("maximum")
+def _values(schema: dict[str, Any], name: str, field: FieldInfo) -> str:
+    """What a value may be, from the field and from the JSON Schema of the setting."""
+    part = next(_forms(schema))
+    low, high = _bounds(field, part)
     if low is not None and high is not None:
         return f"{_figure(low, name)} to {_figure(high, name)}"
+    if "enum" in part:
+        return ", ".join(f"`{value}`" for value in part["enum"])
     if "pattern" in part:
         return f"`{part['pattern']}`".replace("|", "\\|")
-    if "$ref" in part:
-        return "a section"
-    return "a secret" if field.metadata and schema.get("anyOf") else _KINDS[part["type"]]
+    if "file" in part.get("properties", {}):
+        return "a secret"
+    return "a section" if "$ref" in part else _KINDS[part["type"]]
+
+
+def _forms(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The ways to write a value, the usual one first."""
+    if "anyOf" not in schema:
+        yield schema
+    for part in schema.get("anyOf", ()):
+        yield from _forms(part)
+
+
+def _bounds(field: FieldInfo, schema: dict[str, Any]) -> tuple[float | None, float | None]:
+    """Of the field itself, or of the kind of number its type speaks of."""
+    low = [found for rule in field.metadata if (found := getattr(rule, "ge", None)) is not None]
+    high = [found for rule in field.metadata if (found := getattr(rule, "le", None)) is not None]
+    return (low[0], high[0]) if low and high else (schema.get("minimum"), schema.get("maximum"))
 
 
 _KINDS = {
