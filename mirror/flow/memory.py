@@ -14,14 +14,10 @@ from checkpoint.flow_state import FlowState
 
 from checkpoint.model import FlowRecord, PartitionRecord
 from checkpoint.offset_map import OffsetMap
-from mirror import __version__
 from mirror.errors import TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.position import Known, Register
 from mirror.model import OffsetMode, TopicPartition
-
-LEADER_EPOCHS_KEPT = 32
-LOSSES_KEPT = 256
 
 
 class AnotherClusterError(TwinsiteError):
@@ -51,7 +47,6 @@ class FlowMemory:
                 source_cluster_id=source_cluster_id,
                 target_cluster_id=target_cluster_id,
                 created_at_ms=int(time.time() * 1000),
-                version=__version__,
             )
             await self._state.save_flow(record)
         elif (known.source_cluster_id, known.target_cluster_id) != (source_cluster_id, target_cluster_id):
@@ -97,8 +92,7 @@ class FlowMemory:
     def epoch_at(self, tp: TopicPartition, next_offset: int) -> int:
         """The leader epoch of the last record below ``next_offset``, -1 when not known."""
         record = self._state.partition(*tp)
-        epochs = record.leader_epochs if record else ()
-        return max((epoch for epoch, start in epochs if start < next_offset), default=-1)
+        return record.epoch_before(next_offset) if record else -1
 
     async def register(
         self, tp: TopicPartition, target: TopicPartition, topic_id: str, what: Register
@@ -119,16 +113,19 @@ class FlowMemory:
         await self._state.save_partitions([record])
         reach("registered")
 
+    async def begin(self, tp: TopicPartition, target_log_end: int) -> None:
+        """Forget the runs that were written ahead and never reached: what is read now may have others."""
+        offsets = self._state.map(*tp)
+        if offsets.reached(target_log_end + 1) < len(offsets):
+            await self._state.extend_maps({}, drop_ahead_of={tp: target_log_end})
+
     async def prepared(self, tp: TopicPartition) -> None:
         """Note durably that the target partition starts where it should."""
         await self._state.save_partitions([replace(self._record(tp), prepared=True)])
 
     async def note_loss(self, tp: TopicPartition, lost_from: int, lost_to: int) -> None:
         """Put an accepted loss into the ledger."""
-        record = self._record(tp)
-        if (lost_from, lost_to) not in record.lost:
-            lost = (*record.lost, (lost_from, lost_to))[-LOSSES_KEPT:]
-            await self._state.save_partitions([replace(record, lost=lost)])
+        await self._state.save_partitions([self._record(tp).with_loss(lost_from, lost_to)])
 
     async def accept_loss(self, tp: TopicPartition, to: int) -> None:
         """An operator allows to go on behind what the source has removed, up to ``to``."""
@@ -146,9 +143,7 @@ class FlowMemory:
         records = []
         for tp, pairs in epochs.items():
             record = self._record(tp)
-            older = [pair for pair in record.leader_epochs if pair[0] < pairs[0][0]]
-            kept = (*older, *pairs)[-LEADER_EPOCHS_KEPT:]
-            records.append(replace(record, leader_epochs=kept))
+            records.append(record.with_epochs(tuple(pairs)))
         await self._state.save_partitions(records)
 
     async def note_runs(self, runs: Mapping[TopicPartition, Sequence[tuple[int, int]]]) -> None:

@@ -40,6 +40,9 @@ class Memory(Protocol):
     ) -> None:
         """Note durably how a partition begins."""
 
+    async def begin(self, tp: TopicPartition, target_log_end: int) -> None:
+        """A mapped partition goes on where the target's log ends: forget what was written ahead of that."""
+
     async def prepared(self, tp: TopicPartition) -> None:
         """Note durably that the target partition starts where it should."""
 
@@ -137,6 +140,8 @@ class Settler:
             # our picture of the map may be old: only who writes it can know where to go on
             partition.wait_for_owner(time.monotonic(), STANDBY_LOOK_SECONDS)
             return
+        if known.mode is OffsetMode.MAPPED:
+            await self._memory.begin(partition.tp, decision.target_next_offset)
         if decision.skip_to > decision.next_offset:
             if not self.is_owner:
                 partition.wait_for_owner(time.monotonic(), STANDBY_LOOK_SECONDS)
