@@ -27,3 +27,10 @@ class StateUnavailableError(TwinsiteError):
 
     retriable = True
     hint = "see what the store stands on: the target cluster, or the disk"
+
+
+class StateTakenOverError(TwinsiteError):
+    """Another mirror of the flow has written to its state since we read it: load it again."""
+
+    retriable = True
+    hint = "only one mirror of a flow should run; the one that comes too late steps back by itself"

@@ -1,0 +1,172 @@
+"""What a flow remembers, and how it is written down.
+
+Records are JSON with a version, so that a person with a console consumer can read
+them. A reader refuses versions it does not know, and ignores nothing: a field it
+does not know belongs to a newer version.
+
+Keys: ``flow`` · ``partition/<topic>/<partition>`` · ``map/<topic>/<partition>/<chunk>``.
+Topic names never hold a slash.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self, TypeVar
+
+from checkpoint.errors import CorruptStateError
+from mirror.model import OffsetMode
+
+T = TypeVar("T")
+
+VERSION = 1
+FLOW_KEY = "flow"
+LEADER_EPOCHS_KEPT = 32
+"""Newest leader epochs kept per partition: enough to find where a truncated source agrees with us."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRecord:
+    """Between which clusters the flow copies, and as whom it writes.
+
+    Attributes:
+        producer_id: The idempotent producer id all mirrors of the flow write with.
+        producer_epoch: Its epoch, raised by a promotion.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    source_cluster_id: str
+    target_cluster_id: str
+    created_at_ms: int
+    version: int = VERSION
+
+    def to_bytes(self) -> bytes:
+        return _encode(asdict(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read a record.
+
+        Raises:
+            CorruptStateError: It is none, or of a version this program does not know.
+        """
+        return _build(cls, _decode(data, FLOW_KEY), FLOW_KEY)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecord:
+    """How one partition is copied.
+
+    Attributes:
+        topic_id: Of the source topic when the copy began; another one means another topic.
+        prepared: False while the target partition is being made to start at ``target_start_offset``.
+        start_offset: Source offset of the first record copied.
+        target_start_offset: Where that record is at the target.
+        leader_epochs: (epoch, first source offset), ascending, the newest few.
+        lost: Source ranges [from, to) that were gone before they were copied, the loss accepted.
+        loss_accepted_to: An operator allowed to leave out everything below this source offset.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str
+    target_topic: str
+    mode: OffsetMode
+    prepared: bool
+    start_offset: int
+    target_start_offset: int
+    leader_epochs: tuple[tuple[int, int], ...] = ()
+    lost: tuple[tuple[int, int], ...] = ()
+    loss_accepted_to: int = 0
+    version: int = VERSION
+
+    @property
+    def key(self) -> str:
+        return partition_key(self.topic, self.partition)
+
+    def with_epochs(self, epochs: tuple[tuple[int, int], ...]) -> Self:
+        """The record with newer leader epochs; those not newer than the last one are known already."""
+        known = list(self.leader_epochs)
+        for epoch, offset in epochs:
+            if not known or epoch > known[-1][0]:
+                known.append((epoch, offset))
+        return replace(self, leader_epochs=tuple(known[-LEADER_EPOCHS_KEPT:]))
+
+    def epoch_before(self, offset: int) -> int:
+        """The leader epoch of the last record below a source offset, -1 when not known."""
+        return max((epoch for epoch, first in self.leader_epochs if first < offset), default=-1)
+
+    def with_loss(self, lost_from: int, lost_to: int) -> Self:
+        """The record with one more lost range; ranges that touch become one."""
+        merged: list[tuple[int, int]] = []
+        for begin, end in sorted((*self.lost, (lost_from, lost_to))):
+            if merged and begin <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((begin, end))
+        return replace(self, lost=tuple(merged))
+
+    def to_bytes(self) -> bytes:
+        return _encode(asdict(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read a record.
+
+        Raises:
+            CorruptStateError: It is none, or of a version this program does not know.
+        """
+        fields = _decode(data, "partition")
+        try:
+            fields["mode"] = OffsetMode(fields["mode"])
+            for name in ("leader_epochs", "lost"):
+                fields[name] = tuple((int(a), int(b)) for a, b in fields[name])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptStateError(f"a partition record cannot be read: {error!r}") from error
+        return _build(cls, fields, "partition")
+
+
+def partition_key(topic: str, partition: int) -> str:
+    return f"partition/{topic}/{partition}"
+
+
+def map_key(topic: str, partition: int, chunk: int) -> str:
+    return f"map/{topic}/{partition}/{chunk}"
+
+
+def parse_map_key(key: str) -> tuple[str, int, int]:
+    """Topic, partition and chunk number of a key made by :func:`map_key`.
+
+    Raises:
+        CorruptStateError: It is no such key.
+    """
+    parts = key.split("/")
+    if len(parts) != 4 or parts[0] != "map" or not (parts[2].isdecimal() and parts[3].isdecimal()):
+        raise CorruptStateError(f"the state holds a key that makes no sense: {key!r}")
+    return parts[1], int(parts[2]), int(parts[3])
+
+
+def _encode(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(", ", ": ")).encode()
+
+
+def _decode(data: bytes, what: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(data)
+    except ValueError as error:
+        raise CorruptStateError(f"a {what} record is not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise CorruptStateError(f"a {what} record is not a JSON object")
+    if fields.get("version") != VERSION:
+        raise CorruptStateError(
+            f"a {what} record has version {fields.get('version')!r}, this program reads {VERSION}"
+        )
+    return fields
+
+
+def _build(cls: type[T], fields: dict[str, Any], what: str) -> T:
+    try:
+        return cls(**fields)
+    except TypeError as error:
+        raise CorruptStateError(f"a {what} record has the wrong fields: {error}") from error

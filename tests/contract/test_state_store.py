@@ -1,0 +1,280 @@
+"""What every state store promises, tried on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from checkpoint.errors import CorruptStateError, StateTakenOverError, StateUnavailableError
+from checkpoint.file_store import FileStore
+from checkpoint.store import MemoryStore, StateStore
+from checkpoint.topic_store import BATCH_BYTES_MAX, TopicStore
+from tests.contract.memory_log import MemoryLog
+
+Open = Callable[[], StateStore]
+"""Opens the store anew, as after a restart."""
+
+
+@pytest.fixture(params=["memory", "file", "topic"])
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    items: dict[str, bytes] = {}
+    log = MemoryLog()
+    kinds: dict[str, Open] = {
+        "memory": lambda: MemoryStore(items),
+        "file": lambda: FileStore(tmp_path / "state"),
+        "topic": lambda: TopicStore(log),
+    }
+    return kinds[request.param]
+
+
+# -- all stores ----------------------------------------------------------------------------------
+
+
+async def test_a_new_store_is_empty(open_store: Open) -> None:
+    """
+    A flow that begins finds nothing, and that is no error.
+    """
+    store = open_store()
+
+    assert await store.load() == {}
+
+
+async def test_what_was_put_is_there_after_a_restart(open_store: Open) -> None:
+    """
+    Text and bytes of any value, empty ones too.
+    """
+    items: dict[str, bytes | None] = {"flow": b'{"a": 1}', "map/t/0/0": bytes(range(256)), "empty": b""}
+    store = open_store()
+    await store.put(items)
+    await store.close()
+
+    found = await open_store().load()
+
+    assert found == items
+
+
+async def test_the_last_value_of_a_key_counts_and_none_removes_it(open_store: Open) -> None:
+    """
+    Other keys stay as they are.
+    """
+    store = open_store()
+    await store.put({"a": b"1", "b": b"1", "c": b"1"})
+    await store.put({"a": b"2", "b": None})
+
+    found = await open_store().load()
+
+    assert found == {"a": b"2", "c": b"1"}
+
+
+async def test_removing_what_is_not_there_is_no_error(open_store: Open) -> None:
+    """
+    A put that failed half-way is simply put again.
+    """
+    store = open_store()
+    await store.put({"gone": None})
+
+    assert await open_store().load() == {}
+
+
+async def test_more_than_one_batch_of_values_is_put_at_once(open_store: Open) -> None:
+    """
+    Two thousand partitions that begin together.
+    """
+    items: dict[str, bytes | None] = {f"partition/{n}": bytes([n % 256]) * 1000 for n in range(2000)}
+    store = open_store()
+
+    await store.put(items)
+
+    assert await open_store().load() == items
+
+
+async def test_putting_nothing_changes_nothing(open_store: Open) -> None:
+    """
+    An empty put is allowed.
+    """
+    store = open_store()
+    await store.put({"a": b"1"})
+    await store.put({})
+
+    assert await open_store().load() == {"a": b"1"}
+
+
+# -- the file ------------------------------------------------------------------------------------
+
+
+async def test_a_damaged_file_is_refused_and_says_where_the_one_before_is(tmp_path: Path) -> None:
+    """
+    It is not taken in place of the newer one: a missing run would copy records twice.
+    """
+    path = tmp_path / "state"
+    store = FileStore(path)
+    await store.put({"a": b"1"})
+    await store.put({"a": b"2"})
+    path.write_bytes(path.read_bytes().replace(b'"2"', b'"3"'))
+
+    with pytest.raises(CorruptStateError, match="does not match its CRC") as refusal:
+        await FileStore(path).load()
+
+    assert str(store.previous) in refusal.value.hint
+    assert await FileStore(store.previous).load() == {"a": b"1"}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}\n", b"[1]\n", b"no json\n", b'{"format": "other", "version": 1}']
+)
+async def test_a_file_that_is_no_state_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    """
+    An empty file is damage too: it is not the same as no file.
+    """
+    path = tmp_path / "state"
+    path.write_bytes(content)
+
+    with pytest.raises(CorruptStateError):
+        await FileStore(path).load()
+
+
+async def test_a_crash_while_writing_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    """
+    What is half written has another name.
+    """
+    path = tmp_path / "state"
+    store = FileStore(path)
+    await store.put({"a": b"1"})
+    path.with_name("state.new").write_bytes(b"half of it")
+
+    assert await FileStore(path).load() == {"a": b"1"}
+
+
+async def test_a_file_that_cannot_be_written_is_told_and_nothing_is_remembered(tmp_path: Path) -> None:
+    """
+    The next put does not bring the failed one along.
+    """
+    store = FileStore(tmp_path / "missing" / "state")
+
+    with pytest.raises(StateUnavailableError, match="cannot be written"):
+        await store.put({"a": b"1"})
+
+    (tmp_path / "missing").mkdir()
+    await store.put({"b": b"1"})
+    assert await store.load() == {"b": b"1"}
+
+
+# -- the topic -----------------------------------------------------------------------------------
+
+
+async def test_compaction_takes_nothing_away_that_counts() -> None:
+    """
+    The cleaner leaves the last record of each key, gaps between them, and later no removed keys at all.
+    """
+    log = MemoryLog()
+    store = TopicStore(log)
+    for n in range(50):
+        await store.put({f"key-{n % 7}": str(n).encode(), "always": str(n).encode()})
+    await store.put({"key-0": None})
+    before = await TopicStore(log).load()
+
+    log.compact()
+
+    assert await TopicStore(log).load() == before
+    assert len(before) == 7
+    assert "key-0" not in before
+
+
+async def test_writing_goes_on_after_compaction() -> None:
+    """
+    The log end does not move when records before it vanish.
+    """
+    log = MemoryLog()
+    store = TopicStore(log)
+    await store.put({"a": b"1"})
+    await store.put({"a": b"2"})
+    log.compact()
+
+    await store.put({"b": b"1"})
+
+    assert await TopicStore(log).load() == {"a": b"2", "b": b"1"}
+
+
+async def test_a_batch_written_twice_because_its_answer_was_lost_does_no_harm() -> None:
+    """
+    The log end is two batches further, and both hold the same.
+    """
+    log = MemoryLog()
+    store = TopicStore(log)
+    await store.put({"a": b"1"})
+    log.lose_answers = 1
+
+    await store.put({"a": b"2", "b": None})
+    await store.put({"c": b"3"})
+
+    assert await TopicStore(log).load() == {"a": b"2", "c": b"3"}
+
+
+async def test_a_writer_notices_that_another_one_has_written() -> None:
+    """
+    Its picture is old; it loads again before it may go on.
+    """
+    log = MemoryLog()
+    old, new = TopicStore(log), TopicStore(log)
+    await old.put({"a": b"1"})
+    await new.load()
+    await new.put({"a": b"2"})
+
+    with pytest.raises(StateTakenOverError):
+        await old.put({"b": b"1"})
+
+    assert (await old.load())["a"] == b"2"
+    await old.put({"b": b"2"})
+
+
+async def test_values_that_fit_one_batch_are_written_whole_or_not_at_all() -> None:
+    """
+    One put, one batch, as long as it is below half a megabyte.
+    """
+    log = MemoryLog()
+    store = TopicStore(log)
+
+    await store.put({f"key-{n}": bytes(100) for n in range(1000)})
+
+    assert len(log.batches) == 1
+    assert len(log.batches[0][1]) < BATCH_BYTES_MAX
+
+
+async def test_a_log_that_cannot_be_read_to_its_end_is_not_taken_for_a_short_one() -> None:
+    """
+    Half a state would be worse than none.
+    """
+    log = MemoryLog()
+    store = TopicStore(log)
+    await store.put({"a": b"1"})
+    await store.put({"b": b"1"})
+    del log.batches[1]
+
+    with pytest.raises(StateUnavailableError, match="up to offset 1 only, it ends at 2"):
+        await TopicStore(log).load()
+
+
+async def test_a_damaged_batch_is_refused() -> None:
+    """
+    By its CRC.
+    """
+    log = MemoryLog()
+    await TopicStore(log).put({"a": b"value"})
+    base, batch = log.batches[0]
+    log.batches[0] = (base, batch.replace(b"value", b"other"))
+
+    with pytest.raises(CorruptStateError, match="does not match its CRC"):
+        await TopicStore(log).load()
+
+
+async def test_a_record_without_a_key_is_refused() -> None:
+    """
+    Nothing of ours writes one: it is the wrong topic, or somebody else's record.
+    """
+    log = MemoryLog()
+    await log.append(log.encode([(0, None, b"value")]))
+
+    with pytest.raises(CorruptStateError, match="without a key"):
+        await TopicStore(log).load()
