@@ -31,13 +31,19 @@ Model = type[BaseModel]
 
 def explain(error: ValidationError, model: Model, where: str) -> UsageError:
     """The refusal of a document, one line for each thing that is wrong with it."""
-    lines = [_line(detail, model) for detail in error.errors(include_url=False)]
+    lines = [_line(detail, model) for detail in _causes(error.errors(include_url=False))]
     if len(lines) == 1:
         return UsageError(f"{where}: {lines[0]}", hint=HINT)
     shown = lines[:PROBLEMS_SHOWN_MAX]
     if len(lines) > len(shown):
         shown.append(f"and {len(lines) - len(shown)} more")
     return UsageError("\n  ".join([f"{where}: {len(lines)} settings are not accepted:", *shown]), hint=HINT)
+
+
+def _causes(details: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Without lists that are too short only because an entry of theirs is not accepted."""
+    inner = {detail["loc"][:-1] for detail in details}
+    return [detail for detail in details if detail["type"] != "too_short" or detail["loc"] not in inner]
 
 
 def _line(detail: ErrorDetails, model: Model) -> str:
@@ -145,7 +151,7 @@ def _nearest(path: Sequence[int | str], model: Model) -> str:
     if beside:
         return f"; did you mean {show_path([*path[:-1], beside[0]])}?"
     elsewhere = {inner.rsplit(".", 1)[-1]: inner for inner in reversed(list(paths(model)))}
-    found = difflib.get_close_matches(name, elsewhere, n=1, cutoff=0.8)
+    found = difflib.get_close_matches(name, elsewhere, n=1, cutoff=0.7)
     return f"; did you mean {elsewhere[found[0]]}?" if found else ""
 
 

@@ -1,0 +1,532 @@
+"""Settings: everything has a default or is wanted, and what is wrong is said with path, value and way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from mirror.config import (
+    Settings,
+    host_and_port,
+    json_schema,
+    load,
+    merged,
+    parse,
+    shown,
+    shown_as_yaml,
+    warnings,
+)
+from mirror.config_values import Bytes, show_bytes
+from mirror.config_yaml import parse_yaml
+from mirror.errors import UsageError
+
+PASSWORD = "correct-horse-battery"
+MINIMAL: dict[str, Any] = {
+    "source": {"bootstrap_servers": ["a:9092"]},
+    "target": {"bootstrap_servers": ["b:9092"]},
+    "topics": {"include": [".*"]},
+}
+SCRAM: dict[str, Any] = {
+    "protocol": "SASL_SSL",
+    "sasl": {"mechanism": "SCRAM-SHA-512", "username": "twinsite", "password": PASSWORD},
+}
+
+
+def accepted(**changes: Any) -> Settings:
+    """The smallest settings with these changes."""
+    return parse(merged(MINIMAL, changes))
+
+
+def refused(**changes: Any) -> str:
+    """Why these changes are refused."""
+    with pytest.raises(UsageError) as refusal:
+        accepted(**changes)
+    return str(refusal.value)
+
+
+# -- what is taken -----------------------------------------------------------------------------------------
+
+
+def test_two_clusters_and_a_pattern_are_enough() -> None:
+    """
+    The rest has defaults, and the careful ones.
+    """
+    settings = accepted()
+
+    assert settings.flow == "default"
+    assert settings.offsets.mode == "same"
+    assert settings.read.isolation == "read_committed"
+    assert settings.on_data_loss == "stop"
+    assert settings.topics.names == "identity"
+    assert settings.api.host == "127.0.0.1"
+    assert not settings.api.remote_control
+
+
+def test_what_can_be_written_short_may_be() -> None:
+    """
+    Servers with commas as Kafka writes them, sizes with units, the offset mode alone.
+    """
+    settings = accepted(
+        source={"bootstrap_servers": "a:1, [::1]:2"},
+        offsets="auto",
+        read={"fetch_bytes_max": "8 MiB", "partition_fetch_bytes_max": "65536"},
+        api={"port": None},
+    )
+
+    assert settings.source.bootstrap_servers == ("a:1", "[::1]:2")
+    assert settings.offsets.mode == "auto"
+    assert settings.read.fetch_bytes_max == 8 * 1024 * 1024
+    assert settings.read.partition_fetch_bytes_max == 65536
+    assert settings.api.port == -1
+
+
+def test_settings_do_not_change() -> None:
+    """
+    What was checked together stays together.
+    """
+    settings = accepted()
+
+    with pytest.raises(ValueError, match="frozen"):
+        settings.flow = "other"
+
+
+@given(st.integers(0, 2**50))
+def test_a_size_shown_is_the_size_read(count: int) -> None:
+    """
+    What the documentation and errors say can be written into a file.
+    """
+    assert TypeAdapter(Bytes).validate_python(show_bytes(count)) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("kafka-1.east:9092", ("kafka-1.east", 9092)), ("[2001:db8::1]:9093", ("2001:db8::1", 9093))],
+)
+def test_an_address_is_a_host_and_a_port(text: str, expected: tuple[str, int]) -> None:
+    """
+    Names, IPv4 and bracketed IPv6.
+    """
+    assert host_and_port(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["kafka", "kafka:", "kafka:0", "kafka:65536", ":9092", "http://a:1", "::1:9092", "a b:1"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    """
+    With an example of what is one.
+    """
+    assert "source.bootstrap_servers[0]" in refused(source={"bootstrap_servers": [text]})
+
+
+# -- what is refused ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"flow": "East"}, "flow: 'East' must match ^[a-z0-9-]{1,40}$"),
+        ({"flow": 7}, "flow: 7 must be text; put it in quotes"),
+        ({"topics": {"include": []}}, "topics.include: must have at least one entry"),
+        ({"topics": {"include": "orders"}}, "topics.include: 'orders' must be a list"),
+        ({"topics": {"include": ["(x"]}}, "topics.include[0]: '(x' is not a regular expression"),
+        ({"topics": {"refresh_seconds": 0}}, "topics.refresh_seconds: 0 is too small: at least 1"),
+        ({"topics": {"create": "yes"}}, "topics.create: 'yes' must be true or false"),
+        ({"read": {"fetch_wait_ms_max": True}}, "read.fetch_wait_ms_max: true must be a whole number"),
+        ({"read": {"fetch_bytes_max": "8 MB"}}, "read.fetch_bytes_max: '8 MB' must be a number of bytes"),
+        ({"read": {"fetch_bytes_max": 1}}, "read.fetch_bytes_max: 1 is too small: at least 64 KiB"),
+        ({"append": {"batches_in_flight_max": 6}}, "append.batches_in_flight_max: 6 is too large: at most 5"),
+        ({"offsets": "sames"}, "offsets.mode: 'sames' must be one of 'same', 'auto', 'mapped'"),
+        ({"lagging_after_seconds": "5"}, "lagging_after_seconds: '5' must be a number"),
+        ({"lagging_after_seconds": float("inf")}, "lagging_after_seconds: inf must be a finite number"),
+        ({"source": "a:9092"}, "source: must be a section: keys and values of its own"),
+        ({"topics": {"replication_factor": None, "names": None}}, "topics.names: null must be one of"),
+        ({"api": {"port": 70000}}, "api.port: 70000 is too large: at most 65535"),
+    ],
+)
+def test_a_refusal_names_path_value_and_reason(changes: dict[str, Any], words: str) -> None:
+    """
+    In the words of the settings, not of the library that checks them.
+    """
+    refusal = refused(**changes)
+
+    assert refusal.startswith(f"settings: {words}")
+    assert "pydantic" not in refusal
+    assert "validation error" not in refusal
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"target": {"securty": {}}},
+            "target.securty: there is no such setting; did you mean target.security?",
+        ),
+        ({"include": ["x"]}, "include: there is no such setting; did you mean topics.include?"),
+        (
+            {"fetch_max_bytes": 1},
+            "fetch_max_bytes: there is no such setting; did you mean read.fetch_bytes_max?",
+        ),
+        ({"weather": "rain"}, "weather: there is no such setting"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_that_is_known(
+    changes: dict[str, Any], words: str
+) -> None:
+    """
+    In its own section first, then anywhere.
+    """
+    assert refused(**changes) == f"settings: {words}"
+
+
+def test_what_is_missing_is_named_with_what_it_is() -> None:
+    """
+    Somebody who starts with an empty file learns what to write.
+    """
+    with pytest.raises(UsageError) as refusal:
+        parse({}, where="flow.yaml")
+
+    assert str(refusal.value).splitlines() == [
+        "flow.yaml: 3 settings are not accepted:",
+        "  source: is missing (The cluster that is read)",
+        "  target: is missing (The cluster that is written)",
+        "  topics: is missing (Which topics are copied, and under which names)",
+    ]
+    assert "docs/settings.md" in refusal.value.hint
+
+
+def test_all_that_is_wrong_is_said_at_once_but_not_without_end() -> None:
+    """
+    Twenty lines are enough to begin with.
+    """
+    refusal = refused(topics={"exclude": ["("] * 30}).splitlines()
+
+    assert refusal[0] == "settings: 30 settings are not accepted:"
+    assert len(refusal) == 22
+    assert refusal[-1] == "  and 10 more"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"target": {"bootstrap_servers": ["a:9092"]}}, "source and target share a:9092"),
+        ({"topics": {"names": "prefix"}}, "names: prefix needs prefix"),
+        ({"topics": {"prefix": "east."}}, "is names: prefix meant?"),
+        ({"topics": {"names": "prefix", "prefix": "__east"}}, "would make internal topics"),
+        ({"topics": {"names": "prefix", "prefix": "a/b"}}, "topics.prefix: 'a/b' must match"),
+        (
+            {"read": {"fetch_bytes_max": "64 MiB"}},
+            "fetch_bytes_max (64 MiB) is above limits.buffer_bytes_max (32 MiB)",
+        ),
+        (
+            {"read": {"fetch_bytes_max": "64 KiB"}},
+            "read.partition_fetch_bytes_max (1 MiB) is above read.fetch_bytes_max (64 KiB)",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], words: str) -> None:
+    """
+    Each alone would be fine.
+    """
+    assert words in refused(**changes)
+
+
+def test_a_flow_within_one_cluster_is_possible_under_a_prefix() -> None:
+    """
+    Copies have other names than what they are copies of.
+    """
+    settings = accepted(
+        target={"bootstrap_servers": ["a:9092"]}, topics={"names": "prefix", "prefix": "copy."}
+    )
+
+    assert settings.topics.prefix == "copy."
+
+
+# -- security ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("security", "words"),
+    [
+        ({"protocol": "SASL_SSL"}, "SASL_SSL needs sasl"),
+        ({"sasl": SCRAM["sasl"]}, "PLAINTEXT makes no use of sasl"),
+        ({"ca_file": "ca.pem"}, "PLAINTEXT makes no use of ca_file: is SSL or SASL_SSL meant?"),
+        ({"protocol": "SSL", "key_file": "key.pem"}, "a private key needs certificate_file"),
+        ({"protocol": "SASL_SSL", "sasl": {"mechanism": "PLAIN"}}, "PLAIN needs username and password"),
+        (
+            {"protocol": "SASL_SSL", "sasl": {"mechanism": "OAUTHBEARER"}},
+            "OAUTHBEARER needs either token or token_endpoint",
+        ),
+        (
+            {"protocol": "SASL_SSL", "sasl": {**SCRAM["sasl"], "token": {"env": "T"}}},
+            "SCRAM-SHA-512 takes no token and no extensions",
+        ),
+        (
+            {
+                "protocol": "SASL_SSL",
+                "sasl": {"mechanism": "OAUTHBEARER", "username": "x", "token": {"env": "T"}},
+            },
+            "OAUTHBEARER takes a token, not username and password",
+        ),
+        ({"protocol": "SASL_SSL", "sasl": {"mechanism": "PLAN"}}, "mechanism: must be one of 'PLAIN'"),
+    ],
+)
+def test_security_that_would_not_do_what_it_says_is_refused(security: dict[str, Any], words: str) -> None:
+    """
+    A certificate that is not used, or a password that would go out in the clear, is a mistake.
+    """
+    assert words in refused(target={"security": security})
+
+
+@pytest.mark.parametrize(
+    "url", ["http://login.example.org/token", "https://", "ftp://x", "https://user:xyzzy@login.example.org/"]
+)
+def test_a_token_endpoint_that_would_give_the_secret_away_is_refused(url: str) -> None:
+    """
+    A client secret goes over TLS only, and not into an address.
+    """
+    endpoint = {"url": url, "client_id": "twinsite", "client_secret": {"env": "S"}}
+    sasl = {"mechanism": "OAUTHBEARER", "token_endpoint": endpoint}
+
+    refusal = refused(target={"security": {"protocol": "SASL_SSL", "sasl": sasl}})
+
+    assert "token_endpoint.url" in refusal
+    assert "xyzzy" not in refusal
+
+
+@pytest.mark.parametrize(
+    "secret", ["", 7, None, [], {}, {"file": ""}, {"env": 5}, {"vault": "x"}, {"file": "x", "env": "y"}]
+)
+def test_a_secret_that_leads_nowhere_is_refused(secret: object) -> None:
+    """
+    Exactly one source.
+    """
+    refusal = refused(target={"security": {**SCRAM, "sasl": {**SCRAM["sasl"], "password": secret}}})
+
+    assert "password" in refusal
+
+
+def test_a_secret_is_read_when_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A rotated file or variable needs no restart; relative files lie beside the settings.
+    """
+    (tmp_path / "flow.yaml").write_text(
+        yaml.safe_dump(
+            merged(
+                MINIMAL,
+                {
+                    "source": {"security": {**SCRAM, "sasl": {**SCRAM["sasl"], "password": {"file": "pw"}}}},
+                    "target": {"security": {**SCRAM, "sasl": {**SCRAM["sasl"], "password": {"env": "PW"}}}},
+                },
+            )
+        )
+    )
+    settings = load(tmp_path / "flow.yaml")
+    passwords = [c.security.sasl.password for c in (settings.source, settings.target) if c.security.sasl]
+
+    seen = []
+    for word in ("one", "two"):
+        (tmp_path / "pw").write_text(f"{word}\n")
+        monkeypatch.setenv("PW", word)
+        seen.append([password.read() for password in passwords if password])
+
+    assert seen == [["one", "one"], ["two", "two"]]
+
+
+def test_no_secret_is_ever_shown() -> None:
+    """
+    Not in a repr, not as YAML or JSON, not in a warning.
+    """
+    settings = accepted(target={"security": {**SCRAM, "key_password": PASSWORD, "certificate_file": "c.pem"}})
+
+    texts = [
+        repr(settings),
+        str(settings),
+        shown_as_yaml(settings),
+        repr(shown(settings)),
+        *warnings(settings),
+    ]
+
+    assert not [text for text in texts if PASSWORD in text]
+    assert shown(settings)["target"]["security"]["sasl"]["password"] == "***"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"target": {"security": {**SCRAM, "sasl": {**SCRAM["sasl"], "pasword": PASSWORD}}}},
+        {"target": {"security": {**SCRAM, "sasl": {**SCRAM["sasl"], "password": [PASSWORD]}}}},
+        {"target": {"security": {**SCRAM, "sasl": PASSWORD}}},
+        {"target": {"security": {**SCRAM, "sasl": {**SCRAM["sasl"], "mechanism": PASSWORD}}}},
+        {"target": {"security": {**SCRAM, "sasl": {**SCRAM["sasl"], "username": [PASSWORD]}}}},
+        {"target": {"security": PASSWORD}},
+        {"source": {"bootstrap_servers": f"user:{PASSWORD}@a:9092"}},
+        {"password": PASSWORD},
+    ],
+)
+def test_a_secret_in_the_wrong_place_is_not_repeated(changes: dict[str, Any]) -> None:
+    """
+    Errors end up in logs and tickets.
+    """
+    refusal = refused(**changes)
+
+    assert PASSWORD not in refusal
+
+
+def test_what_is_allowed_and_better_avoided_is_said() -> None:
+    """
+    Secrets in the file, secrets in the clear, certificates of anybody, control for everybody.
+    """
+    plain = {"protocol": "SASL_PLAINTEXT", "sasl": {**SCRAM["sasl"], "mechanism": "PLAIN"}}
+    careless = accepted(
+        source={"security": plain},
+        target={"security": {"protocol": "SSL", "verify_hostname": False}},
+        api={"remote_control": True},
+    )
+
+    assert [sentence.split(":")[0] for sentence in warnings(careless)] == [
+        "source.security.sasl.password",
+        "source.security",
+        "target.security.verify_hostname",
+        "api.remote_control",
+    ]
+    assert warnings(accepted()) == []
+
+
+# -- files -------------------------------------------------------------------------------------------------
+
+
+def test_settings_shown_can_be_read_back(tmp_path: Path) -> None:
+    """
+    With all defaults written out, and secrets by their source.
+    """
+    settings = accepted(
+        target={"security": {**SCRAM, "sasl": {**SCRAM["sasl"], "password": {"file": "/run/secrets/pw"}}}},
+        offsets="mapped",
+    )
+    file = tmp_path / "shown.yaml"
+
+    file.write_text(shown_as_yaml(settings))
+
+    assert load(file) == settings
+
+
+def test_overrides_win_over_the_file_section_by_section(tmp_path: Path) -> None:
+    """
+    What is not overridden stays.
+    """
+    file = tmp_path / "flow.yaml"
+    file.write_text(yaml.safe_dump(merged(MINIMAL, {"flow": "east", "source": {"client_id": "me"}})))
+
+    settings = load(file, overrides={"source": {"bootstrap_servers": ["c:1"]}, "log": {"level": "debug"}})
+
+    assert (settings.flow, settings.log.level) == ("east", "debug")
+    assert (settings.source.bootstrap_servers, settings.source.client_id) == (("c:1",), "me")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "flow.yaml, line 3, column 1: a key stands twice"),
+        ("a:\n  b: 1\n  b: 2\n", "flow.yaml, line 3, column 3: a key stands twice"),
+        (f'a: "{PASSWORD}\n', "flow.yaml, line 2, column 1: found unexpected end of stream"),
+        (
+            "a: !!python/object:os.system {}\n",
+            "flow.yaml, line 1, column 4: could not determine a constructor",
+        ),
+        ("- a\n", "flow.yaml: must be a list of keys and values"),
+        ("1: a\n", "flow.yaml: must be a list of keys and values"),
+        ("", "flow.yaml: is empty"),
+        ("a: \x00", "flow.yaml: is no YAML"),
+        ("a: 2024-99-99\n", "flow.yaml: is no YAML"),
+    ],
+)
+def test_a_file_that_is_no_settings_file_is_refused_with_the_place(text: str, words: str) -> None:
+    """
+    The text itself is not repeated.
+    """
+    with pytest.raises(UsageError) as refusal:
+        parse_yaml(text, "flow.yaml")
+
+    assert str(refusal.value).startswith(words)
+    assert PASSWORD not in str(refusal.value)
+
+
+def test_sections_that_are_alike_may_be_written_once() -> None:
+    """
+    Anchors and merges are YAML's own way; a key beside a merge wins over it.
+    """
+    document = parse_yaml("a: &x {b: 1, c: 2}\nd: {<<: *x, c: 3}\ne: *x\n", "flow.yaml")
+
+    assert document == {"a": {"b": 1, "c": 2}, "d": {"b": 1, "c": 3}, "e": {"b": 1, "c": 2}}
+
+
+@pytest.mark.parametrize("make", ["missing", "folder", "huge"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, make: str) -> None:
+    """
+    One line, no traceback.
+    """
+    file = tmp_path / make
+    if make == "folder":
+        file.mkdir()
+    if make == "huge":
+        file.write_bytes(b"#" * (1024 * 1024 + 1))
+
+    with pytest.raises(UsageError, match=str(file)):
+        load(file)
+
+
+# -- what describes them -----------------------------------------------------------------------------------
+
+
+def settings_in(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Every setting of a schema with its path; sections are described where they are defined."""
+    sections = {"": schema, **{f"{name}.": inner for name, inner in schema["$defs"].items()}}
+    return [
+        (f"{above}{name}", found)
+        for above, part in sections.items()
+        for name, found in part["properties"].items()
+        if "$ref" not in found
+    ]
+
+
+def test_every_setting_is_described_with_its_range() -> None:
+    """
+    Numbers without a range and settings without words do not pass.
+    """
+    settings = settings_in(json_schema())
+
+    assert len(settings) > 50
+    assert [name for name, section in json_schema()["$defs"].items() if not section.get("description")] == []
+    assert [path for path, found in settings if len(found.get("description", "")) < 5] == []
+    assert [path for path, found in settings if _lacks_range(found)] == []
+
+
+def _lacks_range(found: dict[str, Any]) -> bool:
+    ways = found.get("anyOf", [found])
+    numbers = [way for way in ways if way.get("type") in {"integer", "number"}]
+    return any("minimum" not in way or "maximum" not in way for way in numbers)
+
+
+def test_the_schema_refuses_unknown_keys_and_takes_what_is_taken() -> None:
+    """
+    An editor says what the mirror would say.
+    """
+    schema = json_schema()
+
+    assert not schema["additionalProperties"]
+    assert [name for name, part in schema["$defs"].items() if part["additionalProperties"] is not False] == []
+    assert [
+        way.get("type")
+        for way in schema["$defs"]["LimitsSettings"]["properties"]["buffer_bytes_max"]["anyOf"]
+    ] == [
+        "integer",
+        "string",
+    ]
+    assert {"type": "string", "enum": ["same", "auto", "mapped"]} in schema["properties"]["offsets"]["anyOf"]
