@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -105,8 +106,13 @@ def _row(name: str, field: FieldInfo, schema: dict[str, Any]) -> str:
     return f"| `{name}` | {_default(name, field)} | {_values(schema, name, field)} | {field.description} |"
 
 
+@functools.cache
+def _schema() -> dict[str, Any]:
+    return json_schema()
+
+
 def _properties(model: Model) -> dict[str, Any]:
-    schema = json_schema()
+    schema = _schema()
     found = schema if model is Settings else schema["$defs"][model.__name__]
     properties = found["properties"]
     assert isinstance(properties, dict)

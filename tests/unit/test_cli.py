@@ -1,0 +1,430 @@
+"""The command line: options become settings, answers become output, errors become a hint and an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mirror import service
+from mirror.cli.main import COMMANDS, main
+from mirror.config import Settings
+from mirror.errors import AuthenticationError
+from mirror.model import FlowStatus, State
+from tests.unit.statuses import a_flow, a_loss, a_partition
+
+CLUSTERS = ("--source", "east:9092", "--target", "west:9092")
+
+FILE = """
+source: {bootstrap_servers: 'east:9092'}
+target: {bootstrap_servers: 'west:9092'}
+topics: {include: ['orders'], names: prefix, prefix: 'east.'}
+"""
+
+
+class FakeService:
+    """Stands for the mirror: notes what it was asked to do and answers with a status."""
+
+    def __init__(self) -> None:
+        self.settings: Settings | None = None
+        self.status: FlowStatus | BaseException = a_flow()
+        self.once: bool | None = None
+        self.timeout_seconds: float | None = None
+        self.waits_for_stop = False
+        self.before_end: Callable[[], None] = lambda: None
+
+    async def run(
+        self,
+        settings: Settings,
+        *,
+        stop: asyncio.Event,
+        once: bool = False,
+        timeout_seconds: float | None = None,
+        on_status: Callable[[FlowStatus], None] | None = None,
+    ) -> FlowStatus:
+        self.settings, self.once, self.timeout_seconds = settings, once, timeout_seconds
+        if isinstance(self.status, BaseException):
+            raise self.status
+        if on_status is not None:
+            on_status(self.status)
+        self.before_end()
+        if self.waits_for_stop or not once:
+            await asyncio.wait_for(stop.wait(), 10)
+        return self.status
+
+
+@pytest.fixture
+def mirroring(monkeypatch: pytest.MonkeyPatch) -> FakeService:
+    fake = FakeService()
+    monkeypatch.setattr(service, "run", fake.run)
+    return fake
+
+
+def settings_of(fake: FakeService) -> Settings:
+    assert fake.settings is not None
+    return fake.settings
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+def a_little_longer() -> None:
+    """Outlast a tenth of a second on the clock that the command looks at."""
+    end = time.monotonic() + 0.1
+    while time.monotonic() < end:
+        pass
+
+
+# -- options become settings ---------------------------------------------------------------------------
+
+
+def test_three_options_are_enough_for_a_mirror(mirroring: FakeService) -> None:
+    """
+    Everything else has a default; a pattern with ``!`` leaves out what it matches.
+    """
+    code = main(["mirror", *CLUSTERS, "--topics", r"orders.*,a{1,2},!orders\.tmp", "--once"])
+
+    made = settings_of(mirroring)
+    assert code == 0
+    assert made.source.bootstrap_servers == ("east:9092",)
+    assert made.target.bootstrap_servers == ("west:9092",)
+    assert made.topics.include == ("orders.*", "a{1,2}")
+    assert made.topics.exclude == (r"orders\.tmp",)
+    assert mirroring.once is True
+
+
+def test_leaving_out_alone_means_everything_else(mirroring: FakeService) -> None:
+    """
+    ``--topics '!tmp'`` copies all topics but one.
+    """
+    main(["mirror", *CLUSTERS, "--topics", "!tmp", "--once"])
+
+    assert settings_of(mirroring).topics.include == (".*",)
+    assert settings_of(mirroring).topics.exclude == ("tmp",)
+
+
+def test_options_win_over_the_file(mirroring: FakeService, tmp_path: Path) -> None:
+    """
+    What an option says replaces what the file says; the rest of the file stays.
+    """
+    path = tmp_path / "flow.yaml"
+    path.write_text(FILE)
+
+    code = main(
+        shlex.split(
+            f"mirror --config {path} --once --target north:9092,south:9092 --topics audit --flow night "
+            "--offsets auto --names identity --api-port 0 --log-level debug"
+        )
+    )
+
+    made = settings_of(mirroring)
+    assert code == 0
+    assert made.source.bootstrap_servers == ("east:9092",)
+    assert made.target.bootstrap_servers == ("north:9092", "south:9092")
+    assert (made.topics.include, made.topics.names, made.topics.prefix) == (("audit",), "identity", None)
+    assert (made.flow, made.offsets.mode, made.api.port, made.log.level) == ("night", "auto", 0, "debug")
+
+
+def test_a_prefix_alone_asks_for_prefixed_names(mirroring: FakeService) -> None:
+    """
+    ``--prefix east.`` needs no ``--names prefix`` beside it.
+    """
+    main(["mirror", *CLUSTERS, "--topics", "orders", "--prefix", "east.", "--once"])
+
+    assert settings_of(mirroring).topics.names == "prefix"
+    assert settings_of(mirroring).topics.prefix == "east."
+
+
+def test_a_copy_that_ends_opens_no_port_unless_asked(mirroring: FakeService) -> None:
+    """
+    A mirror that runs beside it keeps its port.
+    """
+    main(["mirror", *CLUSTERS, "--topics", "orders", "--once"])
+    closed = settings_of(mirroring).api.port
+    main(["mirror", *CLUSTERS, "--topics", "orders", "--once", "--api-port", "9641"])
+
+    assert closed == -1
+    assert settings_of(mirroring).api.port == 9641
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--source, --target, --topics: missing"),
+        ([*CLUSTERS], "--topics: missing"),
+        ([*CLUSTERS, "--topics", "a("], "topics.include[0]: 'a(' is not a regular expression"),
+        ([*CLUSTERS, "--topics", "a", "--flow", "Ä"], "flow: 'Ä' must match"),
+        ([*CLUSTERS, "--topics", "a", "--source", "nowhere"], "must be HOST:PORT"),
+        ([*CLUSTERS, "--topics", "a", "--timeout-seconds", "3"], "--timeout-seconds goes with --once"),
+        ([*CLUSTERS, "--topics", "a", "--offsets", "near"], "'near' is not one of 'same', 'auto', 'mapped'"),
+        (["--config", "/does/not/exist.yaml"], "/does/not/exist.yaml: cannot be read"),
+    ],
+)
+def test_a_wrong_command_ends_with_2_and_says_why(
+    mirroring: FakeService, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    """
+    Nothing is started.
+    """
+    code = main(["mirror", *arguments])
+
+    assert code == 2
+    assert words in capsys.readouterr().err
+    assert mirroring.settings is None
+
+
+# -- how a copy ends -----------------------------------------------------------------------------------
+
+
+def test_a_copy_that_ended_leaves_one_document(
+    mirroring: FakeService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Offsets of both sides for each partition, then what the whole has cost.
+    """
+    mirroring.status = a_flow(a_partition("b"), a_partition("a", 1), a_partition("a", 0))
+
+    code = main(["mirror", *CLUSTERS, "--topics", ".*", "--once", "-o", "json"])
+
+    document = json.loads(capsys.readouterr().out)
+    first = document["partitions"][0]
+    assert code == 0
+    assert document["complete"] is True
+    assert [(one["topic"], one["partition"]) for one in document["partitions"]] == [
+        ("a", 0),
+        ("a", 1),
+        ("b", 0),
+    ]
+    assert first["source"] == {
+        "log_start_offset": 100,
+        "high_watermark": 1_000,
+        "last_stable_offset": 1_000,
+        "next_offset": 1_000,
+    }
+    assert first["target"] == {"log_end_offset": 1_000}
+    assert (first["state"], first["reason"], first["offset_mode"]) == ("ACTIVE", None, "same")
+    assert document["totals"]["records"] == 3 * 890
+    assert document["totals"]["bytes"] == 3 * 89_000
+    assert document["totals"]["peak_memory_bytes"] > 1_000_000
+    assert document["totals"]["cpu_seconds"] > 0
+    assert 0 <= document["totals"]["seconds"] < 60
+
+
+@pytest.mark.parametrize("state", [State.BLOCKED, State.DATA_LOSS, State.PAUSED, State.UNKNOWN])
+def test_a_partition_in_trouble_makes_it_3(
+    mirroring: FakeService, capsys: pytest.CaptureFixture[str], state: State
+) -> None:
+    """
+    One partition that did not get there is enough, and the table says what to do.
+    """
+    mirroring.status = a_flow(
+        a_partition("fine"), a_loss() if state is State.DATA_LOSS else a_partition(state=state)
+    )
+
+    code = main(["mirror", *CLUSTERS, "--topics", ".*", "--once"])
+
+    assert code == 3
+    assert state in capsys.readouterr().out
+
+
+def test_a_partition_that_goes_on_being_written_to_is_there(mirroring: FakeService) -> None:
+    """
+    It has reached what was seen at the start; that it is behind again is no failure.
+    """
+    mirroring.status = a_flow(a_partition(state=State.LAGGING, lag_records=5))
+
+    assert main(["mirror", *CLUSTERS, "--topics", ".*", "--once"]) == 0
+
+
+def test_time_that_is_up_makes_it_5(mirroring: FakeService, capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    A partition may be ACTIVE and still not be where it was meant to be.
+    """
+    mirroring.status = a_flow(a_partition(lag_records=7))
+    mirroring.before_end = a_little_longer
+
+    code = main(["mirror", *CLUSTERS, "--topics", ".*", "--once", "--timeout-seconds", "0.1", "-o", "json"])
+
+    assert code == 5
+    assert mirroring.timeout_seconds == 0.1
+    assert json.loads(capsys.readouterr().out)["complete"] is False
+
+
+def test_a_signal_ends_a_copy_early_and_says_so(mirroring: FakeService) -> None:
+    """
+    Not everything that was there at the start was copied.
+    """
+    mirroring.status = a_flow(a_partition(lag_records=7))
+    mirroring.before_end = interrupt
+    mirroring.waits_for_stop = True
+
+    assert main(["mirror", *CLUSTERS, "--topics", ".*", "--once"]) == 3
+
+
+def test_a_mirror_runs_until_a_signal_and_ends_with_0(mirroring: FakeService) -> None:
+    """
+    The first SIGTERM lets it end by itself.
+    """
+    mirroring.before_end = interrupt
+
+    assert main(["mirror", *CLUSTERS, "--topics", ".*", "--api-port", "-1"]) == 0
+    assert mirroring.once is False
+
+
+def test_the_second_signal_ends_at_once() -> None:
+    """
+    A mirror that does not end by itself is ended all the same, with the code of the signal.
+    """
+    program = (
+        "import asyncio, signal, sys\n"
+        "from mirror import service\n"
+        "from mirror.cli.main import main\n"
+        "async def run(settings, *, stop, **_):\n"
+        "    signal.raise_signal(signal.SIGTERM)\n"
+        "    await stop.wait()\n"
+        "    signal.raise_signal(signal.SIGTERM)\n"
+        "    await asyncio.Event().wait()\n"
+        "service.run = run\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "mirror", *CLUSTERS, "--topics", "a"], timeout=30, capture_output=True
+    )
+
+    assert ended.returncode == 128 + signal.SIGTERM
+    assert b"stopping" in ended.stderr
+
+
+def test_an_error_is_a_line_and_a_hint(mirroring: FakeService, capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    No traceback; the exit code is that of the error.
+    """
+    mirroring.status = AuthenticationError("west: the broker refused", hint="check the password")
+
+    code = main(["mirror", *CLUSTERS, "--topics", "a", "--once", "-o", "json"])
+
+    assert code == 4
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.endswith("error: west: the broker refused\nhint: check the password\n")
+
+
+# -- settings ------------------------------------------------------------------------------------------
+
+SECRET_FILE = """
+source:
+  bootstrap_servers: east:9093
+  security:
+    protocol: SASL_SSL
+    sasl: {mechanism: PLAIN, username: reader, password: hunter2}
+target: {bootstrap_servers: west:9092}
+topics: {include: [orders]}
+"""
+
+
+@pytest.mark.parametrize("output", ["yaml", "json"])
+def test_settings_are_shown_with_defaults_and_without_secrets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str
+) -> None:
+    """
+    What is shown can be pasted into a ticket.
+    """
+    path = tmp_path / "flow.yaml"
+    path.write_text(SECRET_FILE)
+
+    code = main(["config", "show", "--config", str(path), "-o", output])
+
+    out = capsys.readouterr().out
+    assert code == 0
+    assert "hunter2" not in out
+    assert "***" in out
+    assert "9640" in out
+
+
+def test_a_good_file_is_accepted_with_what_is_better_avoided(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    A secret in the file works, and is warned of without being shown.
+    """
+    path = tmp_path / "flow.yaml"
+    path.write_text(SECRET_FILE)
+
+    code = main(["config", "validate", "--config", str(path)])
+
+    captured = capsys.readouterr()
+    assert code == 0
+    assert captured.out == f"{path}: accepted, flow default\n"
+    assert "source.security.sasl.password: the secret stands in the settings" in captured.err
+    assert "hunter2" not in captured.err
+
+
+def test_a_bad_file_is_refused_with_every_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    The path, the value, the reason, and the nearest name for a slip of the finger.
+    """
+    path = tmp_path / "flow.yaml"
+    path.write_text(FILE + "append: {batches_in_flight_max: 9, request_bytes_mx: 5}\n")
+
+    code = main(["config", "validate", "--config", str(path)])
+
+    err = capsys.readouterr().err
+    assert code == 2
+    assert "append.batches_in_flight_max: 9 is too large: at most 5" in err
+    assert "append.request_bytes_mx: there is no such setting; did you mean append.request_bytes_max?" in err
+
+
+def test_the_schema_is_for_editors(capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    A JSON Schema that refuses unknown keys as the mirror does.
+    """
+    code = main(["config", "schema"])
+
+    schema = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert schema["additionalProperties"] is False
+    assert {"source", "target", "topics"} == set(schema["required"])
+
+
+# -- the command line itself ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    """
+    ``--help`` of every command names it and ends with 0.
+    """
+    assert main([command, "--help"]) == 0
+    assert f"Usage: twinsite {command}" in capsys.readouterr().out
+
+
+def test_a_slip_of_the_finger_is_a_wrong_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    Exit code 2, as for everything that starts nothing.
+    """
+    assert main(["stauts"]) == 2
+    assert "stauts" in capsys.readouterr().err
+
+
+def test_help_does_not_wait_for_the_mirror_to_be_imported() -> None:
+    """
+    What copies records is imported only by the command that does.
+    """
+    program = (
+        "import sys\n"
+        "from mirror.cli.main import main\n"
+        "main(['--help'])\n"
+        "sys.exit('mirror.service' in sys.modules)\n"
+    )
+
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30).returncode == 0

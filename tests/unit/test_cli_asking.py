@@ -1,0 +1,289 @@
+"""Commands that ask a running mirror: what they send, what they show, and what they end with."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from mirror.api.schema import status_to_json
+from mirror.cli.main import main
+from mirror.model import OffsetMode, State
+from tests.unit.statuses import a_flow, a_loss, a_partition
+
+
+class FakeMirror(ThreadingHTTPServer):
+    """Answers each path with what a test has put there, and notes what it was asked."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers: dict[str, tuple[int, object]] = {}
+        self.asked: list[tuple[str, str, str | None]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        mirror = self.server
+        assert isinstance(mirror, FakeMirror)
+        mirror.asked.append((self.command, self.path, self.headers["X-Twinsite-Control"]))
+        status, document = mirror.answers.get(self.path.split("?")[0], (404, {"detail": "no such page"}))
+        body = document if isinstance(document, bytes) else json.dumps(document).encode()
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: the output of a test is its own."""
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMirror]:
+    with FakeMirror() as mirror:
+        thread = threading.Thread(target=mirror.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        monkeypatch.setenv("TWINSITE_URL", mirror.url)
+        yield mirror
+        mirror.shutdown()
+        thread.join()
+
+
+def test_the_status_of_a_healthy_mirror_is_a_table_and_0(
+    running: FakeMirror, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    A row for each partition, with its name on both sides.
+    """
+    running.answers["/status"] = (200, status_to_json(a_flow(a_partition("orders", 4))))
+
+    code = main(["status"])
+
+    out = capsys.readouterr().out
+    assert code == 0
+    assert "orders-4 > east.orders" in out
+    assert "1 ACTIVE" in out
+
+
+def test_the_status_tells_what_to_do_about_a_loss(
+    running: FakeMirror, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    The worst stands first, with what was seen and the way out; the exit code is 3.
+    """
+    loss = a_loss("audit")
+    running.answers["/status"] = (200, status_to_json(a_flow(a_partition("orders"), loss)))
+
+    code = main(["status"])
+
+    out = capsys.readouterr().out
+    assert code == 3
+    assert out.index("audit-2") < out.index("orders-0")
+    assert loss.detail in out
+    assert loss.hint in out
+
+
+def test_the_status_as_json_is_the_document_of_the_mirror(
+    running: FakeMirror, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Programs read the same document from the command and from the port.
+    """
+    document = status_to_json(a_flow(a_partition(), a_loss()))
+    running.answers["/status"] = (200, document)
+
+    code = main(["status", "-o", "json"])
+
+    assert code == 3
+    assert json.loads(capsys.readouterr().out) == document
+
+
+def test_many_partitions_are_a_summary_unless_all_are_asked_for(
+    running: FakeMirror, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    At three in the morning a thousand rows hide the one that matters.
+    """
+    healthy = [a_partition("orders", number) for number in range(100)]
+    running.answers["/status"] = (200, status_to_json(a_flow(*healthy, a_loss("audit"))))
+
+    main(["status"])
+    short = capsys.readouterr().out
+    main(["status", "--all"])
+    long = capsys.readouterr().out
+
+    assert "audit-2" in short
+    assert "orders-99" not in short
+    assert "and 100 other partitions" in short
+    assert "orders-99" in long
+
+
+def test_words_from_outside_cannot_steer_the_terminal(
+    running: FakeMirror, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    A detail may hold what a broker said; escapes are written out and markup is text.
+    """
+    nasty = a_partition(state=State.BLOCKED, detail="\x1b[2Jgone [red]now[/red]")
+    running.answers["/status"] = (200, status_to_json(a_flow(nasty)))
+
+    main(["status"])
+
+    out = capsys.readouterr().out
+    assert "\x1b[2J" not in out
+    assert r"\x1b[2Jgone [red]now[/red]" in out
+
+
+def test_nobody_at_the_port_is_an_error_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    The address is in the words, the way out in the hint.
+    """
+    code = main(["status", "--url", "http://127.0.0.1:1"])
+
+    err = capsys.readouterr().err
+    assert code == 1
+    assert "error: http://127.0.0.1:1: " in err
+    assert "hint: is the mirror running there?" in err
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:9640", "ftp://x", "http://", "http://h:99999", "http://u:p@h"])
+def test_an_address_that_is_none_is_a_wrong_command(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    """
+    Only http and https addresses without a password in them are taken.
+    """
+    assert main(["status", "--url", url]) == 2
+    assert "--url" in capsys.readouterr().err
+
+
+def test_something_else_at_the_port_is_named_as_such(
+    running: FakeMirror, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    A web server that answers with a page is not a mirror.
+    """
+    running.answers["/status"] = (200, b"<html>")
+
+    code = main(["status"])
+
+    assert code == 1
+    assert "this is not a mirror" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("reverse", "shown"), [(False, "87"), (True, "100")])
+def test_an_offset_is_translated_both_ways(
+    running: FakeMirror, capsys: pytest.CaptureFixture[str], reverse: bool, shown: str
+) -> None:
+    """
+    The number alone goes to standard output, so that a script can take it.
+    """
+    answer = {"schema": 1, "topic": "orders", "partition": 0, "source_offset": 100, "target_offset": 87}
+    running.answers["/offsets/translate"] = (200, answer)
+    wanted = ["--topic", "orders", "--partition", "0", "--offset", "100"]
+
+    code = main(["offsets", "translate", *wanted, *(["--reverse"] if reverse else [])])
+
+    assert code == 0
+    assert capsys.readouterr().out == f"{shown}\n"
+    assert f"reverse={str(reverse).lower()}" in running.asked[0][1]
+
+
+def test_an_offset_that_cannot_be_translated_is_refused(
+    running: FakeMirror, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    The words of the mirror become the error, nothing goes to standard output.
+    """
+    running.answers["/offsets/translate"] = (409, {"detail": "offset 5 was not copied", "hint": "later"})
+
+    code = main(["offsets", "translate", "--topic", "orders", "--partition", "0", "--offset", "5"])
+
+    captured = capsys.readouterr()
+    assert code == 4
+    assert captured.out == ""
+    assert captured.err == "error: offset 5 was not copied\nhint: later\n"
+
+
+@pytest.mark.parametrize("action", ["pause", "resume"])
+def test_a_partition_is_told_what_to_do(
+    running: FakeMirror, capsys: pytest.CaptureFixture[str], action: str
+) -> None:
+    """
+    By POST, with the header that no web page can send.
+    """
+    done = {"partitions": [{"topic": "orders", "partition": 2, "outcome": "done"}]}
+    running.answers[f"/partitions/orders/2/{action}"] = (200, done)
+
+    code = main([action, "orders", "--partition", "2"])
+
+    assert code == 0
+    assert running.asked == [("POST", f"/partitions/orders/2/{action}", "yes")]
+    assert capsys.readouterr().out == "orders-2: done\n"
+
+
+def test_a_topic_whose_partitions_partly_refuse_names_each(
+    running: FakeMirror, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    What was done and what was not is told, the exit code is that of a refusal.
+    """
+    partitions = [
+        {"topic": "orders", "partition": 0, "outcome": "done"},
+        {"topic": "orders", "partition": 1, "outcome": "refused", "detail": "it is FENCED"},
+    ]
+    problem = {"detail": "1 of 2 partitions refused", "partitions": partitions}
+    running.answers["/topics/orders/resume"] = (409, problem)
+
+    code = main(["resume", "orders"])
+
+    err = capsys.readouterr().err
+    assert code == 4
+    assert "orders-0: done" in err
+    assert "orders-1: refused: it is FENCED" in err
+
+
+def test_a_loss_is_accepted_only_after_a_yes(
+    running: FakeMirror, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Without a terminal there is nobody to say it; ``--yes`` says it.
+    """
+    loss = a_loss("audit")
+    running.answers["/status"] = (200, status_to_json(a_flow(loss)))
+    done = {"partitions": [{"topic": "audit", "partition": 2, "outcome": "done"}]}
+    running.answers["/topics/audit/accept-loss"] = (200, done)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+
+    refused = main(["accept-loss", "audit"])
+    posted = [one for one in running.asked if one[0] == "POST"]
+    accepted = main(["accept-loss", "audit", "--yes"])
+
+    assert refused != 0
+    assert posted == []
+    assert loss.detail in capsys.readouterr().err
+    assert accepted == 0
+    assert running.asked[-1] == ("POST", "/topics/audit/accept-loss", "yes")
+
+
+def test_a_partition_of_another_offset_mode_says_so(
+    running: FakeMirror, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Who runs with ``offsets: auto`` sees which partitions are mapped.
+    """
+    running.answers["/status"] = (200, status_to_json(a_flow(a_partition(offset_mode=OffsetMode.MAPPED))))
+
+    main(["status"])
+
+    assert "mapped" in capsys.readouterr().out
