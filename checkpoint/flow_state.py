@@ -1,106 +1,262 @@
-"""The durable state of one flow: loaded once, asked in memory, written through.
+"""Everything a flow remembers, in memory, and the one way to change it.
 
-What is in memory is what was durable last: it changes only after a put has
-succeeded. Puts of one process follow each other; another process's puts are seen
-after :meth:`FlowState.load`.
+A change is written first and believed afterwards. When a write fails, nobody
+knows what of it is stored, so before the next change everything is loaded again.
+Changes come one after the other, each for many partitions in one write.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from checkpoint.map_chunk import changed_chunks, decode_map
+from checkpoint.errors import CorruptStateError, StateTakenOverError
+from checkpoint.map_chunk import CHUNK_RUNS, ChunkChanges, changed_chunks, decode_map
 from checkpoint.model import FLOW_KEY, FlowRecord, PartitionRecord, map_key, parse_map_key
 from checkpoint.offset_map import OffsetMap, Run
 from checkpoint.store import StateStore
+from mirror.errors import UnknownPartitionError
+from mirror.model import OffsetMode, TopicPartition
 
-Partition = tuple[str, int]
-"""Source topic and partition number."""
+Update = Callable[[PartitionRecord], PartitionRecord]
 
 
 class FlowState:
-    """Everything a flow remembers. Call :meth:`load` first."""
+    """The durable state of one flow. :meth:`load` it before anything else.
+
+    What the questions answer is what was loaded or written last, without waiting.
+    """
 
     def __init__(self, store: StateStore) -> None:
-        self.flow: FlowRecord | None = None
         self._store = store
-        self._partitions: dict[Partition, PartitionRecord] = {}
-        self._maps: dict[Partition, OffsetMap] = {}
-        self._writing = asyncio.Lock()
+        self._lock = asyncio.Lock()
+        self._in_step = False
+        self._flow: FlowRecord | None = None
+        self._partitions: dict[TopicPartition, PartitionRecord] = {}
+        self._maps: dict[TopicPartition, OffsetMap] = {}
+
+    # -- questions -------------------------------------------------------------------------------
+
+    @property
+    def in_step(self) -> bool:
+        """False before the first load, and after a write that failed."""
+        return self._in_step
+
+    @property
+    def flow(self) -> FlowRecord | None:
+        """The flow's own record; None before the first run."""
+        return self._flow
+
+    @property
+    def partitions(self) -> Mapping[TopicPartition, PartitionRecord]:
+        """All partitions known, by their name at the source."""
+        return self._partitions
+
+    def partition(self, tp: TopicPartition) -> PartitionRecord | None:
+        """What is known of a partition."""
+        return self._partitions.get(tp)
+
+    def map(self, tp: TopicPartition) -> OffsetMap | None:
+        """The offset map of a ``mapped`` partition; look at it, do not change it."""
+        record = self._partitions.get(tp)
+        return self._maps.get(tp) if record is not None and record.mode is OffsetMode.MAPPED else None
+
+    # -- reading ---------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Read everything, also what another process has written.
+        """Read everything; what was known before is forgotten.
 
         Raises:
-            CorruptStateError: What is stored cannot be trusted; memory is as it was.
-            StateUnavailableError: It cannot be read just now; memory is as it was.
+            CorruptStateError: What is stored cannot be trusted.
+            StateUnavailableError: It cannot be read just now.
         """
-        async with self._writing:
-            items = await self._store.load()
-            flow = FlowRecord.from_bytes(items[FLOW_KEY]) if FLOW_KEY in items else None
-            records = [PartitionRecord.from_bytes(v) for k, v in items.items() if k.startswith("partition/")]
-            maps = _maps({key: value for key, value in items.items() if key.startswith("map/")})
-            self.flow = flow
-            self._partitions = {(record.topic, record.partition): record for record in records}
-            self._maps = maps
+        async with self._lock:
+            await self._load()
 
-    def partition(self, topic: str, partition: int) -> PartitionRecord | None:
-        """What is remembered of a partition."""
-        return self._partitions.get((topic, partition))
+    async def _load(self) -> None:
+        chunks: dict[TopicPartition, dict[int, bytes]] = defaultdict(dict)
+        records: list[PartitionRecord] = []
+        flow: FlowRecord | None = None
+        for key, value in (await self._store.load()).items():
+            if key == FLOW_KEY:
+                flow = FlowRecord.from_bytes(value)
+            elif key.startswith("partition/"):
+                records.append(_partition_record(key, value))
+            else:
+                topic, partition, chunk = parse_map_key(key)
+                chunks[TopicPartition(topic, partition)][chunk] = value
+        self._flow = flow
+        self._partitions = {_tp(record): record for record in records}
+        self._maps = {tp: _decode_map(tp, numbered) for tp, numbered in chunks.items()}
+        self._check_maps()
+        self._in_step = True
 
-    def map(self, topic: str, partition: int) -> OffsetMap:
-        """The offset map of a partition, empty where there is none. To be read, not to be changed."""
-        return self._maps.get((topic, partition)) or OffsetMap()
+    def _check_maps(self) -> None:
+        for tp, record in self._partitions.items():
+            if record.mode is not OffsetMode.MAPPED:
+                continue
+            if tp not in self._maps:
+                raise CorruptStateError(f"{tp}: its offsets are mapped, and there is no offset map")
+            self._maps[tp].begins_at = record.start_offset
+
+    # -- changing --------------------------------------------------------------------------------
 
     async def save_flow(self, record: FlowRecord) -> None:
-        """Write the flow's own record."""
-        async with self._writing:
-            await self._store.put({FLOW_KEY: record.to_bytes()})
-            self.flow = record
-
-    async def save_partitions(self, records: Iterable[PartitionRecord]) -> None:
-        """Write the records of some partitions, in one put."""
-        records = list(records)
-        async with self._writing:
-            await self._store.put({record.key: record.to_bytes() for record in records})
-            self._partitions.update({(record.topic, record.partition): record for record in records})
-
-    async def extend_maps(
-        self, runs: Mapping[Partition, Sequence[Run]], *, drop_ahead_of: Mapping[Partition, int] | None = None
-    ) -> None:
-        """Add runs to the maps of some partitions, in one put.
-
-        Args:
-            drop_ahead_of: Target log ends beyond which runs were written ahead and never reached.
+        """Set the flow's own record.
 
         Raises:
-            ValueError: A run cannot be added; nothing was written.
+            StateUnavailableError: It may not have been written. So for all that follow.
+            StateTakenOverError: Another mirror has written meanwhile. So for all that follow.
         """
-        ends = drop_ahead_of or {}
-        async with self._writing:
-            items: dict[str, bytes | None] = {}
-            for where in {**runs, **ends}:
-                before = self._maps.get(where, OffsetMap())
-                changes = changed_chunks(before, runs.get(where, ()), drop_ahead_of=ends.get(where))
-                items.update({map_key(*where, number): None for number in changes.gone})
-                items.update({map_key(*where, number): data for number, data in changes.written.items()})
-            if items:
-                await self._store.put(items)
-            for where in {**runs, **ends}:
-                whole = self._maps.setdefault(where, OffsetMap())
-                if where in ends:
-                    whole.drop_ahead(ends[where])
-                whole.extend(runs.get(where, ()))
+        async with self._lock:
+            await self._catch_up()
+            await self._write({FLOW_KEY: record.to_bytes()})
+            self._flow = record
+
+    async def begin(self, record: PartitionRecord, runs: Sequence[Run] = ()) -> None:
+        """Set how a partition is copied, together with a whole new offset map, or with none.
+
+        Args:
+            runs: The first run of a ``mapped`` partition.
+        """
+        if record.mode is OffsetMode.MAPPED and not runs:
+            raise ValueError(f"{record.key} is to be mapped, and has no run to begin with")
+        async with self._lock:
+            await self._catch_up()
+            tp = _tp(record)
+            items: dict[str, bytes | None] = {map_key(*tp, n): None for n in self._chunk_numbers(tp)}
+            fresh = OffsetMap(begins_at=record.start_offset)
+            for number, chunk in changed_chunks(fresh, runs).written.items():
+                items[map_key(*tp, number)] = chunk
+            fresh.extend(runs)
+            await self._write({**items, record.key: record.to_bytes()})
+            self._partitions[tp], self._maps[tp] = record, fresh
+
+    async def save_partitions(self, records: Iterable[PartitionRecord]) -> None:
+        """Set the records of partitions; their offset maps stay as they are."""
+        async with self._lock:
+            await self._catch_up()
+            await self._save({_tp(record): record for record in records})
+
+    async def update_partitions(self, updates: Mapping[TopicPartition, Update]) -> None:
+        """Change the records of partitions, each by a function of what it is now.
+
+        Raises:
+            UnknownPartitionError: One of them is not known; nothing was changed.
+        """
+        async with self._lock:
+            await self._catch_up()
+            await self._save({tp: update(self._known(tp)) for tp, update in updates.items()})
+
+    async def extend_maps(self, runs: Mapping[TopicPartition, Sequence[Run]]) -> None:
+        """Add runs to offset maps, ahead of the records they speak of.
+
+        Raises:
+            UnknownPartitionError: One of the partitions has no offset map; nothing was changed.
+        """
+        async with self._lock:
+            await self._catch_up()
+            changes = {tp: self._plan(tp, added) for tp, added in runs.items()}
+            await self._change_chunks(changes)
+            for tp, added in runs.items():
+                self._maps[tp].extend(added)
+
+    async def drop_ahead(self, tp: TopicPartition, target_log_end: int) -> None:
+        """Forget the runs that were written ahead and not reached; call it before copying goes on.
+
+        Nothing is written when there are none.
+        """
+        async with self._lock:
+            await self._catch_up()
+            offsets = self._known_map(tp)
+            if offsets.ahead_of(target_log_end):
+                await self._change_chunks({tp: changed_chunks(offsets, drop_ahead_of=target_log_end)})
+                offsets.drop_ahead(target_log_end)
+
+    async def forget(self, tp: TopicPartition) -> None:
+        """Remove a partition and its offset map. It begins anew when it is seen again."""
+        async with self._lock:
+            await self._catch_up()
+            gone = {map_key(*tp, number): None for number in self._chunk_numbers(tp)}
+            record = self._partitions.get(tp)
+            await self._write({record.key: None, **gone} if record else gone)
+            self._partitions.pop(tp, None)
+            self._maps.pop(tp, None)
 
     async def close(self) -> None:
         """Let go of the store."""
         await self._store.close()
 
+    # -- inside the lock -------------------------------------------------------------------------
 
-def _maps(items: Mapping[str, bytes]) -> dict[Partition, OffsetMap]:
-    chunks: dict[Partition, dict[int, bytes]] = {}
-    for key, value in items.items():
-        topic, partition, number = parse_map_key(key)
-        chunks.setdefault((topic, partition), {})[number] = value
-    return {where: decode_map(numbered) for where, numbered in chunks.items()}
+    async def _catch_up(self) -> None:
+        if not self._in_step:
+            await self._load()
+
+    async def _write(self, items: Mapping[str, bytes | None]) -> None:
+        if not items:
+            return
+        self._in_step = False
+        await self._store.put(items)
+        self._in_step = True
+
+    async def _save(self, records: dict[TopicPartition, PartitionRecord]) -> None:
+        await self._write({record.key: record.to_bytes() for record in records.values()})
+        self._partitions.update(records)
+
+    async def _change_chunks(self, changes: Mapping[TopicPartition, ChunkChanges]) -> None:
+        """Two writes when chunks fall away: what is stored between them is the beginning of each map."""
+        gone: dict[str, bytes | None] = {}
+        written: dict[str, bytes | None] = {}
+        for tp, change in changes.items():
+            gone |= {map_key(*tp, number): None for number in change.gone}
+            written |= {map_key(*tp, number): chunk for number, chunk in change.written.items()}
+        await self._write(gone)
+        await self._write(written)
+
+    def _plan(self, tp: TopicPartition, runs: Sequence[Run]) -> ChunkChanges:
+        try:
+            return changed_chunks(self._known_map(tp), runs)
+        except ValueError as error:
+            raise StateTakenOverError(
+                f"{tp}: the offset map is not the one these runs were made for: {error}"
+            ) from error
+
+    def _known(self, tp: TopicPartition) -> PartitionRecord:
+        record = self._partitions.get(tp)
+        if record is None:
+            raise UnknownPartitionError(f"{tp} is not known to this flow")
+        return record
+
+    def _known_map(self, tp: TopicPartition) -> OffsetMap:
+        offsets = self.map(tp)
+        if offsets is None:
+            raise UnknownPartitionError(f"{tp} has no offset map in this flow")
+        return offsets
+
+    def _chunk_numbers(self, tp: TopicPartition) -> list[int]:
+        """Of the chunks stored, the last one first."""
+        runs = len(self._maps[tp]) if tp in self._maps else 0
+        return list(reversed(range(-(-runs // CHUNK_RUNS))))
+
+
+def _tp(record: PartitionRecord) -> TopicPartition:
+    return TopicPartition(record.topic, record.partition)
+
+
+def _partition_record(key: str, value: bytes) -> PartitionRecord:
+    try:
+        record = PartitionRecord.from_bytes(value)
+    except CorruptStateError as error:
+        raise CorruptStateError(f"{key}: {error}") from error
+    if record.key != key:
+        raise CorruptStateError(f"{key} holds the record of {record.key}")
+    return record
+
+
+def _decode_map(tp: TopicPartition, chunks: dict[int, bytes]) -> OffsetMap:
+    try:
+        return decode_map(chunks)
+    except CorruptStateError as error:
+        raise CorruptStateError(f"{tp}: {error}") from error

@@ -91,16 +91,14 @@ class OffsetMap:
         for source_start, target_start in runs:
             self.add(source_start, target_start)
 
-    def drop_ahead(self, target_log_end: int) -> int:
-        """Drop the runs that begin beyond the log end: what is read next may have other gaps.
-
-        Returns:
-            How many runs were dropped.
-        """
-        kept = bisect_right(self._targets, target_log_end)
-        dropped = len(self) - kept
+    def drop_ahead(self, target_log_end: int) -> None:
+        """Drop the runs that begin beyond the log end: what is read next may have other gaps."""
+        kept = len(self) - self.ahead_of(target_log_end)
         del self._sources[kept:], self._targets[kept:]
-        return dropped
+
+    def ahead_of(self, target_log_end: int) -> int:
+        """How many runs begin beyond a log end."""
+        return len(self) - bisect_right(self._targets, target_log_end)
 
     def _expected(self, kept: int, target_start: int) -> int:
         """The source offset that continues the first ``kept`` runs at a target offset."""

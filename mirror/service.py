@@ -35,6 +35,7 @@ from mirror.kafka.connection import Address, ConnectionOptions
 from mirror.kafka.fetch import FetchLimits, Isolation
 from mirror.kafka.log_port import TopicLog, ensure_state_topic
 from mirror.kafka.security import Security
+from mirror.kafka.transactions import Token
 from mirror.model import FlowStatus, State, TopicPartition
 from mirror.sync.follow import Follower
 from monitoring.health import Heartbeats, Readiness
@@ -44,6 +45,7 @@ log = structlog.get_logger(__name__)
 
 DRAIN_SECONDS = 10.0
 STATUS_SECONDS = 0.25
+INTRODUCTION_PAUSE_SECONDS = 0.2
 STATE_TOPIC_REPLICAS_MAX = 3
 
 
@@ -147,7 +149,7 @@ class Service:
         owner = Owner(target, settings.flow)
         token = await owner.claim()
         memory = await _open_memory(settings, target)
-        await memory.introduce(token.producer_id, source.info.cluster_id, target.info.cluster_id)
+        await _introduce(memory, owner, token, source, target)
         registry = CollectorRegistry()
         engine = Engine()
         limits = _limits(settings)
@@ -169,7 +171,7 @@ class Service:
             continue_after_loss=settings.on_data_loss == "continue",
         )
         keeper = Keeper(flow, owner, memory, offsets=settings.offsets.mode)
-        engine.wire(flow, owner, settler, keeper, memory.reload)
+        engine.wire(flow, owner, settler, keeper, lambda sole_writer: memory.refresh(sole_writer=sole_writer))
         follower = Follower(settings, flow, engine, memory)
         snapshots = Snapshots(
             flow=flow,
@@ -294,6 +296,17 @@ class Service:
             raise StateConflictError(f"{tp}: has lost nothing, its state is {partition.state}")
         await self.memory.accept_loss(tp, partition.lost[1])
         self.engine.resume(partition)
+
+
+async def _introduce(
+    memory: FlowMemory, owner: Owner, token: Token, source: Cluster, target: Cluster
+) -> None:
+    """Of several mirrors that start a new flow at once, one writes its record; the others wait for it."""
+    while not memory.introduced and not await owner.confirm():
+        await asyncio.sleep(INTRODUCTION_PAUSE_SECONDS)
+        await memory.refresh(sole_writer=False)
+    await memory.refresh(sole_writer=False)
+    await memory.introduce(token.producer_id, source.info.cluster_id, target.info.cluster_id)
 
 
 async def _open_memory(settings: Settings, target: Cluster) -> FlowMemory:

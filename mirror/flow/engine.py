@@ -46,6 +46,7 @@ class Engine:
         self._stale_event = asyncio.Event()
         self._crashed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._rereading: set[asyncio.Task[None]] = set()
+        self._was_owner = False
         self._shown: dict[PartitionCopy, tuple[State, Reason | None]] = {}
 
     def wire(
@@ -54,15 +55,15 @@ class Engine:
         owner: Owner,
         settler: Settler,
         keeper: Keeper,
-        reload: Callable[[], Awaitable[None]],
+        refresh: Callable[[bool], Awaitable[None]],
     ) -> None:
         """Bring in the parts; they know the engine only by its hooks.
 
         Args:
-            reload: Reads the flow's durable state again: another mirror may have written it.
+            refresh: Reads the flow's durable state again, unless we are known to be its only writer.
         """
         self._flow, self._owner, self._settler, self._keeper = flow, owner, settler, keeper
-        self._reload = reload
+        self._refresh = refresh
 
     # -- partitions come and go ------------------------------------------------------------------
 
@@ -195,17 +196,19 @@ class Engine:
             self.changed(partition)
 
     async def _own(self) -> bool:
-        """Whether we are the owner; takes over from one that makes no progress."""
-        if await self._owner.confirm():
-            return True
+        """Whether we are the owner, with what it knows; takes over from one that makes no progress."""
+        if not self._owner.held and self._owner_seems_gone():
+            log.warning("taking_over", transactional_id=self._owner.transactional_id)
+            await self._owner.claim()
+        is_owner = await self._owner.confirm()
+        await self._refresh(is_owner and self._was_owner)
+        self._was_owner = is_owner
+        return is_owner
+
+    def _owner_seems_gone(self) -> bool:
         now = time.monotonic()
         waiting = (p.waiting_for_owner_since for p in self.partitions.values())
-        if not any(since is not None and now - since > TAKE_OVER_AFTER_SECONDS for since in waiting):
-            return False
-        log.warning("taking_over", transactional_id=self._owner.transactional_id)
-        await self._owner.claim()
-        await self._reload()
-        return await self._owner.confirm()
+        return any(since is not None and now - since > TAKE_OVER_AFTER_SECONDS for since in waiting)
 
     async def _wait_for_due(self, now: float) -> None:
         later = [

@@ -90,6 +90,7 @@ class Keeper:
         """Another mirror holds the right: look whether it makes progress."""
         now = time.monotonic()
         for partition in partitions:
+            self._waiting.pop(partition, None)
             partition.wait_for_owner(now, STANDBY_LOOK_SECONDS)
 
     # -- the owner -------------------------------------------------------------------------------

@@ -9,7 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
+from checkpoint.errors import UntranslatableError
 from checkpoint.flow_state import FlowState
 
 from checkpoint.model import FlowRecord, PartitionRecord
@@ -55,9 +57,15 @@ class FlowMemory:
                 f"{known.target_cluster_id}, but {source_cluster_id} and {target_cluster_id} were reached"
             )
 
-    async def reload(self) -> None:
-        """Read everything again: another mirror may have written."""
-        await self._state.load()
+    @property
+    def introduced(self) -> bool:
+        """True when the flow has a record of its own."""
+        return self._state.flow is not None
+
+    async def refresh(self, *, sole_writer: bool) -> None:
+        """Read everything again where another mirror may have written, or a write of ours has failed."""
+        if not (sole_writer and self._state.in_step):
+            await self._state.load()
 
     @property
     def producer_id(self) -> int:
@@ -76,30 +84,28 @@ class FlowMemory:
 
     def known(self, tp: TopicPartition) -> Known | None:
         """What is known of a partition."""
-        record = self._state.partition(*tp)
+        record = self._state.partition(tp)
         if record is None:
             return None
-        mapped = record.mode is OffsetMode.MAPPED
+        offsets = self._state.map(tp)
         return Known(
             topic_id=record.topic_id,
             mode=record.mode,
             start_offset=record.start_offset,
             prepared=record.prepared,
-            to_source=self._state.map(*tp).position if mapped else _same,
+            to_source=_same if offsets is None else offsets.position,
             loss_accepted_to=record.loss_accepted_to,
         )
 
     def epoch_at(self, tp: TopicPartition, next_offset: int) -> int:
         """The leader epoch of the last record below ``next_offset``, -1 when not known."""
-        record = self._state.partition(*tp)
+        record = self._state.partition(tp)
         return record.epoch_before(next_offset) if record else -1
 
     async def register(
         self, tp: TopicPartition, target: TopicPartition, topic_id: str, what: Register
     ) -> None:
-        """Note durably how a partition begins; the map's first run goes before the record."""
-        if what.mode is OffsetMode.MAPPED:
-            await self._state.extend_maps({tp: [(what.start_offset, what.target_start_offset)]})
+        """Note durably how a partition begins, with the first run of its map where it has one."""
         record = PartitionRecord(
             topic=tp.topic,
             partition=tp.partition,
@@ -110,51 +116,44 @@ class FlowMemory:
             start_offset=what.start_offset,
             target_start_offset=what.target_start_offset,
         )
-        await self._state.save_partitions([record])
+        mapped = what.mode is OffsetMode.MAPPED
+        await self._state.begin(record, [(what.start_offset, what.target_start_offset)] if mapped else ())
         reach("registered")
 
     async def begin(self, tp: TopicPartition, target_log_end: int) -> None:
         """Forget the runs that were written ahead and never reached: what is read now may have others."""
-        offsets = self._state.map(*tp)
-        if offsets.reached(target_log_end + 1) < len(offsets):
-            await self._state.extend_maps({}, drop_ahead_of={tp: target_log_end})
+        await self._state.drop_ahead(tp, target_log_end)
 
     async def prepared(self, tp: TopicPartition) -> None:
         """Note durably that the target partition starts where it should."""
-        await self._state.save_partitions([replace(self._record(tp), prepared=True)])
+        await self._state.update_partitions({tp: lambda record: replace(record, prepared=True)})
 
     async def note_loss(self, tp: TopicPartition, lost_from: int, lost_to: int) -> None:
         """Put an accepted loss into the ledger."""
-        await self._state.save_partitions([self._record(tp).with_loss(lost_from, lost_to)])
+        await self._state.update_partitions({tp: lambda record: record.with_loss(lost_from, lost_to)})
 
     async def accept_loss(self, tp: TopicPartition, to: int) -> None:
         """An operator allows to go on behind what the source has removed, up to ``to``."""
-        await self._state.save_partitions([replace(self._record(tp), loss_accepted_to=to)])
-
-    def _record(self, tp: TopicPartition) -> PartitionRecord:
-        record = self._state.partition(*tp)
-        assert record is not None, f"{tp} is not registered"
-        return record
+        await self._state.update_partitions({tp: lambda record: replace(record, loss_accepted_to=to)})
 
     # -- for the keeper --------------------------------------------------------------------------
 
     async def note_epochs(self, epochs: Mapping[TopicPartition, Sequence[tuple[int, int]]]) -> None:
         """Note leader epochs, (epoch, first offset), per source partition."""
-        records = []
-        for tp, pairs in epochs.items():
-            record = self._record(tp)
-            records.append(record.with_epochs(tuple(pairs)))
-        await self._state.save_partitions(records)
+        await self._state.update_partitions(
+            {tp: partial(PartitionRecord.with_epochs, epochs=tuple(pairs)) for tp, pairs in epochs.items()}
+        )
 
     async def note_runs(self, runs: Mapping[TopicPartition, Sequence[tuple[int, int]]]) -> None:
         """Add (source offset, target offset) runs to offset maps."""
-        await self._state.extend_maps({tp: list(pairs) for tp, pairs in runs.items()})
+        await self._state.extend_maps(runs)
 
     async def become_mapped(self, tp: TopicPartition) -> None:
         """Turn a partition with the same offsets into a mapped one, from its first record on."""
-        record = self._record(tp)
-        await self._state.extend_maps({tp: [(record.start_offset, record.target_start_offset)]})
-        await self._state.save_partitions([replace(record, mode=OffsetMode.MAPPED)])
+        record = self._state.partition(tp)
+        assert record is not None, f"{tp} is not registered"
+        first = (record.start_offset, record.target_start_offset)
+        await self._state.begin(replace(record, mode=OffsetMode.MAPPED), [first])
 
     # -- for people ------------------------------------------------------------------------------
 
@@ -164,9 +163,10 @@ class FlowMemory:
         Raises:
             UntranslatableError: There is no such record there; says why.
         """
-        record = self._record(tp)
-        same = OffsetMap([(record.start_offset, record.target_start_offset)])
-        offsets = self._state.map(*tp) if record.mode is OffsetMode.MAPPED else same
+        record = self._state.partition(tp)
+        if record is None:
+            raise UntranslatableError(f"{tp} has not been copied yet")
+        offsets = self._state.map(tp) or OffsetMap([(record.start_offset, record.target_start_offset)])
         if reverse:
             return offsets.source_of(offset, target_log_end)
         return offsets.target_of(offset, target_log_end)

@@ -11,7 +11,6 @@ Sources: KIP-98 (InitProducerId), KIP-664 (DescribeTransactions), docs/design.md
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 from mirror.errors import TwinsiteError
@@ -55,17 +54,19 @@ class Owner:
         reach("claimed")
         return self.token
 
+    @property
+    def may_write(self) -> bool:
+        """False for a while after a takeover: the former holder may still write what it began."""
+        return self.held and time.monotonic() >= self._may_write_at
+
     async def confirm(self) -> bool:
-        """True when we hold the right now; waits out the time in which the former holder might write.
+        """True when we hold the right now and may write.
 
         Raises:
             TwinsiteError: The coordinator cannot be asked: the right is neither proven nor lost.
         """
-        if not self.held:
+        if not self.may_write:
             return False
-        now = time.monotonic()
-        if now < self._may_write_at:
-            await asyncio.sleep(self._may_write_at - now)
         if time.monotonic() - self._confirmed_at < CONFIRMED_FOR_SECONDS:
             return True
         asked_at = time.monotonic()
