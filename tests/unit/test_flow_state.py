@@ -1,0 +1,376 @@
+"""What a flow remembers: records, and changes that are interrupted anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpoint import flow_state, map_chunk
+from checkpoint.errors import CorruptStateError, StateTakenOverError, StateUnavailableError
+from checkpoint.flow_state import FlowState
+from checkpoint.map_chunk import encode_chunk
+from checkpoint.model import LEADER_EPOCHS_KEPT, FlowRecord, PartitionRecord, parse_map_key
+from checkpoint.store import MemoryStore, apply
+from mirror.errors import UnknownPartitionError
+from mirror.model import OffsetMode, TopicPartition
+
+ORDERS_0 = TopicPartition("orders", 0)
+ORDERS_1 = TopicPartition("orders", 1)
+FLOW = FlowRecord(4000, 2, "source-id", "target-id", 1_700_000_000_000)
+
+
+def record(tp: TopicPartition = ORDERS_0, mode: OffsetMode = OffsetMode.MAPPED) -> PartitionRecord:
+    return PartitionRecord(
+        topic=tp.topic,
+        partition=tp.partition,
+        topic_id="8c9ad3c1-0000-0000-0000-000000000001",
+        target_topic="orders",
+        mode=mode,
+        prepared=True,
+        start_offset=100,
+        target_start_offset=0,
+    )
+
+
+class BreakingStore(MemoryStore):
+    """A store that writes a few more items and then fails, leaving what it has written.
+
+    Attributes:
+        items_left: So many items are written; None: as many as there are.
+    """
+
+    def __init__(self, items: dict[str, bytes] | None = None) -> None:
+        self.items = {} if items is None else items
+        super().__init__(self.items)
+        self.items_left: int | None = None
+        self.puts = 0
+
+    async def put(self, items: Mapping[str, bytes | None]) -> None:
+        self.puts += 1
+        for key, value in items.items():
+            await asyncio.sleep(0)
+            if self.items_left == 0:
+                raise StateUnavailableError("the broker is gone")
+            apply(self.items, key, value)
+            if self.items_left is not None:
+                self.items_left -= 1
+
+
+async def begun(store: MemoryStore) -> FlowState:
+    state = FlowState(store)
+    await state.load()
+    await state.begin(record(), [(100, 0)])
+    return state
+
+
+def runs(state: FlowState, tp: TopicPartition = ORDERS_0) -> list[tuple[int, int]]:
+    offsets = state.map(tp)
+    assert offsets is not None
+    return list(offsets)
+
+
+# -- records -------------------------------------------------------------------------------------
+
+
+def test_records_are_json_that_a_person_can_read() -> None:
+    """
+    A console consumer is enough to see what a flow believes.
+    """
+    known = record().with_epochs(((3, 100),)).with_loss(5, 9)
+
+    assert json.loads(known.to_bytes())["leader_epochs"] == [[3, 100]]
+    assert json.loads(known.to_bytes())["mode"] == "mapped"
+    assert PartitionRecord.from_bytes(known.to_bytes()) == known
+    assert FlowRecord.from_bytes(FLOW.to_bytes()) == FLOW
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"\xff\xfe", "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b"{}", "version None"),
+        (FLOW.to_bytes().replace(b'"version": 1', b'"version": 2'), "version 2"),
+        (FLOW.to_bytes().replace(b'"producer_id"', b'"producer"'), "wrong fields"),
+    ],
+)
+def test_a_record_that_is_not_understood_is_refused(data: bytes, words: str) -> None:
+    """
+    A newer version may mean something else by the same fields.
+    """
+    with pytest.raises(CorruptStateError, match=words):
+        FlowRecord.from_bytes(data)
+
+
+def test_a_partition_record_with_an_unknown_mode_is_refused() -> None:
+    """
+    Whatever it is, it cannot be copied by the rules of this version.
+    """
+    with pytest.raises(CorruptStateError, match="cannot be read"):
+        PartitionRecord.from_bytes(record().to_bytes().replace(b'"mapped"', b'"other"'))
+
+
+def test_only_the_newest_leader_epochs_are_kept() -> None:
+    """
+    The record stays small however often the source elects.
+    """
+    known = record().with_epochs(tuple((epoch, epoch * 10) for epoch in range(100)))
+
+    assert len(known.leader_epochs) == LEADER_EPOCHS_KEPT
+    assert known.leader_epochs[-1] == (99, 990)
+    assert known.with_epochs(((99, 5), (98, 1))) == known
+
+
+@pytest.mark.parametrize(("offset", "epoch"), [(10, -1), (11, 2), (50, 2), (51, 7), (900, 7)])
+def test_the_epoch_of_the_last_record_below_an_offset_is_known(offset: int, epoch: int) -> None:
+    """
+    The record at the first offset of an epoch is not below it.
+    """
+    known = record().with_epochs(((2, 10), (7, 50)))
+
+    assert known.epoch_before(offset) == epoch
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8)), max_size=8))
+def test_lost_ranges_hold_each_lost_offset_once(losses: list[tuple[int, int]]) -> None:
+    """
+    However often the same loss is noted, before or after a crash.
+    """
+    known, lost = record(), set[int]()
+
+    for begin, count in losses:
+        known = known.with_loss(begin, begin + count)
+        lost |= set(range(begin, begin + count))
+
+    noted = [offset for begin, end in known.lost for offset in range(begin, end)]
+    assert noted == sorted(lost)
+
+
+@pytest.mark.parametrize("key", ["map/t/0", "map/t/x/0", "map/t/0/-1", "other/t/0/0"])
+def test_a_key_that_makes_no_sense_is_refused(key: str) -> None:
+    """
+    It is not the state of a flow.
+    """
+    with pytest.raises(CorruptStateError, match="makes no sense"):
+        parse_map_key(key)
+
+
+# -- the state -----------------------------------------------------------------------------------
+
+
+async def test_everything_is_there_after_a_restart() -> None:
+    """
+    The flow, its partitions, their maps.
+    """
+    items: dict[str, bytes] = {}
+    state = await begun(MemoryStore(items))
+    await state.save_flow(FLOW)
+    await state.begin(record(ORDERS_1, OffsetMode.SAME))
+    await state.extend_maps({ORDERS_0: [(120, 10), (150, 30)]})
+
+    again = FlowState(MemoryStore(items))
+    await again.load()
+
+    assert again.flow == FLOW
+    assert again.partitions == {ORDERS_0: record(), ORDERS_1: record(ORDERS_1, OffsetMode.SAME)}
+    assert runs(again) == [(100, 0), (120, 10), (150, 30)]
+    assert again.map(ORDERS_1) is None
+
+
+async def test_a_gap_before_the_first_record_is_known_after_a_restart() -> None:
+    """
+    The first run was superseded by one behind the gap; the record still says where the copy began.
+    """
+    items: dict[str, bytes] = {}
+    state = await begun(MemoryStore(items))
+    await state.extend_maps({ORDERS_0: [(105, 0)]})
+
+    again = FlowState(MemoryStore(items))
+    await again.load()
+    offsets = again.map(ORDERS_0)
+
+    assert offsets is not None
+    assert offsets.committed_to_target(102, 0) == 0
+
+
+async def test_many_partitions_are_written_at_once() -> None:
+    """
+    A thousand partitions with a gap ahead cost one round trip.
+    """
+    store = BreakingStore()
+    state = await begun(store)
+    await state.begin(record(ORDERS_1), [(100, 0)])
+    store.puts = 0
+
+    await state.extend_maps({ORDERS_0: [(120, 10)], ORDERS_1: [(130, 10)]})
+    await state.update_partitions({tp: lambda r: r.with_epochs(((1, 100),)) for tp in (ORDERS_0, ORDERS_1)})
+
+    assert store.puts == 2
+
+
+async def test_nothing_is_believed_before_it_is_written() -> None:
+    """
+    While the write is on its way, and after it failed, the old state stands.
+    """
+    store = BreakingStore()
+    state = await begun(store)
+    store.items_left = 0
+
+    with pytest.raises(StateUnavailableError):
+        await state.extend_maps({ORDERS_0: [(120, 10)]})
+
+    assert runs(state) == [(100, 0)]
+
+
+async def test_a_write_that_failed_and_is_stored_all_the_same_is_seen_before_the_next_one() -> None:
+    """
+    A run nobody remembers would be applied one day, when the log reaches it.
+    """
+    store = BreakingStore()
+    state = await begun(store)
+    await state.begin(record(ORDERS_1), [(100, 0)])
+    store.items_left = 1
+    with pytest.raises(StateUnavailableError):
+        await state.extend_maps({ORDERS_0: [(120, 10)], ORDERS_1: [(120, 10)]})
+    store.items_left = None
+
+    await state.drop_ahead(ORDERS_0, 5)
+
+    again = FlowState(store)
+    await again.load()
+    assert runs(again) == runs(state) == [(100, 0)]
+
+
+async def test_concurrent_changes_of_one_partition_are_all_kept() -> None:
+    """
+    Each change starts from what the one before it has left.
+    """
+    store = BreakingStore()
+    state = await begun(store)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(state.update_partitions({ORDERS_0: lambda r: r.with_epochs(((1, 100),))}))
+        group.create_task(state.update_partitions({ORDERS_0: lambda r: r.with_loss(100, 105)}))
+        group.create_task(state.extend_maps({ORDERS_0: [(105, 0)]}))
+
+    known = state.partition(ORDERS_0)
+    assert known is not None
+    assert (known.leader_epochs, known.lost) == (((1, 100),), ((100, 105),))
+    assert runs(state) == [(105, 0)]
+
+
+async def test_a_forgotten_partition_leaves_nothing_behind() -> None:
+    """
+    It begins anew when it is seen again.
+    """
+    store = BreakingStore()
+    state = await begun(store)
+    await state.save_flow(FLOW)
+
+    await state.forget(ORDERS_0)
+    await state.forget(ORDERS_1)
+
+    assert state.partition(ORDERS_0) is None
+    assert list(store.items) == ["flow"]
+
+
+async def test_runs_of_an_unknown_partition_are_refused() -> None:
+    """
+    Nothing is written for any partition of the call.
+    """
+    store = BreakingStore()
+    state = await begun(store)
+
+    with pytest.raises(UnknownPartitionError):
+        await state.extend_maps({ORDERS_0: [(120, 10)], ORDERS_1: [(1, 1)]})
+
+    assert runs(state) == [(100, 0)]
+
+
+async def test_runs_that_do_not_fit_the_map_mean_that_another_mirror_has_written() -> None:
+    """
+    Ours are made from an older picture.
+    """
+    state = await begun(MemoryStore())
+    await state.extend_maps({ORDERS_0: [(200, 10)]})
+
+    with pytest.raises(StateTakenOverError, match="orders-0"):
+        await state.extend_maps({ORDERS_0: [(150, 20)]})
+
+
+@pytest.mark.parametrize(
+    ("items", "words"),
+    [
+        ({"other": b""}, "makes no sense"),
+        ({record().key: record(ORDERS_1).to_bytes()}, "holds the record of partition/orders/1"),
+        ({record().key: record().to_bytes()}, "there is no offset map"),
+        ({record().key: b"{"}, "partition/orders/0: "),
+        ({"map/orders/0/0": b"12345678"}, "orders-0: .* does not match its CRC"),
+        ({"map/orders/0/1": encode_chunk([(0, 0)])}, "chunk 0 .* is missing"),
+    ],
+)
+async def test_a_state_that_cannot_be_trusted_is_not_used(items: dict[str, bytes], words: str) -> None:
+    """
+    The refusal names the key or the partition.
+    """
+    with pytest.raises(CorruptStateError, match=words):
+        await FlowState(MemoryStore(items)).load()
+
+
+steps = st.lists(
+    st.tuples(
+        st.integers(0, 10),  # how far the log has come since
+        st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), max_size=6),  # gaps and records ahead
+        st.one_of(st.none(), st.integers(0, 4)),  # items written before the store fails
+    ),
+    max_size=10,
+)
+
+
+@given(story=steps)
+def test_a_write_may_fail_anywhere_and_what_is_stored_is_a_map_that_is_right(
+    story: list[tuple[int, list[tuple[int, int]], int | None]],
+) -> None:
+    """
+    After every failure the stored map, loaded, gives the position the mirror was at.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(map_chunk, "CHUNK_RUNS", 2)
+        patch.setattr(flow_state, "CHUNK_RUNS", 2)
+        asyncio.run(_live_through(story))
+
+
+async def _live_through(story: list[tuple[int, list[tuple[int, int]], int | None]]) -> None:
+    store = BreakingStore()
+    state = await begun(store)
+    log_end = 0
+    for advance, ahead, items_left in story:
+        await state.drop_ahead(ORDERS_0, log_end)
+        source, target, added = _position(state, log_end), log_end, []
+        for gap, records in ahead:
+            source += gap
+            added.append((source, target))
+            source, target = source + records, target + records
+        store.items_left = items_left
+        try:
+            await state.extend_maps({ORDERS_0: added})
+            log_end += min(advance, target - log_end)
+        except StateUnavailableError:
+            assert items_left is not None
+        store.items_left = None
+
+        again = FlowState(store)
+        await again.load()
+        before_gap, behind_gap = _position(state, log_end), _position(again, log_end)
+        assert before_gap == behind_gap or (before_gap < behind_gap and (behind_gap, log_end) in added)
+
+
+def _position(state: FlowState, log_end: int) -> int:
+    offsets = state.map(ORDERS_0)
+    assert offsets is not None
+    return offsets.position(log_end)
