@@ -1,0 +1,33 @@
+# Every target installs what it misses first (scripts/bootstrap).
+PYTHON := .venv/bin/python
+.PHONY: help bootstrap check test demo bench lock clean
+
+help: ## Show the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile
+
+bootstrap: ## Install Debian packages, the virtual environment and Kafka's jars
+	@scripts/bootstrap
+
+check: bootstrap ## Format, lint, types, import rules
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+test: bootstrap ## All tests, on real brokers
+	$(PYTHON) -m pytest -q --timeout=240
+
+demo: bootstrap ## Mirror real data between two real clusters, crash included, and prove the copy
+	$(PYTHON) -m bench.demo
+
+bench: bootstrap ## Compare with MirrorMaker 2 on the same data in the same run
+	$(PYTHON) -m bench.run
+
+lock: ## Pin the newest versions that fit pyproject.toml, with hashes
+	uv pip compile -q --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11 \
+	  pyproject.toml -o requirements.lock
+	uv pip compile -q --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11 \
+	  --extra dev pyproject.toml -o requirements-dev.lock
+
+clean: ## Remove what was built and cached, not the virtual environment
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
