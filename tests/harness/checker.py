@@ -284,18 +284,15 @@ def read_partition(bootstrap: str, topic: str, partition: int) -> Iterator[Recor
             return
         consumer.assign([where])
         while True:
-            messages = consumer.consume(500, timeout=READ_SECONDS)
-            if not messages:
+            message = consumer.poll(READ_SECONDS)
+            if message is None:
                 raise ReadStalledError(f"{topic}-{partition}: nothing for {READ_SECONDS:g} s before {high}")
-            for message in messages:
-                failure = message.error()
-                if failure is not None and failure.code() == KafkaError._PARTITION_EOF:
-                    return
-                if failure is not None:
-                    raise ReadStalledError(f"{topic}-{partition}: {failure}")
-                if message.offset() >= high:
-                    return
-                yield _record(message)
+            failure = message.error()
+            if failure is not None and failure.code() != KafkaError._PARTITION_EOF:
+                raise ReadStalledError(f"{topic}-{partition}: {failure}")
+            if failure is not None or message.offset() >= high:
+                return
+            yield _record(message)
 
 
 def _record(message: Message) -> Record:
@@ -331,6 +328,7 @@ def _consumer(bootstrap: str) -> Iterator[Consumer]:
             "isolation.level": "read_committed",
             "auto.offset.reset": "error",
             "check.crcs": True,
+            "fetch.wait.max.ms": 20,
             "queued.max.messages.kbytes": 16384,
             "log_level": 0,
         }

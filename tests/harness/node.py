@@ -45,11 +45,15 @@ BASE_PROPERTIES: Mapping[str, object] = {
     "log.cleaner.backoff.ms": 200,
     "log.cleaner.dedupe.buffer.size": 16 << 20,
     "log.initial.task.delay.ms": 500,
+    "log.retention.ms": -1,
     "log.retention.check.interval.ms": 500,
     "log.segment.delete.delay.ms": 500,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
 }
-"""Quick in everything that makes a test wait, small in everything that costs memory."""
+"""Quick in everything that makes a test wait, small in everything that costs memory.
+
+Nothing expires unless a topic says so: test data has timestamps of its own.
+"""
 
 
 class NotReadyError(Exception):

@@ -1,0 +1,266 @@
+"""Records to mirror: the Debian package index, generated JSON, and everything odd a log may hold.
+
+All loaders write with confluent-kafka and return when every record is acknowledged by
+all in-sync replicas; a record that is not raises :class:`NotLoadedError`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, Message, Producer
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+FLUSH_SECONDS = 120.0
+QUEUE_BYTES = 65536
+"""librdkafka's queue in KiB: 64 MiB."""
+
+
+class NotLoadedError(Exception):
+    """A record was not accepted, or the data is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One record to write."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int = 0
+    """0 takes the clock's time."""
+    partition: int = -1
+    """-1 takes the key's partition."""
+
+
+def debian_packages(limit: int | None = None) -> Iterator[Row]:
+    """The package index of this machine: package name and its stanza, about 60 000 of 0.8 KiB.
+
+    Raises:
+        NotLoadedError: apt has no index; ``apt-get update`` fetches one.
+    """
+    dump = subprocess.Popen(["apt-cache", "dumpavail"], stdout=subprocess.PIPE)
+    assert dump.stdout is not None
+    try:
+        rows = (_package(stanza) for stanza in _stanzas(dump.stdout))
+        first = next(rows, None)
+        if first is None:
+            raise NotLoadedError("apt-cache dumpavail prints nothing: run apt-get update")
+        yield from itertools.islice(itertools.chain([first], rows), limit)
+    finally:
+        dump.stdout.close()
+        dump.wait()
+
+
+def _stanzas(lines: Iterable[bytes]) -> Iterator[bytes]:
+    for blank, stanza in itertools.groupby(lines, key=lambda line: line == b"\n"):
+        if not blank:
+            yield b"".join(stanza)
+
+
+def _package(stanza: bytes) -> Row:
+    name = re.match(rb"Package: (\S+)", stanza)
+    if name is None:
+        raise NotLoadedError(f"not a package stanza: {stanza[:60]!r}")
+    return Row(key=name[1], value=stanza)
+
+
+def json_rows(count: int, value_bytes: int = 1024, seed: int = 1, keys: int | None = None) -> Iterator[Row]:
+    """JSON records, each different, the same for the same seed.
+
+    Args:
+        value_bytes: Size of every value, at least 80.
+        keys: How many different keys there are; every record has its own when None.
+    """
+    dice = random.Random(seed)
+    words = [f"{dice.getrandbits(40):010x}" for _ in range(5000)]
+    for number in range(count):
+        document = {"id": number, "price": dice.randrange(10**6) / 100, "state": dice.choice(words)}
+        text = json.dumps(document)[:-1] + ', "note": "'
+        while len(text) < value_bytes - 2:
+            text += dice.choice(words) + " "
+        key = number if keys is None else dice.randrange(keys)
+        yield Row(key=b"%012d" % key, value=f'{text[: value_bytes - 2]}"}}'.encode())
+
+
+def edge_rows(first_timestamp_ms: int = 1_700_000_000_000) -> list[Row]:
+    """One record of every odd kind a producer may write to a topic that is not compacted."""
+    keys = (None, b"", b"k", b"\x00\xff" * 50)
+    values = (None, b"", b"v", bytes(range(256)) * 40)
+    headers: tuple[tuple[tuple[str, bytes | None], ...], ...] = (
+        (),
+        (("h", b"1"),),
+        (("h", b"1"), ("h", b"2"), ("empty", b""), ("null", None), ("näme ✓", b"\xff")),
+    )
+    return [
+        Row(key=key, value=value, headers=extra, timestamp_ms=first_timestamp_ms + number - 7 * (number % 5))
+        for number, (key, value, extra) in enumerate(itertools.product(keys, values, headers))
+    ]
+
+
+def load(bootstrap: str, topic: str, rows: Iterable[Row], codec: str = "none", **settings: object) -> int:
+    """Write records in order, partition by partition exactly once.
+
+    Args:
+        codec: One of :data:`CODECS`.
+        settings: More settings of the producer, dots written as underscores.
+
+    Returns:
+        How many were written.
+    """
+    with _Writer(bootstrap, codec, settings) as writer:
+        return writer.write(topic, rows)
+
+
+def load_every_codec(bootstrap: str, topic: str, rows: Iterable[Row]) -> int:
+    """Write the same records once with each codec."""
+    kept = list(rows)
+    return sum(load(bootstrap, topic, kept, codec) for codec in CODECS)
+
+
+def load_compacted(
+    bootstrap: str, topic: str, rows: Iterable[Row], tombstone_every: int = 50, codec: str = "lz4"
+) -> int:
+    """Write keyed records and, for one in ``tombstone_every``, a tombstone right after it."""
+
+    def with_tombstones() -> Iterator[Row]:
+        for number, row in enumerate(rows):
+            yield row
+            if number % tombstone_every == tombstone_every - 1:
+                yield Row(key=row.key, value=None)
+
+    return load(bootstrap, topic, with_tombstones(), codec)
+
+
+def load_transactions(
+    bootstrap: str,
+    topic: str,
+    rows: Iterable[Row],
+    per_transaction: int = 100,
+    aborted_every: int = 4,
+    transactional_id: str = "loader",
+    codec: str = "none",
+) -> int:
+    """Write records in transactions; every ``aborted_every``-th is written, aborted, and written again.
+
+    Returns:
+        How many records were committed.
+    """
+    with _Writer(bootstrap, codec, {"transactional.id": transactional_id}) as writer:
+        writer.producer.init_transactions(FLUSH_SECONDS)
+        total = 0
+        for number, part in enumerate(_parts(rows, per_transaction)):
+            if number % aborted_every == aborted_every - 1:
+                _transaction(writer, topic, part, writer.producer.abort_transaction)
+            total += _transaction(writer, topic, part, writer.producer.commit_transaction)
+        return total
+
+
+def load_interleaved(bootstrap: str, topic: str, rows: Iterable[Row], producers: int = 3) -> int:
+    """Several transactional producers write in turns, all open at once; every third aborts in the end.
+
+    Returns:
+        How many records were committed.
+    """
+    writers = [_Writer(bootstrap, "none", {"transactional.id": f"{topic}-{i}"}) for i in range(producers)]
+    for writer in writers:
+        writer.producer.init_transactions(FLUSH_SECONDS)
+        writer.producer.begin_transaction()
+    counts = [0] * producers
+    for number, part in enumerate(_parts(rows, 10)):
+        writer = writers[number % producers]
+        counts[number % producers] += writer.write(topic, part)
+        writer.flush()
+    for number, writer in enumerate(writers):
+        aborts = number % 3 == 2
+        (writer.producer.abort_transaction if aborts else writer.producer.commit_transaction)(FLUSH_SECONDS)
+    return sum(count for number, count in enumerate(counts) if number % 3 != 2)
+
+
+def _transaction(writer: _Writer, topic: str, rows: Iterable[Row], end: Callable[[float], None]) -> int:
+    writer.producer.begin_transaction()
+    written = writer.write(topic, rows)
+    writer.flush()
+    end(FLUSH_SECONDS)
+    return written
+
+
+def _parts(rows: Iterable[Row], size: int) -> Iterator[list[Row]]:
+    rest = iter(rows)
+    while part := list(itertools.islice(rest, size)):
+        yield part
+
+
+class _Writer:
+    """A producer that remembers the first failure and raises it when asked."""
+
+    def __init__(self, bootstrap: str, codec: str, settings: dict[str, object]) -> None:
+        self._failure: KafkaError | None = None
+        self.producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "compression.type": codec,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "queue.buffering.max.kbytes": QUEUE_BYTES,
+                "log_level": 0,
+                **{key.replace("_", ".") if key != "log_level" else key: x for key, x in settings.items()},
+            }
+        )
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is None:
+            self.flush()
+
+    def write(self, topic: str, rows: Iterable[Row]) -> int:
+        """Queue records, waiting while the queue is full."""
+        count = 0
+        for count, row in enumerate(rows, 1):  # noqa: B007  # the last number is the answer
+            while not self._queued(topic, row):
+                self.producer.poll(0.1)
+            self.producer.poll(0)
+            self._check()
+        return count
+
+    def flush(self) -> None:
+        """Wait until everything queued is acknowledged.
+
+        Raises:
+            NotLoadedError: It was not.
+        """
+        left = self.producer.flush(FLUSH_SECONDS)
+        self._check()
+        if left:
+            raise NotLoadedError(f"{left} records not acknowledged after {FLUSH_SECONDS:g} s")
+
+    def _queued(self, topic: str, row: Row) -> bool:
+        where = {"partition": row.partition} if row.partition >= 0 else {}
+        try:
+            self.producer.produce(
+                topic,
+                row.value,
+                row.key,
+                headers=list(row.headers),
+                timestamp=row.timestamp_ms,
+                on_delivery=self._delivered,
+                **where,
+            )
+        except BufferError:
+            return False
+        return True
+
+    def _delivered(self, failure: KafkaError | None, _: Message) -> None:
+        self._failure = self._failure or failure
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise NotLoadedError(str(self._failure))
