@@ -17,9 +17,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from mirror.kafka.acls import OPERATIONS, TopicAcl
 from mirror.sync.names import NamePolicy
 
-TOPIC = "TOPIC"
 LITERAL, PREFIXED = "LITERAL", "PREFIXED"
 ALLOW, DENY = "ALLOW", "DENY"
 WILDCARD = "*"
@@ -28,23 +28,10 @@ CARRIED = frozenset({"READ", "DESCRIBE", "DESCRIBE_CONFIGS"})
 """What ALLOW may speak of. ALL becomes the first two."""
 
 
-@dataclass(frozen=True, slots=True)
-class Acl:
-    """One binding, in Kafka's own words in capitals (``TOPIC``, ``PREFIXED``, ``READ``, ``ALLOW``)."""
-
-    resource_type: str
-    name: str
-    pattern_type: str
-    principal: str
-    host: str
-    operation: str
-    permission: str
-
-
 class Skipped(NamedTuple):
     """A binding of the source that is not carried over, and why."""
 
-    acl: Acl
+    acl: TopicAcl
     why: str
 
 
@@ -52,13 +39,13 @@ class Skipped(NamedTuple):
 class AclPlan:
     """What to add at the target, and what was left out."""
 
-    create: tuple[Acl, ...]
+    create: tuple[TopicAcl, ...]
     skipped: tuple[Skipped, ...]
 
 
 def plan_acls(
-    source: Iterable[Acl],
-    target: Iterable[Acl],
+    source: Iterable[TopicAcl],
+    target: Iterable[TopicAcl],
     topics: Collection[str],
     policy: NamePolicy,
     *,
@@ -71,10 +58,10 @@ def plan_acls(
         mirror_principals: Who the mirror is at the target, for example ``User:twinsite``: a denial that
             would stop the mirror itself is not carried over.
     """
-    wanted: dict[Acl, None] = {}
+    wanted: dict[TopicAcl, None] = {}
     skipped: list[Skipped] = []
     for acl in source:
-        if acl.resource_type != TOPIC or not _concerns(acl, topics):
+        if not _concerns(acl, topics):
             continue
         why = _why_not(acl, mirror_principals)
         if why:
@@ -85,13 +72,15 @@ def plan_acls(
     return AclPlan(tuple(acl for acl in wanted if acl not in existing), tuple(skipped))
 
 
-def _concerns(acl: Acl, topics: Collection[str]) -> bool:
+def _concerns(acl: TopicAcl, topics: Collection[str]) -> bool:
     if acl.pattern_type == PREFIXED:
         return any(topic.startswith(acl.name) for topic in topics)
     return acl.pattern_type == LITERAL and (acl.name in topics or (acl.name == WILDCARD and bool(topics)))
 
 
-def _why_not(acl: Acl, mirror_principals: Collection[str]) -> str | None:
+def _why_not(acl: TopicAcl, mirror_principals: Collection[str]) -> str | None:
+    if acl.operation not in OPERATIONS.values():
+        return f"{acl.operation} is not known here"
     if acl.permission == ALLOW and acl.operation != "ALL" and acl.operation not in CARRIED:
         return f"{acl.operation} would let {acl.principal} change the copy"
     if acl.permission == DENY and acl.host == WILDCARD and acl.principal in {EVERYONE, *mirror_principals}:
@@ -99,7 +88,7 @@ def _why_not(acl: Acl, mirror_principals: Collection[str]) -> str | None:
     return None
 
 
-def _carried(acl: Acl, topics: Collection[str], policy: NamePolicy) -> Iterator[Acl]:
+def _carried(acl: TopicAcl, topics: Collection[str], policy: NamePolicy) -> Iterator[TopicAcl]:
     operations = (
         ("READ", "DESCRIBE") if (acl.permission, acl.operation) == (ALLOW, "ALL") else (acl.operation,)
     )
@@ -108,7 +97,7 @@ def _carried(acl: Acl, topics: Collection[str], policy: NamePolicy) -> Iterator[
             yield replace(acl, name=name, pattern_type=pattern_type, operation=operation)
 
 
-def _patterns(acl: Acl, topics: Collection[str], policy: NamePolicy) -> Iterator[tuple[str, str]]:
+def _patterns(acl: TopicAcl, topics: Collection[str], policy: NamePolicy) -> Iterator[tuple[str, str]]:
     """What the binding speaks of, in target names."""
     if (acl.name, acl.pattern_type) != (WILDCARD, LITERAL):
         yield policy.to_target(acl.name), acl.pattern_type

@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from mirror.sync.acls import Acl, AclPlan, plan_acls
+from mirror.kafka.acls import TopicAcl
+from mirror.sync.acls import AclPlan, plan_acls
 from mirror.sync.names import NamePolicy
 
 TOPICS = ["orders", "orders.eu", "payments"]
-READ = Acl("TOPIC", "orders", "LITERAL", "User:ann", "*", "READ", "ALLOW")
+READ = TopicAcl("orders", "LITERAL", "User:ann", "*", "READ", "ALLOW")
 
 
 def plan(
-    *source: Acl, target: tuple[Acl, ...] = (), prefix: str = "", mirror: str = "User:twinsite"
+    *source: TopicAcl, target: tuple[TopicAcl, ...] = (), prefix: str = "", mirror: str = "User:twinsite"
 ) -> AclPlan:
     return plan_acls(source, target, TOPICS, NamePolicy(prefix), mirror_principals=[mirror])
 
@@ -42,11 +43,10 @@ def test_a_prefixed_pattern_is_renamed_as_a_prefix() -> None:
     [
         replace(READ, name="secret"),
         replace(READ, name="sec", pattern_type="PREFIXED"),
-        replace(READ, resource_type="GROUP"),
-        replace(READ, resource_type="CLUSTER", name="kafka-cluster"),
+        replace(READ, name="orders", pattern_type="UNKNOWN_7"),
     ],
 )
-def test_bindings_of_what_is_not_copied_are_no_concern(other: Acl) -> None:
+def test_bindings_of_what_is_not_copied_are_no_concern(other: TopicAcl) -> None:
     """
     They are neither carried over nor reported.
     """
@@ -65,6 +65,19 @@ def test_a_right_to_change_a_topic_is_left_out_and_reported(operation: str) -> N
     assert made.create == ()
     assert made.skipped[0].acl == write
     assert "would let User:ann change the copy" in made.skipped[0].why
+
+
+@pytest.mark.parametrize("permission", ["ALLOW", "DENY"])
+def test_an_operation_of_a_later_kafka_is_left_out_and_reported(permission: str) -> None:
+    """
+    What it allows or denies is not known here.
+    """
+    later = replace(READ, operation="UNKNOWN_99", permission=permission)
+
+    made = plan(later)
+
+    assert made.create == ()
+    assert made.skipped[0].why == "UNKNOWN_99 is not known here"
 
 
 def test_a_right_to_everything_becomes_the_rights_to_read_and_to_describe() -> None:
