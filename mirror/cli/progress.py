@@ -57,8 +57,9 @@ class Estimate:
             reached = min(max(one.next_offset, start), end)
             done, total, there = done + reached - start, total + end - start, there + (reached == end)
         seconds = now - self.started_at
-        rate = status.bytes_appended / seconds if seconds > 0 else 0.0
-        return Figures(done, total, there, len(status.partitions), status.bytes_appended, rate, seconds)
+        copied = sum(one.bytes for one in status.partitions)
+        rate = copied / seconds if seconds > 0 else 0.0
+        return Figures(done, total, there, len(status.partitions), copied, rate, seconds)
 
 
 class Reporter(Protocol):

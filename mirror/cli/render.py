@@ -96,10 +96,11 @@ def _by_need(partition: PartitionStatus) -> tuple[int, str, int]:
 def _headline(status: FlowStatus) -> Text:
     counts = Counter(partition.state for partition in status.partitions)
     states = ", ".join(f"{number(counts[state])} {state}" for state in _WORST_FIRST if counts[state])
-    copied = sum(partition.records for partition in status.partitions)
+    records = sum(partition.records for partition in status.partitions)
+    copied = sum(partition.bytes for partition in status.partitions)
     return Text(
-        f"flow {clean(status.flow)}: {states or 'no partitions'}; {number(copied)} records, "
-        f"{size(status.bytes_appended)} copied in {duration(status.uptime_seconds)}; "
+        f"flow {clean(status.flow)}: {states or 'no partitions'}; {number(records)} records, "
+        f"{size(copied)} copied in {duration(status.uptime_seconds)}; "
         f"cpu {duration(status.cpu_seconds)}, memory {size(status.resident_bytes)}"
     )
 
@@ -133,16 +134,21 @@ def _cells(one: PartitionStatus) -> Iterable[Text]:
 
 
 def _troubles(partitions: Iterable[PartitionStatus]) -> list[Text]:
+    """What was seen of each partition in trouble; those with the same way out stand together."""
     wanted = [one for one in partitions if one.detail and one.state not in {State.ACTIVE, State.LAGGING}]
-    lines = [line for one in wanted[:TROUBLES_MAX] for line in _trouble(one)]
+    groups: dict[tuple[State, str], list[PartitionStatus]] = {}
+    for one in wanted[:TROUBLES_MAX]:
+        groups.setdefault((one.state, one.hint), []).append(one)
+    lines = [line for (state, hint), group in groups.items() for line in _trouble(state, hint, group)]
     rest = len(wanted) - TROUBLES_MAX
     return [*lines, Text(f"and {rest} other partitions in trouble")] if rest > 0 else lines
 
 
-def _trouble(one: PartitionStatus) -> Iterable[Text]:
-    yield plain(f"{one.topic}-{one.partition}: {one.state}: {one.detail}", STYLES[one.state])
-    if one.hint:
-        yield plain(f"  hint: {one.hint}")
+def _trouble(state: State, hint: str, group: Iterable[PartitionStatus]) -> Iterable[Text]:
+    for one in group:
+        yield plain(f"{one.topic}-{one.partition}: {state}: {one.detail}", STYLES[state])
+    if hint:
+        yield plain(f"  hint: {hint}")
 
 
 # -- the document --------------------------------------------------------------------------------------

@@ -18,15 +18,29 @@ from mirror.cli.output import console, print_json
 from mirror.cli.progress import reporter
 from mirror.cli.render import Totals, copy_document, is_there, status_table
 from mirror.config import Settings
+from mirror.errors import ConnectionFailedError, TwinsiteError
 from mirror.model import FlowStatus
 
 NOT_THERE, TIME_IS_UP = 3, 5
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOP_SECONDS = 15.0
+"""A mirror that was told to stop takes up to ten to let everything arrive."""
 KIB = 1024
 
 log = structlog.get_logger(__name__)
 
 OnStatus = Callable[[FlowStatus], None]
+
+
+class CutOffError(TwinsiteError):
+    """A mirror was ended from outside before it had anything to show."""
+
+    def __init__(self, *, stopped: bool) -> None:
+        if stopped:
+            super().__init__("stopped before the mirror was under way, or it did not end in time")
+        else:
+            super().__init__("time was up before both clusters had answered", hint=ConnectionFailedError.hint)
+            self.exit_code = TIME_IS_UP
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +107,68 @@ async def _run(
 ) -> Ended:
     from mirror import service
 
-    stop = asyncio.Event()
+    stop, begun = asyncio.Event(), asyncio.Event()
     _listen(stop)
+
+    def show(status: FlowStatus) -> None:
+        begun.set()
+        if on_status is not None:
+            on_status(status)
+
     started_at = time.monotonic()
-    status = await service.run(
-        settings, once=once, timeout_seconds=timeout_seconds, stop=stop, on_status=on_status
+    shown = show if once else None
+    work = asyncio.create_task(
+        service.run(settings, once=once, timeout_seconds=timeout_seconds, stop=stop, on_status=shown)
     )
+    await _attend(work, stop, begun if once else None, timeout_seconds)
+    if not work.done():
+        await _cut_off(work)
+        raise CutOffError(stopped=stop.is_set())
     seconds = time.monotonic() - started_at
     return Ended(
-        status,
+        work.result(),
         totals_now(seconds),
         stopped=stop.is_set(),
         time_is_up=timeout_seconds is not None and seconds >= timeout_seconds,
     )
+
+
+async def _attend(
+    work: asyncio.Task[FlowStatus],
+    stop: asyncio.Event,
+    begun: asyncio.Event | None,
+    timeout_seconds: float | None,
+) -> None:
+    """Wait until the work is done, or until it should have been.
+
+    Before it has begun there is nothing to bring to an end: a signal, or time that is up, ends it at
+    once. Afterwards it heeds both by itself, and has some seconds to do so.
+
+    Args:
+        begun: None where nobody tells.
+    """
+    told = asyncio.create_task(stop.wait())
+    try:
+        if begun is not None:
+            first = asyncio.create_task(begun.wait())
+            await asyncio.wait(
+                {work, told, first}, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            first.cancel()
+            if not begun.is_set():
+                return
+        await asyncio.wait({work, told}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({work}, timeout=STOP_SECONDS)
+    finally:
+        told.cancel()
+
+
+async def _cut_off(work: asyncio.Task[FlowStatus]) -> None:
+    work.cancel()
+    await asyncio.wait({work})
+    error = None if work.cancelled() else work.exception()
+    if error is not None:
+        raise error
 
 
 def totals_now(seconds: float) -> Totals:

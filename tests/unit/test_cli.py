@@ -38,6 +38,7 @@ class FakeService:
         self.status: FlowStatus | BaseException = a_flow()
         self.once: bool | None = None
         self.timeout_seconds: float | None = None
+        self.answers = True
         self.waits_for_stop = False
         self.before_end: Callable[[], None] = lambda: None
 
@@ -53,9 +54,11 @@ class FakeService:
         self.settings, self.once, self.timeout_seconds = settings, once, timeout_seconds
         if isinstance(self.status, BaseException):
             raise self.status
-        if on_status is not None:
+        if on_status is not None and self.answers:
             on_status(self.status)
         self.before_end()
+        if not self.answers:
+            await asyncio.Event().wait()
         if self.waits_for_stop or not once:
             await asyncio.wait_for(stop.wait(), 10)
         return self.status
@@ -268,6 +271,30 @@ def test_a_signal_ends_a_copy_early_and_says_so(mirroring: FakeService) -> None:
     mirroring.waits_for_stop = True
 
     assert main(["mirror", *CLUSTERS, "--topics", ".*", "--once"]) == 3
+
+
+def test_time_that_is_up_before_a_cluster_answered_makes_it_5(
+    mirroring: FakeService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    The limit holds for a cluster that cannot be reached too.
+    """
+    mirroring.answers = False
+
+    code = main(["mirror", *CLUSTERS, "--topics", ".*", "--once", "--timeout-seconds", "0.1"])
+
+    assert code == 5
+    assert "time was up before both clusters had answered" in capsys.readouterr().err
+
+
+def test_a_signal_before_a_cluster_answered_ends_the_copy(mirroring: FakeService) -> None:
+    """
+    There is nothing under way that would have to arrive.
+    """
+    mirroring.answers = False
+    mirroring.before_end = interrupt
+
+    assert main(["mirror", *CLUSTERS, "--topics", ".*", "--once"]) == 1
 
 
 def test_a_mirror_runs_until_a_signal_and_ends_with_0(mirroring: FakeService) -> None:
