@@ -1,0 +1,90 @@
+"""``twinsite config``: settings looked at without starting anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mirror.cli.main import main
+
+FILE = """
+source: {bootstrap_servers: 'east:9092'}
+target: {bootstrap_servers: 'west:9092'}
+topics: {include: ['orders']}
+"""
+
+SECRET_FILE = """
+source:
+  bootstrap_servers: east:9093
+  security:
+    protocol: SASL_SSL
+    sasl: {mechanism: PLAIN, username: reader, password: hunter2}
+target: {bootstrap_servers: west:9092}
+topics: {include: [orders]}
+"""
+
+
+@pytest.mark.parametrize("output", ["yaml", "json"])
+def test_settings_are_shown_with_defaults_and_without_secrets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str
+) -> None:
+    """
+    What is shown can be pasted into a ticket.
+    """
+    path = tmp_path / "flow.yaml"
+    path.write_text(SECRET_FILE)
+
+    code = main(["config", "show", "--config", str(path), "-o", output])
+
+    out = capsys.readouterr().out
+    assert code == 0
+    assert "hunter2" not in out
+    assert "***" in out
+    assert "9640" in out
+
+
+def test_a_good_file_is_accepted_with_what_is_better_avoided(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    A secret in the file works, and is warned of without being shown.
+    """
+    path = tmp_path / "flow.yaml"
+    path.write_text(SECRET_FILE)
+
+    code = main(["config", "validate", "--config", str(path)])
+
+    captured = capsys.readouterr()
+    assert code == 0
+    assert captured.out == f"{path}: accepted, flow default\n"
+    assert "source.security.sasl.password: the secret stands in the settings" in captured.err
+    assert "hunter2" not in captured.err
+
+
+def test_a_bad_file_is_refused_with_every_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    The path, the value, the reason, and the nearest name for a slip of the finger.
+    """
+    path = tmp_path / "flow.yaml"
+    path.write_text(FILE + "append: {batches_in_flight_max: 9, request_bytes_mx: 5}\n")
+
+    code = main(["config", "validate", "--config", str(path)])
+
+    err = capsys.readouterr().err
+    assert code == 2
+    assert "append.batches_in_flight_max: 9 is too large: at most 5" in err
+    assert "append.request_bytes_mx: there is no such setting; did you mean append.request_bytes_max?" in err
+
+
+def test_the_schema_is_for_editors(capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    A JSON Schema that refuses unknown keys as the mirror does.
+    """
+    code = main(["config", "schema"])
+
+    schema = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert schema["additionalProperties"] is False
+    assert {"source", "target", "topics"} == set(schema["required"])
