@@ -5,25 +5,17 @@ For the little the mirror keeps at the target itself; nothing here is hot.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from mirror.errors import TwinsiteError
+from mirror.errors import ConnectionFailedError, NotAuthorizedError, TwinsiteError
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, decode_answer, encode_request
 from mirror.kafka.cluster import STALE_METADATA_CODES, Cluster, TopicInfo, broker_error, retrying
-from mirror.kafka.fetch import (
-    FETCH,
-    FETCH_VERSION,
-    FetchLimits,
-    Isolation,
-    Key,
-    Want,
-)
+from mirror.kafka.fetch import FETCH, FETCH_VERSION, FetchLimits, Isolation, Key, Want
 from mirror.kafka.fetch import decode_answer as decode_fetch
 from mirror.kafka.fetch import encode_request as encode_fetch
 from mirror.kafka.offsets import EARLIEST, LATEST, list_offsets
-from mirror.kafka.topics import create_topic
+from mirror.kafka.topics import create_topic, describe_configs
 from mirror.model import TopicPartition
 
 LIMITS = FetchLimits(wait_ms_max=0, bytes_min=0, bytes_max=8 << 20, isolation=Isolation.READ_UNCOMMITTED)
@@ -31,6 +23,13 @@ PATIENCE_SECONDS = 30.0
 OUTSIDE_SESSIONS = (0, -1)
 
 T = TypeVar("T")
+
+
+class StateTopicError(TwinsiteError):
+    """The topic for the flow's state cannot keep it."""
+
+    exit_code = 2
+    hint = "set cleanup.policy=compact on the topic, or give the flow another name"
 
 
 class TopicLog:
@@ -115,18 +114,42 @@ class TopicLog:
 
 
 async def ensure_state_topic(cluster: Cluster, topic: str, replication_factor: int) -> None:
-    """Make the topic, compacted and with one partition, if it is not there, and wait until it is.
+    """Make the topic, compacted and with one partition, if it is not there, and wait until it has a leader.
+
+    Of three or more replicas all but one must have a record before it counts as written. A topic that is
+    there already keeps its settings; that it is compacted is checked where its settings may be asked for.
 
     Raises:
         NotAuthorizedError: No CREATE, or no DESCRIBE, on the topic.
+        StateTopicError: The topic is there and would lose what is written to it.
+        BrokerError, ConnectionFailedError: It could not be made, or has had no leader for half a minute.
     """
-    configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}
     if topic in (await cluster.describe_topics([topic])).topics:
+        await _check_settings(cluster, topic)
+    else:
+        configs = {
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": "0.1",
+            "min.insync.replicas": str(max(1, replication_factor - 1)),
+        }
+        await create_topic(
+            cluster, topic, partitions=1, replication_factor=replication_factor, configs=configs
+        )
+    async for attempt in retrying(PATIENCE_SECONDS, longest_pause_seconds=0.2):
+        with attempt:
+            info = (await cluster.describe_topics([topic])).partition(TopicPartition(topic, 0))
+            if info is None or info.leader < 0:
+                raise ConnectionFailedError(f"{cluster.name}: topic {topic} has no leader yet")
+
+
+async def _check_settings(cluster: Cluster, topic: str) -> None:
+    settings = (await describe_configs(cluster, [topic]))[topic]
+    if isinstance(settings, NotAuthorizedError):
         return
-    await create_topic(cluster, topic, partitions=1, replication_factor=replication_factor, configs=configs)
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while True:
-            info = (await cluster.describe_topics([topic])).topics.get(topic)
-            if info is not None and info.partitions and info.partitions[0].leader >= 0:
-                return
-            await asyncio.sleep(0.05)
+    if isinstance(settings, TwinsiteError):
+        raise settings
+    policy = settings["cleanup.policy"].value
+    if policy != "compact":
+        raise StateTopicError(
+            f"{cluster.name}: topic {topic} has cleanup.policy={policy}: what the flow remembers would expire"
+        )

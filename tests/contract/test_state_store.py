@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from checkpoint.errors import CorruptStateError, StateTakenOverError, StateUnavailableError
 from checkpoint.file_store import FileStore
 from checkpoint.store import MemoryStore, StateStore
 from checkpoint.topic_store import BATCH_BYTES_MAX, TopicStore
+from mirror.kafka.log_port import TopicLog, ensure_state_topic
+from tests.contract.connected import NUMBERS, connected
 from tests.contract.memory_log import MemoryLog
+from tests.harness.kafka import KafkaCluster
+
+pytestmark = pytest.mark.timeout(60)
 
 Open = Callable[[], StateStore]
 """Opens the store anew, as after a restart."""
+BROKERS = {"topic on 3.9": "source", "topic on 4.3": "target"}
+"""The shared clusters of the two versions."""
 
 
-@pytest.fixture(params=["memory", "file", "topic"])
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+@pytest.fixture(params=["memory", "file", "topic", *BROKERS])
+def kind(request: pytest.FixtureRequest) -> tuple[str, KafkaCluster | None]:
+    """The kind of store, with the cluster it stands on."""
+    name = BROKERS.get(request.param)
+    return request.param, request.getfixturevalue(name) if name else None
+
+
+@pytest_asyncio.fixture
+async def open_store(kind: tuple[str, KafkaCluster | None], tmp_path: Path) -> AsyncIterator[Open]:
+    name, brokers = kind
+    if brokers is not None:
+        async with connected(brokers) as cluster:
+            topic = f"__twinsite_state.{next(NUMBERS)}"
+            await ensure_state_topic(cluster, topic, 1)
+            yield lambda: TopicStore(TopicLog(cluster, topic))
+        return
     items: dict[str, bytes] = {}
     log = MemoryLog()
     kinds: dict[str, Open] = {
@@ -26,7 +48,7 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
         "file": lambda: FileStore(tmp_path / "state"),
         "topic": lambda: TopicStore(log),
     }
-    return kinds[request.param]
+    yield kinds[name]
 
 
 # -- all stores ----------------------------------------------------------------------------------

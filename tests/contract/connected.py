@@ -1,0 +1,26 @@
+"""The mirror's own way to a cluster of the harness."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.connection import Address, ConnectionOptions
+from tests.harness.kafka import KafkaCluster
+
+NUMBERS = itertools.count(1)
+"""For topic names that no other test has."""
+
+
+@asynccontextmanager
+async def connected(brokers: KafkaCluster) -> AsyncIterator[Cluster]:
+    """A started :class:`Cluster`, closed at the end."""
+    addresses = [Address("127.0.0.1", broker.port) for broker in brokers.brokers]
+    cluster = Cluster("target", addresses, ConnectionOptions())
+    await cluster.start()
+    try:
+        yield cluster
+    finally:
+        await cluster.close()

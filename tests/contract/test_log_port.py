@@ -1,0 +1,143 @@
+"""What a log of record batches promises, tried on the one in memory and on real brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from checkpoint.store import StateStore
+from checkpoint.topic_store import LogPort, TopicStore
+from mirror.kafka.log_port import StateTopicError, TopicLog, ensure_state_topic
+from mirror.kafka.record_batch import walk
+from tests.conftest import TopicFactory
+from tests.contract.connected import NUMBERS, connected
+from tests.contract.memory_log import MemoryLog
+from tests.harness.kafka import KafkaCluster
+
+pytestmark = pytest.mark.timeout(60)
+
+BROKERS = {"3.9": "source", "4.3": "target"}
+
+
+@pytest.fixture(params=["memory", *BROKERS])
+def brokers(request: pytest.FixtureRequest) -> KafkaCluster | None:
+    """The cluster the log is on, None for the log in memory."""
+    name = BROKERS.get(request.param)
+    return request.getfixturevalue(name) if name else None
+
+
+@pytest_asyncio.fixture
+async def log(brokers: KafkaCluster | None) -> AsyncIterator[LogPort]:
+    if brokers is None:
+        yield MemoryLog()
+        return
+    async with connected(brokers) as cluster:
+        topic = f"log-{next(NUMBERS)}"
+        await ensure_state_topic(cluster, topic, 1)
+        yield TopicLog(cluster, topic)
+
+
+def batch(*keys: str) -> bytes:
+    return MemoryLog.encode([(delta, key.encode(), b"value") for delta, key in enumerate(keys)])
+
+
+def base_offsets(data: bytes) -> list[int]:
+    return [header.base_offset for header, _ in walk(memoryview(data))]
+
+
+async def batches_left(log: LogPort) -> int:
+    """The broker hands out one segment at a time."""
+    found, at = 0, await log.start()
+    while data := await log.read(at):
+        headers = [header for header, _ in walk(memoryview(data))]
+        found, at = found + len(headers), headers[-1].next_offset
+    return found
+
+
+async def test_an_empty_log_begins_and_ends_at_zero(log: LogPort) -> None:
+    """
+    There is nothing to read.
+    """
+    assert (await log.start(), await log.end(), await log.read(0)) == (0, 0, b"")
+
+
+async def test_an_append_answers_where_its_first_record_is(log: LogPort) -> None:
+    """
+    One offset a record.
+    """
+    bases = [await log.append(batch("a", "b")), await log.append(batch("c")), await log.append(batch("d"))]
+
+    assert bases == [0, 2, 3]
+    assert (await log.start(), await log.end()) == (0, 4)
+
+
+async def test_reading_begins_with_the_batch_that_holds_the_offset(log: LogPort) -> None:
+    """
+    A batch is handed out whole, also from its middle.
+    """
+    for keys in ("ab", "cd", "ef"):
+        await log.append(batch(*keys))
+
+    assert base_offsets(await log.read(3))[0] == 2
+    assert base_offsets(await log.read(4)) == [4]
+    assert await log.read(6) == b""
+
+
+# -- the state topic on real brokers -------------------------------------------------------------
+
+
+async def test_the_state_topic_is_made_once_and_compacted(target: KafkaCluster) -> None:
+    """
+    Two mirrors that start at once both find it.
+    """
+    name = f"__twinsite_state.{next(NUMBERS)}"
+    async with connected(target) as one, connected(target) as other:
+        await asyncio.gather(ensure_state_topic(one, name, 1), ensure_state_topic(other, name, 1))
+        await ensure_state_topic(one, name, 1)
+
+        assert await TopicLog(other, name).append(batch("a")) == 0
+
+
+async def test_a_state_topic_whose_records_expire_is_refused(
+    target: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    Somebody made it by hand, with the broker's default policy.
+    """
+    name = await topic(target, cleanup_policy="delete")
+
+    async with connected(target) as cluster:
+        with pytest.raises(StateTopicError, match=r"cleanup\.policy=delete"):
+            await ensure_state_topic(cluster, name, 1)
+
+
+@pytest.mark.parametrize("version", list(BROKERS))
+async def test_the_brokers_cleaner_takes_nothing_away_that_counts(
+    version: str, source: KafkaCluster, target: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    Values overwritten a hundred times, keys removed and their tombstones expired.
+    """
+    brokers = source if version == "3.9" else target
+    name = await topic(
+        brokers, cleanup_policy="compact", segment_bytes=1 << 20, segment_ms=200,
+        min_cleanable_dirty_ratio=0.001, delete_retention_ms=0,
+    )  # fmt: skip
+    async with connected(brokers) as cluster:
+        store: StateStore = TopicStore(TopicLog(cluster, name))
+        for n in range(100):
+            await store.put({f"key-{n % 7}": str(n).encode(), "gone": None if n > 50 else b"1"})
+        await store.put({"tick": b"1"})
+        before = await TopicStore(TopicLog(cluster, name)).load()
+
+        async with asyncio.timeout(30):
+            while await batches_left(TopicLog(cluster, name)) > 60:
+                await store.put({"tick": b"1"})  # a segment ends only when something is written
+                await asyncio.sleep(0.1)
+
+        after = await TopicStore(TopicLog(cluster, name)).load()
+        assert after == before
+        assert after["key-0"] == b"98"
