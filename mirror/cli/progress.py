@@ -18,6 +18,7 @@ from mirror.cli.output import console, duration, number, size
 from mirror.model import FlowStatus, TopicPartition
 
 LINE_EVERY_SECONDS = 5.0
+REFRESHES_PER_SECOND = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class Bar:
             TimeRemainingColumn(compact=True),
             console=console(stream),
             redirect_stdout=False,
+            refresh_per_second=REFRESHES_PER_SECOND,
         )
         self._task = self._progress.add_task("looking", total=None, figures="")
 

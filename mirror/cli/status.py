@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
+from typing import NoReturn
 
 import click
+from rich.console import RenderableType
 from rich.live import Live
 
 from mirror.api.schema import status_from_json, status_to_json
@@ -16,6 +19,8 @@ from mirror.errors import ConnectionFailedError
 from mirror.model import FlowStatus, State
 
 NOT_ACTIVE = 3
+
+Seen = FlowStatus | ConnectionFailedError
 
 
 @click.command()
@@ -33,7 +38,7 @@ def status(output: str, watch: bool, every: float, everything: bool, url: str) -
     """
     client = MirrorClient(url)
     if watch:
-        return _watch(client, output, every, everything=everything)
+        _watch(client, output, every, everything=everything)
     seen = status_from_json(client.get("status"))
     if output == "json":
         print_json(status_to_json(seen))
@@ -42,25 +47,35 @@ def status(output: str, watch: bool, every: float, everything: bool, url: str) -
     return 0 if all(one.state is State.ACTIVE for one in seen.partitions) else NOT_ACTIVE
 
 
-def _watch(client: MirrorClient, output: str, every: float, *, everything: bool) -> int:
+def _watch(client: MirrorClient, output: str, every: float, *, everything: bool) -> NoReturn:
+    """Until a signal comes: on a terminal in place, elsewhere one after the other."""
+    screen = console()
     if output == "json":
         for seen in _snapshots(client, every):
-            if isinstance(seen, FlowStatus):
-                print_json(status_to_json(seen), indent=None)
-            else:
-                click.echo(f"error: {seen}", err=True)
-        return 0
-    screen = console()
-    with Live(console=screen, auto_refresh=False, vertical_overflow="visible") as live:
+            _print_line(seen)
+    elif screen.is_terminal:
+        with Live(console=screen, auto_refresh=False, vertical_overflow="visible") as live:
+            for seen in _snapshots(client, every):
+                live.update(_shown(seen, everything=everything), refresh=True)
+    else:
         for seen in _snapshots(client, every):
-            shown = status_table(seen, everything=everything) if isinstance(seen, FlowStatus) else plain(seen)
-            live.update(shown, refresh=True)
-            if not screen.is_terminal:
-                screen.print(shown)
-    return 0
+            screen.print(_shown(seen, everything=everything))
+    raise AssertionError("snapshots never end")
 
 
-def _snapshots(client: MirrorClient, every: float) -> Iterator[FlowStatus | ConnectionFailedError]:
+def _print_line(seen: Seen) -> None:
+    if isinstance(seen, FlowStatus):
+        print_json(status_to_json(seen), indent=None)
+    else:
+        click.echo(f"error: {seen}", err=True)
+    sys.stdout.flush()
+
+
+def _shown(seen: Seen, *, everything: bool) -> RenderableType:
+    return status_table(seen, everything=everything) if isinstance(seen, FlowStatus) else plain(seen)
+
+
+def _snapshots(client: MirrorClient, every: float) -> Iterator[Seen]:
     """A snapshot each so many seconds; a mirror that is away may come back."""
     while True:
         try:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -144,6 +147,29 @@ def test_words_from_outside_cannot_steer_the_terminal(
     out = capsys.readouterr().out
     assert "\x1b[2J" not in out
     assert r"\x1b[2Jgone [red]now[/red]" in out
+
+
+@pytest.mark.parametrize("output", ["json", "table"])
+def test_watching_goes_on_until_a_signal(running: FakeMirror, output: str) -> None:
+    """
+    A mirror that is away for a moment is told of, and asked again.
+    """
+    running.answers["/status"] = (200, status_to_json(a_flow()))
+    command = [sys.executable, "-m", "mirror.cli.main", "status", "--watch", "--every", "0.1", "-o", output]
+    watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert watching.stdout is not None
+    assert watching.stderr is not None
+
+    first = [watching.stdout.readline() for _ in range(6)]
+    running.answers["/status"] = (200, b"gone")
+    errors = watching.stdout if output == "table" else watching.stderr
+    while "this is not a mirror" not in errors.readline():
+        assert watching.poll() is None
+    watching.send_signal(signal.SIGINT)
+    watching.communicate(timeout=20)
+
+    assert sum("orders" in line for line in first) >= 2
+    assert watching.returncode == 130
 
 
 def test_nobody_at_the_port_is_an_error_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
