@@ -13,7 +13,9 @@ import pytest_asyncio
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.connection import Address, Connection, ConnectionOptions
 from mirror.kafka.security import SaslMechanism, SaslOptions, SecretSource, Security, SecurityProtocol
+from mirror.kafka.topics import topic_defaults
 from mirror.kafka.transactions import init_producer_id
+from mirror.sync.follow import PROBE
 from tests.harness.acls import (
     CLUSTER,
     Grant,
@@ -66,11 +68,14 @@ async def broker(
 
 async def connect(address: Address, user: str) -> Connection:
     """A connection as one of the users."""
+    return await Connection.open(address, login(user))
+
+
+def login(user: str) -> ConnectionOptions:
     options = SaslOptions(
         SaslMechanism.PLAIN, username=user.removeprefix("User:"), password=SecretSource(value=PASSWORD)
     )
-    security = Security(SecurityProtocol.SASL_PLAINTEXT, sasl_options=options)
-    return await Connection.open(address, ConnectionOptions(security=security))
+    return ConnectionOptions(security=Security(SecurityProtocol.SASL_PLAINTEXT, sasl_options=options))
 
 
 async def ask(connection: Connection, requests: Requests, api: str) -> set[int]:
@@ -201,3 +206,25 @@ async def test_without_the_section_for_same_offsets_neither_markers_nor_deletes_
 
     assert produced == set()
     assert refused == {"WriteTxnMarkers": {31}, "DeleteRecords": {29}, "CreateAcls": {31}}
+
+
+async def test_the_writer_may_ask_what_a_new_topic_would_get(broker: Authorizing, writer: Connection) -> None:
+    """
+    The defaults of the target are read by a creation that is only tried; without the right they stay unknown.
+    """
+    target = Cluster("target", [broker.address], login(WRITER))
+    await target.start()
+    try:
+        without = await topic_defaults(target, PROBE)
+        allow(broker.cluster.admin, [grant for grant in grants_on_the_page() if grant.name == PROBE])
+        async with asyncio.timeout(10):
+            with_it = await topic_defaults(target, PROBE)
+            while with_it is None:
+                with_it = await topic_defaults(target, PROBE)
+        made = await target.describe_topics([PROBE])
+    finally:
+        await target.close()
+
+    assert without is None
+    assert "max.message.bytes" in with_it
+    assert made.topics == {}

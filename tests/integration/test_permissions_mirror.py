@@ -1,0 +1,239 @@
+"""A mirror with exactly the rights that docs/permissions.md grants, and with one of them missing.
+
+The authorizer is switched on at both sides; nobody but the administrator may do anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from confluent_kafka import Producer, TopicPartition
+
+from mirror import service
+from mirror.config import Settings, parse
+from mirror.model import FlowStatus, OffsetMode, PartitionStatus, Reason, State
+from tests.harness.acls import Grant, allow, allow_nothing, grants_on_the_page
+from tests.harness.checker import assert_exact
+from tests.harness.kafka import KafkaCluster
+from tests.harness.node import free_ports
+from tests.harness.secured_broker import start_with
+from tests.harness.security import BrokerSecurity, Listener
+
+pytestmark = pytest.mark.timeout(90)
+
+READER, WRITER = "User:twinsite-reader", "User:twinsite-writer"
+PASSWORD = "correct-horse-battery"
+SAME_OFFSETS, SYNC_ACLS = "With `offsets: same`", "With `sync_acls`"
+
+
+class Site:
+    """A cluster with an authorizer, and the one principal the mirror has there."""
+
+    def __init__(self, cluster: KafkaCluster, principal: str, port: int) -> None:
+        self.cluster = cluster
+        self.principal = principal
+        self.settings = {
+            "bootstrap_servers": f"localhost:{port}",
+            "security": {
+                "protocol": "SASL_PLAINTEXT",
+                "sasl": {
+                    "mechanism": "PLAIN",
+                    "username": principal.removeprefix("User:"),
+                    "password": PASSWORD,
+                },
+            },
+        }
+
+    def allow_only(self, grants: Sequence[Grant]) -> None:
+        """Take every right away, then grant those of our principal."""
+        allow_nothing(self.cluster.admin, self.principal)
+        self.allow(grants)
+
+    def allow(self, grants: Sequence[Grant]) -> None:
+        allow(self.cluster.admin, [grant for grant in grants if grant.principal == self.principal])
+
+
+@asynccontextmanager
+async def site(version: str, principal: str, factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    (port,) = free_ports(1)
+    security = BrokerSecurity(
+        (Listener("SASL", port, "SASL_PLAINTEXT", ("PLAIN",)),),
+        users={principal.removeprefix("User:"): PASSWORD},
+        super_users=("User:ANONYMOUS",),
+    )
+    async with start_with(security, version, factory.mktemp("site")) as cluster:
+        yield Site(cluster, principal, port)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def source(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    async with site("3.9", READER, tmp_path_factory) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def target(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    async with site("4.3", WRITER, tmp_path_factory) as running:
+        yield running
+
+
+def settings(source: Site, target: Site, topic: str, **more: Any) -> Settings:
+    document = {
+        "flow": "east",
+        "source": source.settings,
+        "target": target.settings,
+        "topics": {"include": [topic.replace(".", r"\.")], "refresh_seconds": 1},
+        "api": {"port": -1},
+    }
+    return parse(document | more)
+
+
+def write_records(cluster: KafkaCluster, topic: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
+    for number in range(count):
+        producer.produce(topic, key=f"k{number % 7}", value=f"{topic} {number}")
+    assert producer.flush(30) == 0
+
+
+def write_transactions(cluster: KafkaCluster, topic: str) -> None:
+    """Every second transaction is aborted: gaps of markers and of aborted records."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": f"{topic}.writer"})
+    producer.init_transactions(30)
+    for turn in range(6):
+        producer.begin_transaction()
+        for number in range(20):
+            producer.produce(topic, key=f"k{number}", value=f"{turn} {number}")
+        producer.commit_transaction(30) if turn % 2 else producer.abort_transaction(30)
+
+
+async def trim(cluster: KafkaCluster, topic: str, offset: int) -> None:
+    """Remove what is below an offset: the copy must start there too."""
+    wanted = cluster.admin.delete_records([TopicPartition(topic, 0, offset)])
+    for done in wanted.values():
+        await asyncio.wrap_future(done)
+
+
+async def mirror_once(wanted: Settings) -> FlowStatus:
+    return await service.run(wanted, stop=asyncio.Event(), once=True, timeout_seconds=30)
+
+
+async def mirror_until(wanted: Settings, done: Callable[[PartitionStatus], bool]) -> PartitionStatus:
+    """Mirror one partition until its status is as wanted; answers with that status."""
+    stop, seen = asyncio.Event(), []
+
+    def look(status: FlowStatus) -> None:
+        found = [partition for partition in status.partitions if done(partition)]
+        if found and not stop.is_set():
+            seen.extend(found)
+            stop.set()
+
+    async with asyncio.timeout(30):
+        await service.run(wanted, stop=stop, on_status=look)
+    return seen[0]
+
+
+def blocked(partition: PartitionStatus) -> bool:
+    return partition.state is State.BLOCKED
+
+
+async def test_the_rights_of_the_page_are_enough_for_the_same_offsets(source: Site, target: Site) -> None:
+    """
+    Topics are made with the source's settings, padded, trimmed, copied, and gaps filled with markers.
+    """
+    grants = grants_on_the_page(without=[SYNC_ACLS])
+    source.allow_only(grants)
+    target.allow_only(grants)
+    await source.cluster.create_topic("orders.gaps")
+    write_transactions(source.cluster, "orders.gaps")
+    await source.cluster.create_topic("orders.trimmed", config={"retention.ms": 864_000_000})
+    write_records(source.cluster, "orders.trimmed", 100)
+    await trim(source.cluster, "orders.trimmed", 40)
+
+    status = await mirror_once(settings(source, target, "orders.(gaps|trimmed)"))
+
+    assert [(p.state, p.offset_mode, p.detail) for p in status.partitions] == [
+        (State.ACTIVE, OffsetMode.SAME, "")
+    ] * 2
+    assert_exact(source.cluster.bootstrap, target.cluster.bootstrap, ["orders.gaps", "orders.trimmed"])
+
+
+async def test_without_the_rights_for_same_offsets_a_mapped_copy_is_made(source: Site, target: Site) -> None:
+    """
+    Neither Delete nor ClusterAction: every record is there, with an offset of its own.
+    """
+    less = grants_on_the_page(without=[SAME_OFFSETS, SYNC_ACLS])
+    source.allow_only(less)
+    target.allow_only(less)
+    await source.cluster.create_topic("orders.mapped")
+    write_transactions(source.cluster, "orders.mapped")
+    write_records(source.cluster, "orders.mapped", 10)
+
+    status = await mirror_once(settings(source, target, "orders.mapped", offsets="mapped"))
+
+    assert [(p.state, p.offset_mode) for p in status.partitions] == [(State.ACTIVE, OffsetMode.MAPPED)]
+    assert_exact(source.cluster.bootstrap, target.cluster.bootstrap, ["orders.mapped"], offsets="mapped")
+
+
+async def test_a_missing_right_is_a_named_state_and_ends_when_it_is_granted(
+    source: Site, target: Site
+) -> None:
+    """
+    Markers are refused at the first gap; once ClusterAction is granted the same mirror goes on.
+    """
+    grants = grants_on_the_page(without=[SYNC_ACLS])
+    source.allow_only(grants)
+    target.allow_only([grant for grant in grants if grant.operation != "ClusterAction"])
+    await source.cluster.create_topic("orders.late")
+    write_transactions(source.cluster, "orders.late")
+    wanted = settings(source, target, "orders.late")
+
+    refused: list[PartitionStatus] = []
+
+    def granted_and_active(partition: PartitionStatus) -> bool:
+        if blocked(partition) and not refused:
+            refused.append(partition)
+            target.allow(grants)
+        return bool(refused) and partition.state is State.ACTIVE and partition.lag_records == 0
+
+    await mirror_until(wanted, granted_and_active)
+
+    assert refused[0].reason is Reason.MARKERS_NOT_AUTHORIZED
+    assert "CLUSTER_ACTION" in refused[0].hint
+    assert_exact(source.cluster.bootstrap, target.cluster.bootstrap, ["orders.late"])
+
+
+async def test_a_topic_that_may_not_be_read_is_blocked_with_the_reason(source: Site, target: Site) -> None:
+    """
+    Describe without Read: the topic is seen, and the mirror says why nothing comes.
+    """
+    grants = grants_on_the_page(without=[SYNC_ACLS])
+    source.allow_only([Grant(READER, "Describe", "topic", "orders.", prefixed=True)])
+    target.allow_only(grants)
+    await source.cluster.create_topic("orders.closed")
+    write_records(source.cluster, "orders.closed", 10)
+
+    partition = await mirror_until(settings(source, target, "orders.closed"), blocked)
+
+    assert partition.reason is Reason.SOURCE_NOT_AUTHORIZED
+    assert partition.records == 0
+
+
+async def test_a_topic_that_may_not_be_written_is_blocked_with_the_reason(source: Site, target: Site) -> None:
+    """
+    The target's topic may be read and not written.
+    """
+    grants = grants_on_the_page(without=[SYNC_ACLS])
+    source.allow_only(grants)
+    target.allow_only([g for g in grants if not (g.operation == "Write" and g.name == "orders.")])
+    await source.cluster.create_topic("orders.shut")
+    write_records(source.cluster, "orders.shut", 10)
+
+    partition = await mirror_until(settings(source, target, "orders.shut"), blocked)
+
+    assert partition.reason is Reason.TARGET_NOT_AUTHORIZED
+    assert partition.records == 0
