@@ -77,10 +77,10 @@ class Twinsite:
         Args:
             work_dir: Where its output is kept.
             failpoints: Value of ``TWINSITE_FAILPOINTS``, e.g. ``produce_sent:3``.
-            listen: Add ``--listen`` with a free port, so that :meth:`status` works.
+            listen: Add ``--api-port`` with a free port, so that :meth:`status` works.
         """
         port = free_ports(1)[0] if listen else None
-        options = ("--listen", f"127.0.0.1:{port}") if listen else ()
+        options = ("--api-port", str(port)) if listen else ()
         twinsite = cls._spawn((*args, *options), work_dir, port, _environment(failpoints, environment or {}))
         try:
             yield twinsite
