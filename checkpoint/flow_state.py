@@ -15,7 +15,7 @@ from checkpoint.errors import CorruptStateError, StateTakenOverError
 from checkpoint.map_chunk import CHUNK_RUNS, ChunkChanges, changed_chunks, decode_map
 from checkpoint.model import FLOW_KEY, FlowRecord, PartitionRecord, map_key, parse_map_key
 from checkpoint.offset_map import OffsetMap, Run
-from checkpoint.store import StateStore
+from checkpoint.store import StateStore, apply
 from mirror.errors import UnknownPartitionError
 from mirror.model import OffsetMode, TopicPartition
 
@@ -32,6 +32,8 @@ class FlowState:
         self._store = store
         self._lock = asyncio.Lock()
         self._in_step = False
+        self._stored: dict[str, bytes] = {}
+        """What the store holds, as long as we are in step: what is the same need not be read again."""
         self._flow: FlowRecord | None = None
         self._partitions: dict[TopicPartition, PartitionRecord] = {}
         self._maps: dict[TopicPartition, OffsetMap] = {}
@@ -65,7 +67,7 @@ class FlowState:
     # -- reading ---------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Read everything; what was known before is forgotten.
+        """Read everything that is stored. It costs little when it is what was known before.
 
         Raises:
             CorruptStateError: What is stored cannot be trusted.
@@ -75,10 +77,17 @@ class FlowState:
             await self._load()
 
     async def _load(self) -> None:
+        items = await self._store.load()
+        if not self._in_step or items != self._stored:
+            self._take(items)
+            self._stored = items
+        self._in_step = True
+
+    def _take(self, items: Mapping[str, bytes]) -> None:
         chunks: dict[TopicPartition, dict[int, bytes]] = defaultdict(dict)
         records: list[PartitionRecord] = []
         flow: FlowRecord | None = None
-        for key, value in (await self._store.load()).items():
+        for key, value in items.items():
             if key == FLOW_KEY:
                 flow = FlowRecord.from_bytes(value)
             elif key.startswith("partition/"):
@@ -86,19 +95,10 @@ class FlowState:
             else:
                 topic, partition, chunk = parse_map_key(key)
                 chunks[TopicPartition(topic, partition)][chunk] = value
-        self._flow = flow
-        self._partitions = {_tp(record): record for record in records}
-        self._maps = {tp: _decode_map(tp, numbered) for tp, numbered in chunks.items()}
-        self._check_maps()
-        self._in_step = True
-
-    def _check_maps(self) -> None:
-        for tp, record in self._partitions.items():
-            if record.mode is not OffsetMode.MAPPED:
-                continue
-            if tp not in self._maps:
-                raise CorruptStateError(f"{tp}: its offsets are mapped, and there is no offset map")
-            self._maps[tp].begins_at = record.start_offset
+        partitions = {_tp(record): record for record in records}
+        maps = {tp: _decode_map(tp, numbered) for tp, numbered in chunks.items()}
+        _join_maps(partitions, maps)
+        self._flow, self._partitions, self._maps = flow, partitions, maps
 
     # -- changing --------------------------------------------------------------------------------
 
@@ -199,6 +199,8 @@ class FlowState:
             return
         self._in_step = False
         await self._store.put(items)
+        for key, value in items.items():
+            apply(self._stored, key, value)
         self._in_step = True
 
     async def _save(self, records: dict[TopicPartition, PartitionRecord]) -> None:
@@ -243,6 +245,16 @@ class FlowState:
 
 def _tp(record: PartitionRecord) -> TopicPartition:
     return TopicPartition(record.topic, record.partition)
+
+
+def _join_maps(
+    partitions: Mapping[TopicPartition, PartitionRecord], maps: Mapping[TopicPartition, OffsetMap]
+) -> None:
+    for tp, record in partitions.items():
+        if record.mode is OffsetMode.MAPPED:
+            if tp not in maps:
+                raise CorruptStateError(f"{tp}: its offsets are mapped, and there is no offset map")
+            maps[tp].begins_at = record.start_offset
 
 
 def _partition_record(key: str, value: bytes) -> PartitionRecord:

@@ -1,6 +1,6 @@
 """Offset maps as bytes, in chunks small enough for one record of a compacted topic.
 
-Chunk ``n`` of a partition holds its runs ``n * 4096`` up to ``(n + 1) * 4096``. A map
+Chunk ``n`` of a partition holds its runs ``n * 512`` up to ``(n + 1) * 512``. A map
 grows at its end, so only the last chunk is ever written again, and those before it
 never change, unless runs written ahead are superseded across their border.
 
@@ -20,8 +20,8 @@ from crc32c import crc32c
 from checkpoint.errors import CorruptStateError
 from checkpoint.offset_map import OffsetMap, Run
 
-CHUNK_RUNS = 4096
-"""The most runs in one chunk; a chunk is then 80 KiB at the very worst."""
+CHUNK_RUNS = 512
+"""The most runs in one chunk: a new gap writes half as many again, a kilobyte at most in ordinary times."""
 VERSION = 1
 CRC_BYTES = 4
 
@@ -41,8 +41,12 @@ def encode_chunk(runs: Sequence[Run]) -> bytes:
     _put(out, target)
     for next_source, next_target in runs[1:]:
         length = next_target - target
-        _put(out, length)
-        _put(out, next_source - source - length)
+        gap = next_source - source - length
+        if 0 < length < 0x80 and 0 < gap < 0x80:
+            out += bytes((length, gap))
+        else:
+            _put(out, length)
+            _put(out, gap)
         source, target = next_source, next_target
     out += crc32c(out).to_bytes(CRC_BYTES, "big")
     return bytes(out)
@@ -102,7 +106,7 @@ def decode_map(chunks: dict[int, bytes]) -> OffsetMap:
 
 def _append_chunk(whole: OffsetMap, number: int, runs: Sequence[Run]) -> None:
     try:
-        whole.extend(runs)
+        whole.join(runs)
     except ValueError as error:
         raise CorruptStateError(f"chunk {number} of an offset map: {error}") from error
     if len(whole) != number * CHUNK_RUNS + len(runs):
@@ -134,12 +138,12 @@ def changed_chunks(
     """
     touched = [target for _, target in runs] + ([] if drop_ahead_of is None else [drop_ahead_of])
     first = max(0, before.reached(min(touched, default=0)) - 1) // CHUNK_RUNS
-    tail = before.runs_from(first * CHUNK_RUNS)
-    after = OffsetMap(tail)
+    tail = before.tail(first * CHUNK_RUNS)
+    after = tail.tail(0)
     if drop_ahead_of is not None:
         after.drop_ahead(drop_ahead_of)
     after.extend(runs)
-    old, new = _cut(tail), _cut(list(after))
+    old, new = _cut(list(tail)), _cut(list(after))
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
     gone = range(first + min(same + 1, len(new)), first + len(old))
     written = {first + n: encode_chunk(chunk) for n, chunk in enumerate(new) if n >= same}

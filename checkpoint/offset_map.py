@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from checkpoint.errors import UntranslatableError
 
@@ -50,9 +50,11 @@ class OffsetMap:
     def __iter__(self) -> Iterator[Run]:
         return zip(self._sources, self._targets, strict=True)
 
-    def runs_from(self, index: int) -> list[Run]:
-        """The runs from the ``index``-th on."""
-        return list(zip(self._sources[index:], self._targets[index:], strict=True))
+    def tail(self, index: int) -> OffsetMap:
+        """A map of its own that holds the runs from the ``index``-th on."""
+        copy = OffsetMap()
+        copy._sources, copy._targets = self._sources[index:], self._targets[index:]
+        return copy
 
     def reached(self, target_offset: int) -> int:
         """How many runs begin below a target offset."""
@@ -90,6 +92,16 @@ class OffsetMap:
         """
         for source_start, target_start in runs:
             self.add(source_start, target_start)
+
+    def join(self, runs: Sequence[Run]) -> None:
+        """Add many runs of which it is known that each begins behind a gap after the one before.
+
+        Raises:
+            ValueError: The first one does not follow on this map.
+        """
+        self.extend(runs[:1])
+        self._sources.extend(source for source, _ in runs[1:])
+        self._targets.extend(target for _, target in runs[1:])
 
     def drop_ahead(self, target_log_end: int) -> None:
         """Drop the runs that begin beyond the log end: what is read next may have other gaps."""

@@ -255,7 +255,7 @@ def test_a_run_without_a_gap_before_it_is_not_noted() -> None:
 
 def test_a_chunk_of_small_gaps_takes_two_bytes_a_run() -> None:
     """
-    Transaction markers every few records: 4096 of them in about 8 KiB.
+    Transaction markers every few records: 512 of them in about 1 KiB.
     """
     runs = list(OffsetMap((n * 11, n * 10) for n in range(CHUNK_RUNS)))
 
