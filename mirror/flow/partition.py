@@ -311,7 +311,13 @@ class PartitionCopy:
             counters.batches += 1
             counters.records += batch.records
             counters.bytes += len(batch.view)
+            self._catch_up()
         return current
+
+    def _catch_up(self) -> None:
+        """With nothing queued and nothing in flight all that was fetched is dealt with, gaps included."""
+        if not self._queue and not self.in_flight:
+            self.next_offset = self.send_offset = self.fetch_offset
 
     # -- what only the owner may write ----------------------------------------------------------
 
@@ -361,6 +367,7 @@ class PartitionCopy:
         self._queue = kept
         if head_is_gap and not self.in_flight:
             self.next_offset, self.acknowledged_at = self.send_offset, now
+        self._catch_up()
 
     def epochs_ahead(self) -> list[tuple[int, int]]:
         """Leader epochs in the queue not yet noted durably: (epoch, first source offset)."""

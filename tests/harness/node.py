@@ -217,8 +217,10 @@ class Broker:
 
 
 def new_id() -> str:
-    """A random id as Kafka writes them."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    """A random id as Kafka writes them; never with a hyphen in front, which its tools take for an option."""
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        continue
+    return text
 
 
 def prepare_node(
