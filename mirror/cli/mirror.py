@@ -45,10 +45,10 @@ from mirror.cli.output import output_option
 )
 @output_option
 def mirror(output: str, once: bool, timeout_seconds: float | None, **options: Any) -> int:
-    r"""Copy topics of one Kafka cluster to another, exactly, until told to stop.
+    """Copy topics of one Kafka cluster to another, exactly, until told to stop.
 
     \b
-    twinsite mirror --source a:9092 --target b:9092 --topics 'orders.*,!orders\.tmp'
+    twinsite mirror --source a:9092 --target b:9092 --topics 'orders.*,!orders\\.tmp'
     twinsite mirror --config flow.yaml --once -o json
 
     SIGTERM or Ctrl-C lets what is under way arrive and ends; a second one ends at once.

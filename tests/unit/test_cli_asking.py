@@ -10,12 +10,15 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
+from mirror import offline
 from mirror.api.schema import status_to_json
 from mirror.cli.main import main
-from mirror.model import OffsetMode, State
+from mirror.config import Settings
+from mirror.model import OffsetMode, State, TopicPartition
 from tests.unit.statuses import a_flow, a_loss, a_partition
 
 
@@ -239,6 +242,31 @@ def test_an_offset_that_cannot_be_translated_is_refused(
     assert code == 4
     assert captured.out == ""
     assert captured.err == "error: offset 5 was not copied\nhint: later\n"
+
+
+def test_an_offset_is_translated_at_the_target_when_no_mirror_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    After a failover there is no mirror to ask, and no source.
+    """
+    path = tmp_path / "flow.yaml"
+    path.write_text(
+        "{source: {bootstrap_servers: 'e:1'}, target: {bootstrap_servers: 'w:1'}, topics: {include: [a]}}"
+    )
+
+    async def translate(settings: Settings, tp: TopicPartition, offset: int, *, reverse: bool) -> int:
+        assert (settings.target.bootstrap_servers, tp, reverse) == (("w:1",), ("orders", 3), True)
+        return offset + 13
+
+    monkeypatch.setattr(offline, "translate", translate)
+    wanted = ["--topic", "orders", "--partition", "3", "--offset", "87", "--reverse"]
+
+    code = main(["offsets", "translate", *wanted, "--config", str(path), "-o", "json"])
+
+    answer = {"schema": 1, "topic": "orders", "partition": 3, "source_offset": 100, "target_offset": 87}
+    assert code == 0
+    assert json.loads(capsys.readouterr().out) == answer
 
 
 @pytest.mark.parametrize("action", ["pause", "resume"])
