@@ -13,7 +13,6 @@ from functools import partial
 
 from checkpoint.errors import UntranslatableError
 from checkpoint.flow_state import FlowState
-
 from checkpoint.model import FlowRecord, PartitionRecord
 from checkpoint.offset_map import OffsetMap
 from mirror.errors import TwinsiteError
@@ -135,6 +134,10 @@ class FlowMemory:
     async def accept_loss(self, tp: TopicPartition, to: int) -> None:
         """An operator allows to go on behind what the source has removed, up to ``to``."""
         await self._state.update_partitions({tp: lambda record: replace(record, loss_accepted_to=to)})
+
+    async def forget(self, tp: TopicPartition) -> None:
+        """Remember nothing of a partition any more: it is looked at as if for the first time."""
+        await self._state.forget(tp)
 
     # -- for the keeper --------------------------------------------------------------------------
 
