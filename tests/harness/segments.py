@@ -1,0 +1,181 @@
+"""A partition's files on a broker's disk: read batch by batch, written anew, damaged.
+
+:func:`serve_segments` puts bare ``.log`` files where a broker keeps a partition and
+lets it recover them, which is how a broker comes to hold batches no producer can send
+any more: :func:`old_message_set` writes those of formats v0 and v1. :func:`damage` flips
+a bit of a batch in place, as a failing disk would; brokers hand such a batch out unseen.
+
+Sources: KIP-31 (relative offsets), KIP-32 (timestamps), Kafka's ``LegacyRecord``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import cramjam
+import lz4.frame
+
+from tests.harness.data import Row
+from tests.harness.kafka import KafkaCluster
+
+OldCodec = Literal["none", "gzip", "snappy", "lz4"]
+
+_OVERHEAD = struct.Struct(">qi")
+"""Offset and size stand before every batch of every format."""
+
+_MAGIC_AT = 16
+_CODEC_BITS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3}
+_LOG_APPEND_TIME = 0x08
+_XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+"""Before the blocks of snappy as Java writes it."""
+
+_RECOVERED_FROM = (".kafka_cleanshutdown", "recovery-point-offset-checkpoint", "log-start-offset-checkpoint")
+"""What tells a broker that its logs need no recovery."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """One batch, or message of an old format, as it lies in a file."""
+
+    file: Path
+    position: int
+    offset: int
+    magic: int
+    data: bytes
+
+
+def segments(cluster: KafkaCluster, topic: str, partition: int = 0, node: int = 1) -> list[Path]:
+    """The log files of a partition, oldest first."""
+    return sorted((cluster.log_dir(node) / f"{topic}-{partition}").glob("*.log"))
+
+
+def stored_batches(
+    cluster: KafkaCluster, topic: str, partition: int = 0, node: int = 1
+) -> Iterator[StoredBatch]:
+    """All batches of a partition as they lie on a node's disk."""
+    for file in segments(cluster, topic, partition, node):
+        data, position = file.read_bytes(), 0
+        while position + _OVERHEAD.size <= len(data):
+            offset, size = _OVERHEAD.unpack_from(data, position)
+            end = position + _OVERHEAD.size + size
+            if size == 0 or end > len(data):
+                break
+            yield StoredBatch(file, position, offset, data[position + _MAGIC_AT], data[position:end])
+            position = end
+
+
+def damage(batch: StoredBatch) -> None:
+    """Flip one bit in the last byte of a batch on disk."""
+    last = batch.position + len(batch.data) - 1
+    with batch.file.open("r+b") as file:
+        file.seek(last)
+        file.write(bytes([batch.data[-1] ^ 1]))
+
+
+async def serve_segments(
+    cluster: KafkaCluster, topic: str, files: Mapping[int, bytes], partition: int = 0, node: int = 1
+) -> None:
+    """Replace what a node holds of an existing partition; the node is restarted and recovers it.
+
+    Args:
+        files: Content of each log file by the offset it starts at.
+    """
+    broker = cluster.broker(node)
+    await broker.stop()
+    folder = cluster.log_dir(node) / f"{topic}-{partition}"
+    for file in folder.iterdir():
+        if file.name != "partition.metadata":
+            file.unlink()
+    for base_offset, content in files.items():
+        (folder / f"{base_offset:020d}.log").write_bytes(content)
+    for mark in _RECOVERED_FROM:
+        (cluster.log_dir(node) / mark).unlink(missing_ok=True)
+    await broker.start()
+
+
+def old_message_set(
+    magic: Literal[0, 1],
+    first_offset: int,
+    rows: Sequence[Row],
+    codec: OldCodec = "none",
+    log_append_ms: int | None = None,
+) -> bytes:
+    """Records of format v0 or v1 as an old broker has them on disk.
+
+    Uncompressed they are messages one after the other. Compressed they are the value of
+    one message with the offset of the last; inside, v0 has absolute offsets and v1
+    relative ones.
+
+    Args:
+        rows: No headers: the formats have none. Timestamps are kept by v1 only.
+        log_append_ms: The time the broker gave them instead of their own; v1 only.
+    """
+    if codec == "none":
+        bits = _LOG_APPEND_TIME if log_append_ms is not None else 0
+        return b"".join(
+            _message(magic, first_offset + number, bits, _stamped(row, log_append_ms), row.key, row.value)
+            for number, row in enumerate(rows)
+        )
+    inner_first = first_offset if magic == 0 else 0
+    inner = old_message_set(magic, inner_first, rows)
+    newest_ms = max(row.timestamp_ms for row in rows) if log_append_ms is None else log_append_ms
+    bits = _CODEC_BITS[codec] | (_LOG_APPEND_TIME if log_append_ms is not None else 0)
+    return _message(
+        magic, first_offset + len(rows) - 1, bits, newest_ms, None, _compressed(magic, codec, inner)
+    )
+
+
+def _stamped(row: Row, log_append_ms: int | None) -> int:
+    return row.timestamp_ms if log_append_ms is None else log_append_ms
+
+
+def _compressed(magic: int, codec: OldCodec, data: bytes) -> bytes:
+    if codec == "gzip":
+        return gzip.compress(data)
+    if codec == "snappy":
+        block = bytes(cramjam.snappy.compress_raw(data))
+        return _XERIAL + struct.pack(">i", len(block)) + block
+    frame = bytes(lz4.frame.compress(data, store_size=False))
+    return _with_old_checksum(frame) if magic == 0 else frame
+
+
+def _message(
+    magic: int, offset: int, attributes: int, timestamp_ms: int, key: bytes | None, value: bytes | None
+) -> bytes:
+    timestamp = struct.pack(">q", timestamp_ms) if magic == 1 else b""
+    body = struct.pack(">bb", magic, attributes) + timestamp + _sized(key) + _sized(value)
+    return _OVERHEAD.pack(offset, 4 + len(body)) + struct.pack(">I", zlib.crc32(body)) + body
+
+
+def _sized(data: bytes | None) -> bytes:
+    return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
+
+
+def _with_old_checksum(frame: bytes) -> bytes:
+    """An LZ4 frame whose header's checksum wrongly includes the frame's magic, as v0 demands (KAFKA-3160)."""
+    return frame[:6] + bytes([_xxh32(frame[:6]) >> 8 & 0xFF]) + frame[7:]
+
+
+def _xxh32(data: bytes) -> int:
+    """xxHash of 32 bits with seed 0, of fewer than 16 bytes."""
+    words = len(data) // 4 * 4
+    mixed = 0x165667B1 + len(data)
+    for (word,) in struct.iter_unpack("<I", data[:words]):
+        mixed = _rotated(mixed + word * 0xC2B2AE3D, 17) * 0x27D4EB2F
+    for byte in data[words:]:
+        mixed = _rotated(mixed + byte * 0x165667B1, 11) * 0x9E3779B1
+    mixed &= 0xFFFFFFFF
+    mixed = (mixed ^ mixed >> 15) * 0x85EBCA77 & 0xFFFFFFFF
+    mixed = (mixed ^ mixed >> 13) * 0xC2B2AE3D & 0xFFFFFFFF
+    return mixed ^ mixed >> 16
+
+
+def _rotated(number: int, bits: int) -> int:
+    number &= 0xFFFFFFFF
+    return number << bits | number >> 32 - bits
