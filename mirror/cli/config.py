@@ -28,7 +28,11 @@ def config() -> None:
 @config_option
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
 def show(path: Path, output: str) -> None:
-    """Print the settings of a file with all defaults; secrets as ***."""
+    """Print the settings of a file with all defaults; secrets as ***.
+
+    \b
+    twinsite config show --config flow.yaml -o json
+    """
     settings = settings_module.load(path)
     if output == "json":
         print_json(settings_module.shown(settings))
@@ -39,7 +43,11 @@ def show(path: Path, output: str) -> None:
 @config.command()
 @config_option
 def validate(path: Path) -> None:
-    """Check a file: ends with 0 when it is accepted, with 2 and the reasons when it is not."""
+    """Check a file: ends with 0 when it is accepted, with 2 and the reasons when it is not.
+
+    \b
+    twinsite config validate --config flow.yaml
+    """
     settings = settings_module.load(path)
     for sentence in settings_module.warnings(settings):
         click.echo(f"warning: {sentence}", err=True)
@@ -48,13 +56,21 @@ def validate(path: Path) -> None:
 
 @config.command()
 def schema() -> None:
-    """Print the JSON Schema of settings files, for editors."""
+    """Print the JSON Schema of settings files, for editors.
+
+    \b
+    twinsite config schema > twinsite.schema.json
+    """
     print_json(settings_module.json_schema())
 
 
 @config.command()
 def docs() -> None:
-    """Print docs/settings.md."""
+    """Print docs/settings.md.
+
+    \b
+    twinsite config docs > docs/settings.md
+    """
     from mirror.cli.settings_page import page
 
     click.echo(page(), nl=False)

@@ -29,6 +29,9 @@ def pause(topic: str, partition: int | None, url: str) -> None:
     """Copy nothing of TOPIC until told to go on.
 
     Retention at the source does not wait.
+
+    \b
+    twinsite pause orders --partition 3
     """
     _act(MirrorClient(url), "pause", topic, partition)
 
@@ -38,7 +41,11 @@ def pause(topic: str, partition: int | None, url: str) -> None:
 @partition_option
 @url_option
 def resume(topic: str, partition: int | None, url: str) -> None:
-    """Go on with TOPIC, or look again at once. Never accepts a loss."""
+    """Go on with TOPIC, or look again at once. Never accepts a loss.
+
+    \b
+    twinsite resume orders
+    """
     _act(MirrorClient(url), "resume", topic, partition)
 
 
@@ -51,6 +58,9 @@ def accept_loss(topic: str, partition: int | None, yes: bool, url: str) -> None:
     """Give up what the source has removed of TOPIC, and go on behind it.
 
     What is given up is never copied; it is shown before anything is done.
+
+    \b
+    twinsite accept-loss orders --partition 3
     """
     client = MirrorClient(url)
     lost = _lost(client, topic, partition)

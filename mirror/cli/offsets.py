@@ -43,6 +43,10 @@ def translate(
 
     A running mirror is asked, or with --config the target itself. The answer is exact or there is
     none: nothing is extrapolated.
+
+    \b
+    twinsite offsets translate --topic orders --partition 0 --offset 4711
+    twinsite offsets translate --topic orders --partition 0 --offset 4711 --config flow.yaml
     """
     if config is None:
         query = {"topic": topic, "partition": partition, "offset": offset, "reverse": str(reverse).lower()}

@@ -34,6 +34,10 @@ Seen = FlowStatus | ConnectionFailedError
 def status(output: str, watch: bool, every: float, everything: bool, url: str) -> int:
     """Ask a running mirror how it is.
 
+    \b
+    twinsite status --watch
+    twinsite status -o json --url http://mirror-1.west:9640
+
     Ends with 0 when every partition is ACTIVE, with 3 when one is not, with 1 when nobody answers.
     """
     client = MirrorClient(url)
