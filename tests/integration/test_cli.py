@@ -1,0 +1,77 @@
+"""The commands for people against a mirror that runs between real brokers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from tests.conftest import TopicFactory
+from tests.harness.data import json_rows, load
+from tests.harness.kafka import KafkaCluster
+from tests.harness.process import Twinsite, twinsite
+
+
+async def test_an_operator_asks_pauses_translates_and_stops(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    A day in the life of a mirror, from its settings file to SIGTERM.
+    """
+    name = await topic(source, partitions=2)
+    load(source.bootstrap, name, json_rows(400, 100), "lz4")
+    settings = tmp_path / "flow.yaml"
+    settings.write_text(
+        yaml.safe_dump(
+            {
+                "flow": "day",
+                "source": {"bootstrap_servers": source.bootstrap},
+                "target": {"bootstrap_servers": target.bootstrap},
+                "topics": {"include": [name], "names": "prefix", "prefix": "east."},
+            }
+        )
+    )
+
+    async def ask(*arguments: str) -> tuple[int, str, str]:
+        ended = await twinsite(*arguments, work_dir=tmp_path)
+        return ended.code, ended.stdout, ended.stderr
+
+    with Twinsite.run("mirror", "--config", str(settings), work_dir=tmp_path) as mirror:
+        url = ("--url", f"http://127.0.0.1:{mirror.port}")
+        await mirror.wait_for(lambda: "ACTIVE" in mirror.stderr, "it copies")
+        await mirror.wait_for(
+            lambda: [p["lag_records"] for p in mirror.status()["partitions"]] == [0, 0], "all is copied"
+        )
+
+        code, table, _ = await ask("status", *url)
+        paused = await ask("pause", name, "--partition", "1", *url)
+        code_while_paused, table_while_paused, _ = await ask("status", *url)
+        loss = await ask("accept-loss", name, "--yes", *url)
+        resumed = await ask("resume", name, *url)
+        translated = await ask(
+            "offsets", "translate", "--topic", name, "--partition", "0", "--offset", "7", *url
+        )
+        mirror.terminate()
+        stopped = await mirror.finished(10)
+
+    assert (code, f"{name}-0 > east.{name}" in table) == (0, True)
+    assert paused == (0, f"{name}-1: done\n", "")
+    assert (code_while_paused, "PAUSED" in table_while_paused) == (3, True)
+    assert loss[0] == 4
+    assert resumed == (0, f"{name}-0: done\n{name}-1: done\n", "")
+    assert translated == (0, "7\n", "")
+    assert stopped.code == 0
+
+    offline = await ask(
+        "offsets",
+        "translate",
+        "--topic",
+        name,
+        "--partition",
+        "0",
+        "--offset",
+        "7",
+        "--config",
+        str(settings),
+    )
+    assert offline == (0, "7\n", "")
