@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import structlog
-from checkpoint.flow_state import FlowState
 from prometheus_client import CollectorRegistry
 
+from checkpoint.flow_state import FlowState
 from checkpoint.topic_store import TopicStore
 from mirror.api.server import ApiServer, Backend
 from mirror.config import ClusterSettings, Settings

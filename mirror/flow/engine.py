@@ -267,7 +267,5 @@ class Engine:
     def resume(self, partition: PartitionCopy) -> None:
         """Look again now, and go on if the look allows it."""
         partition.pause_asked = False
-        partition.acknowledged_target_offset = None
-        partition.look_due_at = time.monotonic()
-        partition.attempts = 0
+        partition.look_anew(time.monotonic())
         self._due.set()

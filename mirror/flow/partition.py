@@ -168,6 +168,13 @@ class PartitionCopy:
         self.look_due_at = None
         self.push(items, epochs, None)
 
+    def look_anew(self, now: float) -> None:
+        """Forget what was concluded, and be looked at: an operator said so."""
+        self.state, self.reason, self.detail = State.UNKNOWN, Reason.STARTING, "to be looked at again"
+        self.acknowledged_target_offset = None
+        self.attempts = 0
+        self.look_due_at = now
+
     def wait_for_owner(self, now: float, look_after_seconds: float) -> None:
         """Only the owner may go on here, and that is another mirror: look later whether it did."""
         since = self.waiting_for_owner_since or now

@@ -28,7 +28,15 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from mirror.errors import AuthenticationError, ConnectionFailedError, UnsupportedVersionError
-from mirror.kafka.security import Security, reauthenticate_after_seconds, rename_ssl_error
+from mirror.kafka.security import (
+    SaslExchange,
+    Security,
+    explain_handshake_error,
+    is_tls_alert,
+    reauthenticate_after_seconds,
+    rename_ssl_error,
+    speaks_tls_error,
+)
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 """An answer that claims to be larger is not Kafka's (an HTTP or TLS server reads as about 1 GB)."""
@@ -104,6 +112,7 @@ class Connection:
         self._timer: asyncio.TimerHandle | None = None
         self._reauthentication: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[None]] = set()
+        self._held: list[tuple[_Pending, list[memoryview]]] | None = None
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -156,36 +165,61 @@ class Connection:
         self.api_versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
 
     async def _authenticate(self) -> None:
-        exchange = self._options.security.sasl()
-        if exchange is None:
-            return
-        security, where = self._options.security, str(self.address)
-        answer = await self.call(SaslHandshakeRequest(mechanism=exchange.mechanism))
+        security = self._options.security
+        await security.prepare()
+        try:
+            exchange = security.sasl()
+            if exchange is not None:
+                self._plan_reauthentication(await self._exchange(exchange))
+        except AuthenticationError as error:
+            if str(error).startswith(str(self.address)):
+                raise
+            raise AuthenticationError(f"{self.address}: {error}", hint=error.hint) from error
+
+    async def _exchange(self, exchange: SaslExchange) -> int:
+        """Prove who we are; the answer is how long the broker believes it, in milliseconds."""
+        security = self._options.security
+        answer = await self._ask_now(SaslHandshakeRequest(mechanism=exchange.mechanism))
         if answer.error_code:
-            raise security.handshake_refused(where, answer.error_code, answer.mechanisms)
+            raise security.handshake_refused(str(self.address), answer.error_code, answer.mechanisms)
         token: bytes | None = exchange.first()
         lifetime_ms = 0
         while token is not None:
-            reply = await self.call(SaslAuthenticateRequest(auth_bytes=token))
+            reply = await self._ask_now(SaslAuthenticateRequest(auth_bytes=token))
             if reply.error_code:
-                raise security.credentials_refused(where, reply.error_message)
+                raise security.credentials_refused(str(self.address), reply.error_message)
             lifetime_ms = reply.session_lifetime_ms or 0
             token = exchange.next(bytes(reply.auth_bytes))
-        if lifetime_ms > 0:
+        return lifetime_ms
+
+    def _plan_reauthentication(self, lifetime_ms: int) -> None:
+        if lifetime_ms > 0 and not self.closed:
             delay = reauthenticate_after_seconds(lifetime_ms)
             self._reauthentication = self._loop.call_later(delay, self._reauthenticate)
 
     def _reauthenticate(self) -> None:
-        """Prove ourselves again on the same connection; requests go on meanwhile (KIP-368)."""
+        """Prove ourselves again on the same connection (KIP-368).
+
+        The broker ends a connection on which anything else arrives meanwhile: other
+        requests wait here until it is done.
+        """
         task = self._loop.create_task(self._reauthenticate_or_close())
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
     async def _reauthenticate_or_close(self) -> None:
         try:
+            await self._options.security.prepare()
+            self._held = []
             await self._authenticate()
         except (AuthenticationError, ConnectionFailedError) as error:
             self._fail(error)
+            self.closed_because = error
+        finally:
+            held, self._held = self._held or [], None
+            for pending, buffers in held:
+                pending.sent_at = time.monotonic()
+                self._submit(pending, buffers)
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -196,7 +230,7 @@ class Connection:
     @property
     def unanswered(self) -> int:
         """Requests that wait for their answer."""
-        return len(self._pending)
+        return len(self._pending) + len(self._held or ())
 
     def version(self, api_key: int, highest: int, name: str = "") -> int:
         """The highest version of an API both sides speak.
@@ -227,14 +261,19 @@ class Connection:
         bound = request.max_version if highest is None else highest
         return await self._ask(request, self.version(request.API_KEY, bound, request.name))
 
-    async def _ask(self, request: Any, version: int) -> Any:
+    async def _ask_now(self, request: Any) -> Any:
+        """Ask even while other requests are held back."""
+        version = self.version(request.API_KEY, request.max_version, request.name)
+        return await self._ask(request, version, held=False)
+
+    async def _ask(self, request: Any, version: int, *, held: bool = True) -> Any:
         self._correlation_id += 1
         request.API_VERSION = version
         request.with_header(correlation_id=self._correlation_id, client_id=self._options.client_id)
         frame = request.encode(framed=True, header=True)
         answer_class = request.header.get_response_class()
         flexible_header = answer_class.flexible_version_q(version) and request.API_KEY != 18
-        body = await self._enqueue([memoryview(frame)], _plain_buffer, 5 if flexible_header else 4)
+        body = await self._enqueue([memoryview(frame)], _plain_buffer, 5 if flexible_header else 4, held=held)
         return answer_class.decode(body, version=version)
 
     def send(
@@ -263,19 +302,30 @@ class Connection:
         return self._enqueue([first, *(memoryview(part) for part in parts)], allocate, 5)
 
     def _enqueue(
-        self, buffers: list[memoryview], allocate: Allocate, header_bytes: int
+        self, buffers: list[memoryview], allocate: Allocate, header_bytes: int, *, held: bool = True
     ) -> asyncio.Future[memoryview]:
         future: asyncio.Future[memoryview] = self._loop.create_future()
         if self.closed_because is not None:
             future.set_exception(self.closed_because)
             return future
-        self._pending.append(_Pending(self._correlation_id, future, time.monotonic(), allocate, header_bytes))
+        pending = _Pending(self._correlation_id, future, time.monotonic(), allocate, header_bytes)
+        if held and self._held is not None:
+            self._held.append((pending, buffers))
+        else:
+            self._submit(pending, buffers)
+        return future
+
+    def _submit(self, pending: _Pending, buffers: list[memoryview]) -> None:
+        if self.closed_because is not None:
+            if not pending.future.done():
+                pending.future.set_exception(self.closed_because)
+            return
+        self._pending.append(pending)
         self._outgoing.extend(buffers)
         if self._timer is None:
             self._arm_timer()
         if not self._writer_armed:
             self._flush()
-        return future
 
     # -- the socket ------------------------------------------------------------------------------
 
@@ -330,7 +380,7 @@ class Connection:
                 rounds = max(0, rounds - 1)
                 count = self._sock.recv_into(self._target[self._filled :])
                 if count == 0:
-                    self._fail(ConnectionFailedError(f"{self.address}: the broker closed the connection"))
+                    self._fail(self._closed_by_broker())
                     return
                 self.bytes_received += count
                 self._filled += count
@@ -341,7 +391,15 @@ class Connection:
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
         except OSError as error:
-            self._fail(rename_ssl_error(error, str(self.address)))
+            self._fail(rename_ssl_error(error, str(self.address), self._options.security.tls))
+
+    def _closed_by_broker(self) -> ConnectionFailedError:
+        what = f"{self.address}: the broker closed the connection"
+        if self._options.security.uses_sasl or self.bytes_received > 4096:
+            return ConnectionFailedError(what)
+        return ConnectionFailedError(
+            what, hint="the listener may want SASL: check security.protocol, and the broker and the network"
+        )
 
     def _on_filled(self) -> None:
         if self._in_body:
@@ -350,6 +408,9 @@ class Connection:
             self._on_answer(body)
             return
         size = int.from_bytes(self._size, "big", signed=True)
+        if is_tls_alert(bytes(self._size)):
+            self._fail(speaks_tls_error(str(self.address)))
+            return
         if not self._pending or not 4 <= size <= ANSWER_BYTES_MAX:
             self._fail(
                 ConnectionFailedError(
@@ -447,7 +508,10 @@ async def _secure(sock: socket.socket, address: Address, options: ConnectionOpti
         await _handshake(tls)
     except OSError as error:
         tls.close()
-        raise rename_ssl_error(error, str(address)) from error
+        tls_options = options.security.tls
+        raise await explain_handshake_error(
+            error, address.host, address.port, str(address), tls_options
+        ) from error
     except BaseException:
         tls.close()
         raise

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import replace
 
 import structlog
 
 from mirror.config import Settings
-from mirror.errors import TwinsiteError
+from mirror.errors import BrokerError, NotAuthorizedError, TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow
 from mirror.flow.engine import Engine
@@ -30,7 +30,16 @@ from mirror.kafka.topics import create_partitions, create_topic, set_configs, to
 from mirror.model import Reason, State, TopicPartition
 from mirror.sync.describe import describe
 from mirror.sync.names import NamePolicy, TopicSelector
-from mirror.sync.topics import Conflict, CreateTopic, Target, TopicFacts, TopicPlan, plan_topics
+from mirror.sync.topics import (
+    AddPartitions,
+    AlterConfigs,
+    Conflict,
+    CreateTopic,
+    Target,
+    TopicFacts,
+    TopicPlan,
+    plan_topics,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -121,10 +130,10 @@ class Follower:
         self._find_unfinished(described)
         target = Target({**others, **described}, len(there.brokers), defaults)
         plan = plan_topics(source.values(), target, self._policy, self._settings)
-        await self._carry_out(plan, chosen)
-        await self._see_topics(chosen, plan)
+        conflicts = (*plan.conflicts, *await self._carry_out(plan, chosen))
+        await self._see_topics(chosen, plan.actions > 0, {conflict.topic for conflict in conflicts})
         await self._note_batch_limits(chosen)
-        return plan.conflicts
+        return conflicts
 
     async def _describe_source(self, chosen: Mapping[str, TopicInfo]) -> dict[str, TopicFacts]:
         """Settings are read once a topic, and at every pass where they are to be followed."""
@@ -140,17 +149,37 @@ class Follower:
                 self._retention_ms[name] = int(values["retention.ms"])
         return {name: self._source_facts[name] for name in chosen}
 
-    async def _carry_out(self, plan: TopicPlan, chosen: Mapping[str, TopicInfo]) -> None:
+    async def _carry_out(self, plan: TopicPlan, chosen: Mapping[str, TopicInfo]) -> list[Conflict]:
+        """Do what is planned; what is refused for one topic is that topic's conflict."""
         for note in plan.notes:
             log.info("setting_left_out", topic=note.topic, setting=note.setting, why=note.why)
-        for creation in plan.create:
-            await self._create(creation, chosen)
-        for addition in plan.add_partitions:
-            await create_partitions(self._flow.target, addition.name, addition.partitions)
-            log.info("partitions_added", topic=addition.name, partitions=addition.partitions)
-        for change in plan.alter_configs:
-            await set_configs(self._flow.target, change.name, change.changes)
-            log.info("settings_changed", topic=change.name, settings=sorted(change.changes))
+        steps: list[tuple[str, Awaitable[None]]] = [
+            *((creation.name, self._create(creation, chosen)) for creation in plan.create),
+            *((addition.name, self._add_to(addition)) for addition in plan.add_partitions),
+            *((change.name, self._change(change)) for change in plan.alter_configs),
+        ]
+        refused: list[Conflict] = []
+        for name, step in steps:
+            try:
+                await step
+            except (NotAuthorizedError, BrokerError) as error:
+                refused.append(self._refused(name, error))
+        return refused
+
+    def _refused(self, name: str, error: TwinsiteError) -> Conflict:
+        authorized = not isinstance(error, NotAuthorizedError)
+        reason = Reason.TARGET_TOPIC_MISSING if authorized else Reason.TARGET_NOT_AUTHORIZED
+        there = self._flow.target.info.topics.get(name)
+        first = len(there.partitions) if there is not None else 0
+        return Conflict(self._policy.to_source(name) or name, name, reason, str(error), error.hint, first)
+
+    async def _add_to(self, addition: AddPartitions) -> None:
+        await create_partitions(self._flow.target, addition.name, addition.partitions)
+        log.info("partitions_added", topic=addition.name, partitions=addition.partitions)
+
+    async def _change(self, change: AlterConfigs) -> None:
+        await set_configs(self._flow.target, change.name, change.changes)
+        log.info("settings_changed", topic=change.name, settings=sorted(change.changes))
 
     async def _create(self, creation: CreateTopic, chosen: Mapping[str, TopicInfo]) -> None:
         configs = dict(creation.configs)
@@ -198,9 +227,8 @@ class Follower:
                 await set_configs(self._flow.target, name, self._preparing.pop(name))
                 log.info("topic_prepared", topic=name)
 
-    async def _see_topics(self, chosen: Mapping[str, TopicInfo], plan: TopicPlan) -> None:
+    async def _see_topics(self, chosen: Mapping[str, TopicInfo], made: bool, obstacles: set[str]) -> None:
         """Wait until what was made is there for all to see."""
-        obstacles = {conflict.topic for conflict in plan.conflicts}
         wanted = {
             self._policy.to_target(n): len(t.partitions) for n, t in chosen.items() if n not in obstacles
         }
@@ -208,7 +236,7 @@ class Follower:
         end = time.monotonic() + VISIBLE_SECONDS
         while True:
             info = await self._flow.target.refresh()
-            if plan.actions == 0 or time.monotonic() > end or _all_led(info, wanted):
+            if not made or time.monotonic() > end or _all_led(info, wanted):
                 return
             await asyncio.sleep(0.05)
 
