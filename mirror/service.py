@@ -18,7 +18,8 @@ from prometheus_client import CollectorRegistry
 from checkpoint.flow_state import FlowState
 from checkpoint.topic_store import TopicStore
 from mirror.api.server import ApiServer, Backend
-from mirror.config import ClusterSettings, Settings
+from mirror.clusters import connected
+from mirror.config import Settings
 from mirror.errors import StateConflictError, TwinsiteError, UnknownPartitionError, UsageError
 from mirror.flow.context import Flow, Limits
 from mirror.flow.engine import Engine
@@ -31,10 +32,8 @@ from mirror.flow.settling import Settler
 from mirror.flow.snapshot import Snapshots
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.connection import Address, ConnectionOptions
 from mirror.kafka.fetch import FetchLimits, Isolation
 from mirror.kafka.log_port import TopicLog, ensure_state_topic
-from mirror.kafka.security import Security
 from mirror.kafka.transactions import Token
 from mirror.model import FlowStatus, State, TopicPartition
 from mirror.sync.follow import Follower
@@ -69,9 +68,7 @@ async def run(
     Raises:
         TwinsiteError: A cluster cannot be reached or does not allow what is needed, or no topic matches.
     """
-    async with contextlib.AsyncExitStack() as stack:
-        source = await stack.enter_async_context(_cluster("source", settings.source))
-        target = await stack.enter_async_context(_cluster("target", settings.target))
+    async with connected("source", settings.source) as source, connected("target", settings.target) as target:
         service = await Service.open(settings, source, target)
         try:
             await service.run(stop, once=once, timeout_seconds=timeout_seconds, on_status=on_status)
@@ -86,28 +83,6 @@ def _first(group: BaseExceptionGroup[TwinsiteError]) -> TwinsiteError:
         error = error.exceptions[0]
     assert isinstance(error, TwinsiteError)
     return error
-
-
-@contextlib.asynccontextmanager
-async def _cluster(name: str, settings: ClusterSettings) -> AsyncIterator[Cluster]:
-    options = ConnectionOptions(
-        security=Security.from_settings(settings.security),
-        client_id=settings.client_id,
-        connect_timeout_seconds=settings.connect_timeout_seconds,
-        request_timeout_seconds=settings.request_timeout_seconds,
-    )
-    bootstrap = [_address(server) for server in settings.bootstrap_servers]
-    cluster = Cluster(name, bootstrap, options)
-    try:
-        await cluster.start()
-        yield cluster
-    finally:
-        await cluster.close()
-
-
-def _address(server: str) -> Address:
-    host, _, port = server.rpartition(":")
-    return Address(host.strip("[]"), int(port))
 
 
 def _limits(settings: Settings) -> Limits:

@@ -234,7 +234,14 @@ class Engine:
                 except TwinsiteError as error:
                     log.warning("metadata_refresh_failed", cluster=cluster.name, error=str(error))
                     self.stale(cluster)
+            self._follow_leaders()
             await asyncio.sleep(STALE_PAUSE_SECONDS)
+
+    def _follow_leaders(self) -> None:
+        """Read partitions from where their leader is now; a dead broker never says that it has moved."""
+        for partition, lane in list(self._lane_of.items()):
+            if partition.copying and self._fetch_lane(partition) is not lane:
+                self.changed(partition)
 
     def _show(self, partition: PartitionCopy) -> None:
         """One log line per change of state."""

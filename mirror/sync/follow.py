@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 import structlog
@@ -28,6 +28,7 @@ from mirror.kafka.cluster import ClusterInfo, TopicInfo
 from mirror.kafka.offsets import EARLIEST, list_offsets
 from mirror.kafka.topics import create_partitions, create_topic, set_configs, topic_defaults
 from mirror.model import Reason, State, TopicPartition
+from mirror.sync.carry_acls import carry_acls, principals
 from mirror.sync.describe import describe
 from mirror.sync.names import NamePolicy, TopicSelector
 from mirror.sync.topics import (
@@ -35,6 +36,7 @@ from mirror.sync.topics import (
     AlterConfigs,
     Conflict,
     CreateTopic,
+    Note,
     Target,
     TopicFacts,
     TopicPlan,
@@ -79,6 +81,8 @@ class Follower:
         self._retention_ms: dict[str, int] = {}
         self._source_facts: dict[str, TopicFacts] = {}
         self._preparing: dict[str, dict[str, str | None]] = {}
+        self._told: set[Note] = set()
+        self._mirror_principals = principals(settings.target.security)
 
     def retention_ms(self, topic: str) -> int | None:
         """``retention.ms`` of a source topic; None when not known or when it is not deleted by age."""
@@ -111,7 +115,25 @@ class Follower:
         self._note_gone(found)
         self._add_partitions(chosen, {conflict.topic: conflict for conflict in conflicts})
         await self._finish_preparing()
+        if self._settings.sync_acls:
+            await self._carry_acls(chosen)
         self.followed_once = True
+
+    async def _carry_acls(self, chosen: Collection[str]) -> None:
+        """Add ACLs that are missing; copying does not depend on it, so a refusal is only said."""
+        try:
+            plan = await carry_acls(
+                self._flow.source,
+                self._flow.target,
+                chosen,
+                self._policy,
+                mirror_principals=self._mirror_principals,
+            )
+        except TwinsiteError as error:
+            log.warning("acls_not_carried", error=str(error))
+            return
+        if plan is not None and plan.create:
+            log.info("acls_added", count=len(plan.create), left_out=len(plan.skipped))
 
     # -- the target's topics ---------------------------------------------------------------------
 
@@ -128,7 +150,8 @@ class Follower:
         missing = [name for name in chosen if self._policy.to_target(name) not in there.topics]
         defaults = await topic_defaults(self._flow.target, PROBE) if missing else None
         self._find_unfinished(described)
-        target = Target({**others, **described}, len(there.brokers), defaults)
+        held = frozenset(self._preparing)
+        target = Target({**others, **described}, len(there.brokers), defaults, held)
         plan = plan_topics(source.values(), target, self._policy, self._settings)
         conflicts = (*plan.conflicts, *await self._carry_out(plan, chosen))
         await self._see_topics(chosen, plan.actions > 0, {conflict.topic for conflict in conflicts})
@@ -151,8 +174,9 @@ class Follower:
 
     async def _carry_out(self, plan: TopicPlan, chosen: Mapping[str, TopicInfo]) -> list[Conflict]:
         """Do what is planned; what is refused for one topic is that topic's conflict."""
-        for note in plan.notes:
+        for note in set(plan.notes) - self._told:
             log.info("setting_left_out", topic=note.topic, setting=note.setting, why=note.why)
+        self._told.update(plan.notes)
         steps: list[tuple[str, Awaitable[None]]] = [
             *((creation.name, self._create(creation, chosen)) for creation in plan.create),
             *((addition.name, self._add_to(addition)) for addition in plan.add_partitions),

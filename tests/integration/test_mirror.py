@@ -109,7 +109,7 @@ async def test_a_record_larger_than_a_fetch_arrives(
     A batch above the fetch limit is asked for again with more room; the target's limit is raised with it.
     """
     name = await topic(source, max_message_bytes=12_000_000)
-    load(source.bootstrap, name, json_rows(3, 5_000_000), **{"message.max.bytes": 11_000_000})
+    load(source.bootstrap, name, json_rows(3, 5_000_000), "none", message_max_bytes=11_000_000)
 
     done = await copy_once(source, target, name, tmp_path)
 
@@ -245,7 +245,7 @@ async def test_a_loss_at_the_source_stops_the_partition_until_it_is_accepted(
         await mirror.wait_for(lambda: _state(mirror) == "DATA_LOSS", "the loss is seen")
         lost = mirror.status()["partitions"][0]
         url = f"http://127.0.0.1:{mirror.port}"
-        accepted = await twinsite("accept-loss", "--topic", name, "--url", url, work_dir=tmp_path)
+        accepted = await twinsite("accept-loss", name, "--yes", "--url", url, work_dir=tmp_path)
         await mirror.wait_for(lambda: _complete(mirror), "it goes on")
 
     assert (lost["lost_from"], lost["lost_to"]) == (20, 35)
@@ -348,6 +348,7 @@ def _value_at(cluster: KafkaCluster, name: str, offset: int) -> bytes | None:
         message = consumer.poll(20)
         assert message is not None
         assert message.error() is None
-        return message.value()
+        value: bytes | None = message.value()
+        return value
     finally:
         consumer.close()
