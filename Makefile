@@ -23,10 +23,10 @@ demo: bootstrap ## Mirror real data between two real clusters, crash included, a
 bench: bootstrap ## Compare with MirrorMaker 2 on the same data in the same run
 	$(PYTHON) -m bench.run
 
-lock: ## Pin the newest versions that fit pyproject.toml, with hashes
-	uv pip compile -q --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11 \
+lock: bootstrap ## Pin the newest versions that fit pyproject.toml, with hashes
+	.venv/bin/uv pip compile -q --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11 \
 	  pyproject.toml -o requirements.lock
-	uv pip compile -q --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11 \
+	.venv/bin/uv pip compile -q --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11 \
 	  --extra dev pyproject.toml -o requirements-dev.lock
 
 clean: ## Remove what was built and cached, not the virtual environment
