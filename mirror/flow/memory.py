@@ -94,6 +94,7 @@ class FlowMemory:
             prepared=record.prepared,
             to_source=_same if offsets is None else offsets.position,
             loss_accepted_to=record.loss_accepted_to,
+            target_start_offset=record.target_start_offset,
         )
 
     def epoch_at(self, tp: TopicPartition, next_offset: int) -> int:

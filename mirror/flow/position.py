@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from checkpoint.errors import UntranslatableError
 from mirror.model import OffsetMode, Reason, State
 
 SEQUENCES = 2**31
@@ -54,7 +55,8 @@ class Known:
     Attributes:
         start_offset: Source offset of the first record copied.
         prepared: False while the target partition is being made to start there.
-        to_source: For ``mapped``: the source offset to go on with for a target log end.
+        to_source: The source offset to go on with for a target log end; raises UntranslatableError.
+        target_start_offset: Where the first record copied is at the target; what is below is not ours.
         loss_accepted_to: An operator allowed to leave out everything below this offset.
     """
 
@@ -64,6 +66,7 @@ class Known:
     prepared: bool
     to_source: Callable[[int], int]
     loss_accepted_to: int = 0
+    target_start_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,14 +200,17 @@ def _go_on(
             Reason.TARGET_TRUNCATED,
             f"the target had acknowledged up to {acknowledged} and now ends at {end}",
         )
-    if target.last_producer_id is not None and target.last_producer_id != producer_id:
+    if end > known.target_start_offset and target.last_producer_id not in {None, producer_id}:
         return Stop(
             State.DIVERGED,
             Reason.FOREIGN_WRITE,
             f"the last batch before target offset {end} was written by producer id "
             f"{target.last_producer_id}, this flow writes as {producer_id}",
         )
-    position = known.to_source(end)
+    try:
+        position = known.to_source(end)
+    except UntranslatableError as error:
+        return Stop(State.DIVERGED, Reason.TARGET_TRUNCATED, f"the target ends at {end}: {error}")
     if position > source.high_watermark:
         return Stop(
             State.DIVERGED,

@@ -60,9 +60,8 @@ async def odd_topic(source: KafkaCluster, topic: TopicFactory) -> str:
         ("markers_written:5", "same"),
         ("registered", "mapped"),
         ("map_written", "mapped"),
-        ("map_written:3", "mapped"),
-        ("produce_sent:2", "mapped"),
-        ("produce_answered:3", "mapped"),
+        ("produce_sent", "mapped"),
+        ("produce_answered", "mapped"),
     ],
 )
 async def test_a_mirror_killed_at_a_durable_step_leaves_nothing_lost_or_doubled(

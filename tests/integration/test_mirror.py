@@ -12,7 +12,14 @@ from confluent_kafka.admin import NewPartitions
 
 from tests.conftest import TopicFactory
 from tests.harness.checker import assert_exact, read_partition, watermarks
-from tests.harness.data import edge_rows, json_rows, load, load_every_codec, load_interleaved
+from tests.harness.data import (
+    edge_rows,
+    json_rows,
+    load,
+    load_every_codec,
+    load_interleaved,
+    load_transactions,
+)
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Finished, Twinsite, twinsite
 
@@ -162,6 +169,32 @@ async def test_a_target_with_records_of_its_own_is_left_alone(
     partition = partitions(done.document)[name, 0]
     assert (partition["state"], partition["reason"]) == ("BLOCKED", "target_not_empty")
     assert watermarks(target.bootstrap, name)[0] == (0, 3)
+
+
+async def test_auto_maps_what_cannot_keep_its_offsets(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    A target that is not empty, and a gap above the limit: both partitions go on mapped, and say so.
+    """
+    filled, gapped = await topic(source), await topic(source)
+    await target.create_topic(filled, 1)
+    load(target.bootstrap, filled, json_rows(7, 50, seed=5))
+    load(source.bootstrap, filled, json_rows(30, 50))
+    load_transactions(source.bootstrap, gapped, json_rows(100, 50), per_transaction=20, aborted_every=2)
+    settings = tmp_path / "flow.yaml"
+    settings.write_text(
+        f"flow: {filled}\nsource: {{bootstrap_servers: [{source.bootstrap}]}}\n"
+        f"target: {{bootstrap_servers: [{target.bootstrap}]}}\n"
+        f"topics: {{include: ['{filled}|{gapped}']}}\noffsets: {{mode: auto, gap_limit: 5}}\n"
+    )
+
+    done = await twinsite("mirror", "--config", str(settings), "--once", "-o", "json", work_dir=tmp_path)
+
+    assert done.code == 0, done.stderr
+    assert {p["offset_mode"] for p in done.document["partitions"]} == {"mapped"}
+    assert watermarks(target.bootstrap, filled)[0] == (0, 37)
+    assert_exact(source.bootstrap, target.bootstrap, [gapped], offsets="mapped")
 
 
 async def test_a_group_committed_at_the_source_goes_on_at_the_target(
