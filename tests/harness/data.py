@@ -18,8 +18,10 @@ from confluent_kafka import KafkaError, Message, Producer
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 FLUSH_SECONDS = 120.0
-QUEUE_BYTES = 65536
-"""librdkafka's queue in KiB: 64 MiB."""
+QUEUE_KIB = 65536
+"""The most a loader holds in memory."""
+
+WORD_BYTES = 10
 
 
 class NotLoadedError(Exception):
@@ -79,12 +81,12 @@ def json_rows(count: int, value_bytes: int = 1024, seed: int = 1, keys: int | No
         keys: How many different keys there are; every record has its own when None.
     """
     dice = random.Random(seed)
-    words = [f"{dice.getrandbits(40):010x}" for _ in range(5000)]
+    words = [dice.randbytes(WORD_BYTES // 2).hex() for _ in range(5000)]
     for number in range(count):
         document = {"id": number, "price": dice.randrange(10**6) / 100, "state": dice.choice(words)}
         text = json.dumps(document)[:-1] + ', "note": "'
-        while len(text) < value_bytes - 2:
-            text += dice.choice(words) + " "
+        missing = max(0, value_bytes - 2 - len(text))
+        text += " ".join(dice.choices(words, k=missing // (WORD_BYTES + 1) + 1))
         key = number if keys is None else dice.randrange(keys)
         yield Row(key=b"%012d" % key, value=f'{text[: value_bytes - 2]}"}}'.encode())
 
@@ -208,7 +210,7 @@ class _Writer:
                 "compression.type": codec,
                 "enable.idempotence": True,
                 "linger.ms": 5,
-                "queue.buffering.max.kbytes": QUEUE_BYTES,
+                "queue.buffering.max.kbytes": QUEUE_KIB,
                 "log_level": 0,
                 **{key.replace("_", ".") if key != "log_level" else key: x for key, x in settings.items()},
             }
