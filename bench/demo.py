@@ -1,0 +1,176 @@
+"""The main job on real data, a crash included, and the proof that the copy is exact.
+
+Starts two clusters of different versions, fills one with Debian's package index, mirrors it while it
+is still being written, kills the mirror in the middle, starts it again, and compares both logs record by
+record with an independent client. Leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.harness.checker import Verdict, compare_topic, watermarks
+from tests.harness.data import Row, debian_packages, load, load_compacted, load_transactions
+from tests.harness.kafka import KafkaCluster
+from tests.harness.process import Twinsite
+
+TOPICS = ("packages", "changes", "installs")
+"""Keyed by package and compacted; append-only; written by a transactional producer that also aborts."""
+PACKAGES_MAX = 60_000
+LATE_RECORDS = 20_000
+KILL_AFTER_BYTES = 25_000_000
+CAUGHT_UP_SECONDS = 90.0
+
+console = Console()
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one stretch of copying brought."""
+
+    megabytes: float
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        return self.megabytes / self.seconds if self.seconds else 0.0
+
+
+def say(text: str) -> None:
+    console.print(f"[bold]{text}[/bold]" if console.is_terminal else text, highlight=False)
+
+
+def fill(bootstrap: str, rows: list[Row]) -> None:
+    """The data that is there before the mirror starts."""
+    load_compacted(bootstrap, "packages", rows)
+    load(bootstrap, "changes", (Row(key=None, value=row.value) for row in rows), "zstd")
+    load_transactions(bootstrap, "installs", rows[:20_000], per_transaction=400, aborted_every=5)
+
+
+def keep_writing(bootstrap: str, rows: list[Row], stop: threading.Event) -> None:
+    """More records while the mirror runs, dies and runs again."""
+    parts = iter(rows)
+    while not stop.is_set():
+        part = list(islice(parts, 500))
+        if not part:
+            return
+        load(bootstrap, "changes", part, "lz4")
+        load_transactions(bootstrap, "installs", part[:100], per_transaction=50, aborted_every=2)
+        stop.wait(0.2)
+
+
+def copied(mirror: Twinsite) -> int:
+    return sum(p["bytes"] for p in mirror.status().get("partitions", []))
+
+
+def caught_up(mirror: Twinsite, source: KafkaCluster) -> bool:
+    """Every partition is copied up to where its source log ends this moment."""
+    found = {(p["topic"], p["partition"]): p for p in mirror.status().get("partitions", [])}
+    ends = {
+        (topic, partition): high
+        for topic in TOPICS
+        for partition, (_, high) in watermarks(source.bootstrap, topic).items()
+    }
+    return bool(found) and all(found[where]["next_offset"] == end for where, end in ends.items())
+
+
+async def mirror_with_a_crash(source: KafkaCluster, target: KafkaCluster, folder: Path) -> list[Measured]:
+    """Copy, kill, copy on; answers with what each of the two mirrors did."""
+    arguments = (
+        "mirror", "--source", source.bootstrap, "--target", target.bootstrap, "--topics", "|".join(TOPICS)
+    )  # fmt: skip
+    rows = [Row(key=row.key, value=row.value) for row in islice(debian_packages(), LATE_RECORDS)]
+    stop = threading.Event()
+    writer = threading.Thread(target=keep_writing, args=(source.bootstrap, rows, stop), daemon=True)
+    measured = []
+    with Twinsite.run(*arguments, work_dir=folder) as first:
+        writer.start()
+        began = time.monotonic()
+        await first.wait_for(lambda: copied(first) > KILL_AFTER_BYTES, "a good part is copied", 60)
+        measured.append(Measured(copied(first) / 1e6, time.monotonic() - began))
+        say("killing the mirror with SIGKILL, in the middle of copying")
+        first.kill()
+    say("starting it again; the source is still being written")
+    with Twinsite.run(*arguments, work_dir=folder) as second:
+        began = time.monotonic()
+        await second.wait_for(lambda: copied(second) > KILL_AFTER_BYTES / 2, "it goes on", CAUGHT_UP_SECONDS)
+        stop.set()
+        await asyncio.to_thread(writer.join)
+        await second.wait_for(lambda: caught_up(second, source), "all has arrived", CAUGHT_UP_SECONDS)
+        measured.append(Measured(copied(second) / 1e6, time.monotonic() - began))
+        say("stopping it with SIGTERM")
+        second.terminate()
+        ended = await second.finished()
+    if ended.code:
+        raise SystemExit(f"the mirror ended with {ended.code}:\n{ended.stderr[-2000:]}")
+    return measured
+
+
+def judge(source: KafkaCluster, target: KafkaCluster) -> dict[str, Verdict]:
+    """Read both logs with confluent-kafka and compare offsets, timestamps, keys, values, headers."""
+    verdicts: dict[str, Verdict] = {}
+    for topic in TOPICS:
+        verdicts |= compare_topic(source.bootstrap, target.bootstrap, topic, topic)
+    return verdicts
+
+
+def show(verdicts: dict[str, Verdict], measured: list[Measured]) -> None:
+    table = Table(title="source 3.9.1 and target 4.3.0, record by record")
+    for column in ("partition", "records compared", "lost, doubled, reordered, changed, shifted"):
+        table.add_column(column, justify="left" if column == "partition" else "right")
+    for name, verdict in verdicts.items():
+        table.add_row(name, f"{verdict.records:,}", "none" if verdict.exact else str(len(verdict.findings)))
+    console.print(table)
+    for number, part in enumerate(measured, 1):
+        say(f"mirror {number}: {part.megabytes:,.0f} MB in {part.seconds:.1f} s, {part.rate:,.0f} MB/s")
+    for verdict in verdicts.values():
+        for finding in verdict.findings[:5]:
+            say(f"  {finding}")
+
+
+async def demo(folder: Path) -> int:
+    say("starting two Kafka clusters, 3.9.1 and 4.3.0")
+    async with (
+        KafkaCluster.start(version="3.9", name="source", work_dir=folder) as source,
+        KafkaCluster.start(version="4.3", name="target", work_dir=folder) as target,
+    ):
+        for topic in TOPICS:
+            policy = "compact" if topic == "packages" else "delete"
+            await source.create_topic(topic, 2, config={"cleanup.policy": policy})
+        say("loading Debian's package index: compacted, append-only, transactional with aborts")
+        rows = list(debian_packages(PACKAGES_MAX))
+        await asyncio.to_thread(fill, source.bootstrap, rows)
+        say(f"mirroring {', '.join(TOPICS)}")
+        measured = await mirror_with_a_crash(source, target, folder)
+        say("comparing the two clusters record by record with an independent client")
+        verdicts = await asyncio.to_thread(judge, source, target)
+    show(verdicts, measured)
+    exact = all(verdict.exact for verdict in verdicts.values())
+    say("the copy is exact" if exact else "THE COPY IS NOT EXACT")
+    return 0 if exact else 1
+
+
+def main() -> int:
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="twinsite-demo-") as folder:
+        try:
+            code = asyncio.run(demo(Path(folder)))
+        except KeyboardInterrupt:
+            say("stopped; nothing is left behind")
+            return 130
+    say(f"done in {time.monotonic() - began:.0f} s")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
