@@ -77,8 +77,9 @@ class FlowState:
             await self._load()
 
     async def _load(self) -> None:
+        known, self._in_step = self._in_step, False
         items = await self._store.load()
-        if not self._in_step or items != self._stored:
+        if not known or items != self._stored:
             self._take(items)
             self._stored = items
         self._in_step = True

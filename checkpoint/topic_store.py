@@ -8,6 +8,11 @@ land where the log ended before. That may be its own batch, sent twice because a
 answer was lost, and is checked; anything else ends in :class:`StateTakenOverError`,
 after which everything is to be loaded again.
 
+Whoever passes its producer id and epoch is guarded by the broker as well. A writer
+with a new epoch writes once before it reads, and from then on the broker refuses what
+an older one sends, also what it sent long ago and what is still on its way: an old
+chunk of an offset map never covers a newer one.
+
 The broker is behind a narrow Protocol. Nothing here is on the hot path.
 """
 
@@ -15,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from kafka.errors import KafkaError
@@ -24,10 +29,23 @@ from kafka.record.memory_records import MemoryRecords
 
 from checkpoint.errors import CorruptStateError, StateTakenOverError, StateUnavailableError
 from checkpoint.store import apply
+from mirror.errors import BrokerError
 
 BATCH_BYTES_MAX = 512 * 1024
 """Half of what a broker takes in one batch by default. What fits into one batch is written whole or not."""
 Item = tuple[str, bytes | None]
+Writer = tuple[int, int]
+"""Producer id and epoch. The owner of the highest epoch is the only one who can write."""
+NOBODY: Writer = (-1, -1)
+FENCE_KEY = "fence"
+"""Removed by the first write of every epoch; there is never a value under it."""
+NOT_OUR_TURN = frozenset({45, 46, 47, 90})
+"""OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, PRODUCER_FENCED."""
+SEQUENCES = 1 << 31
+
+
+def _nobody() -> Writer | None:
+    return None
 
 
 class LogPort(Protocol):
@@ -55,35 +73,88 @@ class TopicStore:
 
     Args:
         log: The way to its partition.
+        writer: As whom to write, asked before every load and put; None: the broker guards nothing.
     """
 
-    def __init__(self, log: LogPort) -> None:
+    def __init__(self, log: LogPort, *, writer: Callable[[], Writer | None] = _nobody) -> None:
         self._log = log
+        self._writer = writer
+        self._written_as = NOBODY
+        self._sequence = 0
         self._end: int | None = None
+        self._unsure = False
+        self._verify = False
         self._lock = asyncio.Lock()
 
     async def load(self) -> dict[str, bytes]:
         async with self._lock:
-            items: dict[str, bytes] = {}
-            end = await self._log.end()
-            for key, value in await self._read(await self._log.start(), end):
-                apply(items, key, value)
-            self._end = end
-            return items
+            return await self._load()
 
     async def put(self, items: Mapping[str, bytes | None]) -> None:
         async with self._lock:
-            for batch, count in _batches(list(items.items())):
+            await self._get_ready()
+            rest = list(items.items())
+            while rest:
+                sequence = self._sequence if self._written_as != NOBODY else -1
+                batch, count = _batch(rest, self._written_as, sequence)
                 await self._append(batch, count)
+                rest = rest[count:]
 
     async def close(self) -> None:
         return
 
+    async def _load(self) -> dict[str, bytes]:
+        await self._become(self._writer() or NOBODY)
+        items: dict[str, bytes] = {}
+        end = await self._log.end()
+        for key, value in await self._read(await self._log.start(), end):
+            apply(items, key, value)
+        self._end = end
+        self._verify, self._unsure = self._verify or self._unsure, False
+        return items
+
+    async def _become(self, writer: Writer) -> None:
+        """Write once under a new epoch. A newer one than ours may be there already: reading is no harm."""
+        if writer == self._written_as:
+            return
+        if writer != NOBODY:
+            try:
+                await self._log.append(_batch([(FENCE_KEY, None)], writer, 0)[0])
+            except BrokerError as error:
+                if error.code not in NOT_OUR_TURN:
+                    raise
+        self._written_as, self._sequence, self._unsure, self._verify = writer, 1, False, False
+
+    async def _get_ready(self) -> None:
+        """Know what we write after: whose right it is, and whether our last write is there."""
+        anew = (self._writer() or NOBODY) != self._written_as
+        if anew and self._end is not None:
+            raise StateTakenOverError("the right to write was taken anew since the state was read")
+        if anew or self._unsure:
+            await self._load()
+
     async def _append(self, batch: bytes, count: int) -> None:
-        base = await self._log.append(batch)
+        self._unsure, following = self._written_as != NOBODY, (self._sequence + count) % SEQUENCES
+        base = await self._send(batch)
         if self._end is not None and base != self._end:
             await self._check_between(self._end, base, batch)
-        self._end = base + count
+        if self._verify:
+            await self._check_landed(base, count, batch)
+        self._end, self._sequence = base + count, following
+        self._unsure = self._verify = False
+
+    async def _send(self, batch: bytes) -> int:
+        try:
+            return await self._log.append(batch)
+        except BrokerError as error:
+            if error.code in NOT_OUR_TURN:
+                raise StateTakenOverError(f"a write to the state was refused: {error}") from error
+            raise
+
+    async def _check_landed(self, base: int, count: int, batch: bytes) -> None:
+        """A write given up on may have landed late, and this one been taken for its repetition."""
+        if await self._read(base, base + count) != [item for _, item in _records(batch)]:
+            raise StateTakenOverError(f"an earlier write of ours stands at offset {base} of the state")
 
     async def _check_between(self, expected: int, base: int, batch: bytes) -> None:
         """What stands between may only be the same batch, whose answer was lost."""
@@ -107,21 +178,29 @@ class TopicStore:
                 )
             read = [(offset, item) for offset, item in _records(data) if at <= offset < end]
             items.extend(item for _, item in read)
-            at = max(at + 1, _next_offset(data))
+            at = self._pass(data, at)
         return items
 
+    def _pass(self, data: bytes, at: int) -> int:
+        """The offset after the last whole batch; what our own batches say of the sequence is noted."""
+        headers = list(MemoryRecords(data))
+        if not headers or headers[-1].next_offset <= at:
+            raise StateUnavailableError(f"the state cannot be read at offset {at}: the batch is not whole")
+        for header in headers:
+            if self._unsure and (header.producer_id, header.producer_epoch) == self._written_as:
+                self._sequence = (header.last_sequence + 1) % SEQUENCES
+        return int(headers[-1].next_offset)
 
-def _batches(items: Sequence[Item]) -> Iterator[tuple[bytes, int]]:
-    """The items as record batches, each with its number of records."""
-    while items:
-        builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, BATCH_BYTES_MAX)
-        now, count = int(time.time() * 1000), 0
-        for key, value in items:
-            if builder.append(count, now, key.encode(), value, []) is None:
-                break
-            count += 1
-        yield bytes(builder.build()), count
-        items = items[count:]
+
+def _batch(items: Sequence[Item], writer: Writer, sequence: int) -> tuple[bytes, int]:
+    """As many of the items as fit one record batch, and how many these are."""
+    builder = DefaultRecordBatchBuilder(2, 0, False, *writer, sequence, BATCH_BYTES_MAX)
+    now, count = int(time.time() * 1000), 0
+    for key, value in items:
+        if builder.append(count, now, key.encode(), value, []) is None:
+            break
+        count += 1
+    return bytes(builder.build()), count
 
 
 def _records(data: bytes) -> Iterator[tuple[int, Item]]:
@@ -146,8 +225,3 @@ def _decode_records(data: bytes) -> Iterator[tuple[int, Item]]:
 
 def _value(value: object) -> bytes | None:
     return None if value is None else bytes(value)  # type: ignore[call-overload]
-
-
-def _next_offset(data: bytes) -> int:
-    """The offset after the last whole batch."""
-    return max((int(batch.next_offset) for batch in MemoryRecords(data)), default=0)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
+from mirror.errors import BrokerError
+
 Record = tuple[int, bytes | None, bytes | None]
 """Offset delta, key, value."""
 
@@ -24,12 +26,33 @@ class MemoryLog:
         self.batches: list[tuple[int, bytes]] = []
         self.lose_answers = 0
         self._end = 0
+        self._producers: dict[int, tuple[int, int, int, int]] = {}
+        """Of each producer id the epoch, and of its last batch the sequences and where it is."""
 
     async def append(self, batch: bytes) -> int:
         if self.lose_answers:
             self.lose_answers -= 1
-            self._write(batch)
-        return self._write(batch)
+            self._accept(batch)
+        return self._accept(batch)
+
+    def _accept(self, batch: bytes) -> int:
+        """What a broker does with the batch of an idempotent producer."""
+        header = next(MemoryRecords(batch))
+        if header.producer_id < 0:
+            return self._write(batch)
+        epoch, first, last, base = self._producers.get(header.producer_id, (-1, 0, -1, 0))
+        if header.producer_epoch < epoch:
+            raise BrokerError("INVALID_PRODUCER_EPOCH", 47, f"epoch {header.producer_epoch} after {epoch}")
+        if header.producer_epoch > epoch:
+            last = -1
+        elif (header.base_sequence, header.last_sequence) == (first, last):
+            return base
+        if header.base_sequence != last + 1:
+            raise BrokerError("OUT_OF_ORDER_SEQUENCE_NUMBER", 45, f"{header.base_sequence} after {last}")
+        base = self._write(batch)
+        latest = (header.producer_epoch, header.base_sequence, header.last_sequence, base)
+        self._producers[header.producer_id] = latest
+        return base
 
     def _write(self, batch: bytes) -> int:
         base = self._end

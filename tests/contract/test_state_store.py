@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest_asyncio
 from checkpoint.errors import CorruptStateError, StateTakenOverError, StateUnavailableError
 from checkpoint.file_store import FileStore
 from checkpoint.store import MemoryStore, StateStore
-from checkpoint.topic_store import BATCH_BYTES_MAX, TopicStore
+from checkpoint.topic_store import BATCH_BYTES_MAX, LogPort, TopicStore
 from mirror.kafka.log_port import TopicLog, ensure_state_topic
 from tests.contract.connected import NUMBERS, connected
 from tests.contract.memory_log import MemoryLog
@@ -23,9 +24,17 @@ Open = Callable[[], StateStore]
 """Opens the store anew, as after a restart."""
 BROKERS = {"topic on 3.9": "source", "topic on 4.3": "target"}
 """The shared clusters of the two versions."""
+PRODUCER_ID = 2**40
+EPOCHS = itertools.count(1)
 
 
-@pytest.fixture(params=["memory", "file", "topic", *BROKERS])
+def guarded(log: LogPort) -> TopicStore:
+    """A store that has taken the right to write from all before it."""
+    writer = (PRODUCER_ID, next(EPOCHS))
+    return TopicStore(log, writer=lambda: writer)
+
+
+@pytest.fixture(params=["memory", "file", "topic", "guarded topic", *BROKERS])
 def kind(request: pytest.FixtureRequest) -> tuple[str, KafkaCluster | None]:
     """The kind of store, with the cluster it stands on."""
     name = BROKERS.get(request.param)
@@ -39,7 +48,7 @@ async def open_store(kind: tuple[str, KafkaCluster | None], tmp_path: Path) -> A
         async with connected(brokers) as cluster:
             topic = f"__twinsite_state.{next(NUMBERS)}"
             await ensure_state_topic(cluster, topic, 1)
-            yield lambda: TopicStore(TopicLog(cluster, topic))
+            yield lambda: guarded(TopicLog(cluster, topic))
         return
     items: dict[str, bytes] = {}
     log = MemoryLog()
@@ -47,6 +56,7 @@ async def open_store(kind: tuple[str, KafkaCluster | None], tmp_path: Path) -> A
         "memory": lambda: MemoryStore(items),
         "file": lambda: FileStore(tmp_path / "state"),
         "topic": lambda: TopicStore(log),
+        "guarded topic": lambda: guarded(log),
     }
     yield kinds[name]
 

@@ -246,6 +246,23 @@ async def test_a_write_that_failed_and_is_stored_all_the_same_is_seen_before_the
     assert runs(again) == runs(state) == [(100, 0)]
 
 
+async def test_a_state_that_could_not_be_read_again_is_not_written_to() -> None:
+    """
+    What is in memory is older than what is stored: another change of it would put the old back.
+    """
+    store = BreakingStore()
+    state = await begun(store)
+    store.items["map/orders/0/0"] = b"damaged in between"
+    with pytest.raises(CorruptStateError):
+        await state.load()
+
+    with pytest.raises(CorruptStateError):
+        await state.extend_maps({ORDERS_0: [(120, 10)]})
+
+    assert not state.in_step
+    assert store.items["map/orders/0/0"] == b"damaged in between"
+
+
 async def test_concurrent_changes_of_one_partition_are_all_kept() -> None:
     """
     Each change starts from what the one before it has left.

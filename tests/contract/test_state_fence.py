@@ -1,0 +1,246 @@
+"""Mirrors that write to one state topic by mistake, and writes whose answer never came."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from checkpoint.errors import StateTakenOverError, StateUnavailableError
+from checkpoint.topic_store import LogPort, TopicStore, Writer
+from mirror.errors import BrokerError, ConnectionFailedError
+from mirror.kafka.log_port import TopicLog, ensure_state_topic
+from mirror.kafka.transactions import init_producer_id
+from tests.contract.connected import NUMBERS, connected
+from tests.contract.memory_log import MemoryLog
+from tests.harness.kafka import KafkaCluster
+
+pytestmark = pytest.mark.timeout(60)
+
+BROKERS = {"3.9": "source", "4.3": "target"}
+OLD: Writer = (7, 0)
+NEW: Writer = (7, 1)
+
+
+@pytest.fixture(params=["memory", *BROKERS])
+def brokers(request: pytest.FixtureRequest) -> KafkaCluster | None:
+    """The cluster the log is on, None for the log in memory."""
+    name = BROKERS.get(request.param)
+    return request.getfixturevalue(name) if name else None
+
+
+@pytest_asyncio.fixture
+async def log(brokers: KafkaCluster | None) -> AsyncIterator[LogPort]:
+    if brokers is None:
+        yield MemoryLog()
+        return
+    async with connected(brokers) as cluster:
+        topic = f"__twinsite_state.fence-{next(NUMBERS)}"
+        await ensure_state_topic(cluster, topic, 1)
+        yield TopicLog(cluster, topic)
+
+
+def store(log: LogPort, writer: Writer = OLD) -> TopicStore:
+    return TopicStore(log, writer=lambda: writer)
+
+
+class TroubledLog(MemoryLog):
+    """A log whose next append is given up on by the client.
+
+    Attributes:
+        trouble: ``before`` the broker has it, ``after``, or ``late``: it has it after :meth:`arrive`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trouble = ""
+        self._on_its_way = b""
+
+    async def append(self, batch: bytes) -> int:
+        trouble, self.trouble = self.trouble, ""
+        if trouble == "after":
+            await super().append(batch)
+        if trouble == "late":
+            self._on_its_way = batch
+        if trouble:
+            raise ConnectionFailedError("no answer for half a minute")
+        return await super().append(batch)
+
+    async def arrive(self) -> None:
+        await super().append(self._on_its_way)
+
+
+class TornLog(MemoryLog):
+    """A log that hands out batches without their last byte."""
+
+    async def read(self, offset: int) -> bytes:
+        return (await super().read(offset))[:-1]
+
+
+# -- several writers -----------------------------------------------------------------------------
+
+
+async def test_a_writer_that_was_frozen_cannot_put_an_old_value_over_a_newer_one(log: LogPort) -> None:
+    """
+    It believes that it may write still; the broker knows better, from the moment the new one has read.
+    """
+    old, new = store(log, OLD), store(log, NEW)
+    await old.load()
+    await old.put({"map/t/0/0": b"short"})
+
+    assert await new.load() == {"map/t/0/0": b"short"}
+    with pytest.raises(StateTakenOverError, match="was refused"):
+        await old.put({"map/t/0/0": b"stale"})
+    await new.put({"map/t/0/0": b"longer"})
+    with pytest.raises(StateTakenOverError, match="was refused"):
+        await old.put({"map/t/0/0": b"stale"})
+
+    assert await store(log, (7, 2)).load() == {"map/t/0/0": b"longer"}
+
+
+async def test_who_has_lost_the_right_may_read_and_not_write(log: LogPort) -> None:
+    """
+    A standby follows what the owner writes.
+    """
+    new, late = store(log, NEW), store(log, OLD)
+    await new.put({"a": b"1"})
+
+    assert await late.load() == {"a": b"1"}
+    with pytest.raises(StateTakenOverError):
+        await late.put({"a": b"0"})
+    await new.put({"b": b"2"})
+
+    assert await late.load() == {"a": b"1", "b": b"2"}
+
+
+async def test_a_right_taken_anew_begins_with_reading(log: LogPort) -> None:
+    """
+    Another mirror may have written while it was not ours.
+    """
+    writer = OLD
+    ours, theirs = TopicStore(log, writer=lambda: writer), store(log, NEW)
+    await ours.put({"a": b"1"})
+    await theirs.put({"a": b"2"})
+    writer = (7, 2)
+
+    with pytest.raises(StateTakenOverError, match="taken anew"):
+        await ours.put({"b": b"1"})
+
+    assert await ours.load() == {"a": b"2"}
+    await ours.put({"b": b"1"})
+    assert await ours.load() == {"a": b"2", "b": b"1"}
+
+
+@pytest.mark.parametrize("version", list(BROKERS))
+async def test_every_claim_of_the_transactional_id_fences_the_one_before(
+    version: str, source: KafkaCluster, target: KafkaCluster
+) -> None:
+    """
+    The coordinator's own epochs, as mirrors get them.
+    """
+    async with connected(source if version == "3.9" else target) as cluster:
+        topic = f"__twinsite_state.claims-{next(NUMBERS)}"
+        await ensure_state_topic(cluster, topic, 1)
+        log = TopicLog(cluster, topic)
+        first = store(log, await init_producer_id(cluster, topic))
+        await first.put({"a": b"1"})
+        second = store(log, await init_producer_id(cluster, topic))
+        await second.load()
+
+        with pytest.raises(StateTakenOverError):
+            await first.put({"a": b"2"})
+
+        await second.put({"a": b"3"})
+        assert await first.load() == {"a": b"3"}
+
+
+# -- lost answers --------------------------------------------------------------------------------
+
+
+async def test_a_batch_sent_again_is_written_once() -> None:
+    """
+    The broker knows it by its sequence.
+    """
+    log = MemoryLog()
+    ours = store(log)
+    await ours.load()
+    log.lose_answers = 1
+
+    await ours.put({"a": b"1"})
+    await ours.put({"a": b"2"})
+
+    assert len(log.batches) == 3  # with the one that fences
+    assert await ours.load() == {"a": b"2"}
+
+
+@pytest.mark.parametrize("trouble", ["before", "after"])
+@pytest.mark.parametrize("load", [True, False])
+async def test_writing_goes_on_after_a_write_that_was_given_up_on(trouble: str, load: bool) -> None:
+    """
+    Whether it is there is seen by reading; the caller may put again or load again.
+    """
+    log = TroubledLog()
+    ours = store(log)
+    await ours.put({"a": b"1", "b": b"1"})
+    log.trouble = trouble
+    with pytest.raises(ConnectionFailedError):
+        await ours.put({"a": b"2", "c": b"2"})
+    if load:
+        found = await ours.load()
+        assert found == ({"a": b"2", "b": b"1", "c": b"2"} if trouble == "after" else {"a": b"1", "b": b"1"})
+
+    await ours.put({"a": b"3", "c": b"3"})
+    await ours.put({"b": b"4"})
+
+    assert await ours.load() == {"a": b"3", "b": b"4", "c": b"3"}
+
+
+async def test_a_late_write_is_not_taken_for_the_one_that_follows_it() -> None:
+    """
+    It has the same sequence and lands after we have looked: the broker answers ours as its repetition.
+    """
+    log = TroubledLog()
+    ours = store(log)
+    await ours.put({"a": b"1"})
+    log.trouble = "late"
+    with pytest.raises(ConnectionFailedError):
+        await ours.put({"a": b"late"})
+    assert await ours.load() == {"a": b"1"}
+    await log.arrive()
+
+    with pytest.raises(StateTakenOverError, match="an earlier write of ours"):
+        await ours.put({"a": b"2"})
+
+    assert await ours.load() == {"a": b"late"}
+    await ours.put({"a": b"3"})
+    assert await ours.load() == {"a": b"3"}
+
+
+async def test_a_late_write_that_comes_after_the_next_one_is_refused() -> None:
+    """
+    Its sequence is used up.
+    """
+    log = TroubledLog()
+    ours = store(log)
+    await ours.put({"a": b"1"})
+    log.trouble = "late"
+    with pytest.raises(ConnectionFailedError):
+        await ours.put({"a": b"late", "b": b"late"})
+    await ours.put({"a": b"2"})
+
+    with pytest.raises(BrokerError, match="after"):
+        await log.arrive()
+
+    assert await ours.load() == {"a": b"2"}
+
+
+async def test_a_batch_that_is_not_whole_is_not_passed_over() -> None:
+    """
+    What it holds is part of the state.
+    """
+    log = TornLog()
+    await log.append(log.encode([(0, b"a", b"value")]))
+
+    with pytest.raises(StateUnavailableError, match="not whole"):
+        await TopicStore(log).load()
