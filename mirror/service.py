@@ -123,7 +123,7 @@ class Service:
         """Claim the flow on the target and read its durable state."""
         owner = Owner(target, settings.flow)
         token = await owner.claim()
-        memory = await _open_memory(settings, target)
+        memory = await _open_memory(settings, target, owner)
         await _introduce(memory, owner, token, source, target)
         registry = CollectorRegistry()
         engine = Engine()
@@ -284,10 +284,10 @@ async def _introduce(
     await memory.introduce(token.producer_id, source.info.cluster_id, target.info.cluster_id)
 
 
-async def _open_memory(settings: Settings, target: Cluster) -> FlowMemory:
+async def _open_memory(settings: Settings, target: Cluster, owner: Owner) -> FlowMemory:
     topic = f"__twinsite_state.{settings.flow}"
     replicas = min(STATE_TOPIC_REPLICAS_MAX, len(target.info.brokers))
     await ensure_state_topic(target, topic, replicas)
-    state = FlowState(TopicStore(TopicLog(target, topic)))
+    state = FlowState(TopicStore(TopicLog(target, topic), writer=lambda: owner.token))
     await state.load()
     return FlowMemory(state)
