@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -29,7 +30,9 @@ VERSION = 1
 
 
 class FileStore:
-    """A store in a file of its own. One process at a time may use it.
+    """A store in a file of its own. The first to use it has it until :meth:`close`, or its process ends.
+
+    Others are refused with :class:`StateUnavailableError`, by a lock on ``<name>.lock``.
 
     Args:
         path: Of the file; its directory must exist.
@@ -38,6 +41,7 @@ class FileStore:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._items: dict[str, bytes] | None = None
+        self._held: int | None = None
         self._lock = asyncio.Lock()
 
     @property
@@ -60,9 +64,29 @@ class FileStore:
             self._items = after
 
     async def close(self) -> None:
-        return
+        async with self._lock:
+            self._items = None
+            if self._held is not None:
+                os.close(self._held)
+                self._held = None
+
+    def _hold(self) -> None:
+        """Take the lock, unless we have it. It is never waited for."""
+        if self._held is not None:
+            return
+        try:
+            lock = os.open(self._path.with_name(self._path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise StateUnavailableError(f"the lock of the state file cannot be written: {error}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(lock)
+            raise StateUnavailableError(f"{self._path} is in use by another mirror") from error
+        self._held = lock
 
     def _read(self) -> dict[str, bytes]:
+        self._hold()
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
@@ -77,6 +101,7 @@ class FileStore:
 
     def _write(self, items: dict[str, bytes]) -> None:
         temporary = self._path.with_name(self._path.name + ".new")
+        self._hold()
         try:
             with temporary.open("wb") as file:
                 file.write(encode(items))

@@ -94,6 +94,7 @@ async def test_the_last_value_of_a_key_counts_and_none_removes_it(open_store: Op
     store = open_store()
     await store.put({"a": b"1", "b": b"1", "c": b"1"})
     await store.put({"a": b"2", "b": None})
+    await store.close()
 
     found = await open_store().load()
 
@@ -106,6 +107,7 @@ async def test_removing_what_is_not_there_is_no_error(open_store: Open) -> None:
     """
     store = open_store()
     await store.put({"gone": None})
+    await store.close()
 
     assert await open_store().load() == {}
 
@@ -118,6 +120,7 @@ async def test_more_than_one_batch_of_values_is_put_at_once(open_store: Open) ->
     store = open_store()
 
     await store.put(items)
+    await store.close()
 
     assert await open_store().load() == items
 
@@ -129,6 +132,7 @@ async def test_putting_nothing_changes_nothing(open_store: Open) -> None:
     store = open_store()
     await store.put({"a": b"1"})
     await store.put({})
+    await store.close()
 
     assert await open_store().load() == {"a": b"1"}
 
@@ -144,6 +148,7 @@ async def test_a_damaged_file_is_refused_and_says_where_the_one_before_is(tmp_pa
     store = FileStore(path)
     await store.put({"a": b"1"})
     await store.put({"a": b"2"})
+    await store.close()
     path.write_bytes(path.read_bytes().replace(b'"2"', b'"3"'))
 
     with pytest.raises(CorruptStateError, match="does not match its CRC") as refusal:
@@ -174,9 +179,27 @@ async def test_a_crash_while_writing_leaves_the_file_as_it_was(tmp_path: Path) -
     path = tmp_path / "state"
     store = FileStore(path)
     await store.put({"a": b"1"})
+    await store.close()
     path.with_name("state.new").write_bytes(b"half of it")
 
     assert await FileStore(path).load() == {"a": b"1"}
+
+
+async def test_a_file_in_use_is_refused_until_it_is_let_go(tmp_path: Path) -> None:
+    """
+    Two mirrors with one file would each forget what the other has written.
+    """
+    first, second = FileStore(tmp_path / "state"), FileStore(tmp_path / "state")
+    await first.put({"a": b"1"})
+
+    with pytest.raises(StateUnavailableError, match="in use by another mirror"):
+        await second.load()
+    with pytest.raises(StateUnavailableError, match="in use by another mirror"):
+        await second.put({"b": b"1"})
+
+    await first.close()
+    await second.put({"b": b"1"})
+    assert await second.load() == {"a": b"1", "b": b"1"}
 
 
 async def test_a_file_that_cannot_be_written_is_told_and_nothing_is_remembered(tmp_path: Path) -> None:
