@@ -4,7 +4,8 @@ Jars lie where ``scripts/bootstrap`` puts them, ``.cache/kafka/<version>/jars``;
 environment variable ``TWINSITE_CACHE`` names another folder than ``.cache``.
 
 A process started here is killed by the kernel when the *thread* that started it ends
-(PR_SET_PDEATHSIG), so start from the main thread, not from a worker.
+(PR_SET_PDEATHSIG), so start from the main thread, not from a worker. One whose parent was gone
+before the kernel had been asked gives up by itself.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ BENCHMARK_JVM = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
 """As Kafka's own start scripts would."""
 
 TAIL_BYTES = 4000
+
+_STILL_OURS = '[ "$PPID" = "$0" ] && exec "$@"'
+"""Run by a shell that already asked to die with its parent: go on if that parent, ``$0``, is still there."""
 
 _LOG4J_1 = """\
 log4j.rootLogger={level}, out
@@ -102,11 +106,16 @@ def java_command(version: str, main_class: str, *args: str, jvm: Sequence[str] =
     return ["java", *jvm, *shared, "-cp", f"{kafka_jars(version)}/*", main_class, *args]
 
 
+def dying_with_us(command: Sequence[str]) -> list[str]:
+    """The command, killed by the kernel when the thread that starts it ends."""
+    return ["setpriv", "--pdeathsig", "KILL", "--", "sh", "-c", _STILL_OURS, str(os.getpid()), *command]
+
+
 def spawn(command: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
     """Start a process that dies with us and writes all it says to the end of ``output``."""
     with output.open("ab") as log:
         return subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", "--", *command],
+            dying_with_us(command),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.harness.jvm import REPOSITORY
+from tests.harness.jvm import REPOSITORY, dying_with_us
 from tests.harness.node import NotReadyError, free_ports, until
 
 WAIT_SECONDS = 30.0
@@ -96,7 +96,7 @@ class Twinsite:
         stdout, stderr = (work_dir / f"twinsite-{run}.{kind}" for kind in ("out", "err"))
         with stdout.open("wb") as out, stderr.open("wb") as err:
             process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", "--", *COMMAND, *args],
+                dying_with_us((*COMMAND, *args)),
                 cwd=REPOSITORY,
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
