@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from mirror.flow.partition import PartitionCopy
 from mirror.kafka.buffers import BufferPool
@@ -13,13 +13,16 @@ from mirror.kafka.fetch import FetchLimits
 
 
 class Instruments(Protocol):
-    """Where the pipeline reports what cannot be read off its counters; called once a request."""
+    """Where the pipeline reports what cannot be read off its counters; called once a request, or less."""
 
     def observe_copy_latency(self, seconds: float) -> None:
         """From a record's timestamp to its acknowledgement by the target."""
 
     def observe_request(self, api: str, seconds: float) -> None:
         """From sending a request to its answer."""
+
+    def count_crc_failure(self, where: Literal["source", "target"]) -> None:
+        """A batch is not what its CRC says; ``where`` tells whose bytes they were."""
 
 
 @dataclass(frozen=True, slots=True)

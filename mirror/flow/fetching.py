@@ -216,9 +216,11 @@ class FetchLane:
 
     def _bad_batch(self, partition: PartitionCopy, error: BatchError) -> None:
         now = time.monotonic()
-        if isinstance(error, CorruptBatchError) and not partition.rereading:
-            partition.rereading = True
-            self._flow.hooks.reread(partition, str(error))
+        if isinstance(error, CorruptBatchError):
+            self._flow.instruments.count_crc_failure("source")
+            if not partition.rereading:
+                partition.rereading = True
+                self._flow.hooks.reread(partition, str(error))
         partition.attempts += 1
         partition.stop(State.BLOCKED, error.reason, str(error), now + pause_seconds(partition.attempts))
 
