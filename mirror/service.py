@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -20,7 +21,13 @@ from checkpoint.topic_store import TopicStore
 from mirror.api.server import ApiServer, Backend
 from mirror.clusters import connected
 from mirror.config import Settings
-from mirror.errors import StateConflictError, TwinsiteError, UnknownPartitionError, UsageError
+from mirror.errors import (
+    ConnectionFailedError,
+    StateConflictError,
+    TwinsiteError,
+    UnknownPartitionError,
+    UsageError,
+)
 from mirror.flow.context import Flow, Limits
 from mirror.flow.engine import Engine
 from mirror.flow.goals import Goals
@@ -46,6 +53,25 @@ DRAIN_SECONDS = 10.0
 STATUS_SECONDS = 0.25
 INTRODUCTION_PAUSE_SECONDS = 0.2
 STATE_TOPIC_REPLICAS_MAX = 3
+TIME_IS_UP = 5
+
+T = TypeVar("T")
+
+
+class NotBegunError(TwinsiteError):
+    """A mirror was ended before it was under way: nothing of it has to arrive.
+
+    Attributes:
+        stopped: It was told to stop; else its time was up.
+    """
+
+    def __init__(self, *, stopped: bool) -> None:
+        self.stopped = stopped
+        if stopped:
+            super().__init__("stopped before the mirror was under way")
+        else:
+            super().__init__("time was up before both clusters had answered", hint=ConnectionFailedError.hint)
+            self.exit_code = TIME_IS_UP
 
 
 async def run(
@@ -66,15 +92,42 @@ async def run(
         The last snapshot, taken when everything sent was answered.
 
     Raises:
+        NotBegunError: It was told to stop, or its time was up, before both clusters were ready.
         TwinsiteError: A cluster cannot be reached or does not allow what is needed, or no topic matches.
     """
-    async with connected("source", settings.source) as source, connected("target", settings.target) as target:
-        service = await Service.open(settings, source, target)
+    ends_at = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    async with contextlib.AsyncExitStack() as clusters:
+        service = await _unless_ended(_begin(settings, clusters), stop, ends_at)
         try:
-            await service.run(stop, once=once, timeout_seconds=timeout_seconds, on_status=on_status)
+            await service.run(stop, once=once, ends_at=ends_at, on_status=on_status)
         except* TwinsiteError as group:
             raise _first(group) from None
         return service.status()
+
+
+async def _begin(settings: Settings, clusters: contextlib.AsyncExitStack) -> Service:
+    source = await clusters.enter_async_context(connected("source", settings.source))
+    target = await clusters.enter_async_context(connected("target", settings.target))
+    return await Service.open(settings, source, target)
+
+
+async def _unless_ended(work: Coroutine[Any, Any, T], stop: asyncio.Event, ends_at: float | None) -> T:
+    """What comes of the work, unless a stop, or the end of the time, comes first.
+
+    Raises:
+        NotBegunError: It did; the work was given up.
+    """
+    task, told = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    timeout = None if ends_at is None else max(0.0, ends_at - time.monotonic())
+    try:
+        await asyncio.wait({task, told}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise NotBegunError(stopped=stop.is_set())
+        return task.result()
+    finally:
+        for one in (task, told):
+            one.cancel()
+        await asyncio.wait({task, told})
 
 
 def _first(group: BaseExceptionGroup[TwinsiteError]) -> TwinsiteError:
@@ -168,13 +221,17 @@ class Service:
         stop: asyncio.Event,
         *,
         once: bool,
-        timeout_seconds: float | None,
+        ends_at: float | None,
         on_status: Callable[[FlowStatus], None] | None,
     ) -> None:
-        """Run until stopped, or with ``once`` until done."""
+        """Run until stopped, or with ``once`` until done, or until the monotonic clock says ``ends_at``.
+
+        Raises:
+            NotBegunError: It was to end before the topics were known.
+        """
         register(self.registry, self.status)
         async with self._api():
-            await self.follower.follow()
+            await _unless_ended(self.follower.follow(), stop, ends_at)
             if once and not self.engine.partitions:
                 raise UsageError("no topic at the source matches topics.include", hint=self._topics_hint())
             async with asyncio.TaskGroup() as group:
@@ -183,7 +240,7 @@ class Service:
                     tasks.append(group.create_task(self.follower.run()))
                 if on_status is not None:
                     tasks.append(group.create_task(self._report(on_status)))
-                await self._wait(stop, once=once, timeout_seconds=timeout_seconds, tasks=tasks)
+                await self._wait(stop, once=once, ends_at=ends_at, tasks=tasks)
                 await self.engine.drain(DRAIN_SECONDS)
                 for task in tasks:
                     task.cancel()
@@ -193,13 +250,15 @@ class Service:
         stop: asyncio.Event,
         *,
         once: bool,
-        timeout_seconds: float | None,
+        ends_at: float | None,
         tasks: list[asyncio.Task[None]],
     ) -> None:
         waits: list[asyncio.Task[object]] = [asyncio.create_task(stop.wait())]
         if once:
             goals = Goals(self.engine.partitions.values())
-            waits.append(asyncio.create_task(goals.reached(timeout_seconds)))
+            waits.append(
+                asyncio.create_task(goals.reached(None if ends_at is None else ends_at - time.monotonic()))
+            )
         try:
             await asyncio.wait([*waits, *tasks[:1]], return_when=asyncio.FIRST_COMPLETED)
         finally:

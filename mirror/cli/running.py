@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import structlog
 
-from mirror import config, logs
+from mirror import config, logs, service
 from mirror.cli.output import console, print_json
 from mirror.cli.progress import reporter
 from mirror.cli.render import Totals, copy_document, is_there, status_table
 from mirror.config import Settings
-from mirror.errors import ConnectionFailedError, TwinsiteError
+from mirror.errors import TwinsiteError
 from mirror.model import FlowStatus
 
 NOT_THERE, TIME_IS_UP = 3, 5
@@ -32,15 +32,8 @@ log = structlog.get_logger(__name__)
 OnStatus = Callable[[FlowStatus], None]
 
 
-class CutOffError(TwinsiteError):
-    """A mirror was ended from outside before it had anything to show."""
-
-    def __init__(self, *, stopped: bool) -> None:
-        if stopped:
-            super().__init__("stopped before the mirror was under way, or it did not end in time")
-        else:
-            super().__init__("time was up before both clusters had answered", hint=ConnectionFailedError.hint)
-            self.exit_code = TIME_IS_UP
+class NotStoppedError(TwinsiteError):
+    """The mirror was told to stop, and did not in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +62,16 @@ class Ended:
 
 
 def run_for_ever(settings: Settings) -> int:
-    """Mirror until a signal comes.
+    """Mirror until a signal comes; one that comes before anything is under way is heeded at once.
 
     Raises:
         TwinsiteError: A cluster cannot be reached, or does not allow what is needed.
     """
     _set_up(settings)
-    asyncio.run(_run(settings, once=False, timeout_seconds=None, on_status=None))
+    try:
+        asyncio.run(_run(settings, once=False, timeout_seconds=None, on_status=None))
+    except service.NotBegunError as ended:
+        log.info("stopped", message=str(ended))
     return 0
 
 
@@ -105,25 +101,16 @@ def _set_up(settings: Settings) -> None:
 async def _run(
     settings: Settings, *, once: bool, timeout_seconds: float | None, on_status: OnStatus | None
 ) -> Ended:
-    from mirror import service
-
-    stop, begun = asyncio.Event(), asyncio.Event()
+    stop = asyncio.Event()
     _listen(stop)
-
-    def show(status: FlowStatus) -> None:
-        begun.set()
-        if on_status is not None:
-            on_status(status)
-
     started_at = time.monotonic()
-    shown = show if once else None
     work = asyncio.create_task(
-        service.run(settings, once=once, timeout_seconds=timeout_seconds, stop=stop, on_status=shown)
+        service.run(settings, once=once, timeout_seconds=timeout_seconds, stop=stop, on_status=on_status)
     )
-    await _attend(work, stop, begun if once else None, timeout_seconds)
+    await _attend(work, stop)
     if not work.done():
         await _cut_off(work)
-        raise CutOffError(stopped=stop.is_set())
+        raise NotStoppedError(f"the mirror did not end within {STOP_SECONDS:g} s and was cut off")
     seconds = time.monotonic() - started_at
     return Ended(
         work.result(),
@@ -133,30 +120,10 @@ async def _run(
     )
 
 
-async def _attend(
-    work: asyncio.Task[FlowStatus],
-    stop: asyncio.Event,
-    begun: asyncio.Event | None,
-    timeout_seconds: float | None,
-) -> None:
-    """Wait until the work is done, or until it should have been.
-
-    Before it has begun there is nothing to bring to an end: a signal, or time that is up, ends it at
-    once. Afterwards it heeds both by itself, and has some seconds to do so.
-
-    Args:
-        begun: None where nobody tells.
-    """
+async def _attend(work: asyncio.Task[FlowStatus], stop: asyncio.Event) -> None:
+    """Wait until the work is done, or has been told to stop and should have."""
     told = asyncio.create_task(stop.wait())
     try:
-        if begun is not None:
-            first = asyncio.create_task(begun.wait())
-            await asyncio.wait(
-                {work, told, first}, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED
-            )
-            first.cancel()
-            if not begun.is_set():
-                return
         await asyncio.wait({work, told}, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait({work}, timeout=STOP_SECONDS)
     finally:

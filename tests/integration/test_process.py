@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -70,3 +72,23 @@ async def test_a_running_mirror_answers_and_dies_when_told(
     assert stopped.code in (0, 128 + signal.SIGTERM)
     await twinsite(*command, "--once", work_dir=tmp_path)
     assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 100
+
+
+@pytest.mark.parametrize(("more", "code"), [((), 0), (("--once",), 1)])
+async def test_a_sigterm_ends_a_mirror_whose_source_cannot_be_reached(
+    tmp_path: Path, more: tuple[str, ...], code: int
+) -> None:
+    """
+    Within a second: there is nothing under way that would have to arrive. A copy that was to end is not made.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        command = ("mirror", f"--source={address}", "--target=127.0.0.1:1", "--topics=.*", *more)
+        with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+            connection, _ = await asyncio.get_running_loop().run_in_executor(None, silent.accept)
+            with connection:
+                mirror.terminate()
+                ended = await mirror.finished(1)
+
+    assert ended.code == code, ended.stderr
+    assert "stopped before the mirror was under way" in ended.stderr

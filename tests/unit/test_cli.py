@@ -38,7 +38,6 @@ class FakeService:
         self.status: FlowStatus | BaseException = a_flow()
         self.once: bool | None = None
         self.timeout_seconds: float | None = None
-        self.answers = True
         self.waits_for_stop = False
         self.before_end: Callable[[], None] = lambda: None
 
@@ -54,11 +53,9 @@ class FakeService:
         self.settings, self.once, self.timeout_seconds = settings, once, timeout_seconds
         if isinstance(self.status, BaseException):
             raise self.status
-        if on_status is not None and self.answers:
+        if on_status is not None:
             on_status(self.status)
         self.before_end()
-        if not self.answers:
-            await asyncio.Event().wait()
         if self.waits_for_stop or not once:
             await asyncio.wait_for(stop.wait(), 10)
         return self.status
@@ -279,7 +276,7 @@ def test_time_that_is_up_before_a_cluster_answered_makes_it_5(
     """
     The limit holds for a cluster that cannot be reached too.
     """
-    mirroring.answers = False
+    mirroring.status = service.NotBegunError(stopped=False)
 
     code = main(["mirror", *CLUSTERS, "--topics", ".*", "--once", "--timeout-seconds", "0.1"])
 
@@ -287,14 +284,16 @@ def test_time_that_is_up_before_a_cluster_answered_makes_it_5(
     assert "time was up before both clusters had answered" in capsys.readouterr().err
 
 
-def test_a_signal_before_a_cluster_answered_ends_the_copy(mirroring: FakeService) -> None:
+@pytest.mark.parametrize(("arguments", "expected"), [(["--once"], 1), (["--api-port", "-1"], 0)])
+def test_a_signal_before_a_cluster_answered(
+    mirroring: FakeService, arguments: list[str], expected: int
+) -> None:
     """
-    There is nothing under way that would have to arrive.
+    A copy that was to end has not been made; a mirror that was to run for ever has stopped as told.
     """
-    mirroring.answers = False
-    mirroring.before_end = interrupt
+    mirroring.status = service.NotBegunError(stopped=True)
 
-    assert main(["mirror", *CLUSTERS, "--topics", ".*", "--once"]) == 1
+    assert main(["mirror", *CLUSTERS, "--topics", ".*", *arguments]) == expected
 
 
 def test_a_mirror_runs_until_a_signal_and_ends_with_0(mirroring: FakeService) -> None:
