@@ -1,0 +1,21 @@
+"""A source whose nodes may be stopped and whose disks may be changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness.kafka import KafkaCluster
+
+
+@pytest.fixture(scope="session")
+def breakable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Two nodes of the older version, shared: leave both running, and no file damaged that others read."""
+    cluster = KafkaCluster.prepare("3.9", 2, "breakable", {}, tmp_path_factory.mktemp("kafka"))
+    try:
+        asyncio.run(cluster.launch())
+        yield cluster
+    finally:
+        cluster.close()
