@@ -20,6 +20,8 @@ import zstandard
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 _XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
+_GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_BITE_BYTES = 1024
 
 
 class CodecError(ValueError):
@@ -60,11 +62,16 @@ def deflate(codec: int, data: bytes) -> bytes:
 
 
 def _gunzip(data: bytes, bytes_max: int) -> bytes:
-    reader = zlib.decompressobj(wbits=31)
-    out = reader.decompress(data, bytes_max + 1)
-    if not reader.eof and len(out) <= bytes_max:
-        raise CodecError("the data ends too early")
-    return out
+    """All members one after the other; what follows the last is ignored, as Java does."""
+    out = bytearray()
+    while True:
+        reader = zlib.decompressobj(wbits=31)
+        out += reader.decompress(data, bytes_max + 1 - len(out))
+        if not reader.eof and len(out) <= bytes_max:
+            raise CodecError("the data ends too early")
+        data = reader.unused_data
+        if len(out) > bytes_max or not data.startswith(_GZIP_MAGIC):
+            return bytes(out)
 
 
 def _gzip(data: bytes) -> bytes:
@@ -74,20 +81,22 @@ def _gzip(data: bytes) -> bytes:
 
 def _unsnappy(data: bytes, bytes_max: int) -> bytes:
     if not data.startswith(_XERIAL_HEADER[:8]):
-        return _unsnappy_block(data, bytes_max)
+        return _unsnappy_block(data, 0, bytes_max)
     out = bytearray()
     at = len(_XERIAL_HEADER)
+    if len(data) < at:
+        raise CodecError("the data ends too early")
     while at < len(data):
         (size,) = struct.unpack_from(">i", data, at)
         if size < 0 or at + 4 + size > len(data):
             raise CodecError(f"a block of {size} bytes does not fit")
-        out += _unsnappy_block(data[at + 4 : at + 4 + size], bytes_max - len(out))
+        out += _unsnappy_block(data[at + 4 : at + 4 + size], len(out), bytes_max)
         at += 4 + size
     return bytes(out)
 
 
-def _unsnappy_block(data: bytes, bytes_max: int) -> bytes:
-    if cramjam.snappy.decompress_raw_len(data) > bytes_max:
+def _unsnappy_block(data: bytes, bytes_before: int, bytes_max: int) -> bytes:
+    if bytes_before + cramjam.snappy.decompress_raw_len(data) > bytes_max:
         raise CodecError(f"more than {bytes_max} bytes would come out")
     return bytes(cramjam.snappy.decompress_raw(data))
 
@@ -116,10 +125,18 @@ def _lz4(data: bytes) -> bytes:
 
 
 def _unzstd(data: bytes, bytes_max: int) -> bytes:
-    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
-        out = bytearray()
-        while len(out) <= bytes_max and (part := reader.read(min(1 << 20, bytes_max + 1 - len(out)))):
-            out += part
+    """All frames one after the other, in small bites: a bite may become 32 MiB before it is counted."""
+    out = bytearray()
+    reader = zstandard.ZstdDecompressor().decompressobj()
+    at = 0
+    while at < len(data) and len(out) <= bytes_max:
+        if reader.eof:
+            reader = zstandard.ZstdDecompressor().decompressobj()
+        bite = data[at : at + _ZSTD_BITE_BYTES]
+        out += reader.decompress(bite)
+        at += len(bite) - len(reader.unused_data)
+    if not reader.eof and len(out) <= bytes_max:
+        raise CodecError("the data ends too early")
     return bytes(out)
 
 
