@@ -32,6 +32,7 @@ from mirror.flow.context import Flow, Limits
 from mirror.flow.engine import Engine
 from mirror.flow.goals import Goals
 from mirror.flow.keeping import Keeper
+from mirror.flow.lagging import LagMeter, LagWatch
 from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
@@ -166,6 +167,7 @@ class Service:
     owner: Owner
     memory: FlowMemory
     follower: Follower
+    watch: LagWatch
     snapshots: Snapshots
     registry: CollectorRegistry
     heartbeats: Heartbeats
@@ -201,16 +203,17 @@ class Service:
         keeper = Keeper(flow, owner, memory, offsets=settings.offsets.mode)
         engine.wire(flow, owner, settler, keeper, lambda sole_writer: memory.refresh(sole_writer=sole_writer))
         follower = Follower(settings, flow, engine, memory)
+        meter = LagMeter(flow, engine.answered_at)
+        watch = LagWatch(meter, lagging_seconds=settings.lagging_after_seconds, changed=engine.changed)
         snapshots = Snapshots(
             flow=flow,
             owner=owner,
-            answered_at=engine.answered_at,
+            meter=meter,
             retention_ms=follower.retention_ms,
-            lagging_seconds=settings.lagging_after_seconds,
             started_at_ms=int(time.time() * 1000),
             started_at=time.monotonic(),
         )
-        return cls(settings, flow, engine, owner, memory, follower, snapshots, registry, Heartbeats())
+        return cls(settings, flow, engine, owner, memory, follower, watch, snapshots, registry, Heartbeats())
 
     def status(self) -> FlowStatus:
         """A snapshot, at once."""
@@ -235,7 +238,10 @@ class Service:
             if once and not self.engine.partitions:
                 raise UsageError("no topic at the source matches topics.include", hint=self._topics_hint())
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self.engine.run())]
+                tasks = [
+                    group.create_task(self.engine.run()),
+                    group.create_task(self.watch.run(self.engine.partitions.values)),
+                ]
                 if not once:
                     tasks.append(group.create_task(self.follower.run()))
                 if on_status is not None:

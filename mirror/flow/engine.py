@@ -16,6 +16,7 @@ from mirror.errors import TwinsiteError
 from mirror.flow.appending import AppendLane
 from mirror.flow.context import Flow
 from mirror.flow.fetching import FetchLane, reread
+from mirror.flow.hints import severity
 from mirror.flow.keeping import Keeper
 from mirror.flow.owner import Owner
 from mirror.flow.partition import HOPELESS, PartitionCopy
@@ -249,10 +250,8 @@ class Engine:
         if self._shown.get(partition) == shown:
             return
         self._shown[partition] = shown
-        level = log.info if partition.state in {State.ACTIVE, State.LAGGING} else log.warning
-        if partition.state in HOPELESS:
-            level = log.error
-        level(
+        log.log(
+            severity(*shown),
             "partition_state_changed",
             topic=partition.tp.topic,
             partition=partition.tp.partition,

@@ -1,4 +1,6 @@
-"""What an operator can do about a partition that is not ACTIVE: one sentence for every reason.
+"""What an operator can do about a partition that is not ACTIVE, and how loudly the log says so.
+
+One sentence for every reason.
 
 Shown in status and on the status page; docs/states.md tells the whole story. Pure,
 and complete: a reason without a hint does not pass the tests.
@@ -6,6 +8,7 @@ and complete: a reason without a hint does not pass the tests.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -122,6 +125,24 @@ _IN_STATE: Mapping[tuple[State, Reason], str] = MappingProxyType(
         ),
     }
 )
+
+
+_QUIET = frozenset({State.ACTIVE, State.UNKNOWN, State.PAUSED})
+_FOR_AN_OPERATOR = frozenset({State.DATA_LOSS, State.DIVERGED, State.TOPIC_RECREATED, State.FENCED})
+
+
+def severity(state: State, reason: Reason | None) -> int:
+    """The level at which a change to this state is logged.
+
+    Returns:
+        ``logging.INFO`` for what is in order or was asked for, ``logging.ERROR`` for what only an operator
+        can end, or that is a mistake of ours, ``logging.WARNING`` for what may end by itself.
+    """
+    if state in _QUIET or (state, reason) == (State.LAGGING, Reason.CATCHING_UP):
+        return logging.INFO
+    if state in _FOR_AN_OPERATOR or reason is Reason.INTERNAL_ERROR:
+        return logging.ERROR
+    return logging.WARNING
 
 
 def hint(state: State, reason: Reason | None) -> str:

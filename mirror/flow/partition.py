@@ -150,7 +150,8 @@ class PartitionCopy:
         self.acknowledged_at = now
         self.look_due_at = None
         self.lost = None
-        self.state, self.reason, self.detail = State.ACTIVE, None, ""
+        if self.state is not State.LAGGING:
+            self.state, self.reason, self.detail = State.ACTIVE, None, ""
         if decision.skip_to > decision.next_offset:
             self.counters.lost_offsets += decision.skip_to - decision.next_offset
             self._push(Gap(decision.next_offset, decision.skip_to), None)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from mirror import __version__
 from mirror.flow.context import Flow
 from mirror.flow.hints import hint
+from mirror.flow.lagging import LagMeter
 from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
-from mirror.kafka.fetch import Isolation
-from mirror.model import FlowStatus, PartitionStatus, Reason, State
-from monitoring.objectives import Progress, lag_records, lag_seconds, lag_state, retention_headroom_seconds
+from mirror.model import FlowStatus, PartitionStatus, State
+from monitoring.objectives import retention_headroom_seconds
 
 
 @dataclass(slots=True)
@@ -23,15 +23,14 @@ class Snapshots:
     """Takes snapshots of one flow.
 
     Attributes:
-        answered_at: When the source last told news of a partition.
+        meter: Measures how far behind a partition is; what follows from it is concluded elsewhere.
         retention_ms: ``retention.ms`` of a source topic, None when not known.
     """
 
     flow: Flow
     owner: Owner
-    answered_at: Callable[[PartitionCopy], float | None]
+    meter: LagMeter
     retention_ms: Callable[[str], int | None]
-    lagging_seconds: float
     started_at_ms: int
     started_at: float
 
@@ -59,33 +58,25 @@ class Snapshots:
         )
 
     def _partition(self, p: PartitionCopy, now: float, now_ms: int) -> PartitionStatus:
-        end = (
-            p.source_last_stable_offset
-            if self.flow.limits.fetch.isolation is Isolation.READ_COMMITTED
-            else p.source_high_watermark
-        )
-        progress = Progress(p.next_offset, end, self.answered_at(p), p.complete_at, p.last_timestamp_ms)
-        seconds = lag_seconds(
-            progress, now=now, now_ms=now_ms, fresh_seconds=3 * self.flow.limits.fetch.wait_ms_max / 1000 + 1
-        )
-        state, reason, detail = self._state(p, progress, seconds)
+        lag = self.meter.measure(p, now=now, now_ms=now_ms)
+        active = p.state is State.ACTIVE
         lost = p.lost or (None, None)
         return PartitionStatus(
             topic=p.tp.topic,
             partition=p.tp.partition,
             target_topic=p.target.topic,
-            state=state,
-            reason=reason,
-            detail=detail,
-            hint=hint(state, reason) if reason else "",
+            state=p.state,
+            reason=p.reason,
+            detail="" if active else p.detail,
+            hint=hint(p.state, p.reason),
             offset_mode=p.mode,
             source_log_start_offset=p.source_log_start_offset,
             source_high_watermark=p.source_high_watermark,
             source_last_stable_offset=p.source_last_stable_offset,
             next_offset=p.next_offset,
             target_log_end_offset=p.acknowledged_target_offset,
-            lag_records=lag_records(progress),
-            lag_seconds=seconds,
+            lag_records=lag.records,
+            lag_seconds=lag.seconds,
             records=p.counters.records,
             bytes=p.counters.bytes,
             batches=p.counters.batches,
@@ -95,20 +86,9 @@ class Snapshots:
             lost_to=lost[1],
             lost_offsets=p.counters.lost_offsets,
             retention_headroom_seconds=retention_headroom_seconds(
-                seconds, retention_ms=self.retention_ms(p.tp.topic)
+                lag.seconds, retention_ms=self.retention_ms(p.tp.topic)
             ),
         )
-
-    def _state(
-        self, p: PartitionCopy, progress: Progress, seconds: float | None
-    ) -> tuple[State, Reason | None, str]:
-        if p.state not in {State.ACTIVE, State.LAGGING}:
-            return p.state, p.reason, p.detail
-        behind = lag_records(progress)
-        p.state = lag_state(behind, seconds, before=p.state, lagging_seconds=self.lagging_seconds)
-        if p.state is State.ACTIVE:
-            return State.ACTIVE, None, ""
-        return State.LAGGING, Reason.CATCHING_UP, f"{behind} offsets behind" if behind else "nothing heard"
 
 
 def _by_name(partition: PartitionCopy) -> tuple[str, int]:

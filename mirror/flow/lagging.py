@@ -1,0 +1,153 @@
+"""Which partitions lag, and why: all of them are looked at a few times within the stated lag.
+
+While a partition is copied, this is the one place where ACTIVE and LAGGING turn into
+each other. Status, metrics and the log show what was concluded here, whether
+somebody asks or not.
+
+``now`` and ``*_at`` are readings of one monotonic clock in seconds, ``now_ms`` is the
+wall clock in milliseconds since 1970.
+
+Sources: docs/states.md, :mod:`monitoring.objectives`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from mirror.flow.context import Flow
+from mirror.flow.partition import PartitionCopy
+from mirror.kafka.fetch import Isolation
+from mirror.model import Reason, State
+from monitoring.objectives import Progress, lag_records, lag_seconds, lag_state
+
+LOOK_SECONDS_MAX = 1.0
+LOOKS_WITHIN_LAG = 4
+UNHEARD_WAITS = 3
+"""A broker holds a request back for one wait at most: after so many, and a second, it is silent."""
+
+Conclusion = tuple[State, Reason | None, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far behind one partition is; None is unknown, never zero.
+
+    Attributes:
+        heard_at: When the source last told news of it, or the lack of them.
+    """
+
+    records: int | None
+    seconds: float | None
+    heard_at: float | None
+
+
+class LagMeter:
+    """Measures partitions of one flow.
+
+    Args:
+        answered_at: When the source last told news of a partition; None while it is not being read.
+    """
+
+    def __init__(self, flow: Flow, answered_at: Callable[[PartitionCopy], float | None]) -> None:
+        self._flow = flow
+        self._answered_at = answered_at
+        self.fresh_seconds = UNHEARD_WAITS * flow.limits.fetch.wait_ms_max / 1000 + 1
+
+    def measure(self, p: PartitionCopy, *, now: float, now_ms: int) -> Lag:
+        """How far behind the partition is now."""
+        heard_at = self._answered_at(p)
+        progress = Progress(p.next_offset, self._end(p), heard_at, p.complete_at, p.last_timestamp_ms)
+        seconds = lag_seconds(progress, now=now, now_ms=now_ms, fresh_seconds=self.fresh_seconds)
+        return Lag(lag_records(progress), seconds, heard_at)
+
+    def _end(self, p: PartitionCopy) -> int | None:
+        """Where the source lets a reader go; never above the high watermark, whatever else is unknown."""
+        high_watermark, last_stable = p.source_high_watermark, p.source_last_stable_offset
+        if self._flow.limits.fetch.isolation is Isolation.READ_UNCOMMITTED:
+            return high_watermark
+        if last_stable is None and high_watermark is not None and (p.next_offset or 0) >= high_watermark:
+            return high_watermark
+        return last_stable
+
+    def silent(self, p: PartitionCopy, lag: Lag, now: float) -> bool:
+        """The source should have answered by now. Whoever has no room asks nothing, and hears nothing."""
+        limits, pool = self._flow.limits, self._flow.pool
+        crowded = pool.used_bytes + limits.fetch.bytes_max > limits.buffer_bytes_max
+        if not p.copying or crowded or p.queued_bytes or p.in_flight:
+            return False
+        return lag.heard_at is None or now - lag.heard_at > self.fresh_seconds
+
+
+class LagWatch:
+    """Turns partitions that are copied from ACTIVE to LAGGING and back.
+
+    Args:
+        lagging_seconds: The stated lag.
+        changed: Told of every partition whose state or reason is another one now.
+    """
+
+    def __init__(
+        self, meter: LagMeter, *, lagging_seconds: float, changed: Callable[[PartitionCopy], None]
+    ) -> None:
+        self._meter = meter
+        self._lagging_seconds = lagging_seconds
+        self._changed = changed
+        self._held: dict[PartitionCopy, tuple[int, float]] = {}
+        """Where open transactions end what may be read, and since when."""
+
+    async def run(self, partitions: Callable[[], Iterable[PartitionCopy]]) -> None:
+        """Look again and again until cancelled."""
+        pause = min(LOOK_SECONDS_MAX, self._lagging_seconds / LOOKS_WITHIN_LAG)
+        while True:
+            self.look(partitions(), now=time.monotonic(), now_ms=int(time.time() * 1000))
+            await asyncio.sleep(pause)
+
+    def look(self, partitions: Iterable[PartitionCopy], *, now: float, now_ms: int) -> None:
+        """Conclude once for each partition that is copied; the others have a state of their own."""
+        for p in partitions:
+            if p.state not in {State.ACTIVE, State.LAGGING}:
+                self._held.pop(p, None)
+                continue
+            before = (p.state, p.reason)
+            p.state, p.reason, p.detail = self._conclude(p, now, now_ms)
+            if (p.state, p.reason) != before:
+                self._changed(p)
+
+    def _conclude(self, p: PartitionCopy, now: float, now_ms: int) -> Conclusion:
+        lag = self._meter.measure(p, now=now, now_ms=now_ms)
+        silent = self._meter.silent(p, lag, now)
+        if not silent and now - self._held_since(p, now) > self._lagging_seconds:
+            return State.LAGGING, Reason.OPEN_TRANSACTION, _held_back(p)
+        state = lag_state(lag.records, lag.seconds, before=p.state, lagging_seconds=self._lagging_seconds)
+        if state is State.ACTIVE:
+            return State.ACTIVE, None, p.detail if silent else ""
+        if silent:
+            return State.LAGGING, Reason.SOURCE_UNAVAILABLE, p.detail or _unheard(lag, now, now_ms)
+        words = f"{lag.records} offsets behind" if lag.records else "it is not being read just now"
+        return State.LAGGING, Reason.CATCHING_UP, words
+
+    def _held_since(self, p: PartitionCopy, now: float) -> float:
+        """Since when everything that may be read is copied, and something behind it may not."""
+        end, high_watermark = p.source_last_stable_offset, p.source_high_watermark
+        waits = end is not None and high_watermark is not None and p.next_offset == end < high_watermark
+        if not waits or end is None:
+            self._held.pop(p, None)
+            return now
+        if self._held.get(p, (None, now))[0] != end:
+            self._held[p] = (end, now)
+        return self._held[p][1]
+
+
+def _held_back(p: PartitionCopy) -> str:
+    held = f"offsets {p.source_last_stable_offset} to {p.source_high_watermark}"
+    return f"{held} wait for the end of a transaction"
+
+
+def _unheard(lag: Lag, now: float, now_ms: int) -> str:
+    if lag.heard_at is None:
+        return "the source has not answered yet"
+    answered = time.gmtime(now_ms / 1000 - (now - lag.heard_at))
+    return f"the source has not answered since {time.strftime('%H:%M:%S', answered)} UTC"

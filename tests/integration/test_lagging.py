@@ -1,0 +1,64 @@
+"""A running mirror notices by itself that a partition lags; log, status and metrics say the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from confluent_kafka import Producer
+
+from tests.conftest import TopicFactory
+from tests.harness.kafka import KafkaCluster
+from tests.harness.process import Twinsite, events
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def settings_file(folder: Path, source: KafkaCluster, target: KafkaCluster, topic: str) -> Path:
+    """A flow of one topic with a stated lag of half a second."""
+    path = folder / "flow.yaml"
+    document = {
+        "flow": topic,
+        "source": {"bootstrap_servers": source.bootstrap},
+        "target": {"bootstrap_servers": target.bootstrap},
+        "topics": {"include": [topic]},
+        "lagging_after_seconds": 0.5,
+        "log": {"format": "json"},
+    }
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def changes_to(mirror: Twinsite, state: str) -> int:
+    """How often the log says that a partition has come to this state."""
+    return sum(f'"state": "{state}"' in line for line in events(mirror.stderr, "partition_state_changed"))
+
+
+async def test_a_transaction_left_open_is_noticed_without_anybody_asking(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The first question comes after the log line; when the transaction ends the partition is ACTIVE again.
+    """
+    name = await topic(source)
+    producer = Producer({"bootstrap.servers": source.bootstrap, "transactional.id": name})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(name, b"held back")
+    producer.flush()
+
+    with Twinsite.run(
+        "mirror", "--config", str(settings_file(tmp_path, source, target, name)), work_dir=tmp_path
+    ) as mirror:
+        await mirror.wait_for(lambda: changes_to(mirror, "LAGGING") == 1, "the log says that it lags")
+        held = mirror.status()["partitions"][0]
+        metrics = mirror.get("/metrics").decode()
+        producer.commit_transaction()
+        await mirror.wait_for(lambda: changes_to(mirror, "ACTIVE") == 2, "the log says that it is active")
+        after = mirror.status()["partitions"][0]
+
+    assert (held["state"], held["reason"]) == ("LAGGING", "open_transaction")
+    assert "find-hanging" in held["hint"]
+    assert f'reason="open_transaction",state="LAGGING",topic="{name}"' in metrics
+    assert (after["state"], after["reason"], after["detail"]) == ("ACTIVE", None, "")
