@@ -265,7 +265,11 @@ class Follower:
             await asyncio.sleep(0.05)
 
     async def _note_batch_limits(self, chosen: Mapping[str, TopicInfo]) -> None:
-        new = [name for name in chosen if name not in self._flow.batch_bytes_max]
+        """Limits are read once a topic, and again where they may have changed or a record is above them."""
+        waiting = {
+            p.tp.topic for p in self._engine.partitions.values() if p.reason is Reason.RECORD_TOO_LARGE
+        }
+        new = [name for name in chosen if name not in self._flow.batch_bytes_max or name in waiting]
         wanted = chosen if self._settings.sync_configs else new
         topics = self._flow.target.info.topics
         infos = [topics[t] for t in map(self._policy.to_target, wanted) if t in topics]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -16,9 +17,9 @@ from tests.conftest import TopicFactory
 from tests.harness.checker import assert_exact, watermarks
 from tests.harness.data import CODECS, Row, edge_rows, json_rows, load, load_every_codec, load_transactions
 from tests.harness.kafka import KafkaCluster
-from tests.harness.process import Finished
+from tests.harness.process import Finished, Twinsite
 from tests.harness.segments import OldCodec, old_message_set, serve_segments, stored_batches
-from tests.integration.test_mirror import copy_once
+from tests.integration.test_mirror import copy_once, flags
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -154,6 +155,41 @@ async def test_batches_above_the_limit_of_a_target_topic_that_may_not_be_changed
     assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 1500
 
 
+async def test_a_record_above_the_limit_of_the_target_topic_blocks_its_partition_until_the_limit_is_raised(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The state names the offset; the other partition goes on; and so does this one, once the record may pass.
+    """
+    name = await topic(source, partitions=2)
+    await target.create_topic(name, 2, config={"max.message.bytes": 20_000})
+    large = [Row(key=b"%d" % i, value=b"v" * (50_000 if i == 5 else 10), partition=0) for i in range(10)]
+    load(source.bootstrap, name, [*large, *(replace(row, partition=1) for row in json_rows(50, 100))])
+    settings = _settings("topics: {sync_configs: false, refresh_seconds: 1}\n", tmp_path)
+
+    with Twinsite.run(*flags(source, target, name, name, *settings), work_dir=tmp_path) as mirror:
+        blocked = await _blocked(mirror)
+        await mirror.wait_for(lambda: watermarks(target.bootstrap, name)[1] == (0, 50), "the other is copied")
+        await target.alter_topic(name, {"max.message.bytes": 100_000})
+        await mirror.wait_for(lambda: watermarks(target.bootstrap, name)[0] == (0, 10), "it goes on")
+
+    assert (blocked["partition"], blocked["reason"]) == (0, "record_too_large")
+    assert "offset 5" in blocked["detail"]
+    assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 60
+
+
+async def _blocked(mirror: Twinsite) -> dict[str, Any]:
+    """The first partition seen as blocked; it is tried again now and then."""
+    seen: list[dict[str, Any]] = []
+
+    def found() -> bool:
+        seen.extend(p for p in mirror.status().get("partitions", []) if p["state"] == "BLOCKED")
+        return bool(seen)
+
+    await mirror.wait_for(found, "a partition is blocked")
+    return seen[0]
+
+
 def _delete_below(cluster: KafkaCluster, name: str, partition: int, offset: int) -> None:
     where = TopicPartition(name, partition, offset)
     cluster.admin.delete_records([where])[where].result()
@@ -163,6 +199,10 @@ async def _copy_with(
     settings: str, source: KafkaCluster, target: KafkaCluster, name: str, work_dir: Path
 ) -> Finished:
     """One run of ``--once`` over one topic, with some settings of a file."""
+    return await copy_once(source, target, name, work_dir, *_settings(settings, work_dir))
+
+
+def _settings(text: str, work_dir: Path) -> tuple[str, str]:
     file = work_dir / "flow.yaml"
-    file.write_text(settings)
-    return await copy_once(source, target, name, work_dir, "--config", str(file))
+    file.write_text(text)
+    return "--config", str(file)
