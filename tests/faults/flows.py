@@ -1,0 +1,67 @@
+"""What the fault tests say of a mirror: how it is started, and what its status tells of one partition."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.harness.kafka import KafkaCluster
+from tests.harness.process import Twinsite
+
+
+def mirror_of(
+    source: KafkaCluster, target: KafkaCluster, topics: str, flow: str, *more: str
+) -> tuple[str, ...]:
+    """The command line of a mirror."""
+    return (
+        "mirror", "--source", source.bootstrap, "--target", target.bootstrap,
+        "--topics", topics, "--flow", flow, *more,
+    )  # fmt: skip
+
+
+def configured(
+    work_dir: Path, source: KafkaCluster, target: KafkaCluster, flow: str, **sections: object
+) -> tuple[str, ...]:
+    """The command line of a mirror with a settings file; ``sections`` are those beside the clusters."""
+    document = {
+        "flow": flow,
+        "source": {"bootstrap_servers": source.bootstrap.split(",")},
+        "target": {"bootstrap_servers": target.bootstrap.split(",")},
+        **sections,
+    }
+    file = work_dir / f"{flow}.yaml"
+    file.write_text(json.dumps(document))
+    return ("mirror", "--config", str(file))
+
+
+def once(source: KafkaCluster, target: KafkaCluster, topics: str, flow: str, *more: str) -> tuple[str, ...]:
+    """The command line of a mirror that ends by itself and prints one document."""
+    return mirror_of(source, target, topics, flow, "--once", "-o", "json", *more)
+
+
+def partitions(mirror: Twinsite) -> list[dict[str, Any]]:
+    """All partitions of the status; none while nobody answers."""
+    found: list[dict[str, Any]] = mirror.status().get("partitions", [])
+    return found
+
+
+def partition(status: Iterable[dict[str, Any]], topic: str, number: int = 0) -> dict[str, Any]:
+    """One partition of a status; an empty one if it is not there."""
+    return next((p for p in status if (p["topic"], p["partition"]) == (topic, number)), {})
+
+
+def state(mirror: Twinsite, topic: str, number: int = 0) -> str:
+    """The state of one partition; ``UNKNOWN`` while nobody tells."""
+    return str(partition(partitions(mirror), topic, number).get("state", "UNKNOWN"))
+
+
+def reached(mirror: Twinsite, topic: str, number: int = 0) -> int:
+    """Source offset up to which one partition is copied."""
+    return int(partition(partitions(mirror), topic, number).get("next_offset") or 0)
+
+
+def copied(mirror: Twinsite) -> int:
+    """Records this process has copied."""
+    return sum(p["records"] for p in partitions(mirror))

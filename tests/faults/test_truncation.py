@@ -1,0 +1,105 @@
+"""Logs that no longer tell the same story: a source that took records back, a target others write to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.flows import configured, partition, partitions, reached, state
+from tests.harness.checker import Record, assert_exact, read_partition
+from tests.harness.data import json_rows, load
+from tests.harness.kafka import KafkaCluster
+from tests.harness.process import Twinsite, twinsite
+
+pytestmark = pytest.mark.timeout(240)
+
+SHORTER, LONGER, SAFE = "shorter", "longer", "safe"
+FLOWS = ("watching", "absent", "mapped")
+ONCE = ("--once", "-o", "json")
+UNCLEAN = {"unclean.leader.election.enable": "true"}
+
+
+async def test_what_an_unclean_election_replaced_is_neither_overwritten_nor_mixed(tmp_path: Path) -> None:
+    """
+    The new leader never had the last 50 records that were copied. Whether its log is shorter now or
+    has grown beyond the copy, whether the mirror was watching or not: it says so, and the copy stays.
+    """
+    async with (
+        KafkaCluster.start(version="3.9", nodes=3, name="source", work_dir=tmp_path) as source,
+        KafkaCluster.start(version="4.3", name="target", work_dir=tmp_path) as target,
+    ):
+        await two_replicas_each(source)
+        absent, mapped = flow(tmp_path, source, target, "absent"), flow(tmp_path, source, target, "mapped")
+        with Twinsite.run(*flow(tmp_path, source, target, "watching"), work_dir=tmp_path) as watching:
+            await copied_beyond_the_other_replica(source, watching)
+            before = [await twinsite(*command, *ONCE, work_dir=tmp_path) for command in (absent, mapped)]
+            had = copies(target)
+
+            await elect_the_replica_that_is_behind(source)
+            load(source.bootstrap, LONGER, json_rows(100, 100, seed=3))
+            load(source.bootstrap, SAFE, json_rows(100, 100, seed=3))
+            await watching.wait_for(lambda: state(watching, LONGER) == "DIVERGED", "it sees another story")
+            await watching.wait_for(lambda: state(watching, SHORTER) == "DIVERGED", "it sees a shorter one")
+            await watching.wait_for(lambda: reached(watching, SAFE) == 250, "the other partition goes on")
+            seen = partitions(watching)
+
+        after = [await twinsite(*command, *ONCE, work_dir=tmp_path) for command in (absent, mapped)]
+
+        assert [run.code for run in before] == [0, 0], before
+        assert [run.code for run in after] == [3, 3], after
+        for status in (seen, *(run.document["partitions"] for run in after)):
+            names_what_was_replaced(status)
+        assert copies(target) == had
+        for name in FLOWS:
+            assert_exact(source.bootstrap, target.bootstrap, [SAFE], rename=f"{name}.{{}}".format)
+
+
+def flow(work_dir: Path, source: KafkaCluster, target: KafkaCluster, name: str) -> tuple[str, ...]:
+    """A mirror of everything, to topics under the flow's own name."""
+    topics = {"include": [".*"], "names": "prefix", "prefix": f"{name}.", "replication_factor": 1}
+    offsets = "mapped" if name == "mapped" else "same"
+    return configured(work_dir, source, target, name, topics=topics, offsets=offsets)
+
+
+async def two_replicas_each(source: KafkaCluster) -> None:
+    """Two topics whose second replica will be behind, and one beside them on the third node too."""
+    for name in (SHORTER, LONGER):
+        await source.create_topic(name, assignment=[[2, 3]], config=UNCLEAN)
+    await source.create_topic(SAFE, assignment=[[1, 2]])
+
+
+async def copied_beyond_the_other_replica(source: KafkaCluster, mirror: Twinsite) -> None:
+    """100 records on both replicas, 50 more on one only; the mirror has them all."""
+    for name in (SHORTER, LONGER, SAFE):
+        load(source.bootstrap, name, json_rows(100, 100))
+    await source.broker(3).kill()
+    for name in (SHORTER, LONGER, SAFE):
+        load(source.bootstrap, name, json_rows(50, 100, seed=2))
+    await mirror.wait_for(
+        lambda: [reached(mirror, name) for name in (SHORTER, LONGER, SAFE)] == [150] * 3, "all is copied"
+    )
+
+
+async def elect_the_replica_that_is_behind(source: KafkaCluster) -> None:
+    """The only one that has everything dies, and the other one comes back alone."""
+    await source.broker(2).kill()
+    await source.broker(3).start()
+
+
+def copies(target: KafkaCluster) -> Mapping[str, list[Record]]:
+    """Everything the target has of the topics that were truncated."""
+    names = [f"{flow}.{name}" for flow in FLOWS for name in (SHORTER, LONGER)]
+    return {name: list(read_partition(target.bootstrap, name, 0)) for name in names}
+
+
+def names_what_was_replaced(status: list[dict[str, Any]]) -> None:
+    """State, reason and the offsets concerned, for both topics."""
+    for name in (SHORTER, LONGER):
+        found = partition(status, name)
+        assert (found["state"], found["reason"]) == ("DIVERGED", "source_truncated"), found
+        assert "150" in found["detail"]
+        assert "100" in found["detail"]
+        assert found["hint"]
