@@ -3,7 +3,8 @@
 Taken over is what is set on the source topic itself. On top of that come the few
 settings without which a copy would not be exact: record times are kept as they are,
 however old or new they look to the target; payload bytes stay as the producer made
-them; and what fits into the source topic fits into the target's. Pure: no I/O.
+them; and what fits into the source topic fits into the target's, unless the limit of
+batches is among the settings an operator excludes. Pure: no I/O.
 
 Which keys a target knows is read from the target, so a key of another Kafka version
 never makes the creation of a topic fail; it is left out and reported.
@@ -94,7 +95,12 @@ def wanted_configs(
         taken[name] = fitting
         if fitting != value:
             left_out.append(LeftOut(name, f"{value} is below what the target takes, {fitting} is set"))
-    return Wanted(taken | dict(_exactness(source, taken, defaults)), tuple(left_out))
+    needed = {
+        name: value
+        for name, value in _exactness(source, taken, defaults)
+        if name != MESSAGE_BYTES_MAX or not excluded(name, exclude)  # what is too large for it is split
+    }
+    return Wanted(taken | needed, tuple(left_out))
 
 
 def defaults_behind(existing: TopicConfigs) -> Defaults:

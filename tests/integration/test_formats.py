@@ -136,8 +136,9 @@ async def test_batches_larger_than_any_fetch_limit_arrive(
     assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 9
 
 
+@pytest.mark.parametrize("unchanged", ["sync_configs: false", r"config_exclude: ['max\.message\.bytes']"])
 async def test_batches_above_the_limit_of_a_target_topic_that_may_not_be_changed_are_split(
-    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path, unchanged: str
 ) -> None:
     """
     Every codec, in pieces the target takes, with the same offsets.
@@ -147,7 +148,7 @@ async def test_batches_above_the_limit_of_a_target_topic_that_may_not_be_changed
     for codec in CODECS:
         load(source.bootstrap, name, json_rows(300, 1000), codec, **ONE_BATCH)
 
-    done = await _copy_with("topics: {sync_configs: false}\n", source, target, name, tmp_path)
+    done = await _copy_with(f"topics: {{{unchanged}}}\n", source, target, name, tmp_path)
 
     assert done.code == 0, done.stderr
     assert max(len(batch.data) for batch in stored_batches(source, name)) > 100_000

@@ -10,7 +10,13 @@ import pytest
 from mirror.config import TopicsSettings
 from mirror.model import Reason
 from mirror.sync.names import NamePolicy
-from mirror.sync.topic_configs import LONG_MAX, TopicConfigs, config_changes, wanted_configs
+from mirror.sync.topic_configs import (
+    LONG_MAX,
+    TopicConfigs,
+    config_changes,
+    defaults_behind,
+    wanted_configs,
+)
 from mirror.sync.topics import (
     AddPartitions,
     AlterConfigs,
@@ -221,6 +227,21 @@ def test_what_fits_into_the_source_topic_fits_into_the_target_topic(
     wanted = wanted_configs(source, DEFAULTS_4, (), replication_factor=1)
 
     assert wanted.configs.get("max.message.bytes") == expected
+
+
+def test_a_limit_of_batches_that_is_excluded_is_left_alone() -> None:
+    """
+    Neither set on a new topic nor raised on an existing one: larger batches are split.
+    """
+    source = configs(max_message_bytes="9000000")
+    existing = configs(DEFAULTS_4, max_message_bytes="20000")
+    exclude = [r"max\.message\.bytes"]
+
+    made = wanted_configs(source, DEFAULTS_4, exclude, replication_factor=1)
+    kept = wanted_configs(source, defaults_behind(existing), exclude, replication_factor=1)
+
+    assert "max.message.bytes" not in made.configs
+    assert "max.message.bytes" not in config_changes(kept, existing, exclude)
 
 
 def test_without_sight_of_the_targets_defaults_only_what_every_version_knows_is_set() -> None:
