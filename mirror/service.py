@@ -55,6 +55,7 @@ STATUS_SECONDS = 0.25
 INTRODUCTION_PAUSE_SECONDS = 0.2
 STATE_TOPIC_REPLICAS_MAX = 3
 TIME_IS_UP = 5
+WATCH, WATCH_SILENT_SECONDS = "partitions_watched", 30.0
 
 T = TypeVar("T")
 
@@ -238,10 +239,7 @@ class Service:
             if once and not self.engine.partitions:
                 raise UsageError("no topic at the source matches topics.include", hint=self._topics_hint())
             async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self.engine.run()),
-                    group.create_task(self.watch.run(self.engine.partitions.values)),
-                ]
+                tasks = [group.create_task(self.engine.run()), group.create_task(self._watch())]
                 if not once:
                     tasks.append(group.create_task(self.follower.run()))
                 if on_status is not None:
@@ -270,6 +268,11 @@ class Service:
         finally:
             for wait in waits:
                 wait.cancel()
+
+    async def _watch(self) -> None:
+        """The one loop that turns by itself, whatever the clusters do: its beat says that we are alive."""
+        self.heartbeats.expect(WATCH, within_seconds=WATCH_SILENT_SECONDS, now=time.monotonic())
+        await self.watch.run(self.engine.partitions.values, lambda now: self.heartbeats.beat(WATCH, now))
 
     async def _report(self, on_status: Callable[[FlowStatus], None]) -> None:
         while True:

@@ -63,6 +63,14 @@ class LagMeter:
         seconds = lag_seconds(progress, now=now, now_ms=now_ms, fresh_seconds=self.fresh_seconds)
         return Lag(lag_records(progress), seconds, heard_at)
 
+    def idle(self, p: PartitionCopy, now: float) -> bool:
+        """True when all is copied, as the source has just said: found cheaply, most partitions mostly are."""
+        end = p.source_high_watermark
+        if end is None or p.next_offset != end or p.source_last_stable_offset != end:
+            return False
+        heard_at = self._answered_at(p)
+        return heard_at is not None and now - heard_at <= self.fresh_seconds
+
     def _end(self, p: PartitionCopy) -> int | None:
         """Where the source lets a reader go; never above the high watermark, whatever else is unknown."""
         high_watermark, last_stable = p.source_high_watermark, p.source_last_stable_offset
@@ -98,11 +106,15 @@ class LagWatch:
         self._held: dict[PartitionCopy, tuple[int, float]] = {}
         """Where open transactions end what may be read, and since when."""
 
-    async def run(self, partitions: Callable[[], Iterable[PartitionCopy]]) -> None:
-        """Look again and again until cancelled."""
+    async def run(
+        self, partitions: Callable[[], Iterable[PartitionCopy]], beat: Callable[[float], None]
+    ) -> None:
+        """Look again and again until cancelled; ``beat`` is told when, each time."""
         pause = min(LOOK_SECONDS_MAX, self._lagging_seconds / LOOKS_WITHIN_LAG)
         while True:
-            self.look(partitions(), now=time.monotonic(), now_ms=int(time.time() * 1000))
+            now = time.monotonic()
+            self.look(partitions(), now=now, now_ms=int(time.time() * 1000))
+            beat(now)
             await asyncio.sleep(pause)
 
     def look(self, partitions: Iterable[PartitionCopy], *, now: float, now_ms: int) -> None:
@@ -110,6 +122,8 @@ class LagWatch:
         for p in partitions:
             if p.state not in {State.ACTIVE, State.LAGGING}:
                 self._held.pop(p, None)
+                continue
+            if p.state is State.ACTIVE and not p.detail and self._meter.idle(p, now):
                 continue
             before = (p.state, p.reason)
             p.state, p.reason, p.detail = self._conclude(p, now, now_ms)

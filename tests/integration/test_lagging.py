@@ -53,7 +53,7 @@ async def test_a_transaction_left_open_is_noticed_without_anybody_asking(
     ) as mirror:
         await mirror.wait_for(lambda: changes_to(mirror, "LAGGING") == 1, "the log says that it lags")
         held = mirror.status()["partitions"][0]
-        metrics = mirror.get("/metrics").decode()
+        metrics, alive = (mirror.get(path).decode() for path in ("/metrics", "/livez?verbose"))
         producer.commit_transaction()
         await mirror.wait_for(lambda: changes_to(mirror, "ACTIVE") == 2, "the log says that it is active")
         after = mirror.status()["partitions"][0]
@@ -61,4 +61,5 @@ async def test_a_transaction_left_open_is_noticed_without_anybody_asking(
     assert (held["state"], held["reason"]) == ("LAGGING", "open_transaction")
     assert "find-hanging" in held["hint"]
     assert f'reason="open_transaction",state="LAGGING",topic="{name}"' in metrics
+    assert "partitions_watched" in alive
     assert (after["state"], after["reason"], after["detail"]) == ("ACTIVE", None, "")
