@@ -2,7 +2,8 @@
 
 A lane keeps a few requests on their way, each with at most one batch of a
 partition. Partitions take turns. There is no task and no lock: whoever brings
-work calls :meth:`AppendLane.offer`, and answers call back.
+work calls :meth:`AppendLane.offer`, and answers call back. What is offered in one
+turn of the event loop leaves together: a request costs a broker more than a batch.
 
 Sources: KIP-98 (idempotent produce, five batches in flight), docs/design.md.
 """
@@ -38,25 +39,35 @@ class AppendLane:
         self._members: set[PartitionCopy] = set()
         self._connection: Connection | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._pump_planned = False
 
     def offer(self, partition: PartitionCopy) -> None:
-        """The partition may have something to send."""
-        if partition.batch_ready and partition not in self._members:
+        """The partition has a batch to send."""
+        if partition not in self._members:
             self._members.add(partition)
             self._waiting.append(partition)
-        if self._waiting:
-            self._pump()
+        if not self._pump_planned:
+            self._pump_planned = True
+            asyncio.get_running_loop().call_soon(self._on_turn)
 
     async def close(self) -> None:
+        self._waiting.clear()
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait([self._opening])
 
     # -- sending ---------------------------------------------------------------------------------
 
+    def _on_turn(self) -> None:
+        self._pump_planned = False
+        try:
+            self._pump()
+        except BaseException as error:  # a bug here must end the mirror, not only the callback
+            self._flow.hooks.crash(error)
+
     def _pump(self) -> None:
         connection = self._connection
-        if self._flow.draining:
+        if self._flow.draining or not self._waiting:
             return
         if connection is None or connection.closed:
             if self._opening is None:
@@ -109,8 +120,7 @@ class AppendLane:
             self._give_up(error)
         finally:
             self._opening = None
-        if self._waiting:
-            self._pump()
+        self._pump()
 
     def _give_up(self, error: TwinsiteError) -> None:
         now = time.monotonic()
@@ -144,16 +154,9 @@ class AppendLane:
                 self._settle(partition, sent, outcomes.get(partition.target), now)
             self._observe_latency(request[0][0])
         self._flow.room.set()
-        self._pump_members(request)
-
-    def _pump_members(self, request: Request) -> None:
         for partition, _ in request:
-            if partition.batch_ready and partition not in self._members:
-                self._members.add(partition)
-                self._waiting.append(partition)
             self._flow.hooks.changed(partition)
-        if self._waiting:
-            self._pump()
+        self._pump()
 
     def _observe_latency(self, partition: PartitionCopy) -> None:
         if partition.last_timestamp_ms is not None and partition.last_timestamp_ms > 0:

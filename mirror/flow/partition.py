@@ -132,7 +132,7 @@ class PartitionCopy:
     @property
     def copying(self) -> bool:
         """True between a look that found where to go on and the next doubt."""
-        return self.look_due_at is None and self.state in {State.ACTIVE, State.LAGGING}
+        return self.look_due_at is None and (self.state is State.ACTIVE or self.state is State.LAGGING)
 
     def proceed(self, decision: Proceed, mode: OffsetMode, epoch: int, now: float) -> None:
         """Begin, or begin again, where a look says; ``epoch`` is that of the last record copied."""

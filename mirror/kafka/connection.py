@@ -378,16 +378,19 @@ class Connection:
         try:
             while rounds or (self._tls and self._sock.pending()):  # type: ignore[attr-defined]
                 rounds = max(0, rounds - 1)
+                wanted = len(self._target) - self._filled
                 count = self._sock.recv_into(self._target[self._filled :])
                 if count == 0:
                     self._fail(self._closed_by_broker())
                     return
                 self.bytes_received += count
                 self._filled += count
-                if self._filled == len(self._target):
+                if count == wanted:
                     self._on_filled()
-                if self.closed_because is not None:
-                    return
+                    if self.closed_because is not None:
+                        return
+                elif not self._tls:
+                    return  # less than asked for: there is no more
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
         except OSError as error:
