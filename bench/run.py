@@ -1,192 +1,98 @@
-"""twinsite and MirrorMaker 2 on the same data, in the same run, in turn.
+"""``make bench``: every kind of data through every contestant, then latency, idle cost and memory.
 
-For each kind of data a topic is filled once; then every round copies it with each contestant into a target
-topic that is deleted in between. Time runs from the first record at the target to the last, so that the
-start of a JVM does not count; CPU time is that of the contestant's process from its start to that moment.
-Medians over the rounds, and ratios, which noise hurts less than absolute figures.
+Takes a good half hour on two cores. Prints tables and saves every run as JSON, with the tables beside it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import re
-import statistics
-import sys
+import platform
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from tests.harness.checker import watermarks
-from tests.harness.data import json_rows, load
-from tests.harness.jvm import BENCHMARK_JVM
-from tests.harness.kafka import KafkaCluster
-from tests.harness.mm2 import DEFAULT, TUNED, mirror_maker
-from tests.harness.process import Twinsite
+from bench import copying, standing
+from bench.copying import Case
+from bench.measuring import as_json
 
-POLL_SECONDS = 0.02
-GIVE_UP_SECONDS = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A topic to copy: so many records in so many partitions."""
-
-    source: KafkaCluster
-    target: KafkaCluster
-    topic: str
-    records: int
-    megabytes: float
-    folder: Path
+SIZES = {100: 100, 1024: 500, 10240: 500}
+"""Bytes of a record, and megabytes of them: small ones take the others very long."""
+CODECS = ("none", "lz4")
+PARTITIONS = (4, 64)
+RESULTS = Path(__file__).parent / "results"
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What one copy took."""
+class Report:
+    """What is found, printed at once and saved after each part, so that an interrupted run is not lost."""
 
-    megabytes_per_second: float
-    cpu_seconds_per_gigabyte: float
-    peak_megabytes: float
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._found: dict[str, Any] = {"machine": platform.processor() or platform.machine()}
+        self._screen = Console(width=120)
+        self._page = Console(width=120, record=True, quiet=True)
 
-
-@contextmanager
-def twinsite(job: Job) -> Iterator[int]:
-    """The mirror as its users start it; answers with its process id."""
-    arguments = (
-        "mirror", "--source", job.source.bootstrap, "--target", job.target.bootstrap,
-        "--topics", re.escape(job.topic), "--flow", f"bench-{time.time_ns()}", "--log-level", "error",
-    )  # fmt: skip
-    with Twinsite.run(*arguments, work_dir=job.folder) as mirror:
-        yield mirror.process.pid
-
-
-@contextmanager
-def mm2_default(job: Job) -> Iterator[int]:
-    with mirror_maker(
-        job.source, job.target, re.escape(job.topic), work_dir=job.folder, settings=DEFAULT
-    ) as mm2:
-        yield mm2.pid
+    def add(self, name: str, figures: Any, table: Table) -> None:
+        """One more part."""
+        self._found[name] = figures
+        self._screen.print(table)
+        self._page.print(table)
+        self._out.mkdir(parents=True, exist_ok=True)
+        (self._out / "figures.json").write_text(json.dumps(self._found, indent=1) + "\n")
+        (self._out / "tables.txt").write_text(self._page.export_text(clear=False))
 
 
-@contextmanager
-def mm2_tuned(job: Job) -> Iterator[int]:
-    with mirror_maker(
-        job.source, job.target, re.escape(job.topic), work_dir=job.folder, settings=TUNED
-    ) as mm2:
-        yield mm2.pid
+def cases(
+    sizes: Sequence[int], codecs: Sequence[str], partitions: Sequence[int], megabytes: int
+) -> list[Case]:
+    """Every combination; ``megabytes`` of 0 takes what suits the size."""
+    return [
+        Case(size, codec, count, megabytes or SIZES.get(size, 500))
+        for size in sizes
+        for codec in codecs
+        for count in partitions
+    ]
 
 
-CONTESTANTS = {"twinsite": twinsite, "MirrorMaker 2": mm2_default, "MirrorMaker 2 tuned": mm2_tuned}
+async def bench(todo: Sequence[Case], rounds: int, report: Report, *, with_standing: bool) -> None:
+    """Run all of it, on new brokers for each case."""
+    for case in todo:
+        with tempfile.TemporaryDirectory(prefix="twinsite-bench-") as folder:
+            runs = await copying.compete(case, rounds, Path(folder))
+        report.add(str(case), as_json(runs), copying.table(f"{case}, median of {rounds}", runs))
+    if with_standing:
+        with tempfile.TemporaryDirectory(prefix="twinsite-bench-") as folder:
+            found = await standing.stand(Path(folder))
+        report.add("standing", asdict(found), standing.table(found))
 
 
-def copied(job: Job) -> int:
-    """Records at the target; none while the topic is not there."""
-    return sum(high for _, high in watermarks(job.target.bootstrap, job.topic).values())
-
-
-def measure(job: Job, contestant: str) -> Run:
-    """Let a contestant copy the topic, and say what it took."""
-    with CONTESTANTS[contestant](job) as pid:
-        first = wait(lambda: copied(job) > 0, f"{contestant} copies something")
-        last = wait(lambda: copied(job) >= job.records, f"{contestant} copies everything")
-        seconds = max(last - first, POLL_SECONDS)
-        return Run(job.megabytes / seconds, cpu_seconds(pid) / job.megabytes * 1000, peak_megabytes(pid))
-
-
-def wait(condition: Callable[[], bool], what: str) -> float:
-    """The moment at which the condition came true."""
-    give_up = time.monotonic() + GIVE_UP_SECONDS
-    while not condition():
-        if time.monotonic() > give_up:
-            raise click.ClickException(f"not within {GIVE_UP_SECONDS:g} s: {what}")
-        time.sleep(POLL_SECONDS)
-    return time.monotonic()
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def peak_megabytes(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    return int(found[1]) / 1000 if found else float("nan")
-
-
-def median(runs: list[Run]) -> Run:
-    return Run(*(statistics.median(getattr(run, name) for run in runs) for name in asdict(runs[0])))
-
-
-def show(title: str, runs: dict[str, list[Run]]) -> None:
-    ours = median(runs["twinsite"])
-    table = Table(title=title)
-    for column in ("", "MB/s", "CPU-s/GB", "peak MB", "twinsite is faster by", "and cheaper by"):
-        table.add_column(column, justify="right")
-    for name, of in runs.items():
-        run = median(of)
-        table.add_row(
-            name,
-            f"{run.megabytes_per_second:,.0f}",
-            f"{run.cpu_seconds_per_gigabyte:.1f}",
-            f"{run.peak_megabytes:,.0f}",
-            f"{ours.megabytes_per_second / run.megabytes_per_second:.1f}",
-            f"{run.cpu_seconds_per_gigabyte / ours.cpu_seconds_per_gigabyte:.1f}",
-        )
-    Console(width=110).print(table)
-
-
-async def bench(
-    size: int, codec: str, partitions: int, megabytes: int, rounds: int, folder: Path
-) -> dict[str, list[Run]]:
-    """Fill one topic, then let every contestant copy it, round by round."""
-    records = megabytes * 1_000_000 // size
-    async with (
-        KafkaCluster.start(version="3.9", name="source", work_dir=folder, jvm=BENCHMARK_JVM) as source,
-        KafkaCluster.start(version="4.3", name="target", work_dir=folder, jvm=BENCHMARK_JVM) as target,
-    ):
-        await source.create_topic("bench", partitions)
-        await asyncio.to_thread(
-            load, source.bootstrap, "bench", json_rows(records, size), codec, batch_size=65536, linger_ms=50
-        )
-        runs: dict[str, list[Run]] = {name: [] for name in CONTESTANTS}
-        for turn in range(rounds):
-            for name in CONTESTANTS:
-                await target.create_topic("bench", partitions)
-                job = Job(source, target, "bench", records, megabytes, folder)
-                run = measure(job, name)
-                runs[name].append(run)
-                click.echo(f"round {turn + 1}, {name}: {run.megabytes_per_second:.0f} MB/s", err=True)
-                await target.delete_topic("bench")
-    return runs
-
-
-@click.command()
-@click.option("--size", default=1024, show_default=True, help="Bytes of a record.")
-@click.option("--codec", default="none", show_default=True, type=click.Choice(["none", "lz4"]))
-@click.option("--partitions", default=4, show_default=True)
-@click.option("--megabytes", default=300, show_default=True)
-@click.option("--rounds", default=3, show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), help="Save the figures of every run here, as JSON.")
-def main(size: int, codec: str, partitions: int, megabytes: int, rounds: int, out: Path | None) -> None:
-    """Compare twinsite with MirrorMaker 2 on the same data in the same run."""
-    with tempfile.TemporaryDirectory(prefix="twinsite-bench-") as folder:
-        runs = asyncio.run(bench(size, codec, partitions, megabytes, rounds, Path(folder)))
-    show(f"{megabytes} MB, records of {size} bytes, {codec}, {partitions} partitions, {rounds} rounds", runs)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        figures = {name: [asdict(run) for run in of] for name, of in runs.items()}
-        out.write_text(json.dumps(figures, indent=1) + "\n")
+@click.command(context_settings={"show_default": True})
+@click.option("--size", "sizes", type=int, multiple=True, default=tuple(SIZES), help="Bytes of a record.")
+@click.option("--codec", "codecs", type=click.Choice(CODECS), multiple=True, default=CODECS)
+@click.option("--partitions", type=int, multiple=True, default=PARTITIONS)
+@click.option("--megabytes", default=0, help="To copy; 0 takes what suits the size.")
+@click.option("--rounds", default=3)
+@click.option("--standing/--no-standing", "with_standing", default=True, help="Latency, idle cost, memory.")
+@click.option("--out", type=click.Path(path_type=Path), default=RESULTS, show_default="bench/results")
+def main(
+    sizes: tuple[int, ...],
+    codecs: tuple[str, ...],
+    partitions: tuple[int, ...],
+    megabytes: int,
+    rounds: int,
+    with_standing: bool,
+    out: Path,
+) -> None:
+    """Compare with MirrorMaker 2, ProducerPerformance and a bare produce loop, on the same data in turn."""
+    todo = cases(sizes, codecs, partitions, megabytes) if rounds else []
+    asyncio.run(bench(todo, rounds, Report(out), with_standing=with_standing))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,0 +1,112 @@
+"""Who copies, or at least writes, the same topic: each as a process, started as its users start it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.harness.jvm import BENCHMARK_JVM, java_command, logging_flag, spawn
+from tests.harness.kafka import KafkaCluster
+from tests.harness.mm2 import DEFAULT, TUNED, mirror_maker
+from tests.harness.process import Twinsite
+
+VERSION = "3.9"
+"""Of the Java programs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A topic to copy: so many records, of the same size each, in so many partitions.
+
+    Attributes:
+        topics: What mirrors are told to copy, a regular expression that fits ``topic``.
+        payload: A file with some of the records, one a line, for those who make their own.
+    """
+
+    source: KafkaCluster
+    target: KafkaCluster
+    topic: str
+    topics: str
+    records: int
+    size: int
+    codec: str
+    partitions: int
+    payload: Path
+    folder: Path
+
+    @property
+    def megabytes(self) -> float:
+        """Of values, before compression."""
+        return self.records * self.size / 1e6
+
+
+@contextmanager
+def twinsite(job: Job) -> Iterator[int]:
+    """The mirror as its users start it."""
+    arguments = (
+        "mirror", "--source", job.source.bootstrap, "--target", job.target.bootstrap,
+        "--topics", job.topics, "--flow", f"bench-{time.time_ns()}", "--log-level", "error",
+    )  # fmt: skip
+    with Twinsite.run(*arguments, work_dir=job.folder) as mirror:
+        yield mirror.process.pid
+
+
+def mm2(settings: Mapping[str, object]) -> Callable[[Job], contextlib.AbstractContextManager[int]]:
+    """MirrorMaker 2 with these settings over its defaults."""
+
+    @contextmanager
+    def start(job: Job) -> Iterator[int]:
+        with mirror_maker(
+            job.source, job.target, job.topics, work_dir=job.folder, settings=settings
+        ) as maker:
+            yield maker.pid
+
+    return start
+
+
+@contextmanager
+def producer_performance(job: Job) -> Iterator[int]:
+    """Kafka's own load generator: it reads no source, and writes as many records of the same size."""
+    command = java_command(
+        VERSION, "org.apache.kafka.tools.ProducerPerformance",
+        "--topic", job.topic, "--num-records", str(job.records), "--throughput", "-1",
+        "--payload-file", str(job.payload), "--producer-props", f"bootstrap.servers={job.target.bootstrap}",
+        f"compression.type={job.codec}", "acks=all", "batch.size=65536", "linger.ms=20",
+        jvm=(*BENCHMARK_JVM, logging_flag(VERSION, job.folder)),
+    )  # fmt: skip
+    with _running(command, job.folder / "producer-performance.out") as pid:
+        yield pid
+
+
+@contextmanager
+def bare(job: Job) -> Iterator[int]:
+    """The bare produce loop, see :mod:`bench.bare`."""
+    command = [sys.executable, "-m", "bench.bare", job.source.bootstrap, job.target.bootstrap, job.topic]
+    with _running(command, job.folder / "bare.out") as pid:
+        yield pid
+
+
+@contextmanager
+def _running(command: list[str], output: Path) -> Iterator[int]:
+    process = spawn(command, output)
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+CONTESTANTS: Mapping[str, Callable[[Job], contextlib.AbstractContextManager[int]]] = {
+    "twinsite": twinsite,
+    "MirrorMaker 2": mm2(DEFAULT),
+    "MirrorMaker 2 tuned": mm2(TUNED),
+    "ProducerPerformance": producer_performance,
+    "bare produce loop": bare,
+}
+OURS = "twinsite"
+CEILING = "bare produce loop"

@@ -1,0 +1,100 @@
+"""Everybody copies the same topic, in the same run, in turn.
+
+A topic is filled once; one copy that does not count warms the brokers up; then every round lets each
+contestant copy it into a target topic that is deleted in between. Medians over the rounds, and ratios,
+which noise hurts less than absolute figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from bench.contestants import CEILING, CONTESTANTS, OURS, Job
+from bench.measuring import LogEnds, Run, measure, median
+from tests.harness.data import json_rows, load
+from tests.harness.jvm import BENCHMARK_JVM
+from tests.harness.kafka import KafkaCluster
+
+TOPIC = "bench"
+PAYLOAD_RECORDS = 20_000
+
+Runs = dict[str, list[Run]]
+"""Every run of every contestant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One kind of data."""
+
+    size: int
+    codec: str
+    partitions: int
+    megabytes: int
+
+    def __str__(self) -> str:
+        return f"{self.megabytes} MB, records of {self.size} B, {self.codec}, {self.partitions} partitions"
+
+
+async def compete(case: Case, rounds: int, folder: Path) -> Runs:
+    """Let every contestant copy the data of a case, round by round, between two new brokers."""
+    async with (
+        KafkaCluster.start(version="3.9", name="source", work_dir=folder, jvm=BENCHMARK_JVM) as source,
+        KafkaCluster.start(version="4.3", name="target", work_dir=folder, jvm=BENCHMARK_JVM) as target,
+    ):
+        job = await _prepared(case, source, target, folder)
+        runs: Runs = {name: [] for name in CONTESTANTS}
+        await _one(job, CEILING)
+        for turn in range(rounds):
+            for name in CONTESTANTS:
+                run = await _one(job, name)
+                runs[name].append(run)
+                click.echo(f"round {turn + 1}, {name}: {run.megabytes_per_second:.0f} MB/s", err=True)
+    return runs
+
+
+async def _prepared(case: Case, source: KafkaCluster, target: KafkaCluster, folder: Path) -> Job:
+    """Fill the topic at the source."""
+    records = case.megabytes * 1_000_000 // case.size
+    await source.create_topic(TOPIC, case.partitions)
+    rows = json_rows(records, case.size)
+    await asyncio.to_thread(load, source.bootstrap, TOPIC, rows, case.codec, batch_size=65536, linger_ms=50)
+    payload = folder / "payload"
+    values = (row.value or b"" for row in islice(json_rows(records, case.size), PAYLOAD_RECORDS))
+    payload.write_bytes(b"\n".join(values))
+    return Job(source, target, TOPIC, TOPIC, records, case.size, case.codec, case.partitions, payload, folder)
+
+
+async def _one(job: Job, name: str) -> Run:
+    await job.target.create_topic(job.topic, job.partitions)
+    ends = LogEnds(job.target.bootstrap, job.topic, job.partitions)
+    with CONTESTANTS[name](job) as pid:
+        run = await asyncio.to_thread(measure, pid, ends.records, job.records, job.megabytes)
+    await job.target.delete_topic(job.topic)
+    return run
+
+
+def table(title: str, runs: Mapping[str, Sequence[Run]]) -> Table:
+    """Medians, and how many times each of the others is slower and dearer."""
+    ours = median(runs[OURS])
+    shown = Table(title=title)
+    for column in ("", "MB/s", "CPU-s/GB", "CPU-s to start", "peak MB", "we are faster by", "and cheaper by"):
+        shown.add_column(column, justify="left" if not column else "right")
+    for name, of in runs.items():
+        run = median(of)
+        shown.add_row(
+            name,
+            f"{run.megabytes_per_second:,.0f}",
+            f"{run.cpu_seconds_per_gigabyte:.1f}",
+            f"{run.start_cpu_seconds:.1f}",
+            f"{run.peak_megabytes:,.0f}",
+            f"{ours.megabytes_per_second / run.megabytes_per_second:.2f}",
+            f"{run.cpu_seconds_per_gigabyte / ours.cpu_seconds_per_gigabyte:.1f}",
+        )
+    return shown

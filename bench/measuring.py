@@ -1,0 +1,124 @@
+"""What a copy took, seen from outside: the target's log ends, and the process table.
+
+Time runs from the first record at the target to the last, and CPU time is what the contestant's process used
+in between, so that starting a JVM, or importing Python modules, is shown apart.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+POLL_SECONDS = 0.02
+GIVE_UP_SECONDS = 300.0
+PATIENCE: Mapping[str, Any] = {"stop": stop_after_delay(20), "wait": wait_fixed(0.1), "reraise": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one copy took.
+
+    Attributes:
+        start_cpu_seconds: Used before the first record was at the target.
+        peak_megabytes: The most memory it had resident; NaN for a process that had ended by itself.
+    """
+
+    megabytes_per_second: float
+    cpu_seconds_per_gigabyte: float
+    start_cpu_seconds: float
+    peak_megabytes: float
+
+
+class LogEnds:
+    """How many records a topic holds, asked often and cheaply."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        self._question = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
+
+    def records(self) -> int:
+        """Records, going by the log ends of all partitions.
+
+        Raises:
+            KafkaException: No answer for long; right after a topic was made again a few are wrong.
+        """
+        for attempt in Retrying(retry=retry_if_exception_type(KafkaException), **PATIENCE):
+            with attempt:
+                answers = self._admin.list_offsets(self._question)
+                found = sum(int(answer.result().offset) for answer in answers.values())
+        return found
+
+
+def measure(pid: int, copied: Callable[[], int], records: int, megabytes: float) -> Run:
+    """Watch a process copy so many records.
+
+    Raises:
+        ClickException: It does not get there in time.
+    """
+    first = wait(lambda: copied() > 0, "something is copied")
+    before = cpu_seconds(pid)
+    already = copied()
+    last = wait(lambda: copied() >= records, "everything is copied")
+    share = megabytes * (records - already) / records
+    seconds = max(last - first, POLL_SECONDS)
+    used = cpu_seconds(pid) - before
+    return Run(share / seconds, used / share * 1000, before, peak_megabytes(pid))
+
+
+def wait(condition: Callable[[], bool], what: str) -> float:
+    """The moment at which the condition came true.
+
+    Raises:
+        ClickException: It did not in time.
+    """
+    give_up = time.monotonic() + GIVE_UP_SECONDS
+    while not condition():
+        if time.monotonic() > give_up:
+            raise click.ClickException(f"not within {GIVE_UP_SECONDS:g} s: {what}")
+        time.sleep(POLL_SECONDS)
+    return time.monotonic()
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def peak_megabytes(pid: int) -> float:
+    """The most memory a process had resident so far."""
+    return _megabytes(pid, "VmHWM")
+
+
+def resident_megabytes(pid: int) -> float:
+    """The memory a process has resident now."""
+    return _megabytes(pid, "VmRSS")
+
+
+def _megabytes(pid: int, field: str) -> float:
+    found = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) * 1024 / 1e6 if found else math.nan
+
+
+def median(runs: Sequence[Run]) -> Run:
+    """The median of each figure by itself."""
+    return Run(*(statistics.median(getattr(run, name) for run in runs) for name in asdict(runs[0])))
+
+
+def as_json(runs: Mapping[str, Sequence[Run]]) -> dict[str, list[dict[str, float | None]]]:
+    """Every run of every contestant, for saving."""
+    return {
+        name: [{k: round(v, 3) for k, v in asdict(run).items()} for run in of] for name, of in runs.items()
+    }

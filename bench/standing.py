@@ -1,0 +1,218 @@
+"""What a mirror that has caught up costs, how late it is, and whether its memory stays where it was."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
+from rich.table import Table
+
+from bench.contestants import CONTESTANTS, Job
+from bench.measuring import LogEnds, cpu_seconds, peak_megabytes, resident_megabytes, wait
+from tests.harness.data import json_rows, load
+from tests.harness.jvm import BENCHMARK_JVM
+from tests.harness.kafka import KafkaCluster
+
+TRICKLE_PER_SECOND = 100
+TRICKLE_SECONDS = 30.0
+WARM_UP_RECORDS = 300
+IDLE_TOPICS, IDLE_PARTITIONS = 10, 100
+IDLE_SECONDS = 60.0
+BACKLOG_MEGABYTES = 1500
+BACKLOG_PARTITIONS = 64
+SAMPLES = 10
+READ_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """From handing a record to the source's producer to reading it from the target, in milliseconds."""
+
+    p50: float
+    p99: float
+    longest: float
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """All that is measured here.
+
+    Attributes:
+        idle_core_percent: Of one core, for :data:`IDLE_TOPICS` x :data:`IDLE_PARTITIONS` without news.
+        resident_megabytes: While a backlog is copied, at equal shares of it.
+        peak_megabytes: The most in that time.
+    """
+
+    latency: dict[str, Latency]
+    idle_core_percent: float
+    resident_megabytes: list[float]
+    peak_megabytes: float
+
+
+async def stand(folder: Path) -> Standing:
+    """Measure a trickle, then idle partitions, then a backlog."""
+    async with (
+        KafkaCluster.start(version="3.9", name="source", work_dir=folder, jvm=BENCHMARK_JVM) as source,
+        KafkaCluster.start(version="4.3", name="target", work_dir=folder, jvm=BENCHMARK_JVM) as target,
+    ):
+        latency = {
+            name: await _latency(source, target, folder, name)
+            for name in ("twinsite", "MirrorMaker 2", "MirrorMaker 2 tuned")
+        }
+        idle = await _idle(source, target, folder)
+        samples, peak = await _backlog(source, target, folder)
+    return Standing(latency, idle, samples, peak)
+
+
+def _job(
+    source: KafkaCluster, target: KafkaCluster, folder: Path, topic: str, *, records: int, partitions: int
+) -> Job:
+    return Job(source, target, topic, topic, records, 1024, "none", partitions, folder / "payload", folder)
+
+
+# -- a trickle -----------------------------------------------------------------------------------
+
+
+async def _latency(source: KafkaCluster, target: KafkaCluster, folder: Path, name: str) -> Latency:
+    topic = f"trickle-{name.replace(' ', '-')}"
+    for cluster in source, target:
+        await cluster.create_topic(topic, 1)
+    job = _job(source, target, folder, topic, records=0, partitions=1)
+    with CONTESTANTS[name](job):
+        return await asyncio.to_thread(_trickle, job)
+
+
+def _trickle(job: Job) -> Latency:
+    """Write records evenly in one thread and read them in this one; those of the warm-up do not count."""
+    with _reader(job.target.bootstrap, job.topic) as reader, _trickling(job.source.bootstrap, job.topic):
+        for _ in range(WARM_UP_RECORDS):
+            _late_by(reader)
+        wanted = int(TRICKLE_PER_SECOND * TRICKLE_SECONDS)
+        late = sorted(_late_by(reader) for _ in range(wanted))
+    return Latency(statistics.median(late), late[wanted * 99 // 100], late[-1], wanted)
+
+
+@contextmanager
+def _reader(bootstrap: str, topic: str) -> Iterator[Consumer]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "log_level": 0})
+    try:
+        consumer.assign([TopicPartition(topic, 0, OFFSET_END)])
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def _late_by(reader: Consumer) -> float:
+    message = reader.poll(READ_SECONDS)
+    value = message.value() if message is not None else None
+    if not isinstance(value, bytes):
+        raise click.ClickException(f"nothing came to the target within {READ_SECONDS:g} s")
+    return (time.perf_counter_ns() - int(value[:20])) / 1e6
+
+
+@contextmanager
+def _trickling(bootstrap: str, topic: str) -> Iterator[None]:
+    stop = threading.Event()
+    thread = threading.Thread(target=_write_evenly, args=(bootstrap, topic, stop), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _write_evenly(bootstrap: str, topic: str, stop: threading.Event) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0})
+    began = time.monotonic()
+    for number in itertools.count():
+        if stop.wait(max(0.0, began + number / TRICKLE_PER_SECOND - time.monotonic())):
+            break
+        producer.produce(topic, b"%020d" % time.perf_counter_ns() + b"." * 80)
+        producer.poll(0)
+    producer.flush(READ_SECONDS)
+
+
+# -- nothing to do -------------------------------------------------------------------------------
+
+
+async def _idle(source: KafkaCluster, target: KafkaCluster, folder: Path) -> float:
+    for number in range(IDLE_TOPICS):
+        name = f"idle-{number}"
+        for cluster in source, target:
+            await cluster.create_topic(name, IDLE_PARTITIONS)
+        load(source.bootstrap, name, json_rows(IDLE_PARTITIONS * 3, 100))
+    job = _job(source, target, folder, "idle-.*", records=0, partitions=IDLE_PARTITIONS)
+    ends = [
+        (
+            LogEnds(source.bootstrap, f"idle-{n}", IDLE_PARTITIONS),
+            LogEnds(target.bootstrap, f"idle-{n}", IDLE_PARTITIONS),
+        )
+        for n in range(IDLE_TOPICS)
+    ]
+    with CONTESTANTS["twinsite"](job) as pid:
+        await asyncio.to_thread(
+            wait, lambda: all(there.records() == here.records() for here, there in ends), "all is copied"
+        )
+        return await asyncio.to_thread(_core_percent, pid)
+
+
+def _core_percent(pid: int) -> float:
+    began, before = time.monotonic(), cpu_seconds(pid)
+    time.sleep(IDLE_SECONDS)
+    return (cpu_seconds(pid) - before) / (time.monotonic() - began) * 100
+
+
+# -- a backlog -----------------------------------------------------------------------------------
+
+
+async def _backlog(source: KafkaCluster, target: KafkaCluster, folder: Path) -> tuple[list[float], float]:
+    records = BACKLOG_MEGABYTES * 1_000_000 // 1024
+    for cluster in source, target:
+        await cluster.create_topic("backlog", BACKLOG_PARTITIONS)
+    rows = json_rows(records, 1024)
+    await asyncio.to_thread(load, source.bootstrap, "backlog", rows, batch_size=65536, linger_ms=50)
+    job = _job(source, target, folder, "backlog", records=records, partitions=BACKLOG_PARTITIONS)
+    with CONTESTANTS["twinsite"](job) as pid:
+        samples = await asyncio.to_thread(_sampled, job, pid)
+        return samples, peak_megabytes(pid)
+
+
+def _sampled(job: Job, pid: int) -> list[float]:
+    ends = LogEnds(job.target.bootstrap, job.topic, job.partitions)
+    samples = []
+    for share in range(1, SAMPLES + 1):
+        reached = job.records * share // SAMPLES
+        wait(lambda at=reached: ends.records() >= at, f"{share * 100 // SAMPLES} % are copied")  # type: ignore[misc]
+        samples.append(resident_megabytes(pid))
+    return samples
+
+
+def table(standing: Standing) -> Table:
+    """What was found, a line for each figure."""
+    shown = Table(title="latency, idle cost, memory")
+    shown.add_column("")
+    shown.add_column("", justify="right")
+    for name, late in standing.latency.items():
+        shown.add_row(
+            f"{name}: {TRICKLE_PER_SECOND} records/s, producer to consumer, p50 / p99 / longest",
+            f"{late.p50:.1f} / {late.p99:.1f} / {late.longest:.1f} ms",
+        )
+    partitions = IDLE_TOPICS * IDLE_PARTITIONS
+    shown.add_row(f"twinsite: {partitions} idle partitions", f"{standing.idle_core_percent:.2f} % of a core")
+    resident = standing.resident_megabytes
+    shown.add_row(
+        f"twinsite: {BACKLOG_PARTITIONS} partitions, {BACKLOG_MEGABYTES} MB behind, resident (least to most)",
+        f"{min(resident):.0f} to {max(resident):.0f} MB, peak {standing.peak_megabytes:.0f}",
+    )
+    return shown
