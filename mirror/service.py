@@ -155,6 +155,7 @@ def _limits(settings: Settings) -> Limits:
         buffer_bytes_max=settings.limits.buffer_bytes_max,
         partition_buffer_bytes_max=settings.limits.partition_buffer_bytes_max,
         gap_limit=settings.offsets.gap_limit,
+        padding_limit=settings.offsets.padding_limit,
     )
 
 
