@@ -49,6 +49,21 @@ class StoredBatch:
     magic: int
     data: bytes
 
+    @property
+    def attributes(self) -> int:
+        """Codec, kind of time and what else the header of a v2 batch says in bits."""
+        return int.from_bytes(self.data[21:23], "big")
+
+    @property
+    def next_offset(self) -> int:
+        """Behind the last offset that a v2 batch stands for."""
+        return self.offset + int.from_bytes(self.data[23:27], "big") + 1
+
+    @property
+    def records(self) -> int:
+        """How many records a v2 batch holds, fewer than offsets after compaction."""
+        return int.from_bytes(self.data[57:61], "big")
+
 
 def segments(cluster: KafkaCluster, topic: str, partition: int = 0, node: int = 1) -> list[Path]:
     """The log files of a partition, oldest first."""
@@ -68,6 +83,14 @@ def stored_batches(
                 break
             yield StoredBatch(file, position, offset, data[position + _MAGIC_AT], data[position:end])
             position = end
+
+
+def cleaned_up_to(cluster: KafkaCluster, topic: str, partition: int = 0, node: int = 1) -> int:
+    """Where the part of a partition ends that a node's cleaner has been over; -1 before its first time."""
+    file = cluster.log_dir(node) / "cleaner-offset-checkpoint"
+    lines = file.read_text().splitlines() if file.exists() else []
+    offsets = [line.rsplit(" ", 1)[1] for line in lines if line.startswith(f"{topic} {partition} ")]
+    return int(offsets[0]) if offsets else -1
 
 
 def damage(batch: StoredBatch) -> None:
