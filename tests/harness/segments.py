@@ -4,6 +4,7 @@
 lets it recover them, which is how a broker comes to hold batches no producer can send
 any more: :func:`old_message_set` writes those of formats v0 and v1. :func:`damage` flips
 a bit of a batch in place, as a failing disk would; brokers hand such a batch out unseen.
+:func:`mend` puts it back.
 
 Sources: KIP-31 (relative offsets), KIP-32 (timestamps), Kafka's ``LegacyRecord``.
 """
@@ -95,10 +96,18 @@ def cleaned_up_to(cluster: KafkaCluster, topic: str, partition: int = 0, node: i
 
 def damage(batch: StoredBatch) -> None:
     """Flip one bit in the last byte of a batch on disk."""
-    last = batch.position + len(batch.data) - 1
+    _write_last(batch, batch.data[-1] ^ 1)
+
+
+def mend(batch: StoredBatch) -> None:
+    """Put a batch that was damaged back as it was read."""
+    _write_last(batch, batch.data[-1])
+
+
+def _write_last(batch: StoredBatch, byte: int) -> None:
     with batch.file.open("r+b") as file:
-        file.seek(last)
-        file.write(bytes([batch.data[-1] ^ 1]))
+        file.seek(batch.position + len(batch.data) - 1)
+        file.write(bytes([byte]))
 
 
 async def serve_segments(

@@ -169,7 +169,7 @@ async def test_a_record_above_the_limit_of_the_target_topic_blocks_its_partition
     settings = _settings("topics: {sync_configs: false, refresh_seconds: 1}\n", tmp_path)
 
     with Twinsite.run(*flags(source, target, name, name, *settings), work_dir=tmp_path) as mirror:
-        blocked = await _blocked(mirror)
+        blocked = await first_blocked(mirror)
         await mirror.wait_for(lambda: watermarks(target.bootstrap, name)[1] == (0, 50), "the other is copied")
         await target.alter_topic(name, {"max.message.bytes": 100_000})
         await mirror.wait_for(lambda: watermarks(target.bootstrap, name)[0] == (0, 10), "it goes on")
@@ -179,7 +179,7 @@ async def test_a_record_above_the_limit_of_the_target_topic_blocks_its_partition
     assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 60
 
 
-async def _blocked(mirror: Twinsite) -> dict[str, Any]:
+async def first_blocked(mirror: Twinsite) -> dict[str, Any]:
     """The first partition seen as blocked; it is tried again now and then."""
     seen: list[dict[str, Any]] = []
 
