@@ -186,6 +186,11 @@ class ApiSettings(Section):
     port: Port = Field(
         default=9640, ge=-1, le=65535, description="0 takes any free port; null, or -1, turns it off."
     )
+    partition_metrics: Flag = Field(
+        default=True,
+        description="Whether /metrics has a series for each partition; else one for each topic: counts "
+        "summed, the worst lag, and no offsets. A thousand partitions make 22 000 series.",
+    )
     remote_control: Flag = Field(
         default=False,
         description="Whether pause, resume and accept-loss are taken from other machines too: "

@@ -235,7 +235,7 @@ class Service:
         Raises:
             NotBegunError: It was to end before the topics were known.
         """
-        register(self.registry, self.status)
+        register(self.registry, self.status, per_partition=self.settings.api.partition_metrics)
         async with self._api() as url:
             await _unless_ended(self.follower.follow(), stop, ends_at)
             if once and not self.engine.partitions:
