@@ -14,11 +14,20 @@ from tests.harness.checker import assert_exact
 from tests.harness.data import Row, json_rows, load, load_transactions
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import until
-from tests.harness.segments import StoredBatch, cleaned_up_to, segments, stored_batches
+from tests.harness.segments import (
+    StoredBatch,
+    cleaned_up_to,
+    old_message_set,
+    segments,
+    serve_segments,
+    stored_batches,
+)
+from tests.integration.test_formats import OLD_CODECS
 from tests.integration.test_mirror import copy_once
 
 pytestmark = pytest.mark.timeout(120)
 
+OLD_MS = 1_400_000_000_000
 SEGMENT_MS = 60_000
 CONTROL, DELETE_HORIZON = 0x20, 0x40
 KEYS = [b"%04d" % number for number in range(200)]
@@ -63,6 +72,32 @@ async def test_a_log_that_the_cleaner_went_over_is_copied_with_its_offsets(
     assert_exact(source.bootstrap, target.bootstrap, [name], offsets="mapped", rename=lambda x: f"mapped.{x}")
 
 
+async def test_old_formats_that_the_cleaner_went_over_are_copied_with_their_offsets(
+    breakable: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The cleaner takes records out of compressed message sets and leaves their format.
+    """
+    name = await topic(
+        breakable, cleanup_policy="compact", segment_ms=SEGMENT_MS, min_cleanable_dirty_ratio=0.0
+    )
+    node = await breakable.leader(name)
+    rows = [replace(row, timestamp_ms=OLD_MS + number) for number, row in enumerate(json_rows(40, 100))]
+    v0 = {40 * n: old_message_set(0, 40 * n, rows[n::8], codec) for n, codec in enumerate(OLD_CODECS)}
+    v1 = {40 * n: old_message_set(1, 40 * n, rows[n::8], codec) for n, codec in enumerate(OLD_CODECS, 4)}
+    await serve_segments(breakable, name, v0 | v1, node=node)
+    load(breakable.bootstrap, name, _rows(1, rows[20:30]))
+    load(breakable.bootstrap, name, _rows(2, rows[:1]))
+    await until(lambda: _is_clean(breakable, name, node), f"{name} is compacted")
+    await breakable.alter_topic(name, {"min.cleanable.dirty.ratio": 1})
+
+    done = await copy_once(breakable, target, name, tmp_path)
+
+    assert done.code == 0, done.stderr
+    assert {batch.magic for batch in stored_batches(breakable, name, node=node)} == {0, 1, 2}
+    assert assert_exact(breakable.bootstrap, target.bootstrap, [name]) == 41
+
+
 async def _fill(cluster: KafkaCluster, name: str) -> None:
     """Write keys again and again, with tombstones and transactions, and have the cleaner go over it twice."""
     rows = list(json_rows(len(KEYS), 100))
@@ -86,9 +121,9 @@ def _rows(segment: int, rows: Iterable[Row]) -> Iterator[Row]:
         yield replace(row, timestamp_ms=first_ms + number)
 
 
-def _is_clean(cluster: KafkaCluster, name: str) -> bool:
+def _is_clean(cluster: KafkaCluster, name: str, node: int = 1) -> bool:
     """The cleaner has been over all but the segment that is written to."""
-    return cleaned_up_to(cluster, name) == int(segments(cluster, name)[-1].stem)
+    return cleaned_up_to(cluster, name, node=node) == int(segments(cluster, name, node=node)[-1].stem)
 
 
 def _peculiarities(batches: Iterable[StoredBatch]) -> set[str]:
