@@ -13,7 +13,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from checkpoint.errors import CorruptStateError, StateTakenOverError
 from checkpoint.map_chunk import CHUNK_RUNS, ChunkChanges, changed_chunks, decode_map
-from checkpoint.model import FLOW_KEY, FlowRecord, PartitionRecord, map_key, parse_map_key
+from checkpoint.model import (
+    FLOW_KEY,
+    OWNER_KEY,
+    FlowRecord,
+    OwnerRecord,
+    PartitionRecord,
+    map_key,
+    parse_map_key,
+)
 from checkpoint.offset_map import OffsetMap, Run
 from checkpoint.store import StateStore, apply
 from mirror.errors import UnknownPartitionError
@@ -35,6 +43,7 @@ class FlowState:
         self._stored: dict[str, bytes] = {}
         """What the store holds, as long as we are in step: what is the same need not be read again."""
         self._flow: FlowRecord | None = None
+        self._owner: OwnerRecord | None = None
         self._partitions: dict[TopicPartition, PartitionRecord] = {}
         self._maps: dict[TopicPartition, OffsetMap] = {}
 
@@ -49,6 +58,11 @@ class FlowState:
     def flow(self) -> FlowRecord | None:
         """The flow's own record; None before the first run."""
         return self._flow
+
+    @property
+    def owner(self) -> OwnerRecord | None:
+        """Where the owner said it runs; None when nobody has said so."""
+        return self._owner
 
     @property
     def partitions(self) -> Mapping[TopicPartition, PartitionRecord]:
@@ -87,11 +101,12 @@ class FlowState:
     def _take(self, items: Mapping[str, bytes]) -> None:
         chunks: dict[TopicPartition, dict[int, bytes]] = defaultdict(dict)
         records: list[PartitionRecord] = []
-        flow: FlowRecord | None = None
+        flow = FlowRecord.from_bytes(items[FLOW_KEY]) if FLOW_KEY in items else None
+        owner = OwnerRecord.from_bytes(items[OWNER_KEY]) if OWNER_KEY in items else None
         for key, value in items.items():
-            if key == FLOW_KEY:
-                flow = FlowRecord.from_bytes(value)
-            elif key.startswith("partition/"):
+            if key in {FLOW_KEY, OWNER_KEY}:
+                continue
+            if key.startswith("partition/"):
                 records.append(_partition_record(key, value))
             else:
                 topic, partition, chunk = parse_map_key(key)
@@ -99,7 +114,7 @@ class FlowState:
         partitions = {_tp(record): record for record in records}
         maps = {tp: _decode_map(tp, numbered) for tp, numbered in chunks.items()}
         _join_maps(partitions, maps)
-        self._flow, self._partitions, self._maps = flow, partitions, maps
+        self._flow, self._owner, self._partitions, self._maps = flow, owner, partitions, maps
 
     # -- changing --------------------------------------------------------------------------------
 
@@ -114,6 +129,13 @@ class FlowState:
             await self._catch_up()
             await self._write({FLOW_KEY: record.to_bytes()})
             self._flow = record
+
+    async def save_owner(self, record: OwnerRecord) -> None:
+        """Set where the owner runs."""
+        async with self._lock:
+            await self._catch_up()
+            await self._write({OWNER_KEY: record.to_bytes()})
+            self._owner = record
 
     async def begin(self, record: PartitionRecord, runs: Sequence[Run] = ()) -> None:
         """Set how a partition is copied, together with a whole new offset map, or with none.

@@ -4,7 +4,7 @@ Records are JSON with a version, so that a person with a console consumer can re
 them. A reader refuses versions it does not know, and ignores nothing: a field it
 does not know belongs to a newer version.
 
-Keys: ``flow`` · ``partition/<topic>/<partition>`` · ``map/<topic>/<partition>/<chunk>``.
+Keys: ``flow`` · ``owner`` · ``partition/<topic>/<partition>`` · ``map/<topic>/<partition>/<chunk>``.
 Topic names never hold a slash.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
 
 from checkpoint.errors import CorruptStateError
@@ -21,6 +22,7 @@ T = TypeVar("T")
 
 VERSION = 1
 FLOW_KEY = "flow"
+OWNER_KEY = "owner"
 LEADER_EPOCHS_KEPT = 32
 """Newest leader epochs kept per partition: enough to find where a truncated source agrees with us."""
 
@@ -52,6 +54,41 @@ class FlowRecord:
             CorruptStateError: It is none, or of a version this program does not know.
         """
         return _build(cls, _decode(data, FLOW_KEY), FLOW_KEY)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRecord:
+    """Where the mirror runs that owns the flow; for people, nothing is decided by it.
+
+    Attributes:
+        producer_epoch: With which it took the right; another one is in force when it was taken since.
+        url: Of its port; empty when it has none.
+    """
+
+    producer_epoch: int
+    host: str
+    process_id: int
+    url: str
+    since_ms: int
+    version: int = VERSION
+
+    @property
+    def place(self) -> str:
+        """Where to find it, in words."""
+        since = datetime.fromtimestamp(self.since_ms / 1000, UTC).isoformat(" ", "seconds")
+        return f"{self.host}, process {self.process_id}, since {since}"
+
+    def to_bytes(self) -> bytes:
+        return _encode(asdict(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read a record.
+
+        Raises:
+            CorruptStateError: It is none, or of a version this program does not know.
+        """
+        return _build(cls, _decode(data, OWNER_KEY), OWNER_KEY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,14 @@ class OffsetsSettings(Section):
         description="Offsets of one gap that are filled with control markers, 78 bytes and 0.1 ms each; "
         "a larger gap blocks the partition (same) or turns it to mapped (auto).",
     )
+    padding_limit: Whole = Field(
+        default=1_000_000_000,
+        ge=0,
+        le=1_000_000_000_000,
+        description="Padding records with which an empty target partition is made to start where the "
+        "source's log does; a billion takes a few minutes, and 0.8 GB at the target until they are deleted. "
+        "A log that starts further up blocks the partition (same) or turns it to mapped (auto).",
+    )
 
 
 def _mode_alone(value: Any) -> Any:
@@ -177,6 +185,11 @@ class ApiSettings(Section):
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: Port = Field(
         default=9640, ge=-1, le=65535, description="0 takes any free port; null, or -1, turns it off."
+    )
+    partition_metrics: Flag = Field(
+        default=True,
+        description="Whether /metrics has a series for each partition; else one for each topic: counts "
+        "summed, the worst lag, and no offsets. A thousand partitions make 22 000 series.",
     )
     remote_control: Flag = Field(
         default=False,

@@ -28,6 +28,7 @@ from mirror.errors import (
     UnknownPartitionError,
     UsageError,
 )
+from mirror.flow.announcing import Announcer, require_owner
 from mirror.flow.context import Flow, Limits
 from mirror.flow.engine import Engine
 from mirror.flow.goals import Goals
@@ -155,6 +156,7 @@ def _limits(settings: Settings) -> Limits:
         buffer_bytes_max=settings.limits.buffer_bytes_max,
         partition_buffer_bytes_max=settings.limits.partition_buffer_bytes_max,
         gap_limit=settings.offsets.gap_limit,
+        padding_limit=settings.offsets.padding_limit,
     )
 
 
@@ -233,8 +235,8 @@ class Service:
         Raises:
             NotBegunError: It was to end before the topics were known.
         """
-        register(self.registry, self.status)
-        async with self._api():
+        register(self.registry, self.status, per_partition=self.settings.api.partition_metrics)
+        async with self._api() as url:
             await _unless_ended(self.follower.follow(), stop, ends_at)
             if once and not self.engine.partitions:
                 raise UsageError("no topic at the source matches topics.include", hint=self._topics_hint())
@@ -242,6 +244,7 @@ class Service:
                 tasks = [group.create_task(self.engine.run()), group.create_task(self._watch())]
                 if not once:
                     tasks.append(group.create_task(self.follower.run()))
+                    tasks.append(group.create_task(Announcer(self.owner, self.memory, url).run()))
                 if on_status is not None:
                     tasks.append(group.create_task(self._report(on_status)))
                 await self._wait(stop, once=once, ends_at=ends_at, tasks=tasks)
@@ -285,17 +288,18 @@ class Service:
     # -- the port for people ---------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def _api(self) -> AsyncIterator[None]:
+    async def _api(self) -> AsyncIterator[str]:
+        """The port, while the block lasts; its URL, or nothing where there is none."""
         api = self.settings.api
         if api.port < 0:
-            yield
+            yield ""
             return
         backend = Backend(self.status, self._readiness, self.heartbeats, self, self._translate, self.registry)
         server = ApiServer(backend, host=api.host, port=api.port, remote_control=api.remote_control)
         await server.start()
         log.info("listening", host=api.host, port=server.port)
         try:
-            yield
+            yield f"http://{api.host}:{server.port}"
         finally:
             await server.close()
 
@@ -333,11 +337,15 @@ class Service:
         self.engine.resume(partition)
 
     async def accept_loss(self, tp: TopicPartition) -> None:
-        """Go on behind what the source has removed."""
+        """Go on behind what the source has removed; on another mirror than the owner once the owner did."""
         partition = self._partition(tp)
         if partition.state is not State.DATA_LOSS or partition.lost is None:
             raise StateConflictError(f"{tp}: has lost nothing, its state is {partition.state}")
-        await self.memory.accept_loss(tp, partition.lost[1])
+        await self.memory.refresh(sole_writer=False)
+        known = self.memory.known(tp)
+        if known is None or known.loss_accepted_to < partition.lost[1]:
+            await require_owner(self.owner, self.memory, tp)
+            await self.memory.accept_loss(tp, partition.lost[1])
         self.engine.resume(partition)
 
 

@@ -82,7 +82,7 @@ FENCING_EPOCH = _gauge("fencing_epoch", FLOW, "Producer epoch with which the flo
 BYTES_COPIED = _counter(
     "bytes_copied_total",
     ("flow", "direction", "encoding"),
-    "Bytes of record batches, fetched from the source and appended to the target.",
+    "Bytes on the wire, received from the source and sent to the target: record batches, and little else.",
 )
 TOPICS_IGNORED = _gauge(
     "topics_ignored",

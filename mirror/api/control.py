@@ -45,6 +45,7 @@ class Control(Protocol):
 
         Raises:
             StateConflictError: The partition has lost nothing.
+            TwinsiteError: Another mirror is the owner of the flow, who alone may do this: says which.
         """
 
 
@@ -87,7 +88,9 @@ class ControlHandlers:
         refused = sum(result["outcome"] != "done" for result in results)
         if refused:
             detail = f"{refused} of {len(results)} partitions refused"
-            raise ProblemError(409, "partly_refused", detail, more={"partitions": results})
+            hints = dict.fromkeys(str(result["hint"]) for result in results if result.get("hint"))
+            more = {"partitions": results}
+            raise ProblemError(409, "partly_refused", detail, hint="; ".join(hints), more=more)
         return _answer(request, results)
 
     async def _act(self, request: web.Request, tp: TopicPartition) -> None:
@@ -100,7 +103,8 @@ class ControlHandlers:
             await self._act(request, tp)
         except TwinsiteError as error:
             problem = from_error(error)
-            return _done(tp) | {"outcome": "refused", "code": problem.code, "detail": problem.detail}
+            refused = {"outcome": "refused", "code": problem.code, "detail": problem.detail}
+            return _done(tp) | refused | {"hint": problem.hint}
         return _done(tp)
 
     def _find(self, topic: str, partition: int | None = None) -> Sequence[PartitionStatus]:

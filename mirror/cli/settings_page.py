@@ -176,4 +176,4 @@ _KINDS = {
 
 
 def _figure(value: float, name: str) -> str:
-    return show_bytes(int(value)) if "bytes" in name else f"{value:,.10g}".replace(",", " ")
+    return show_bytes(int(value)) if "bytes" in name else f"{value:,.15g}".replace(",", " ")

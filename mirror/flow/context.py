@@ -27,7 +27,7 @@ class Instruments(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of the pipeline, all in bytes or counts; see docs/settings.md."""
+    """Bounds of the pipeline, in bytes or counts; see docs/settings.md."""
 
     fetch: FetchLimits
     partition_fetch_bytes_max: int
@@ -37,6 +37,7 @@ class Limits:
     buffer_bytes_max: int
     partition_buffer_bytes_max: int
     gap_limit: int
+    padding_limit: int
     idle_look_seconds: float = 60.0
 
 

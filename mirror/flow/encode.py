@@ -30,6 +30,8 @@ from mirror.model import Batch
 
 DECODED_BYTES_MAX = 512 << 20
 """A batch that inflates to more is taken for a bomb."""
+TIMESTAMP_MS_END = 1 << 62
+"""No time is that far away; what lies between two of them fits into the 64 bits of a delta."""
 
 
 def reencode(
@@ -65,9 +67,23 @@ def decode(header: BatchHeader, view: memoryview, decoded_bytes_max: int) -> tup
     else:
         codec = header.attributes & CODEC_BITS
         records = _decode_v2(header, view, codec, decoded_bytes_max)
+    _check(header, records)
+    return records, codec
+
+
+def _check(header: BatchHeader, records: Sequence[Record]) -> None:
+    """Records outside the offsets of their batch would push aside those of the next one."""
     if any(later.offset <= earlier.offset for earlier, later in pairwise(records)):
         raise CorruptBatchError(header.base_offset, "its records are not in the order of their offsets")
-    return records, codec
+    if any(abs(record.timestamp) >= TIMESTAMP_MS_END for record in records):
+        raise CorruptBatchError(header.base_offset, "one of its records has a time that is no timestamp")
+    first = header.base_offset if header.magic == MAGIC_V2 else 0
+    if records and not first <= records[0].offset <= records[-1].offset < header.next_offset:
+        raise CorruptBatchError(
+            header.base_offset,
+            f"it stands for offsets {first} to {header.next_offset - 1}, "
+            f"its records have {records[0].offset} to {records[-1].offset}",
+        )
 
 
 def _decode_v2(header: BatchHeader, view: memoryview, codec: int, bytes_max: int) -> list[Record]:

@@ -59,7 +59,8 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
         Reason.TARGET_TOPIC_MISSING: "Create the target topic, or grant the mirror CREATE.",
         Reason.REPLICATION_FACTOR: "Ask for a replication factor that the target's brokers can hold.",
         Reason.GAP_TOO_LARGE: (
-            "Raise the gap limit to fill it with control markers, or set offsets to auto."
+            "Raise offsets.gap_limit, or offsets.padding_limit where the source's log starts late, or set "
+            "offsets to auto."
         ),
         Reason.PREPARATION_REFUSED: (
             "See what the target refused; records can only be deleted on request if the mirror may "

@@ -101,6 +101,8 @@ def _take_batch(
         return
     if not crc_matches(header, view):
         raise CorruptBatchError(header.base_offset, f"its CRC-32C is not {header.crc:08x} as its header says")
+    if header.last_offset_delta < 0 or header.records < 0:
+        raise CorruptBatchError(header.base_offset, "its header counts less than nothing")
     next_offset = header.next_offset
     epochs = intake.leader_epochs
     if not epochs or header.leader_epoch > epochs[-1][0]:
@@ -148,7 +150,14 @@ class _Aborted:
         while self._to_come and self._to_come[0][1] < header.next_offset:
             self._active.add(self._to_come.popleft()[0])
         if header.attributes & CONTROL:
-            if header.records and aborts(view):
+            if header.records and _aborts(header, view):
                 self._active.discard(header.producer_id)
             return True
         return header.producer_id in self._active
+
+
+def _aborts(header: BatchHeader, view: memoryview) -> bool:
+    try:
+        return aborts(view)
+    except IndexError as error:
+        raise CorruptBatchError(header.base_offset, "it should hold a marker, and does not") from error

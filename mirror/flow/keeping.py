@@ -150,7 +150,8 @@ class Keeper:
         gap, limit = partition.gap_ahead(), self._flow.limits.gap_limit
         if gap is None or gap.offsets <= limit:
             return False
-        words = f"a gap of {gap.offsets} offsets at {gap.base_offset} is above the limit of {limit}"
+        seen = f"a gap of {gap.offsets} offsets at {gap.base_offset}"
+        words = f"{seen} is above the limit of {limit} (offsets.gap_limit)"
         await self._cannot_keep_offsets(partition, Reason.GAP_TOO_LARGE, words)
         return True
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from mirror.errors import CorruptBatchError, UnreadableBatchError
 from mirror.flow.records import Record
-from mirror.kafka.codecs import CodecError, inflate
+from mirror.kafka.codecs import ZSTD, CodecError, inflate
 from mirror.kafka.record_batch import CODEC_BITS, LOG_APPEND_TIME
 from mirror.kafka.varint import encode_varint
 
@@ -38,6 +38,8 @@ def decode_legacy(view: memoryview, decoded_bytes_max: int) -> tuple[list[Record
     codec = attributes & CODEC_BITS
     if not codec:
         return [_record(outer, None)], codec
+    if codec == ZSTD:
+        raise UnreadableBatchError(offset, f"zstd does not belong to message format v{magic}")
     try:
         inner = list(
             _messages(inflate(codec, memoryview(value or b""), decoded_bytes_max, old_lz4=magic == 0))
@@ -46,6 +48,8 @@ def decode_legacy(view: memoryview, decoded_bytes_max: int) -> tuple[list[Record
         raise UnreadableBatchError(offset, str(error)) from error
     if not inner:
         return [], codec
+    if any(message[2] & CODEC_BITS for message in inner):
+        raise CorruptBatchError(offset, "it is compressed and holds messages that are compressed themselves")
     shift = offset - inner[-1][0] if magic == 1 else 0
     append_time = timestamp if magic == 1 and attributes & LOG_APPEND_TIME else None
     return [_record((message[0] + shift, *message[1:]), append_time) for message in inner], codec

@@ -13,7 +13,7 @@ from functools import partial
 
 from checkpoint.errors import UntranslatableError
 from checkpoint.flow_state import FlowState
-from checkpoint.model import FlowRecord, PartitionRecord
+from checkpoint.model import FlowRecord, OwnerRecord, PartitionRecord
 from checkpoint.offset_map import OffsetMap
 from mirror.errors import TwinsiteError
 from mirror.failpoints import reach
@@ -65,6 +65,15 @@ class FlowMemory:
         """Read everything again where another mirror may have written, or a write of ours has failed."""
         if not (sole_writer and self._state.in_step):
             await self._state.load()
+
+    @property
+    def owner(self) -> OwnerRecord | None:
+        """Where the owner said it runs."""
+        return self._state.owner
+
+    async def note_owner(self, record: OwnerRecord) -> None:
+        """Leave word where the owner runs."""
+        await self._state.save_owner(record)
 
     @property
     def producer_id(self) -> int:

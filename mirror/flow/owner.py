@@ -77,3 +77,11 @@ class Owner:
             raise
         self._confirmed_at = asked_at
         return self.held
+
+    async def holder(self) -> Token | None:
+        """What the coordinator gave to whoever holds the right now; None when nobody ever took it.
+
+        Raises:
+            TwinsiteError: The coordinator cannot be asked.
+        """
+        return await current_token(self._target, self.transactional_id)

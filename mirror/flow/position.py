@@ -136,6 +136,7 @@ def decide(
     wanted: str,
     acknowledged_target_offset: int | None,
     continue_after_loss: bool,
+    padding_limit: int | None = None,
 ) -> Decision:
     """What to do with a partition.
 
@@ -143,6 +144,8 @@ def decide(
         wanted: ``same``, ``auto`` or ``mapped``, from the settings; only for a partition not yet known.
         acknowledged_target_offset: Log end this process has seen acknowledged, None at first.
         continue_after_loss: Go on without asking when the source has lost what was not copied.
+        padding_limit: Records with which an empty target may be made to start where the source does; None for
+            as many as it takes.
     """
     if target.producer_epoch is not None and target.producer_epoch > producer_epoch:
         return Stop(
@@ -151,7 +154,7 @@ def decide(
             f"producer epoch {target.producer_epoch} has written to the target, ours is {producer_epoch}",
         )
     if known is None:
-        return _first_time(source, target, wanted)
+        return _first_time(source, target, wanted, padding_limit)
     if known.topic_id != source.topic_id:
         return Stop(
             State.TOPIC_RECREATED,
@@ -168,15 +171,23 @@ def decide(
     return _go_on(known, source, target, producer_id, acknowledged_target_offset, continue_after_loss)
 
 
-def _first_time(source: SourceLook, target: TargetLook, wanted: str) -> Decision:
+def _first_time(source: SourceLook, target: TargetLook, wanted: str, padding_limit: int | None) -> Decision:
     start, end = source.log_start_offset, target.target_log_end_offset
     empty = target.target_log_start_offset == end
     if wanted == OffsetMode.MAPPED:
         return Register(OffsetMode.MAPPED, start, end, prepared=True)
-    if empty and end <= start:
+    fits = empty and end <= start
+    if fits and (padding_limit is None or start - end <= padding_limit):
         return Register(OffsetMode.SAME, start, start, prepared=end == start)
     if wanted == "auto":
         return Register(OffsetMode.MAPPED, start, end, prepared=True)
+    if fits:
+        return Stop(
+            State.BLOCKED,
+            Reason.GAP_TOO_LARGE,
+            f"the source starts at {start}: that takes {start - end} padding records at the target, "
+            f"above the limit of {padding_limit} (offsets.padding_limit)",
+        )
     return Stop(
         State.BLOCKED,
         Reason.TARGET_NOT_EMPTY,

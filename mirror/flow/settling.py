@@ -91,6 +91,7 @@ class Settler:
                         wanted=self._offsets,
                         acknowledged_target_offset=partition.acknowledged_target_offset,
                         continue_after_loss=self._continue_after_loss,
+                        padding_limit=self._flow.limits.padding_limit,
                     )
                     group.create_task(self._act(partition, decision, source.topic_id))
 

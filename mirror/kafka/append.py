@@ -60,8 +60,15 @@ def decode_answer(body: memoryview) -> dict[TopicPartition, Outcome]:
     """Read a Produce answer of versions 9 to 12.
 
     Raises:
-        ValueError, IndexError, struct.error: The bytes are not such an answer.
+        ValueError: The bytes are not such an answer.
     """
+    try:
+        return _decode_answer(body)
+    except (IndexError, struct.error) as error:
+        raise ValueError(f"{len(body)} bytes that are no whole Produce answer: {error}") from error
+
+
+def _decode_answer(body: memoryview) -> dict[TopicPartition, Outcome]:
     outcomes: dict[TopicPartition, Outcome] = {}
     topics, at = read_uvarint(body, 0)
     for _ in range(topics - 1):

@@ -194,8 +194,15 @@ def decode_answer(body: memoryview) -> FetchAnswer:
     """Read a Fetch answer. The records are views into ``body``.
 
     Raises:
-        ValueError, IndexError, struct.error: The bytes are not such an answer.
+        ValueError: The bytes are not such an answer.
     """
+    try:
+        return _decode_answer(body)
+    except (IndexError, struct.error) as error:
+        raise ValueError(f"{len(body)} bytes that are no whole Fetch answer: {error}") from error
+
+
+def _decode_answer(body: memoryview) -> FetchAnswer:
     throttle_ms, error_code, session_id = _ANSWER.unpack_from(body, 0)
     topics, at = read_uvarint(body, _ANSWER.size)
     partitions: list[Fetched] = []

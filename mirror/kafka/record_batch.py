@@ -28,6 +28,8 @@ PREFIX_BYTES = 12
 """Base offset and length, common to all formats; the length counts what follows."""
 MAGIC_AT = 16
 MAGIC_V2 = 2
+_LENGTH_MIN = HEADER_BYTES - PREFIX_BYTES
+_OLD_LENGTH_MIN = 14
 
 CODEC_BITS = 0x07
 LOG_APPEND_TIME = 0x08
@@ -79,13 +81,12 @@ def walk(records: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
     unpack = _HEADER.unpack_from
     while end - at >= HEADER_BYTES:
         header = BatchHeader._make(unpack(records, at))
-        after = at + PREFIX_BYTES + header.length
-        if header.magic != MAGIC_V2:
+        if header.magic != MAGIC_V2 or header.length < _LENGTH_MIN:
             header = _old_header(records, at)
-            after = at + PREFIX_BYTES + header.length
-        if header.magic < 0 or header.length < 14:
-            yield header._replace(magic=-1), records[at:]
-            return
+            if header.magic < 0:
+                yield header, records[at:]
+                return
+        after = at + PREFIX_BYTES + header.length
         if after > end:
             return
         yield header, records[at:after]
@@ -97,7 +98,7 @@ def walk(records: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
 def _old_header(records: memoryview, at: int) -> BatchHeader:
     base_offset, length = _PREFIX.unpack_from(records, at)
     magic = records[at + MAGIC_AT]
-    known = magic if magic < MAGIC_V2 else -1
+    known = magic if magic < MAGIC_V2 and length >= _OLD_LENGTH_MIN else -1
     return BatchHeader(base_offset, length, -1, known, 0, 0, 0, -1, -1, -1, -1, -1, 1)
 
 
@@ -106,8 +107,8 @@ def _short_old_tail(records: memoryview, at: int) -> Iterator[tuple[BatchHeader,
     while len(records) - at > MAGIC_AT:
         header = _old_header(records, at)
         after = at + PREFIX_BYTES + header.length
-        if header.magic < 0 or header.length < 14:
-            yield header._replace(magic=-1), records[at:]
+        if header.magic < 0:
+            yield header, records[at:]
             return
         if after > len(records):
             return
@@ -163,6 +164,9 @@ def aborts(view: memoryview) -> bool:
     """True when a control batch marks the end of an aborted transaction, False for any other marker.
 
     Only the marker's key is read: version and type, two bytes each, after a few varints.
+
+    Raises:
+        IndexError: There is no marker in it.
     """
     at = HEADER_BYTES
     for field in range(4):
@@ -171,7 +175,7 @@ def aborts(view: memoryview) -> bool:
         while view[at] & 0x80:
             at += 1
         at += 1
-    return int.from_bytes(view[at + 2 : at + 4], "big") == 0
+    return view[at + 2] == view[at + 3] == 0
 
 
 def null_batch(count: int, *, timestamp_ms: int) -> memoryview:

@@ -4,6 +4,7 @@
 lets it recover them, which is how a broker comes to hold batches no producer can send
 any more: :func:`old_message_set` writes those of formats v0 and v1. :func:`damage` flips
 a bit of a batch in place, as a failing disk would; brokers hand such a batch out unseen.
+:func:`mend` puts it back.
 
 Sources: KIP-31 (relative offsets), KIP-32 (timestamps), Kafka's ``LegacyRecord``.
 """
@@ -49,6 +50,21 @@ class StoredBatch:
     magic: int
     data: bytes
 
+    @property
+    def attributes(self) -> int:
+        """Codec, kind of time and what else the header of a v2 batch says in bits."""
+        return int.from_bytes(self.data[21:23], "big")
+
+    @property
+    def next_offset(self) -> int:
+        """Behind the last offset that a v2 batch stands for."""
+        return self.offset + int.from_bytes(self.data[23:27], "big") + 1
+
+    @property
+    def records(self) -> int:
+        """How many records a v2 batch holds, fewer than offsets after compaction."""
+        return int.from_bytes(self.data[57:61], "big")
+
 
 def segments(cluster: KafkaCluster, topic: str, partition: int = 0, node: int = 1) -> list[Path]:
     """The log files of a partition, oldest first."""
@@ -70,12 +86,28 @@ def stored_batches(
             position = end
 
 
+def cleaned_up_to(cluster: KafkaCluster, topic: str, partition: int = 0, node: int = 1) -> int:
+    """Where the part of a partition ends that a node's cleaner has been over; -1 before its first time."""
+    file = cluster.log_dir(node) / "cleaner-offset-checkpoint"
+    lines = file.read_text().splitlines() if file.exists() else []
+    offsets = [line.rsplit(" ", 1)[1] for line in lines if line.startswith(f"{topic} {partition} ")]
+    return int(offsets[0]) if offsets else -1
+
+
 def damage(batch: StoredBatch) -> None:
     """Flip one bit in the last byte of a batch on disk."""
-    last = batch.position + len(batch.data) - 1
+    _write_last(batch, batch.data[-1] ^ 1)
+
+
+def mend(batch: StoredBatch) -> None:
+    """Put a batch that was damaged back as it was read."""
+    _write_last(batch, batch.data[-1])
+
+
+def _write_last(batch: StoredBatch, byte: int) -> None:
     with batch.file.open("r+b") as file:
-        file.seek(last)
-        file.write(bytes([batch.data[-1] ^ 1]))
+        file.seek(batch.position + len(batch.data) - 1)
+        file.write(bytes([byte]))
 
 
 async def serve_segments(

@@ -6,6 +6,7 @@ independent checker: record by record, with the source's offsets.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from tests.conftest import TopicFactory
-from tests.harness.checker import assert_exact, watermarks
+from tests.harness.checker import assert_exact, read_partition, watermarks
 from tests.harness.data import CODECS, Row, edge_rows, json_rows, load, load_every_codec, load_transactions
 from tests.harness.kafka import KafkaCluster
-from tests.harness.process import Finished, Twinsite
+from tests.harness.process import Finished, Twinsite, twinsite
 from tests.harness.segments import OldCodec, old_message_set, serve_segments, stored_batches
 from tests.integration.test_mirror import copy_once, flags
 
@@ -28,8 +29,9 @@ OLD_ROWS = [
     replace(row, timestamp_ms=START_MS + number, key=None if number % 4 == 0 else row.key)
     for number, row in enumerate(json_rows(12, 120))
 ]
+CONTROL = 0x20
 OLD_CODECS: tuple[OldCodec, ...] = ("none", "gzip", "snappy", "lz4")
-ONE_BATCH = {"linger_ms": 500, "batch_size": 900_000}
+ONE_BATCH: dict[str, Any] = {"linger_ms": 500, "batch_size": 900_000}
 """Settings of a producer that puts what it is given into one batch."""
 
 
@@ -78,45 +80,80 @@ async def test_every_codec_carries_every_odd_record_with_either_kind_of_time(
     assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 5 * (len(edge_rows()) + 100)
 
 
-@pytest.mark.parametrize("times", ["CreateTime", "LogAppendTime"])
 async def test_a_log_that_starts_inside_a_batch_is_copied_from_its_first_record_on(
-    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path, times: str
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    The broker hands out the whole batch; what was deleted of it does not come back.
+    The broker hands out the whole batch; what was deleted of it does not come back. Both kinds of time.
     """
-    name = await topic(source, partitions=len(CODECS), message_timestamp_type=times)
-    for partition, codec in enumerate(CODECS):
-        rows = [replace(row, partition=partition) for row in json_rows(100, 200, seed=partition)]
+    kinds = ("CreateTime", "LogAppendTime")
+    names = [await topic(source, len(CODECS), "cut", message_timestamp_type=kind) for kind in kinds]
+    for name, (partition, codec) in itertools.product(names, enumerate(CODECS)):
+        rows = [replace(row, partition=partition) for row in [*edge_rows(), *json_rows(52, 2000)]]
         load(source.bootstrap, name, rows, codec, **ONE_BATCH)
         _delete_below(source, name, partition, 37)
         assert [batch.offset for batch in stored_batches(source, name, partition)] == [0]
 
-    done = await copy_once(source, target, name, tmp_path)
+    done = await copy_once(source, target, "cut", tmp_path, "--topics", "cut-.*")
 
     assert done.code == 0, done.stderr
-    assert watermarks(target.bootstrap, name) == dict.fromkeys(range(len(CODECS)), (37, 100))
-    assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 63 * len(CODECS)
+    assert watermarks(target.bootstrap, names[0]) == dict.fromkeys(range(len(CODECS)), (37, 100))
+    assert assert_exact(source.bootstrap, target.bootstrap, names) == 2 * 63 * len(CODECS)
 
 
-@pytest.mark.parametrize("start", [7, 25, 41])
+async def test_batches_that_the_source_broker_compressed_are_cut_as_well(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Java writes its codecs in other frames than the C library does, and in many blocks.
+    """
+    names = [await topic(source, prefix="java", compression_type=codec) for codec in CODECS[1:]]
+    for name in names:
+        load(source.bootstrap, name, json_rows(300, 1000), **ONE_BATCH)
+        _delete_below(source, name, 0, 137)
+
+    done = await copy_once(source, target, "java", tmp_path, "--topics", "java-.*")
+
+    assert done.code == 0, done.stderr
+    assert {batch.attributes & 7 for name in names for batch in stored_batches(source, name)} == {1, 2, 3, 4}
+    assert assert_exact(source.bootstrap, target.bootstrap, names) == 163 * len(names)
+
+
 async def test_a_log_that_starts_inside_a_transaction_is_copied_from_there(
-    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path, start: int
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
     Inside one that was committed, inside one that was aborted, and at the marker that ends it.
     """
-    name = await topic(source)
-    load_transactions(
-        source.bootstrap, name, json_rows(80, 100), per_transaction=20, aborted_every=2, transactional_id=name
-    )
-    _delete_below(source, name, 0, start)
+    starts = {await topic(source, prefix="begun"): start for start in (7, 25, 41)}
+    for name, start in starts.items():
+        load_transactions(source.bootstrap, name, json_rows(60, 100), 20, 2, transactional_id=name)
+        _delete_below(source, name, 0, start)
 
-    done = await copy_once(source, target, name, tmp_path)
+    done = await copy_once(source, target, "begun", tmp_path, "--topics", "begun-.*")
 
     assert done.code == 0, done.stderr
-    assert watermarks(target.bootstrap, name) == watermarks(source.bootstrap, name)
-    assert assert_exact(source.bootstrap, target.bootstrap, [name]) > 0
+    assert [batch.offset for batch in stored_batches(source, name)] == [0, 20, 21, 41, 42, 62, 63, 83]
+    assert {name: watermarks(target.bootstrap, name)[0][0] for name in starts} == starts
+    assert assert_exact(source.bootstrap, target.bootstrap, starts) == 53 + 40 + 40
+
+
+async def test_on_request_aborted_records_are_copied_like_others(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    With read_uncommitted only the markers are left out, and they keep their offsets.
+    """
+    name = await topic(source)
+    load_transactions(source.bootstrap, name, json_rows(40, 100), 10, aborted_every=2, transactional_id=name)
+
+    done = await _copy_with("read: {isolation: read_uncommitted}\n", source, target, name, tmp_path)
+
+    written = [batch for batch in stored_batches(source, name) if not batch.attributes & CONTROL]
+    copied = [record.offset for record in read_partition(target.bootstrap, name, 0)]
+    assert done.code == 0, done.stderr
+    assert copied == [offset for batch in written for offset in range(batch.offset, batch.next_offset)]
+    assert len(copied) == 60
 
 
 async def test_batches_larger_than_any_fetch_limit_arrive(
@@ -156,6 +193,28 @@ async def test_batches_above_the_limit_of_a_target_topic_that_may_not_be_changed
     assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 1500
 
 
+async def test_a_mirror_that_dies_between_the_pieces_of_a_split_batch_goes_on_inside_it(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The target ends where no batch of the source begins; every record comes once.
+    """
+    name = await topic(source)
+    await target.create_topic(name, config={"max.message.bytes": 20_000})
+    load(source.bootstrap, name, json_rows(300, 1000), "lz4", **ONE_BATCH)
+    settings = _settings("topics: {sync_configs: false}\n", tmp_path)
+    arguments = flags(source, target, name, name, "--once", *settings)
+
+    killed = await twinsite(*arguments, work_dir=tmp_path, failpoints="produce_answered:3")
+    copied = watermarks(target.bootstrap, name)[0][1]
+    done = await twinsite(*arguments, work_dir=tmp_path)
+
+    assert (killed.code, done.code) == (-9, 0), done.stderr
+    assert 0 < copied < 300
+    assert len(list(stored_batches(source, name))) == 1
+    assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 300
+
+
 async def test_a_record_above_the_limit_of_the_target_topic_blocks_its_partition_until_the_limit_is_raised(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -169,7 +228,7 @@ async def test_a_record_above_the_limit_of_the_target_topic_blocks_its_partition
     settings = _settings("topics: {sync_configs: false, refresh_seconds: 1}\n", tmp_path)
 
     with Twinsite.run(*flags(source, target, name, name, *settings), work_dir=tmp_path) as mirror:
-        blocked = await _blocked(mirror)
+        blocked = await first_blocked(mirror)
         await mirror.wait_for(lambda: watermarks(target.bootstrap, name)[1] == (0, 50), "the other is copied")
         await target.alter_topic(name, {"max.message.bytes": 100_000})
         await mirror.wait_for(lambda: watermarks(target.bootstrap, name)[0] == (0, 10), "it goes on")
@@ -179,7 +238,7 @@ async def test_a_record_above_the_limit_of_the_target_topic_blocks_its_partition
     assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 60
 
 
-async def _blocked(mirror: Twinsite) -> dict[str, Any]:
+async def first_blocked(mirror: Twinsite) -> dict[str, Any]:
     """The first partition seen as blocked; it is tried again now and then."""
     seen: list[dict[str, Any]] = []
 

@@ -314,6 +314,7 @@ async def test_a_partition_that_refuses_does_not_hide_the_others(port: Port) -> 
 
     assert (status, problem["code"]) == (409, "partly_refused")
     assert problem["detail"] == "1 of 2 partitions refused"
+    assert problem["hint"] == "look at the partition in the status again"
     assert problem["partitions"] == [
         {
             "topic": "orders",
@@ -321,6 +322,7 @@ async def test_a_partition_that_refuses_does_not_hide_the_others(port: Port) -> 
             "outcome": "refused",
             "code": "state_conflict",
             "detail": "orders-0 is FENCED",
+            "hint": "look at the partition in the status again",
         },
         {"topic": "orders", "partition": 1, "outcome": "done"},
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from checkpoint import flow_state, map_chunk
 from checkpoint.errors import CorruptStateError, StateTakenOverError, StateUnavailableError
 from checkpoint.flow_state import FlowState
 from checkpoint.map_chunk import encode_chunk
-from checkpoint.model import LEADER_EPOCHS_KEPT, FlowRecord, PartitionRecord, parse_map_key
+from checkpoint.model import LEADER_EPOCHS_KEPT, FlowRecord, OwnerRecord, PartitionRecord, parse_map_key
 from checkpoint.store import MemoryStore, apply
 from mirror.errors import UnknownPartitionError
 from mirror.model import OffsetMode, TopicPartition
@@ -22,6 +23,7 @@ from mirror.model import OffsetMode, TopicPartition
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
 FLOW = FlowRecord(4000, 2, "source-id", "target-id", 1_700_000_000_000)
+OWNER = OwnerRecord(5, "west-3", 4711, "http://west-3:9640", 1_700_000_000_000)
 
 
 def record(tp: TopicPartition = ORDERS_0, mode: OffsetMode = OffsetMode.MAPPED) -> PartitionRecord:
@@ -87,6 +89,30 @@ def test_records_are_json_that_a_person_can_read() -> None:
     assert json.loads(known.to_bytes())["mode"] == "mapped"
     assert PartitionRecord.from_bytes(known.to_bytes()) == known
     assert FlowRecord.from_bytes(FLOW.to_bytes()) == FLOW
+    assert OwnerRecord.from_bytes(OWNER.to_bytes()) == OWNER
+
+
+def test_an_owner_says_where_it_runs_in_words() -> None:
+    """
+    What an operator needs to find the process at three in the morning.
+    """
+    assert OWNER.place == "west-3, process 4711, since 2023-11-14 22:13:20+00:00"
+
+
+async def test_where_the_owner_runs_is_known_to_others_after_a_look() -> None:
+    """
+    And the word of an older owner gives way to that of a newer one.
+    """
+    items: dict[str, bytes] = {}
+    ours, theirs = FlowState(MemoryStore(items)), FlowState(MemoryStore(items))
+    await ours.save_owner(OWNER)
+    newer = replace(OWNER, producer_epoch=6, host="west-4")
+    await ours.save_owner(newer)
+
+    before = theirs.owner
+    await theirs.load()
+
+    assert (before, theirs.owner, ours.owner) == (None, newer, newer)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path as File
 
 import click
 import pytest
@@ -11,6 +13,8 @@ import pytest
 from mirror.cli.main import cli
 
 Path = tuple[str, ...]
+
+ROOT = File(__file__).parents[2]
 
 
 def commands(command: click.Command, path: Path = ()) -> Iterator[tuple[Path, click.Command]]:
@@ -48,6 +52,35 @@ def test_every_command_shows_how_it_is_called(path: Path) -> None:
         program, *arguments = shlex.split(words)
         assert (program, tuple(arguments[: len(path)])) == ("twinsite", path)
         command.make_context("example", arguments[len(path) :])
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+WRITTEN = [
+    (page.name, line)
+    for page in PAGES
+    for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    for line in block.splitlines()
+    if line.startswith("twinsite ")
+]
+"""Every command line in the code blocks of the documentation, and its page."""
+
+
+def test_the_documentation_shows_commands() -> None:
+    """
+    In the pages people read first.
+    """
+    assert {"README.md", "commands.md", "states.md"} <= {page for page, _ in WRITTEN}
+
+
+@pytest.mark.parametrize(("page", "line"), WRITTEN, ids=[f"{page}: {line}" for page, line in WRITTEN])
+def test_every_command_in_the_documentation_is_accepted_as_it_stands(page: str, line: str) -> None:
+    """
+    Whoever copies a line from the pages has typed something that exists.
+    """
+    words = shlex.split(line, comments=True)[1:]
+    path = next(path for path in ALL if tuple(words[: len(path)]) == path)
+
+    ALL[path].make_context("written", words[len(path) :])
 
 
 def test_every_option_is_explained() -> None:

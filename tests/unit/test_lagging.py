@@ -33,6 +33,7 @@ def a_flow(isolation: Isolation = Isolation.READ_COMMITTED) -> Flow:
         buffer_bytes_max=2 * MIB,
         partition_buffer_bytes_max=MIB,
         gap_limit=10,
+        padding_limit=10,
     )
     nobody = Mock()
     return Flow("f", nobody, nobody, limits, BufferPool(2 * MIB), instruments=nobody, hooks=nobody)

@@ -1,0 +1,100 @@
+"""Who owns the flow, for people: the owner leaves word where it runs, a former one notices that it is none.
+
+What only the owner may write, an operator can ask only of the owner. A word is
+believed as long as it carries the epoch that the coordinator has given out last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+
+import structlog
+
+from checkpoint.model import OwnerRecord
+from mirror.errors import TwinsiteError
+from mirror.flow.memory import FlowMemory
+from mirror.flow.owner import Owner
+from mirror.kafka.transactions import Token
+from mirror.logs import Repeats, warn_repeated
+from mirror.model import TopicPartition
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 2.0
+
+
+class NotOwnerError(TwinsiteError):
+    """Only the owner of the flow may do this, and that is another mirror; nothing was done."""
+
+    exit_code = 4
+
+
+class Announcer:
+    """Writes down where the owner runs, each time this mirror becomes the owner.
+
+    Args:
+        url: Where people reach this mirror; empty when it has no port.
+    """
+
+    def __init__(self, owner: Owner, memory: FlowMemory, url: str) -> None:
+        self._owner = owner
+        self._memory = memory
+        self._url = url
+        self._announced: Token | None = None
+        self._repeats = Repeats()
+
+    async def run(self) -> None:
+        """Announce until cancelled. Copying does not depend on it, so what fails is said and tried again."""
+        while True:
+            try:
+                await self.announce()
+            except TwinsiteError as error:
+                warn_repeated(log, self._repeats, "announce", "owner_not_announced", error=str(error))
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def announce(self) -> None:
+        """Find out whether we still are the owner; say so once for each time the right was taken.
+
+        Raises:
+            TwinsiteError: The coordinator cannot be asked, or it could not be written.
+        """
+        token = self._owner.token
+        if token is None or not await self._owner.confirm() or token == self._announced:
+            return
+        await self._memory.note_owner(
+            OwnerRecord(token.epoch, socket.gethostname(), os.getpid(), self._url, int(time.time() * 1000))
+        )
+        self._announced = token
+        log.info("owner_of_the_flow", producer_epoch=token.epoch)
+
+
+async def require_owner(owner: Owner, memory: FlowMemory, tp: TopicPartition) -> None:
+    """Return only if this mirror is the owner of the flow and may write; the memory was read just now.
+
+    Raises:
+        NotOwnerError: It is not; says who is and what to do, or that it may write in a moment.
+        TwinsiteError: The coordinator cannot be asked.
+    """
+    if await owner.confirm():
+        return
+    if owner.held:
+        error = NotOwnerError(
+            f"{tp}: this mirror has just become the owner of the flow and may write in a few seconds",
+            hint="ask again",
+        )
+        error.retriable = True
+        raise error
+    known, holder = memory.owner, await owner.holder()
+    if known is None or holder is None or known.producer_epoch != holder.epoch:
+        raise NotOwnerError(
+            f"{tp}: the owner of the flow is another mirror, and has not said where it runs",
+            hint="ask the mirror whose status says owner: true; if there is none any more, restart this one",
+        )
+    way = f" with --url {known.url}" if known.url else ""
+    raise NotOwnerError(
+        f"{tp}: the owner of the flow is the mirror on {known.place}",
+        hint=f"ask that one{way}; if it is gone for good, restart this one: it becomes the owner",
+    )

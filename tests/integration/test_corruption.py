@@ -1,0 +1,77 @@
+"""A batch whose bytes rotted on a source broker's disk never reaches the target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.harness.checker import assert_exact, watermarks
+from tests.harness.data import Row, json_rows, load
+from tests.harness.kafka import KafkaCluster
+from tests.harness.process import Twinsite, events
+from tests.harness.segments import damage, mend, stored_batches
+from tests.integration.test_formats import first_blocked
+from tests.integration.test_mirror import copy_once, flags
+
+pytestmark = pytest.mark.timeout(120)
+
+
+async def test_a_corrupt_batch_blocks_its_partition_until_it_is_sound_again(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    What stands before it is copied, and so are other partitions; state, reason, offset and metric tell.
+    """
+    name = await topic(source, partitions=2)
+    rows = [Row(key=b"%d" % i, value=b"v" * 200, partition=i // 30) for i in range(60)]
+    load(source.bootstrap, name, rows, "lz4", batch_num_messages=10)
+    rotten = list(stored_batches(source, name))[1]
+    damage(rotten)
+
+    with Twinsite.run(*flags(source, target, name, name), work_dir=tmp_path) as mirror:
+        blocked = await first_blocked(mirror)
+        around = {0: (0, 10), 1: (0, 30)}
+        await mirror.wait_for(lambda: watermarks(target.bootstrap, name) == around, "the rest is copied")
+        failures = _crc_failures(mirror)
+        mend(rotten)
+        await mirror.wait_for(lambda: watermarks(target.bootstrap, name)[0] == (0, 30), "it goes on")
+
+    assert (blocked["partition"], blocked["reason"]) == (0, "corrupt_batch")
+    assert "offset 10" in blocked["detail"]
+    assert failures >= 1
+    assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 60
+
+
+async def test_a_batch_that_is_corrupt_at_the_leader_only_is_read_from_another_replica(
+    breakable: KafkaCluster, target: KafkaCluster, tmp_path: Path
+) -> None:
+    """
+    The copy is complete without anybody's help, and the log says where the batches came from.
+    """
+    name = "rotten-at-the-leader"
+    await breakable.create_topic(name, replication=2)
+    await target.create_topic(name)
+    load(breakable.bootstrap, name, json_rows(90, 4000), batch_num_messages=10)
+    leader = await breakable.leader(name)
+    rotten = list(stored_batches(breakable, name, node=leader))[::4]
+    for batch in rotten:
+        damage(batch)
+
+    settings = tmp_path / "flow.yaml"
+    settings.write_text("read: {partition_fetch_bytes_max: 64 KiB}")
+
+    done = await copy_once(breakable, target, name, tmp_path, "--config", str(settings))
+
+    for batch in rotten:
+        mend(batch)
+    assert done.code == 0, done.stderr
+    assert len(events(done.stderr, "read_from_another_replica")) >= len(rotten) == 3
+    assert assert_exact(breakable.bootstrap, target.bootstrap, [name]) == 90
+
+
+def _crc_failures(mirror: Twinsite) -> float:
+    lines = mirror.get("/metrics").decode().splitlines()
+    counted = [line for line in lines if line.startswith("twinsite_crc_failures_total") and 'source"' in line]
+    return float(counted[0].rsplit(" ", 1)[1])

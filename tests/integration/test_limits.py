@@ -1,0 +1,121 @@
+"""Offsets that are kept up to a stated limit, and what happens beyond it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import TopicPartition
+
+from tests.conftest import TopicFactory
+from tests.harness.checker import assert_exact, watermarks
+from tests.harness.data import json_rows, load, load_transactions
+from tests.harness.kafka import KafkaCluster
+from tests.harness.process import Finished, twinsite
+
+pytestmark = pytest.mark.timeout(120)
+
+STARTS_AT = 250
+
+
+async def copy_once(
+    source: KafkaCluster, target: KafkaCluster, topic: str, folder: Path, **offsets: object
+) -> Finished:
+    """One run of ``--once`` over one topic with these settings of ``offsets``."""
+    settings = folder / "flow.yaml"
+    document = {
+        "flow": topic,
+        "source": {"bootstrap_servers": source.bootstrap},
+        "target": {"bootstrap_servers": target.bootstrap},
+        "topics": {"include": [re.escape(topic)]},
+        "offsets": offsets,
+    }
+    settings.write_text(yaml.safe_dump(document))
+    arguments = ("--config", str(settings), "--once", "-o", "json", "--timeout-seconds", "10")
+    return await twinsite("mirror", *arguments, work_dir=folder)
+
+
+def state_of(done: Finished) -> tuple[str, str | None, str | None]:
+    """Of the only partition: state, reason and mode."""
+    one: dict[str, Any] = done.document["partitions"][0]
+    return one["state"], one["reason"], one["offset_mode"]
+
+
+async def a_late_log(source: KafkaCluster, topic: TopicFactory) -> str:
+    """A topic whose log starts at 250 and ends at 400."""
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(400, 50))
+    source.admin.delete_records([TopicPartition(name, 0, STARTS_AT)])[TopicPartition(name, 0)].result()
+    return name
+
+
+async def test_padding_up_to_the_limit_keeps_the_offsets(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The limit itself is still allowed.
+    """
+    name = await a_late_log(source, topic)
+
+    done = await copy_once(source, target, name, tmp_path, mode="same", padding_limit=STARTS_AT)
+
+    assert done.code == 0, done.stderr
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
+async def test_a_log_that_starts_above_the_limit_is_refused_and_goes_on_when_the_limit_is_raised(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The reason names both figures and the setting; nothing is written until there is room.
+    """
+    name = await a_late_log(source, topic)
+
+    refused = await copy_once(source, target, name, tmp_path, mode="same", padding_limit=STARTS_AT - 1)
+    untouched = watermarks(target.bootstrap, name)[0]
+    raised = await copy_once(source, target, name, tmp_path, mode="same")
+
+    assert (refused.code, state_of(refused)) == (5, ("BLOCKED", "gap_too_large", None))
+    assert "250 padding records" in refused.document["partitions"][0]["detail"]
+    assert "above the limit of 249 (offsets.padding_limit)" in refused.document["partitions"][0]["detail"]
+    assert untouched == (0, 0)
+    assert raised.code == 0, raised.stderr
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
+async def test_a_log_that_starts_above_the_limit_is_mapped_with_auto(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Without padding the copy begins at 0, and the map says where each record is.
+    """
+    name = await a_late_log(source, topic)
+
+    done = await copy_once(source, target, name, tmp_path, mode="auto", padding_limit=STARTS_AT - 1)
+
+    assert (done.code, state_of(done)) == (0, ("ACTIVE", None, "mapped"))
+    assert watermarks(target.bootstrap, name)[0] == (0, 150)
+    assert_exact(source.bootstrap, target.bootstrap, [name], offsets="mapped")
+
+
+async def test_a_gap_above_the_limit_is_refused_and_filled_when_the_limit_is_raised(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    What came before the gap is there with its offsets, and stays.
+    """
+    name = await topic(source)
+    load_transactions(source.bootstrap, name, json_rows(100, 50), per_transaction=20, aborted_every=2)
+
+    refused = await copy_once(source, target, name, tmp_path, mode="same", gap_limit=5)
+    before = watermarks(target.bootstrap, name)[0]
+    raised = await copy_once(source, target, name, tmp_path, mode="same")
+
+    assert (refused.code, state_of(refused)) == (5, ("BLOCKED", "gap_too_large", "same"))
+    assert "above the limit of 5 (offsets.gap_limit)" in refused.document["partitions"][0]["detail"]
+    assert before == (0, 20)
+    assert raised.code == 0, raised.stderr
+    assert_exact(source.bootstrap, target.bootstrap, [name])

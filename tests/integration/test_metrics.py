@@ -1,0 +1,74 @@
+"""What a running mirror tells Prometheus, read by Prometheus' own tool."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from confluent_kafka import TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
+
+from monitoring import catalogue
+from tests.conftest import TopicFactory
+from tests.harness.data import json_rows, load, load_transactions
+from tests.harness.kafka import KafkaCluster
+from tests.harness.process import Twinsite, twinsite
+from tests.harness.promtool import promtool
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.mark.parametrize("partition_metrics", [True, False])
+async def test_the_metrics_of_a_mirror_at_work_are_clean(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path, partition_metrics: bool
+) -> None:
+    """
+    After records, gaps, a loss and a pause: promtool is silent, and every metric of the catalogue is there.
+    """
+    plain, gapped, lost = [await topic(source, partitions=2, retention_ms=86_400_000) for _ in range(3)]
+    load(source.bootstrap, plain, json_rows(200, 100))
+    load_transactions(source.bootstrap, gapped, json_rows(200, 100), 20, aborted_every=2)
+    settings = tmp_path / "flow.yaml"
+    document = {
+        "flow": plain,
+        "source": {"bootstrap_servers": source.bootstrap},
+        "target": {"bootstrap_servers": target.bootstrap},
+        "topics": {"include": [plain, gapped, lost]},
+        "api": {"partition_metrics": partition_metrics},
+    }
+    settings.write_text(yaml.safe_dump(document))
+    assert (await twinsite("mirror", "--config", str(settings), "--once", work_dir=tmp_path)).code == 0
+    load(source.bootstrap, plain, json_rows(200, 100, seed=2))
+    load(source.bootstrap, lost, json_rows(50, 100))
+    for number in range(2):
+        source.admin.delete_records([TopicPartition(lost, number, 5)])[TopicPartition(lost, number)].result()
+
+    with Twinsite.run("mirror", "--config", str(settings), work_dir=tmp_path) as mirror:
+        await mirror.wait_for(lambda: states(mirror).get(lost) == {"DATA_LOSS"}, "the loss is seen")
+        await mirror.wait_for(lambda: records(mirror, plain) == 200, "the rest is copied")
+        url = f"http://127.0.0.1:{mirror.port}"
+        assert (await twinsite("pause", gapped, "--url", url, work_dir=tmp_path)).code == 0
+        text = mirror.get("/metrics")
+
+    assert promtool(["check", "metrics"], text) == ""
+    found = {family.name for family in text_string_to_metric_families(text.decode()) if family.samples}
+    left_out = set() if partition_metrics else {metric.name for metric in catalogue.OFFSET_METRICS}
+    assert {
+        re.sub("_total$", "", metric.name) for metric in catalogue.ALL if metric.name not in left_out
+    } <= found
+    assert (b'partition="0"' in text) is partition_metrics
+
+
+def states(mirror: Twinsite) -> dict[str, set[str]]:
+    """The states of the partitions of each topic."""
+    found: dict[str, set[str]] = {}
+    for one in mirror.status().get("partitions", []):
+        found.setdefault(one["topic"], set()).add(one["state"])
+    return found
+
+
+def records(mirror: Twinsite, topic: str) -> int:
+    """Records of a topic copied since the start."""
+    return sum(one["records"] for one in mirror.status().get("partitions", []) if one["topic"] == topic)

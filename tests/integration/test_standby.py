@@ -1,0 +1,73 @@
+"""What an operator asks of a mirror that is not the owner of its flow."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from tests.conftest import TopicFactory
+from tests.harness.checker import watermarks
+from tests.harness.data import json_rows, load
+from tests.harness.kafka import KafkaCluster
+from tests.harness.process import Finished, Twinsite, events, twinsite
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def mirror_of(source: KafkaCluster, target: KafkaCluster, topic: str) -> tuple[str, ...]:
+    """A mirror of one topic in a flow of its name."""
+    return (
+        "mirror",
+        f"--source={source.bootstrap}",
+        f"--target={target.bootstrap}",
+        f"--topics={re.escape(topic)}",
+        f"--flow={topic}",
+    )
+
+
+async def accept_loss(topic: str, url: str, folder: Path) -> Finished:
+    """Ask the mirror at this address."""
+    return await twinsite("accept-loss", topic, "--yes", "--url", url, work_dir=folder)
+
+
+def state(mirror: Twinsite) -> str:
+    """Of its only partition."""
+    found = mirror.status().get("partitions", [])
+    return str(found[0]["state"]) if found else "UNKNOWN"
+
+
+async def test_a_standby_names_the_owner_when_asked_to_accept_a_loss(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The refusal is an address: asked there, the same command is done. Then the standby does it too.
+    """
+    name = await topic(source)
+    command = mirror_of(source, target, name)
+    load(source.bootstrap, name, json_rows(20, 50))
+    assert (await twinsite(*command, "--once", work_dir=tmp_path)).code == 0
+    load(source.bootstrap, name, json_rows(30, 50, seed=2))
+    source.admin.delete_records([TopicPartition(name, 0, 35)])[TopicPartition(name, 0)].result()
+
+    with Twinsite.run(*command, work_dir=tmp_path) as standby:
+        await standby.wait_for(lambda: state(standby) == "DATA_LOSS", "the loss is seen")
+        with Twinsite.run(*command, work_dir=tmp_path) as owner:
+            await owner.wait_for(lambda: bool(events(owner.stderr, "owner_of_the_flow")), "it owns the flow")
+            await standby.wait_for(lambda: standby.status()["owner"] is False, "the other one knows")
+            owned = owner.status()["owner"]
+            refused = await accept_loss(name, f"http://127.0.0.1:{standby.port}", tmp_path)
+            address = re.search(r"--url (\S+);", refused.stderr)
+            assert address is not None, refused.stderr
+            accepted = await accept_loss(name, address[1], tmp_path)
+            await owner.wait_for(lambda: state(owner) == "ACTIVE", "it goes on")
+            again = await accept_loss(name, f"http://127.0.0.1:{standby.port}", tmp_path)
+            await standby.wait_for(lambda: state(standby) == "ACTIVE", "this one goes on too")
+
+    assert refused.code == 4
+    assert f"process {owner.process.pid}, since " in refused.stderr
+    assert (address[1], owned) == (f"http://127.0.0.1:{owner.port}", True)
+    assert (accepted.code, again.code) == (0, 0), accepted.stderr + again.stderr
+    assert watermarks(target.bootstrap, name)[0] == (0, 50)

@@ -1,0 +1,153 @@
+"""What a refusal means: which state, whether it is tried again, and when."""
+
+from __future__ import annotations
+
+import pytest
+from kafka import errors as kafka_errors
+
+from mirror.errors import BrokerError, ConnectionFailedError, NotAuthorizedError
+from mirror.flow.states import (
+    APPEND_REFUSALS,
+    FETCH_REFUSALS,
+    RETRY_SECONDS_FIRST,
+    RETRY_SECONDS_MAX,
+    Refusal,
+    append_refusal,
+    fetch_refusal,
+    look_refusal,
+    pause_seconds,
+)
+from mirror.model import Reason, State
+
+
+def code(name: str) -> int:
+    """Kafka's number of an error, as kafka-python knows it."""
+    return int(getattr(kafka_errors, name).errno)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("MessageSizeTooLargeError", Reason.RECORD_TOO_LARGE),
+        ("RecordListTooLargeError", Reason.RECORD_TOO_LARGE),
+        ("NotEnoughReplicasError", Reason.NOT_ENOUGH_REPLICAS),
+        ("NotEnoughReplicasAfterAppendError", Reason.NOT_ENOUGH_REPLICAS),
+        ("TopicAuthorizationFailedError", Reason.TARGET_NOT_AUTHORIZED),
+        ("ClusterAuthorizationFailedError", Reason.TARGET_NOT_AUTHORIZED),
+        ("InvalidTimestampError", Reason.TIMESTAMP_REFUSED),
+        ("UnsupportedForMessageFormatError", Reason.RECORD_REFUSED),
+        ("PolicyViolationError", Reason.RECORD_REFUSED),
+        ("InvalidRecordError", Reason.RECORD_REFUSED),
+        ("UnsupportedCompressionTypeError", Reason.RECORD_REFUSED),
+        ("KafkaStorageError", Reason.STORAGE_ERROR),
+    ],
+)
+def test_an_append_refused_for_its_content_or_the_targets_state_blocks_and_is_tried_again(
+    name: str, reason: Reason
+) -> None:
+    """
+    At once, with a reason that says whose turn it is.
+    """
+    assert append_refusal(code(name)) == Refusal(State.BLOCKED, reason, retry=True)
+
+
+@pytest.mark.parametrize("name", ["InvalidProducerEpochError", "ProducerFencedError"])
+def test_a_newer_epoch_deposes_and_nothing_is_tried_again(name: str) -> None:
+    """
+    Only an operator ends that.
+    """
+    assert append_refusal(code(name)) == Refusal(State.FENCED, Reason.NEWER_EPOCH, retry=False)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "OutOfOrderSequenceNumberError",
+        "DuplicateSequenceNumberError",
+        "UnknownProducerIdError",
+        "RequestTimedOutError",
+        "NotLeaderForPartitionError",
+        "UnknownTopicOrPartitionError",
+        "CoordinatorNotAvailableError",
+    ],
+)
+def test_what_another_look_settles_is_only_a_doubt(name: str) -> None:
+    """
+    The log may or may not have grown: the partition keeps its state and is looked at.
+    """
+    assert append_refusal(code(name)).state is None
+    assert append_refusal(code(name)).retry
+
+
+@pytest.mark.parametrize("number", [-1, 4711, 0])
+def test_an_error_nobody_has_heard_of_is_a_doubt(number: int) -> None:
+    """
+    On either side, shown as that side being unavailable should it last.
+    """
+    assert append_refusal(number) == Refusal(None, Reason.TARGET_UNAVAILABLE)
+    assert fetch_refusal(number) == Refusal(None, Reason.SOURCE_UNAVAILABLE)
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "reason"),
+    [
+        ("OffsetOutOfRangeError", None, Reason.LOG_START_MOVED),
+        ("CorruptRecordError", State.BLOCKED, Reason.CORRUPT_BATCH),
+        ("TopicAuthorizationFailedError", State.BLOCKED, Reason.SOURCE_NOT_AUTHORIZED),
+        ("KafkaStorageError", State.BLOCKED, Reason.STORAGE_ERROR),
+        ("UnsupportedCompressionTypeError", State.BLOCKED, Reason.UNREADABLE_BATCH),
+        ("FencedLeaderEpochError", None, Reason.SOURCE_UNAVAILABLE),
+        ("UnknownLeaderEpochError", None, Reason.SOURCE_UNAVAILABLE),
+    ],
+)
+def test_a_refused_fetch_says_what_is_wrong_with_the_source(
+    name: str, state: State | None, reason: Reason
+) -> None:
+    """
+    An offset out of range is looked at: only a look knows whether anything was lost.
+    """
+    assert fetch_refusal(code(name)) == Refusal(state, reason)
+
+
+def test_a_look_that_is_forbidden_names_the_side() -> None:
+    """
+    Permissions are given on one cluster or the other.
+    """
+    error = NotAuthorizedError("no DESCRIBE on topic orders")
+
+    assert look_refusal(error, at_source=True) == Refusal(State.BLOCKED, Reason.SOURCE_NOT_AUTHORIZED)
+    assert look_refusal(error, at_source=False) == Refusal(State.BLOCKED, Reason.TARGET_NOT_AUTHORIZED)
+
+
+def test_a_look_that_fails_is_a_doubt_on_that_side() -> None:
+    """
+    Unless the target refuses with a code that means something to an append.
+    """
+    away = ConnectionFailedError("gone")
+    storage = BrokerError(
+        "KAFKA_STORAGE_ERROR", code("KafkaStorageError"), "the disk is full", retriable=True
+    )
+
+    assert look_refusal(away, at_source=True) == Refusal(None, Reason.SOURCE_UNAVAILABLE)
+    assert look_refusal(away, at_source=False) == Refusal(None, Reason.TARGET_UNAVAILABLE)
+    assert look_refusal(storage, at_source=False) == Refusal(State.BLOCKED, Reason.STORAGE_ERROR)
+    assert look_refusal(storage, at_source=True) == Refusal(None, Reason.SOURCE_UNAVAILABLE)
+
+
+def test_every_refusal_that_is_not_tried_again_is_a_state() -> None:
+    """
+    A partition in doubt that nobody looks at would stand still in silence.
+    """
+    for refusal in (*APPEND_REFUSALS.values(), *FETCH_REFUSALS.values()):
+        assert refusal.retry or refusal.state is not None
+
+
+def test_the_pause_between_looks_doubles_up_to_a_bound() -> None:
+    """
+    However often it failed before.
+    """
+    pauses = [pause_seconds(attempts) for attempts in range(2_000)]
+
+    assert pauses[:4] == [RETRY_SECONDS_FIRST * factor for factor in (1, 2, 4, 8)]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == RETRY_SECONDS_MAX
