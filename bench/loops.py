@@ -28,7 +28,8 @@ from mirror.clusters import connected
 from mirror.config import ClusterSettings
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, decode_answer, encode_request
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.connection import Address, Connection
+from mirror.kafka.connection import Connection
+from mirror.kafka.dial import Address
 from mirror.kafka.fetch import FETCH, FETCH_VERSION, FetchLimits, FetchSession, Key, Want
 from mirror.kafka.fetch import decode_answer as decode_fetched
 from mirror.kafka.offsets import LATEST, list_offsets

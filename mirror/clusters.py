@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from mirror.config import ClusterSettings, host_and_port
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.connection import Address, ConnectionOptions
+from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.kafka.security import Security
 
 

@@ -21,7 +21,8 @@ from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from mirror.errors import BrokerError, ConnectionFailedError, NotAuthorizedError, TwinsiteError
-from mirror.kafka.connection import Address, Connection, ConnectionOptions
+from mirror.kafka.connection import Connection
+from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.model import TopicPartition
 
 AUTHORIZATION_CODES = frozenset({29, 30, 31, 53, 65})

@@ -21,17 +21,16 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from mirror.errors import AuthenticationError, ConnectionFailedError, UnsupportedVersionError
+from mirror.kafka.dial import Address, ConnectionOptions, dial
 from mirror.kafka.security import (
     SaslExchange,
-    Security,
-    explain_handshake_error,
     is_tls_alert,
     reauthenticate_after_seconds,
     rename_ssl_error,
@@ -47,30 +46,6 @@ RECEIVE_ROUNDS_MAX = 32
 
 Allocate = Callable[[int], memoryview]
 """Gives a writable buffer of exactly the number of bytes asked for."""
-
-
-class Address(NamedTuple):
-    """Where a broker listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionOptions:
-    """How connections of one cluster are made.
-
-    Attributes:
-        request_timeout_seconds: After this long without the oldest answer the connection is closed.
-    """
-
-    security: Security = field(default_factory=Security)
-    client_id: str = "twinsite"
-    connect_timeout_seconds: float = 10.0
-    request_timeout_seconds: float = 30.0
 
 
 @dataclass(slots=True)
@@ -127,7 +102,7 @@ class Connection:
         """
         try:
             async with asyncio.timeout(options.connect_timeout_seconds):
-                sock = await _connect(address, options)
+                sock = await dial(address, options)
         except TimeoutError as error:
             raise ConnectionFailedError(
                 f"{address}: no connection within {options.connect_timeout_seconds:g} s"
@@ -473,79 +448,3 @@ class Connection:
         for request in pending:
             if not request.future.done():
                 request.future.set_exception(error)
-
-
-async def _connect(address: Address, options: ConnectionOptions) -> socket.socket:
-    """A connected, non-blocking socket; TLS is established where the settings ask for it."""
-    loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise ConnectionFailedError(f"{address}: the host name cannot be resolved: {error}") from error
-    failure: OSError | None = None
-    for family, kind, protocol, _, where in found:
-        sock = socket.socket(family, kind, protocol)
-        sock.setblocking(False)
-        try:
-            await loop.sock_connect(sock, where)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            return await _secure(sock, address, options)
-        except OSError as error:
-            failure = error
-            sock.close()
-        except BaseException:
-            sock.close()
-            raise
-    raise ConnectionFailedError(f"{address}: cannot connect: {failure}") from failure
-
-
-async def _secure(sock: socket.socket, address: Address, options: ConnectionOptions) -> socket.socket:
-    context = options.security.ssl_context()
-    if context is None:
-        return sock
-    tls: ssl.SSLSocket = context.wrap_socket(
-        sock, server_hostname=address.host, do_handshake_on_connect=False
-    )
-    try:
-        await _handshake(tls)
-    except OSError as error:
-        tls.close()
-        tls_options = options.security.tls
-        raise await explain_handshake_error(
-            error, address.host, address.port, str(address), tls_options
-        ) from error
-    except BaseException:
-        tls.close()
-        raise
-    return tls
-
-
-async def _handshake(tls: ssl.SSLSocket) -> None:
-    while True:
-        try:
-            tls.do_handshake()
-        except ssl.SSLWantReadError:
-            await _ready(tls, for_reading=True)
-        except ssl.SSLWantWriteError:
-            await _ready(tls, for_reading=False)
-        else:
-            return
-
-
-async def _ready(sock: socket.socket, *, for_reading: bool) -> None:
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    add, remove = (
-        (loop.add_reader, loop.remove_reader) if for_reading else (loop.add_writer, loop.remove_writer)
-    )
-    add(sock.fileno(), _resolve, ready)
-    try:
-        await ready
-    finally:
-        remove(sock.fileno())
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

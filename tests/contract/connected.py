@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.connection import Address, ConnectionOptions
+from mirror.kafka.dial import Address, ConnectionOptions
 from tests.harness.kafka import KafkaCluster
 
 NUMBERS = itertools.count(1)

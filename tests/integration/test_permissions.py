@@ -11,7 +11,8 @@ import pytest
 import pytest_asyncio
 
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.connection import Address, Connection, ConnectionOptions
+from mirror.kafka.connection import Connection
+from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.kafka.security import SaslMechanism, SaslOptions, SecretSource, Security, SecurityProtocol
 from mirror.kafka.topics import topic_defaults
 from mirror.kafka.transactions import init_producer_id

@@ -22,7 +22,8 @@ from confluent_kafka import Consumer
 from kafka.protocol.metadata import MetadataRequest
 
 from mirror.errors import AuthenticationError, ConnectionFailedError, TwinsiteError
-from mirror.kafka.connection import Address, Connection, ConnectionOptions
+from mirror.kafka.connection import Connection
+from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.kafka.security import (
     SaslMechanism,
     SaslOptions,

@@ -22,7 +22,7 @@ from mirror.config import TopicsSettings
 from mirror.errors import BrokerError
 from mirror.kafka.acls import TopicAcl, create_topic_acls, describe_topic_acls
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.connection import Address, ConnectionOptions
+from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.kafka.topics import create_partitions, create_topic, set_configs, topic_defaults
 from mirror.sync.carry_acls import carry_acls
 from mirror.sync.describe import describe
