@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -36,14 +37,65 @@ console = Console()
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one stretch of copying brought."""
+    """What one mirror did until it was ended.
 
+    Attributes:
+        seconds: Since something was copied.
+        lag_first: Records it was behind when it first knew; None when it never did.
+        lag_last: Records it was behind in the end.
+    """
+
+    how: str
     megabytes: float
     seconds: float
+    lag_first: int | None
+    lag_last: int | None
 
-    @property
-    def rate(self) -> float:
-        return self.megabytes / self.seconds if self.seconds else 0.0
+
+class Watch:
+    """Follows a running mirror through its status."""
+
+    def __init__(self, mirror: Twinsite, source: KafkaCluster) -> None:
+        self._mirror = mirror
+        self._source = source
+        self._began: float | None = None
+        self._lag_first: int | None = None
+
+    def copied(self) -> int:
+        """Bytes copied so far."""
+        partitions = self._partitions()
+        if self._lag_first is None:
+            self._lag_first = lag(partitions)
+        found = sum(int(p["bytes"]) for p in partitions)
+        if found and self._began is None:
+            self._began = time.monotonic()
+        return found
+
+    def caught_up(self) -> bool:
+        """Every partition is copied up to where its source log ends this moment."""
+        found = {(p["topic"], p["partition"]): p for p in self._partitions()}
+        ends = {
+            (topic, partition): high
+            for topic in TOPICS
+            for partition, (_, high) in watermarks(self._source.bootstrap, topic).items()
+        }
+        return bool(found) and all(found[where]["next_offset"] == end for where, end in ends.items())
+
+    def measured(self, how: str) -> Measured:
+        """What it has done by now."""
+        copied = self.copied()
+        seconds = time.monotonic() - (self._began or time.monotonic())
+        return Measured(how, copied / 1e6, seconds, self._lag_first, lag(self._partitions()))
+
+    def _partitions(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._mirror.status().get("partitions", [])
+        return found
+
+
+def lag(partitions: list[dict[str, Any]]) -> int | None:
+    """Records behind, all partitions together; None while one does not know."""
+    lags = [p["lag_records"] for p in partitions]
+    return sum(lags) if lags and None not in lags else None
 
 
 def say(text: str) -> None:
@@ -69,21 +121,6 @@ def keep_writing(bootstrap: str, rows: list[Row], stop: threading.Event) -> None
         stop.wait(0.2)
 
 
-def copied(mirror: Twinsite) -> int:
-    return sum(p["bytes"] for p in mirror.status().get("partitions", []))
-
-
-def caught_up(mirror: Twinsite, source: KafkaCluster) -> bool:
-    """Every partition is copied up to where its source log ends this moment."""
-    found = {(p["topic"], p["partition"]): p for p in mirror.status().get("partitions", [])}
-    ends = {
-        (topic, partition): high
-        for topic in TOPICS
-        for partition, (_, high) in watermarks(source.bootstrap, topic).items()
-    }
-    return bool(found) and all(found[where]["next_offset"] == end for where, end in ends.items())
-
-
 async def mirror_with_a_crash(source: KafkaCluster, target: KafkaCluster, folder: Path) -> list[Measured]:
     """Copy, kill, copy on; answers with what each of the two mirrors did."""
     arguments = (
@@ -95,19 +132,19 @@ async def mirror_with_a_crash(source: KafkaCluster, target: KafkaCluster, folder
     measured = []
     with Twinsite.run(*arguments, work_dir=folder) as first:
         writer.start()
-        began = time.monotonic()
-        await first.wait_for(lambda: copied(first) > KILL_AFTER_BYTES, "a good part is copied", 60)
-        measured.append(Measured(copied(first) / 1e6, time.monotonic() - began))
+        watch = Watch(first, source)
+        await first.wait_for(lambda: watch.copied() > KILL_AFTER_BYTES, "a good part is copied", 60)
+        measured.append(watch.measured("SIGKILL"))
         say("killing the mirror with SIGKILL, in the middle of copying")
         first.kill()
     say("starting it again; the source is still being written")
     with Twinsite.run(*arguments, work_dir=folder) as second:
-        began = time.monotonic()
-        await second.wait_for(lambda: copied(second) > KILL_AFTER_BYTES / 2, "it goes on", CAUGHT_UP_SECONDS)
+        watch = Watch(second, source)
+        await second.wait_for(lambda: watch.copied() > KILL_AFTER_BYTES / 2, "it goes on", CAUGHT_UP_SECONDS)
         stop.set()
         await asyncio.to_thread(writer.join)
-        await second.wait_for(lambda: caught_up(second, source), "all has arrived", CAUGHT_UP_SECONDS)
-        measured.append(Measured(copied(second) / 1e6, time.monotonic() - began))
+        await second.wait_for(watch.caught_up, "all has arrived", CAUGHT_UP_SECONDS)
+        measured.append(watch.measured("caught up"))
         say("stopping it with SIGTERM")
         second.terminate()
         ended = await second.finished()
@@ -125,17 +162,37 @@ def judge(source: KafkaCluster, target: KafkaCluster) -> dict[str, Verdict]:
 
 
 def show(verdicts: dict[str, Verdict], measured: list[Measured]) -> None:
+    console.print(what_happened(measured))
+    console.print(what_was_found(verdicts))
+    for verdict in verdicts.values():
+        for finding in verdict.findings[:5]:
+            say(f"  {finding}")
+
+
+def what_happened(measured: list[Measured]) -> Table:
+    """A line for each mirror."""
+    table = Table(title="the copying, from the first record of each mirror on")
+    for column in ("mirror", "ended", "MB", "seconds", "MB/s", "records behind at first", "in the end"):
+        table.add_column(column, justify="left" if column == "ended" else "right")
+    for number, part in enumerate(measured, 1):
+        rate = f"{part.megabytes / part.seconds:,.0f}" if part.seconds else "unknown"
+        figures = (f"{part.megabytes:,.0f}", f"{part.seconds:.1f}", rate)
+        table.add_row(str(number), part.how, *figures, records(part.lag_first), records(part.lag_last))
+    return table
+
+
+def records(lag: int | None) -> str:
+    return "unknown" if lag is None else f"{lag:,}"
+
+
+def what_was_found(verdicts: dict[str, Verdict]) -> Table:
+    """A line for each partition."""
     table = Table(title="source 3.9.1 and target 4.3.0, record by record")
     for column in ("partition", "records compared", "lost, doubled, reordered, changed, shifted"):
         table.add_column(column, justify="left" if column == "partition" else "right")
     for name, verdict in verdicts.items():
         table.add_row(name, f"{verdict.records:,}", "none" if verdict.exact else str(len(verdict.findings)))
-    console.print(table)
-    for number, part in enumerate(measured, 1):
-        say(f"mirror {number}: {part.megabytes:,.0f} MB in {part.seconds:.1f} s, {part.rate:,.0f} MB/s")
-    for verdict in verdicts.values():
-        for finding in verdict.findings[:5]:
-            say(f"  {finding}")
+    return table
 
 
 async def demo(folder: Path) -> int:
