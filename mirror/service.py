@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import structlog
 from prometheus_client import CollectorRegistry
 
+from checkpoint.errors import StateTakenOverError
 from checkpoint.flow_state import FlowState
 from checkpoint.topic_store import TopicStore
 from mirror.api.server import ApiServer, Backend
@@ -353,11 +354,18 @@ async def _introduce(
     memory: FlowMemory, owner: Owner, token: Token, source: Cluster, target: Cluster
 ) -> None:
     """Of several mirrors that start a new flow at once, one writes its record; the others wait for it."""
-    while not memory.introduced and not await owner.confirm():
-        await asyncio.sleep(INTRODUCTION_PAUSE_SECONDS)
+    while True:
+        while not memory.introduced and not await owner.confirm():
+            await asyncio.sleep(INTRODUCTION_PAUSE_SECONDS)
+            await memory.refresh(sole_writer=False)
         await memory.refresh(sole_writer=False)
-    await memory.refresh(sole_writer=False)
-    await memory.introduce(token.producer_id, source.info.cluster_id, target.info.cluster_id)
+        try:
+            await memory.introduce(token.producer_id, source.info.cluster_id, target.info.cluster_id)
+        except StateTakenOverError as error:
+            log.info("another_mirror_starts_too", error=str(error))
+            await asyncio.sleep(INTRODUCTION_PAUSE_SECONDS)
+        else:
+            return
 
 
 async def _open_memory(settings: Settings, target: Cluster, owner: Owner) -> FlowMemory:

@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 
 TAKE_OVER_AFTER_SECONDS = 5.0
 """So long without progress where only the owner may write, and it is taken for gone."""
+_NEW = (State.UNKNOWN, Reason.STARTING)
 STALE_PAUSE_SECONDS = 0.1
 """Metadata is not read more often than this, however many answers call it stale."""
 
@@ -247,7 +248,7 @@ class Engine:
     def _show(self, partition: PartitionCopy) -> None:
         """One log line per change of state."""
         shown = (partition.state, partition.reason)
-        if self._shown.get(partition) == shown:
+        if self._shown.get(partition, _NEW) == shown:
             return
         self._shown[partition] = shown
         log.log(
@@ -274,4 +275,4 @@ class Engine:
         """Look again now, and go on if the look allows it."""
         partition.pause_asked = False
         partition.look_anew(time.monotonic())
-        self._due.set()
+        self.changed(partition)

@@ -13,7 +13,8 @@ from collections.abc import Collection
 
 from mirror.errors import ConnectionFailedError, TwinsiteError
 from mirror.flow.context import Flow
-from mirror.flow.position import SourceLook, TargetLook
+from mirror.flow.ends import tail_of
+from mirror.flow.position import SourceLook, Tail, TargetLook
 from mirror.kafka.cluster import broker_error
 from mirror.kafka.fetch import (
     FETCH,
@@ -66,7 +67,7 @@ async def look_at_target(flow: Flow, tps: Collection[TopicPartition]) -> Answers
     ends = await list_offsets(flow.target, tps, LATEST, replica_id=DEBUGGER)
     starts = await list_offsets(flow.target, tps, EARLIEST)
     after = await describe_producer(flow.target, tps, flow.producer_id)
-    tails = await last_producers(flow, {tp: end for tp, end in ends.items() if isinstance(end, int)})
+    tails = await last_batches(flow, {tp: end for tp, end in ends.items() if isinstance(end, int)})
     looks: Answers[TargetLook] = {}
     for tp in tps:
         answers = (before[tp], ends[tp], starts[tp], after[tp], tails.get(tp))
@@ -92,13 +93,14 @@ def _target_look(start: object, end: object, producer: object, tail: object) -> 
         last_sequence=known.last_sequence if known else None,
         producer_epoch=known.producer_epoch if known else None,
         coordinator_epoch=(known.coordinator_epoch if known else -1) + 1,
-        last_producer_id=tail if isinstance(tail, int) else None,
+        last_producer_id=tail.producer_id if isinstance(tail, Tail) else None,
+        tail=tail if isinstance(tail, Tail) else None,
     )
 
 
-async def last_producers(flow: Flow, ends: dict[TopicPartition, int]) -> Answers[int | None]:
-    """The producer id in the last batch before each log end; None where no batch is left to look at."""
-    out: Answers[int | None] = {}
+async def last_batches(flow: Flow, ends: dict[TopicPartition, int]) -> Answers[Tail | None]:
+    """The last batch before each log end; None where no batch is left to look at."""
+    out: Answers[Tail | None] = {}
 
     async def ask(node: int, tps: list[TopicPartition]) -> None:
         try:
@@ -112,19 +114,21 @@ async def last_producers(flow: Flow, ends: dict[TopicPartition, int]) -> Answers
     return out
 
 
-async def _tails(flow: Flow, node: int, ends: dict[TopicPartition, int]) -> Answers[int | None]:
+async def _tails(flow: Flow, node: int, ends: dict[TopicPartition, int]) -> Answers[Tail | None]:
     """One broker's partitions; several rounds, as one answer need not hold the last batch of each."""
     connection = await flow.target.connection(node)
     connection.version(FETCH, FETCH_VERSION, "Fetch")
     names = {Key(_topic_id(flow, tp), tp.partition): tp for tp in ends}
-    out: Answers[int | None] = {}
+    out: Answers[Tail | None] = {}
     while left := {key: tp for key, tp in names.items() if tp not in out}:
         wants = {key: Want(ends[tp] - 1, -1, -1, 1 << 20) for key, tp in left.items()}
         request = encode_request(TAIL_LIMITS, session=OUTSIDE_SESSIONS, changed=wants, forgotten=())
         answer = decode_answer(await connection.send(FETCH, FETCH_VERSION, [request]))
         if answer.error_code:
             raise broker_error(answer.error_code, "target: Fetch of the last batches")
-        found = {f.key: _tail(left[f.key], f.error_code, f.records) for f in answer.partitions}
+        found = {
+            f.key: _tail(left[f.key], ends[left[f.key]], f.error_code, f.records) for f in answer.partitions
+        }
         some = {left[key]: tail for key, tail in found.items() if tail is not _NOT_SENT}
         out.update(some if some else dict.fromkeys(left.values()))
     return out
@@ -133,13 +137,17 @@ async def _tails(flow: Flow, node: int, ends: dict[TopicPartition, int]) -> Answ
 _NOT_SENT = ConnectionFailedError("not in this answer")
 
 
-def _tail(tp: TopicPartition, code: int, records: memoryview) -> int | TwinsiteError | None:
+def _tail(tp: TopicPartition, end: int, code: int, records: memoryview) -> Tail | TwinsiteError | None:
     if code == 1:
         return None
     if code:
         return broker_error(code, f"target: Fetch of the last batch of {tp}")
-    headers = [header for header, _ in walk(records)]
-    return headers[-1].producer_id if headers else _NOT_SENT
+    batches = list(walk(records))
+    if not batches:
+        return _NOT_SENT
+    return next(
+        (tail_of(*batch) for batch in batches if batch[0].base_offset < end <= batch[0].next_offset), None
+    )
 
 
 def _topic_id(flow: Flow, tp: TopicPartition) -> bytes:

@@ -52,6 +52,7 @@ class PartitionCopy:
 
     __slots__ = (
         "_epochs_ahead",
+        "_noted_epoch",
         "_queue",
         "acknowledged_at",
         "acknowledged_target_offset",
@@ -114,6 +115,7 @@ class PartitionCopy:
         self.queued_bytes = 0
         self._queue: deque[tuple[Batch | Gap, Buffer | None]] = deque()
         self._epochs_ahead: list[tuple[int, int]] = []
+        self._noted_epoch = -1
         self.rereading = False
 
         self.source_log_start_offset: int | None = None
@@ -146,7 +148,7 @@ class PartitionCopy:
         self.target_next_offset = self.acknowledged_target_offset = decision.target_next_offset
         self.sequence = decision.sequence
         self.coordinator_epoch = decision.coordinator_epoch
-        self.fetched_epoch = epoch
+        self.fetched_epoch = self._noted_epoch = epoch
         self.acknowledged_at = now
         self.look_due_at = None
         self.lost = None
@@ -170,7 +172,9 @@ class PartitionCopy:
         self.push(items, epochs, None)
 
     def look_anew(self, now: float) -> None:
-        """Forget what was concluded, and be looked at: an operator said so."""
+        """Forget what was concluded and queued, and be looked at: an operator said so."""
+        self.generation += 1
+        self._drop_queue()
         self.state, self.reason, self.detail = State.UNKNOWN, Reason.STARTING, "to be looked at again"
         self.acknowledged_target_offset = None
         self.attempts = 0
@@ -209,6 +213,7 @@ class PartitionCopy:
                 buffer.release()
         self._queue.clear()
         self._epochs_ahead.clear()
+        self.fetched_epoch = self._noted_epoch
         self.queued_bytes = 0
         self.fetch_offset = self.send_offset
 
@@ -310,8 +315,9 @@ class PartitionCopy:
         current = sent.generation == self.generation
         if appended and current:
             batch = sent.batch
-            self.next_offset = batch.next_offset
-            self.acknowledged_target_offset = sent.target_offset + batch.records
+            self.next_offset = max(self.next_offset or 0, batch.next_offset)
+            end = sent.target_offset + batch.records
+            self.acknowledged_target_offset = max(self.acknowledged_target_offset or 0, end)
             self.acknowledged_at = now
             self.last_timestamp_ms = batch.max_timestamp_ms
             self.attempts = 0
@@ -383,6 +389,7 @@ class PartitionCopy:
 
     def epochs_noted(self, epochs: Sequence[tuple[int, int]]) -> None:
         """These leader epochs are in the durable state now."""
+        self._noted_epoch = max(self._noted_epoch, epochs[-1][0])
         self._epochs_ahead = [pair for pair in self._epochs_ahead if pair[0] > epochs[-1][0]]
 
     def gap_marked(self, offsets: int, now: float) -> None:

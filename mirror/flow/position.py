@@ -29,6 +29,23 @@ class SourceLook:
 
 
 @dataclass(frozen=True, slots=True)
+class Tail:
+    """The last batch of a target log, without its records.
+
+    Attributes:
+        records_crc: CRC-32C of the records, compressed as they are.
+        control: True for a control marker.
+    """
+
+    producer_id: int
+    base_offset: int
+    records: int
+    base_timestamp: int
+    records_crc: int
+    control: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TargetLook:
     """What the target says of a partition, read in one stable moment.
 
@@ -38,6 +55,7 @@ class TargetLook:
         producer_epoch: Of our producer id; None likewise.
         coordinator_epoch: The highest one a control marker of ours has carried; -1 when none.
         last_producer_id: Who wrote the last batch of the log; None when there is none to look at.
+        tail: That batch, to be held against the source's; None likewise.
     """
 
     target_log_start_offset: int
@@ -46,6 +64,7 @@ class TargetLook:
     producer_epoch: int | None
     coordinator_epoch: int
     last_producer_id: int | None
+    tail: Tail | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from mirror.errors import PartitionError, TwinsiteError
 from mirror.flow.context import Flow
+from mirror.flow.ends import End, compare_ends, end_of
 from mirror.flow.looking import look_at_source, look_at_target
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.position import Decision, Known, Prepare, Proceed, Register, Stop, decide
+from mirror.flow.position import (
+    Decision,
+    Known,
+    Prepare,
+    Proceed,
+    Register,
+    SourceLook,
+    Stop,
+    TargetLook,
+    decide,
+)
 from mirror.flow.prepare import prepare
 from mirror.flow.states import look_refusal
 from mirror.kafka.fetch import Isolation
+from mirror.kafka.offsets import Answers
 from mirror.model import OffsetMode, State, TopicPartition
 
 BLOCKED_AGAIN_SECONDS = 15.0
@@ -68,32 +80,56 @@ class Settler:
         sources, targets = await asyncio.gather(
             look_at_source(self._flow, by_tp), look_at_target(self._flow, by_target)
         )
+        decisions: dict[PartitionCopy, Decision] = {}
+        for partition in partitions:
+            source, target = sources[partition.tp], targets[partition.target]
+            if isinstance(source, TwinsiteError):
+                self._failed(partition, source, at_source=True)
+            elif isinstance(target, TwinsiteError):
+                self._failed(partition, target, at_source=False)
+            else:
+                decisions[partition] = self._decide(partition, source, target)
+        for partition, stop in (await self._compare_ends(decisions, targets)).items():
+            if isinstance(stop, TwinsiteError):
+                self._failed(partition, stop, at_source=True)
+                del decisions[partition]
+            elif stop is not None:
+                decisions[partition] = stop
         async with asyncio.TaskGroup() as group:
-            for partition in partitions:
-                source, target = sources[partition.tp], targets[partition.target]
-                if isinstance(source, TwinsiteError):
-                    self._failed(partition, source, at_source=True)
-                elif isinstance(target, TwinsiteError):
-                    self._failed(partition, target, at_source=False)
-                else:
-                    partition.heard(
-                        source.log_start_offset,
-                        source.high_watermark,
-                        -1 if self._committed_only else source.high_watermark,
-                        None,
-                    )
-                    decision = decide(
-                        self._memory.known(partition.tp),
-                        source,
-                        target,
-                        producer_id=self._flow.producer_id,
-                        producer_epoch=self._flow.producer_epoch,
-                        wanted=self._offsets,
-                        acknowledged_target_offset=partition.acknowledged_target_offset,
-                        continue_after_loss=self._continue_after_loss,
-                        padding_limit=self._flow.limits.padding_limit,
-                    )
-                    group.create_task(self._act(partition, decision, source.topic_id))
+            for partition, decision in decisions.items():
+                source = sources[partition.tp]
+                assert isinstance(source, SourceLook)
+                group.create_task(self._act(partition, decision, source.topic_id))
+
+    def _decide(self, partition: PartitionCopy, source: SourceLook, target: TargetLook) -> Decision:
+        stable = -1 if self._committed_only else source.high_watermark
+        partition.heard(source.log_start_offset, source.high_watermark, stable, None)
+        return decide(
+            self._memory.known(partition.tp),
+            source,
+            target,
+            producer_id=self._flow.producer_id,
+            producer_epoch=self._flow.producer_epoch,
+            wanted=self._offsets,
+            acknowledged_target_offset=partition.acknowledged_target_offset,
+            continue_after_loss=self._continue_after_loss,
+            padding_limit=self._flow.limits.padding_limit,
+        )
+
+    async def _compare_ends(
+        self, decisions: Mapping[PartitionCopy, Decision], targets: Answers[TargetLook]
+    ) -> dict[PartitionCopy, Stop | TwinsiteError | None]:
+        """For partitions that are to go on: whether the last record copied stands where it belongs."""
+        ends: dict[TopicPartition, End] = {}
+        for partition, decision in decisions.items():
+            known, look = self._memory.known(partition.tp), targets[partition.target]
+            if isinstance(decision, Proceed) and known is not None and isinstance(look, TargetLook):
+                epoch = self._memory.epoch_at(partition.tp, decision.next_offset)
+                end = end_of(known, look, partition.target, epoch)
+                if end is not None:
+                    ends[partition.tp] = end
+        found = await compare_ends(self._flow, ends)
+        return {partition: found[partition.tp] for partition in decisions if partition.tp in found}
 
     @property
     def _committed_only(self) -> bool:

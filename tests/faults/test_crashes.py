@@ -119,7 +119,7 @@ async def test_a_mirror_killed_over_and_over_while_the_source_is_written(
     """
     name = await topic(source, partitions=3)
     for turn in range(6):
-        load(source.bootstrap, name, json_rows(4_000, 300, seed=turn))
+        load(source.bootstrap, name, json_rows(4_000, 300, seed=turn), batch_num_messages=100)
         arguments = command(source.bootstrap, target.bootstrap, re.escape(name), name)
         with Twinsite.run(*arguments, work_dir=tmp_path, failpoints=f"produce_answered:{turn + 1}") as mirror:
             await mirror.finished(30)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faults.flows import configured, partition, partitions, reached, state
-from tests.harness.checker import Record, assert_exact, read_partition
-from tests.harness.data import json_rows, load
+from tests.conftest import TopicFactory
+from tests.faults.flows import configured, mirror_of, once, partition, partitions, reached, state
+from tests.harness.checker import Record, assert_exact, read_partition, watermarks
+from tests.harness.data import Row, json_rows, load
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Twinsite, twinsite
 
@@ -103,3 +105,35 @@ def names_what_was_replaced(status: list[dict[str, Any]]) -> None:
         assert "150" in found["detail"]
         assert "100" in found["detail"]
         assert found["hint"]
+
+
+async def test_a_foreign_write_under_a_running_mirror_is_found_and_never_forgotten(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The broker put the mirror's next batch behind somebody else's record. DIVERGED, also for the next mirror
+    when the source has grown past the shift and the log ends look sound again; the other partition goes on.
+    """
+    name = await topic(source, partitions=2)
+    load(source.bootstrap, name, [*rows_of(0, 20), *rows_of(1, 20)])
+    with Twinsite.run(*mirror_of(source, target, name, name), work_dir=tmp_path) as mirror:
+        await mirror.wait_for(lambda: reached(mirror, name) + reached(mirror, name, 1) == 40, "all is copied")
+        load(target.bootstrap, name, rows_of(0, 1, seed=9))
+        load(source.bootstrap, name, [*rows_of(0, 5, seed=2), *rows_of(1, 5, seed=2)])
+        await mirror.wait_for(lambda: state(mirror, name) == "DIVERGED", "the shift is seen")
+        await mirror.wait_for(lambda: reached(mirror, name, 1) == 25, "the other partition goes on")
+        found = partition(partitions(mirror), name)
+    load(source.bootstrap, name, [*rows_of(0, 50, seed=3), *rows_of(1, 50, seed=3)])
+
+    again = await twinsite(*once(source, target, name, name), work_dir=tmp_path)
+
+    assert found["reason"] == "offsets_differ"
+    assert "target offset 20 and became 21" in found["detail"]
+    assert again.code == 3, again.stderr
+    assert partition(again.document["partitions"], name)["state"] == "DIVERGED"
+    assert watermarks(target.bootstrap, name) == {0: (0, 26), 1: (0, 75)}
+
+
+def rows_of(number: int, count: int, seed: int = 1) -> list[Row]:
+    """Records for one partition."""
+    return [replace(row, partition=number) for row in json_rows(count, 100, seed=seed)]

@@ -1,0 +1,241 @@
+"""Whether the last record at the target is the one the source has at that place.
+
+The log end says where to go on only while every record stands where it belongs. A
+broker that had forgotten the producer takes a batch twice, a foreign record shifts
+what follows it, a marker may come late: whoever then goes by the log end alone skips
+source records in silence. So before a partition goes on, its last batch is held
+against the source's: by count, time and CRC of the records where both are the same
+bytes, else the last record against the source's.
+
+What the source no longer has, by compaction or retention, cannot be compared and passes.
+
+Sources: KIP-98 (idempotence and its limits), docs/design.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from crc32c import crc32c
+
+from mirror.errors import BatchError, ConnectionFailedError, TwinsiteError
+from mirror.flow.context import Flow
+from mirror.flow.encode import DECODED_BYTES_MAX, decode
+from mirror.flow.intake import take
+from mirror.flow.position import Known, Stop, Tail, TargetLook
+from mirror.flow.records import Record
+from mirror.kafka.cluster import Cluster, broker_error
+from mirror.kafka.fetch import (
+    FETCH,
+    FETCH_VERSION,
+    Fetched,
+    FetchLimits,
+    Isolation,
+    Key,
+    Want,
+    decode_answer,
+    encode_request,
+)
+from mirror.kafka.offsets import Answers, by_leader
+from mirror.kafka.record_batch import CONTROL, HEADER_BYTES, LOG_APPEND_TIME, MAGIC_V2, BatchHeader, walk
+from mirror.model import Batch, Reason, State, TopicPartition
+
+LIMITS = FetchLimits(wait_ms_max=0, bytes_min=0, bytes_max=4 << 20, isolation=Isolation.READ_UNCOMMITTED)
+PARTITION_BYTES_MAX = 1 << 20
+OUTSIDE_SESSIONS = (0, -1)
+OFFSET_OUT_OF_RANGE = 1
+ANY_SIZE = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The last record at the target, and where the source should have it.
+
+    Attributes:
+        epoch: The source's leader epoch of that record as noted when it was copied, -1 when not known.
+    """
+
+    target: TopicPartition
+    target_offset: int
+    source_offset: int
+    epoch: int
+    tail: Tail
+
+
+def end_of(known: Known, look: TargetLook, target: TopicPartition, epoch: int) -> End | None:
+    """What to compare before the partition goes on; None when nothing of ours is there to look at."""
+    last = look.target_log_end_offset - 1
+    if look.tail is None or last < known.target_start_offset:
+        return None
+    return End(target, last, known.to_source(last), epoch, look.tail)
+
+
+def tail_of(header: BatchHeader, view: memoryview) -> Tail:
+    """What is kept of the last batch of a log."""
+    return Tail(
+        header.producer_id,
+        header.base_offset,
+        header.records,
+        header.base_timestamp,
+        crc32c(view[HEADER_BYTES:]),
+        bool(header.attributes & CONTROL),
+    )
+
+
+async def compare_ends(flow: Flow, ends: Mapping[TopicPartition, End]) -> Answers[Stop | None]:
+    """Hold the ends of partitions, by their names at the source, against the source.
+
+    Returns:
+        Why a partition must not go on; None where the record is the same, or the source has it no more.
+    """
+    out: Answers[Stop | None] = {}
+
+    async def ask(node: int, tps: list[TopicPartition]) -> None:
+        try:
+            out.update(await _compare_at(flow, node, {tp: ends[tp] for tp in tps}))
+        except TwinsiteError as error:
+            out.update({tp: error for tp in tps if tp not in out})
+
+    async with asyncio.TaskGroup() as group:
+        for node, tps in by_leader(flow.source, list(ends)).items():
+            group.create_task(ask(node, tps))
+    return out
+
+
+async def _compare_at(flow: Flow, node: int, ends: Mapping[TopicPartition, End]) -> Answers[Stop | None]:
+    """One broker's partitions; several rounds, as one answer need not hold a batch of each."""
+    limits = replace(LIMITS, isolation=flow.limits.fetch.isolation)
+    out: Answers[Stop | None] = {}
+    while left := {tp: end for tp, end in ends.items() if tp not in out}:
+        wants = {tp: _want(flow.source, tp, end) for tp, end in left.items()}
+        found = await _fetch(flow.source, node, wants, limits)
+        for tp, fetched in found.items():
+            if fetched.error_code or fetched.diverging is not None or len(fetched.records):
+                out[tp] = await _compare(flow, tp, left[tp], fetched)
+        if not out.keys() & left.keys():
+            out.update(dict.fromkeys(left))
+    return out
+
+
+def _want(source: Cluster, tp: TopicPartition, end: End) -> Want:
+    info = source.info.partition(tp)
+    return Want(end.source_offset, info.leader_epoch if info else -1, end.epoch, PARTITION_BYTES_MAX)
+
+
+async def _fetch(
+    cluster: Cluster, node: int, wants: Mapping[TopicPartition, Want], limits: FetchLimits
+) -> dict[TopicPartition, Fetched]:
+    connection = await cluster.connection(node)
+    connection.version(FETCH, FETCH_VERSION, "Fetch")
+    names = {_key(cluster, tp): tp for tp in wants}
+    changed = {key: wants[tp] for key, tp in names.items()}
+    request = encode_request(limits, session=OUTSIDE_SESSIONS, changed=changed, forgotten=())
+    answer = decode_answer(await connection.send(FETCH, FETCH_VERSION, [request]))
+    if answer.error_code:
+        raise broker_error(answer.error_code, f"{cluster.name}: Fetch of the last records copied")
+    return {names[fetched.key]: fetched for fetched in answer.partitions}
+
+
+def _key(cluster: Cluster, tp: TopicPartition) -> Key:
+    topic = cluster.info.topics.get(tp.topic)
+    if topic is None:
+        raise ConnectionFailedError(f"{cluster.name}: topic {tp.topic} is not in the metadata just now")
+    return Key(topic.topic_id.bytes, tp.partition)
+
+
+# -- one partition -------------------------------------------------------------------------------
+
+
+async def _compare(flow: Flow, tp: TopicPartition, end: End, fetched: Fetched) -> Stop | TwinsiteError | None:
+    if fetched.diverging is not None or fetched.error_code == OFFSET_OUT_OF_RANGE:
+        return None  # whoever reads on is told, with the offsets
+    if fetched.error_code:
+        return broker_error(fetched.error_code, f"source: Fetch of the last record copied of {tp}")
+    holding = _holding(fetched.records, end.source_offset)
+    if holding is None or _same_bytes(end, *holding):
+        return None
+    try:
+        seen = await _difference(flow, end, fetched, holding[0])
+    except BatchError:
+        return None  # a batch that cannot be read is named, with its offset, by whoever reads on
+    return _stop(end, seen, holding[0].leader_epoch) if seen else None
+
+
+def _holding(records: memoryview, offset: int) -> tuple[BatchHeader, memoryview] | None:
+    """The batch a record is in; None when compaction has removed it, or when it is of an old format."""
+    for header, view in walk(records):
+        if header.magic != MAGIC_V2 or offset < header.next_offset:
+            return (header, view) if header.magic != MAGIC_V2 or header.base_offset <= offset else None
+    return None
+
+
+def _same_bytes(end: End, header: BatchHeader, view: memoryview) -> bool:
+    """True when the batch was copied as it is: nothing needs to be decoded."""
+    tail = end.tail
+    return (
+        header.magic == MAGIC_V2
+        and not header.attributes & (CONTROL | LOG_APPEND_TIME)
+        and not tail.control
+        and header.next_offset == end.source_offset + 1
+        and header.records == header.last_offset_delta + 1 == tail.records
+        and header.base_timestamp == tail.base_timestamp
+        and crc32c(view[HEADER_BYTES:]) == tail.records_crc
+    )
+
+
+async def _difference(flow: Flow, end: End, fetched: Fetched, header: BatchHeader) -> str | None:
+    """What differs, record against record; None when nothing does."""
+    ours = _first_record(fetched, end.source_offset)
+    if end.tail.control:
+        return "a control marker where the source has a record" if ours is not None else None
+    if ours is None:
+        marker = header.magic == MAGIC_V2 and header.attributes & CONTROL
+        return "a record where the source has a transaction marker" if marker else None
+    theirs, appended_at_target = await _last_record(flow, end)
+    if theirs is None:
+        return None
+    same = theirs.tail == ours.tail and (appended_at_target or theirs.timestamp == ours.timestamp)
+    return None if same else "another record"
+
+
+def _first_record(fetched: Fetched, offset: int) -> Record | None:
+    """The record a reader of the source gets at an offset; None when there is none for it."""
+    intake = take(fetched.records, fetch_offset=offset, aborted=fetched.aborted, batch_bytes_max=ANY_SIZE)
+    first = intake.items[0] if intake.items else None
+    if not isinstance(first, Batch):
+        return None
+    header, view = next(walk(first.view))
+    return decode(header, view, DECODED_BYTES_MAX)[0][0]
+
+
+async def _last_record(flow: Flow, end: End) -> tuple[Record | None, bool]:
+    """The last record at the target, and whether its time is the one at which it was appended there."""
+    info = flow.target.info.partition(end.target)
+    want = Want(end.target_offset, -1, -1, PARTITION_BYTES_MAX)
+    found = await _fetch(flow.target, info.leader if info else -1, {end.target: want}, LIMITS)
+    fetched = found[end.target]
+    if fetched.error_code:
+        raise broker_error(fetched.error_code, f"target: Fetch of the last record of {end.target}")
+    holding = _holding(fetched.records, end.target_offset)
+    if holding is None:
+        return None, False
+    records, _ = decode(*holding, DECODED_BYTES_MAX)
+    record = next((record for record in records if record.offset == end.target_offset), None)
+    return record, bool(holding[0].attributes & LOG_APPEND_TIME)
+
+
+def _stop(end: End, seen: str, epoch: int) -> Stop:
+    where = f"target offset {end.target_offset} holds {seen} at offset {end.source_offset}"
+    if end.epoch >= 0 and epoch > end.epoch:
+        return Stop(
+            State.DIVERGED,
+            Reason.SOURCE_TRUNCATED,
+            f"{where}: it was copied under leader epoch {end.epoch} and replaced under {epoch}",
+        )
+    return Stop(
+        State.DIVERGED,
+        Reason.OFFSETS_DIFFER,
+        f"{where}: records before it are doubled, missing, or not of this flow",
+    )

@@ -1,0 +1,160 @@
+"""Target brokers that forget the mirror's producer: what then guards the log is looked at, not guessed.
+
+A broker forgets a producer whose newest record is older than ``producer.id.expiration.ms``, going by the
+record's own timestamp. The records here are of 2023, so it happens at every check, four times a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from kafka.admin import KafkaAdminClient
+from kafka.structs import TopicPartition
+
+from tests.conftest import TopicFactory
+from tests.faults.flows import copied, mirror_of, once, partitions
+from tests.harness.checker import assert_exact, compare_topic, watermarks
+from tests.harness.data import Row, json_rows, load, load_transactions
+from tests.harness.kafka import KafkaCluster
+from tests.harness.node import until
+from tests.harness.process import Twinsite, twinsite
+
+pytestmark = pytest.mark.timeout(240)
+
+LONG_AGO_MS = 1_700_000_000_000
+FORGETFUL = {"producer.id.expiration.ms": 1000, "producer.id.expiration.check.interval.ms": 250}
+
+
+@pytest_asyncio.fixture
+async def forgetful(tmp_path: Path) -> AsyncIterator[KafkaCluster]:
+    """A target that knows nobody for longer than a quarter of a second."""
+    async with KafkaCluster.start(
+        version="4.3", name="forgetful", properties=FORGETFUL, work_dir=tmp_path
+    ) as cluster:
+        yield cluster
+
+
+def old_rows(count: int, seed: int = 1) -> Iterator[Row]:
+    """Records with timestamps of long ago."""
+    return (replace(row, timestamp_ms=LONG_AGO_MS + at) for at, row in enumerate(json_rows(count, 100, seed)))
+
+
+async def test_a_forgotten_mirror_goes_on_where_the_log_ends(
+    source: KafkaCluster, forgetful: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Idle until the broker knows nothing of it, then writing on; the same over a restart, with gaps in the log.
+    """
+    plain, gapped = await topic(source, partitions=2), await topic(source)
+    load_both(source, plain, gapped, seed=1)
+    with Twinsite.run(*mirror_of(source, forgetful, f"{plain}|{gapped}", plain), work_dir=tmp_path) as mirror:
+        await mirror.wait_for(lambda: complete(mirror, source, [plain, gapped]), "all is copied")
+        await until(lambda: not known_producers(forgetful, [plain]), "the broker has forgotten", 10)
+        load_both(source, plain, gapped, seed=2)
+        await mirror.wait_for(lambda: complete(mirror, source, [plain, gapped]), "it goes on")
+    await until(lambda: not known_producers(forgetful, [plain, gapped]), "all is forgotten", 10)
+    load_both(source, plain, gapped, seed=3)
+
+    again = await twinsite(*once(source, forgetful, f"{plain}|{gapped}", plain), work_dir=tmp_path)
+
+    assert again.code == 0, again.stderr
+    assert assert_exact(source.bootstrap, forgetful.bootstrap, [plain, gapped]) == 3 * (200 + 60)
+
+
+async def test_a_mirror_frozen_until_the_broker_has_forgotten_it_does_no_silent_harm(
+    source: KafkaCluster, forgetful: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    It wakes up with batches in hand that another mirror has written long since, and the broker takes them.
+    It stops; and so does every mirror that comes later, even when the source has grown and all fits again.
+    """
+    name = await topic(source, partitions=4)
+    load(source.bootstrap, name, old_rows(100_000), batch_num_messages=50)
+    with Twinsite.run(*mirror_of(source, forgetful, name, name), work_dir=tmp_path) as frozen:
+        await frozen.wait_for(lambda: copied(frozen) > 0, "something is copied")
+        frozen.freeze()
+        other = await twinsite(*once(source, forgetful, name, name), work_dir=tmp_path)
+        await until(lambda: not known_producers(forgetful, [name]), "the broker has forgotten", 10)
+        frozen.thaw()
+        load(source.bootstrap, name, old_rows(20_000, seed=2))
+        await frozen.wait_for(lambda: settled(frozen, source, name), "it has stopped or copied all")
+        woken = diverged(partitions(frozen))
+    load(source.bootstrap, name, old_rows(20_000, seed=3))
+
+    later = await twinsite(*once(source, forgetful, name, name), work_dir=tmp_path)
+
+    assert other.code == 0, other.stderr
+    assert woken, "no batch was in its hands"
+    assert later.code == 3, later.stderr
+    assert diverged(later.document["partitions"]) == woken == inexact(source, forgetful, name)
+
+
+async def test_two_mirrors_of_a_broker_that_forgets_are_exact_or_say_that_they_are_not(
+    source: KafkaCluster, forgetful: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Nothing at the broker keeps one mirror's batch from following the same batch of the other. Whoever sees
+    it stops; so does everybody who comes later, and every partition that is not stopped is exact.
+    """
+    name = await topic(source, partitions=4)
+    load(source.bootstrap, name, old_rows(40_000), batch_num_messages=20)
+    command = once(source, forgetful, name, name)
+
+    with (
+        Twinsite.run(*command, work_dir=tmp_path, listen=False) as one,
+        Twinsite.run(*command, work_dir=tmp_path, listen=False) as two,
+    ):
+        racing = [await mirror.finished(90) for mirror in (one, two)]
+    later = await twinsite(*command, work_dir=tmp_path)
+
+    assert {run.code for run in (*racing, later)} <= {0, 3}, [run.stderr[-3000:] for run in (*racing, later)]
+    assert inexact(source, forgetful, name) == diverged(later.document["partitions"])
+
+
+def load_both(source: KafkaCluster, plain: str, gapped: str, seed: int) -> None:
+    """Old records to one topic, and to another with an aborted transaction among them."""
+    load(source.bootstrap, plain, old_rows(200, seed))
+    load_transactions(source.bootstrap, gapped, old_rows(60, seed), per_transaction=20, aborted_every=3)
+
+
+def complete(mirror: Twinsite, source: KafkaCluster, topics: Sequence[str]) -> bool:
+    """Whether everything the source has now is copied."""
+    ends = {
+        (topic, p): end for topic in topics for p, (_, end) in watermarks(source.bootstrap, topic).items()
+    }
+    return {(p["topic"], p["partition"]): p["next_offset"] for p in partitions(mirror)} == ends
+
+
+def known_producers(cluster: KafkaCluster, topics: Sequence[str]) -> list[int]:
+    """Producers the broker remembers of the first partition of each topic."""
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    try:
+        states = admin.describe_producers([TopicPartition(topic, 0) for topic in topics])
+    finally:
+        admin.close()
+    return [producer.producer_id for state in states.values() for producer in state.active_producers]
+
+
+def inexact(source: KafkaCluster, target: KafkaCluster, topic: str) -> set[str]:
+    """The partitions whose copy is not that of the source."""
+    verdicts = compare_topic(source.bootstrap, target.bootstrap, topic, topic)
+    return {name for name, verdict in verdicts.items() if not verdict.exact}
+
+
+def diverged(status: Iterable[dict[str, Any]]) -> set[str]:
+    """The partitions a mirror calls diverged."""
+    return {f"{p['topic']}-{p['partition']}" for p in status if p["state"] == "DIVERGED"}
+
+
+def settled(mirror: Twinsite, source: KafkaCluster, topic: str) -> bool:
+    """Whether every partition is either copied or stopped for good."""
+    ends = {number: end for number, (_, end) in watermarks(source.bootstrap, topic).items()}
+    found = partitions(mirror)
+    return bool(found) and all(
+        p["state"] == "DIVERGED" or p["next_offset"] == ends[p["partition"]] for p in found
+    )

@@ -1,0 +1,574 @@
+"""One partition on its way: what is queued, sent and acknowledged, and what a doubt leaves of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirror.flow.partition import HOPELESS, PartitionCopy, Sent
+from mirror.flow.position import SEQUENCES, Proceed
+from mirror.flow.states import PATIENCE, Refusal, append_refusal, pause_seconds
+from mirror.kafka.buffers import BufferPool
+from mirror.kafka.fetch import Isolation
+from mirror.model import Batch, Gap, OffsetMode, Reason, State, TopicPartition
+
+ORDERS_0 = TopicPartition("orders", 0)
+PASSING = append_refusal(7)
+NOW = 1_000.0
+
+
+def batch(first: int, count: int = 5, epoch: int = 0) -> Batch:
+    """Records from an offset on; a byte each, and the last one's offset for a time."""
+    return Batch(first, first + count, epoch, first + count - 1, memoryview(bytearray(count)))
+
+
+def waiting() -> PartitionCopy:
+    return PartitionCopy(ORDERS_0, ORDERS_0, b"t" * 16, in_flight_max=5)
+
+
+def proceeding(
+    at: int = 100,
+    *,
+    target: int | None = None,
+    sequence: int = 40,
+    epoch: int = 0,
+    skip_to: int = 0,
+    mode: OffsetMode = OffsetMode.SAME,
+) -> PartitionCopy:
+    """A partition that was looked at and goes on from here."""
+    copy = waiting()
+    end = at if target is None else target
+    copy.proceed(Proceed(at, end, sequence, 3, max(at, skip_to)), mode, epoch, NOW)
+    return copy
+
+
+def sent(copy: PartitionCopy, *items: Batch | Gap) -> list[Sent]:
+    """Queue these and send all that may be sent."""
+    copy.push(items, (), None)
+    return [copy.take()[0] for _ in items if copy.batch_ready]
+
+
+# -- beginning -----------------------------------------------------------------------------------
+
+
+def test_a_partition_that_was_never_looked_at_copies_nothing() -> None:
+    """
+    It says so, and is due at once.
+    """
+    copy = waiting()
+
+    assert (copy.state, copy.reason) == (State.UNKNOWN, Reason.STARTING)
+    assert copy.look_due_at == 0.0
+    assert not copy.copying
+    assert not copy.batch_ready
+    assert copy.next_offset is None
+
+
+def test_a_look_says_where_to_begin() -> None:
+    """
+    From there it is read, and its first record gets the sequence the look has found.
+    """
+    copy = proceeding(100, target=7, sequence=40, epoch=6)
+
+    copy.push([batch(100)], (), None)
+    first, sequence = copy.take()
+
+    assert copy.copying
+    assert (copy.state, copy.reason, copy.detail) == (State.ACTIVE, None, "")
+    assert (first.target_offset, sequence) == (7, 40)
+    assert (copy.fetched_epoch, copy.coordinator_epoch) == (6, 3)
+    assert (copy.next_offset, copy.send_offset, copy.fetch_offset) == (100, 105, 105)
+
+
+def test_batches_carry_on_where_the_one_before_ends() -> None:
+    """
+    Target offsets and sequences count records, and sequences wrap at 2^31.
+    """
+    copy = proceeding(100, target=7, sequence=SEQUENCES - 7)
+
+    copy.push([batch(100, 5), batch(105, 2), batch(107, 1)], (), None)
+    taken = [copy.take() for _ in range(3)]
+
+    assert [one.target_offset for one, _ in taken] == [7, 12, 14]
+    assert [sequence for _, sequence in taken] == [SEQUENCES - 7, SEQUENCES - 2, 0]
+
+
+def test_what_was_lost_and_accepted_is_a_gap_to_begin_with() -> None:
+    """
+    It is counted as lost; reading begins behind it.
+    """
+    copy = proceeding(100, skip_to=130)
+
+    assert copy.gap_ahead() == Gap(100, 130)
+    assert copy.fetch_offset == 130
+    assert copy.counters.lost_offsets == 30
+
+
+def test_at_most_so_many_batches_are_on_their_way() -> None:
+    """
+    The broker remembers five; the sixth waits for an answer.
+    """
+    copy = proceeding(0)
+
+    on_their_way = sent(copy, *(batch(5 * number) for number in range(8)))
+
+    assert len(on_their_way) == 5
+    assert not copy.batch_ready
+    copy.answered(on_their_way[0], appended=True, now=NOW)
+    assert copy.batch_ready
+
+
+def test_a_batch_pushed_elsewhere_than_at_the_end_is_a_bug() -> None:
+    """
+    Records would be doubled or lost: better no mirror at all.
+    """
+    copy = proceeding(100)
+
+    with pytest.raises(AssertionError, match="pushed at 100"):
+        copy.push([batch(101)], (), None)
+
+
+# -- answers -------------------------------------------------------------------------------------
+
+
+def test_an_acknowledged_batch_moves_the_position() -> None:
+    """
+    And nothing else does: queued and sent is not copied.
+    """
+    copy = proceeding(100, target=7)
+    first, second = sent(copy, batch(100), batch(105))
+
+    assert copy.next_offset == 100
+    assert copy.answered(first, appended=True, now=NOW + 1)
+
+    assert (copy.next_offset, copy.acknowledged_target_offset, copy.acknowledged_at) == (105, 12, NOW + 1)
+    assert (copy.counters.records, copy.counters.batches, copy.counters.bytes) == (5, 1, 5)
+    assert copy.last_timestamp_ms == 104
+    assert list(copy.in_flight) == [second]
+
+
+def test_answers_that_overtake_each_other_do_not_move_the_position_back() -> None:
+    """
+    When a leader moves, two batches may be on two connections.
+    """
+    copy = proceeding(100)
+    first, second = sent(copy, batch(100), batch(105))
+
+    copy.answered(second, appended=True, now=NOW)
+    copy.answered(first, appended=True, now=NOW)
+
+    assert (copy.next_offset, copy.acknowledged_target_offset) == (110, 110)
+
+
+def test_a_refused_batch_moves_nothing() -> None:
+    """
+    What becomes of it is for the next look.
+    """
+    copy = proceeding(100)
+    (only,) = sent(copy, batch(100))
+
+    assert copy.answered(only, appended=False, now=NOW)
+
+    assert (copy.next_offset, copy.counters.records) == (100, 0)
+
+
+def test_an_answer_from_before_a_doubt_does_not_count() -> None:
+    """
+    Even a good one: the next look sees what it has done.
+    """
+    copy = proceeding(100)
+    first, second = sent(copy, batch(100), batch(105))
+    copy.doubt(NOW)
+
+    assert not copy.answered(first, appended=True, now=NOW)
+    assert not copy.answered(second, appended=False, now=NOW)
+
+    assert (copy.next_offset, copy.counters.records) == (100, 0)
+    assert not copy.in_flight
+
+
+# -- doubts --------------------------------------------------------------------------------------
+
+
+def test_a_doubt_drops_what_is_not_acknowledged_and_asks_for_a_look() -> None:
+    """
+    The state stays: nobody needs to know yet.
+    """
+    copy = proceeding(100)
+    copy.push([batch(100), Gap(105, 110), batch(110)], [(4, 110)], None)
+    copy.take()
+
+    copy.doubt(NOW, 2.5)
+
+    assert copy.look_due_at == NOW + 2.5
+    assert not copy.copying
+    assert not copy.batch_ready
+    assert not copy.owner_work
+    assert (copy.queued_bytes, copy.counters.doubts) == (0, 1)
+    assert copy.state is State.ACTIVE
+
+
+def test_a_look_while_batches_are_unanswered_is_a_bug() -> None:
+    """
+    The log end would be read while it still moves.
+    """
+    copy = proceeding(100)
+    sent(copy, batch(100))
+    copy.doubt(NOW)
+
+    with pytest.raises(AssertionError, match="wait for their answer"):
+        copy.proceed(Proceed(100, 100, 40, 3, 100), OffsetMode.SAME, 0, NOW)
+
+
+@pytest.mark.parametrize("state", sorted(HOPELESS))
+def test_a_state_that_only_an_operator_ends_is_not_ended_by_a_late_answer(state: State) -> None:
+    """
+    Neither a doubt nor a refusal makes it look again.
+    """
+    copy = proceeding(100)
+    copy.stop(state, Reason.OPERATOR, "seen", None)
+
+    copy.doubt(NOW)
+    copy.refused(PASSING, "late", NOW)
+    copy.refused(append_refusal(10), "late", NOW)
+    copy.wait_for_owner(NOW, 1.0)
+
+    assert (copy.state, copy.detail, copy.look_due_at) == (state, "seen", None)
+
+
+def test_a_passing_fault_is_shown_once_it_does_not_pass() -> None:
+    """
+    Before that only the pauses grow.
+    """
+    copy, seen = proceeding(100), []
+
+    for _ in range(PATIENCE + 1):
+        copy.refused(PASSING, "no answer", NOW)
+        seen.append((copy.state, copy.look_due_at))
+
+    pauses = [NOW + pause_seconds(number) for number in range(1, PATIENCE + 2)]
+    assert [due for _, due in seen] == pauses
+    assert [state for state, _ in seen] == [*[State.ACTIVE] * (PATIENCE - 1), State.BLOCKED, State.BLOCKED]
+    assert (copy.reason, copy.detail) == (Reason.TARGET_UNAVAILABLE, "no answer")
+
+
+def test_patience_begins_anew_with_every_record_copied() -> None:
+    """
+    An acknowledged batch, and a look that finds the target further on.
+    """
+    copy = proceeding(100)
+    for _ in range(PATIENCE - 1):
+        copy.refused(PASSING, "no answer", NOW)
+
+    copy.proceed(Proceed(105, 105, 45, 3, 105), OffsetMode.SAME, 0, NOW)
+    copy.refused(PASSING, "no answer", NOW)
+
+    assert copy.state is State.ACTIVE
+    assert copy.attempts == 1
+
+
+def test_a_look_that_finds_nothing_new_does_not_end_the_patience() -> None:
+    """
+    A batch refused again and again is shown, though each look goes well.
+    """
+    copy = proceeding(100)
+
+    for _ in range(PATIENCE):
+        copy.refused(PASSING, "no answer", NOW)
+        stuck = copy.state
+        copy.proceed(Proceed(100, 100, 40, 3, 100), OffsetMode.SAME, 0, NOW)
+
+    assert stuck is State.BLOCKED
+
+
+def test_a_final_refusal_is_shown_at_once() -> None:
+    """
+    With its reason and words; it is tried again where that can help, and only there.
+    """
+    blocked, fenced = proceeding(100), proceeding(100)
+
+    blocked.refused(append_refusal(10), "too large", NOW)
+    fenced.refused(append_refusal(47), "deposed", NOW)
+
+    assert (blocked.state, blocked.reason, blocked.detail) == (
+        State.BLOCKED,
+        Reason.RECORD_TOO_LARGE,
+        "too large",
+    )
+    assert blocked.look_due_at == NOW + pause_seconds(1)
+    assert (fenced.state, fenced.reason, fenced.look_due_at) == (State.FENCED, Reason.NEWER_EPOCH, None)
+
+
+def test_an_operator_who_says_go_on_is_heard_in_the_middle_of_copying() -> None:
+    """
+    What was queued is dropped as after a doubt: nothing may be sent while both sides are looked at.
+    """
+    copy = proceeding(100)
+    (on_its_way,) = sent(copy, batch(100))
+    copy.push([batch(105), Gap(110, 112), batch(112)], (), None)
+
+    copy.look_anew(NOW)
+
+    assert not copy.batch_ready
+    assert not copy.owner_work
+    assert not copy.answered(on_its_way, appended=True, now=NOW)
+    assert (copy.state, copy.look_due_at, copy.acknowledged_target_offset) == (State.UNKNOWN, NOW, None)
+
+
+def test_waiting_for_the_owner_is_timed_from_when_it_began() -> None:
+    """
+    Looks in between do not count as progress; a position that moved does.
+    """
+    copy = proceeding(100)
+    copy.wait_for_owner(NOW, 1.0)
+    copy.proceed(Proceed(100, 100, 40, 3, 100), OffsetMode.SAME, 0, NOW + 1)
+    copy.wait_for_owner(NOW + 2, 1.0)
+
+    assert (copy.waiting_for_owner_since, copy.look_due_at) == (NOW, NOW + 3)
+    copy.proceed(Proceed(101, 101, 40, 3, 101), OffsetMode.SAME, 0, NOW + 3)
+    assert copy.waiting_for_owner_since is None
+
+
+# -- gaps with the same offsets ------------------------------------------------------------------
+
+
+def test_a_gap_waits_until_nothing_is_on_its_way() -> None:
+    """
+    A marker is not conditional: the log end must be known for certain.
+    """
+    copy = proceeding(100)
+    (first,) = sent(copy, batch(100), Gap(105, 110))
+    before = copy.owner_work
+
+    copy.answered(first, appended=True, now=NOW)
+
+    assert (before, copy.owner_work) == (False, True)
+    assert copy.gap_ahead() == Gap(105, 110)
+    assert copy.next_offset == 105
+
+
+def test_markers_take_up_offsets_but_no_sequences() -> None:
+    """
+    The batch behind a gap of three has offset 108 and the sequence that follows on the last record's.
+    """
+    copy = proceeding(100, sequence=40)
+    (first,) = sent(copy, batch(100), Gap(105, 108), batch(108))
+    copy.answered(first, appended=True, now=NOW)
+
+    copy.gap_marked(3, NOW)
+    behind, sequence = copy.take()
+
+    assert (behind.target_offset, sequence) == (108, 45)
+    assert (copy.next_offset, copy.acknowledged_target_offset) == (108, 108)
+    assert copy.counters.gap_offsets == 3
+
+
+def test_a_large_gap_is_marked_piece_by_piece() -> None:
+    """
+    What is left of it stays at the head of the queue.
+    """
+    copy = proceeding(100)
+    sent(copy, Gap(100, 110))
+
+    copy.gap_marked(4, NOW)
+
+    assert copy.gap_ahead() == Gap(104, 110)
+    assert (copy.next_offset, copy.target_next_offset) == (104, 104)
+    copy.gap_marked(6, NOW)
+    assert copy.gap_ahead() is None
+    assert copy.next_offset == copy.fetch_offset == 110
+
+
+# -- gaps with mapped offsets --------------------------------------------------------------------
+
+
+def mapped() -> PartitionCopy:
+    """Batches and gaps in turn: source 100-104, 110-114, 117-118, target from 7 on."""
+    copy = proceeding(100, target=7, mode=OffsetMode.MAPPED)
+    copy.push([batch(100), Gap(105, 110), batch(110), Gap(115, 117), batch(117, 2), Gap(119, 125)], (), None)
+    return copy
+
+
+def test_runs_are_known_before_their_records_are_sent() -> None:
+    """
+    Each gap ahead begins a run where the records before it will end.
+    """
+    copy = mapped()
+
+    assert copy.runs_ahead() == [(110, 12), (117, 17), (125, 19)]
+    (first,) = [copy.take()[0]]
+    assert copy.runs_ahead() == [(110, 12), (117, 17), (125, 19)]
+    assert copy.owner_work
+    assert list(copy.in_flight) == [first]
+
+
+def test_noted_runs_stand_in_nobodys_way_any_more() -> None:
+    """
+    What lies behind goes on at once, with dense offsets at the target.
+    """
+    copy = mapped()
+    first, _ = copy.take()
+
+    copy.runs_noted(3, NOW)
+    behind = [copy.take()[0] for _ in range(2)]
+
+    assert [one.target_offset for one in behind] == [12, 17]
+    assert copy.counters.gap_offsets == 5 + 2 + 6
+    for one in (first, *behind):
+        copy.answered(one, appended=True, now=NOW)
+    assert copy.next_offset == 125
+
+
+def test_runs_noted_while_more_came_leave_the_new_gaps() -> None:
+    """
+    Only what was written down is taken out of the queue.
+    """
+    copy = mapped()
+    copy.take()
+    noted = copy.runs_ahead()
+    copy.push([batch(125), Gap(130, 133)], (), None)
+
+    copy.runs_noted(len(noted), NOW)
+
+    assert copy.runs_ahead() == [(133, 24)]
+
+
+def test_a_gap_at_the_end_is_dealt_with_once_it_is_noted() -> None:
+    """
+    With nothing behind it the position stands behind the gap.
+    """
+    copy = proceeding(100, target=7, mode=OffsetMode.MAPPED)
+    sent(copy, Gap(100, 120))
+
+    copy.runs_noted(1, NOW + 1)
+
+    assert (copy.next_offset, copy.send_offset, copy.acknowledged_at) == (120, 120, NOW + 1)
+    assert not copy.owner_work
+
+
+# -- leader epochs -------------------------------------------------------------------------------
+
+
+def test_a_batch_of_a_new_leader_epoch_waits_until_the_epoch_is_noted() -> None:
+    """
+    After a crash the source must be asked about the epoch of what was copied last, no older one.
+    """
+    copy = proceeding(100, epoch=4)
+
+    copy.push([batch(100), batch(105, epoch=5)], [(4, 100), (5, 105)], None)
+    copy.take()
+
+    assert not copy.batch_ready
+    assert copy.owner_work
+    assert copy.epochs_ahead() == [(5, 105)]
+    assert copy.fetched_epoch == 5
+    copy.epochs_noted([(5, 105)])
+    assert copy.batch_ready
+
+
+def test_an_epoch_that_is_known_is_not_noted_again() -> None:
+    """
+    Nor one that begins behind what was taken of the answer.
+    """
+    copy = proceeding(100, epoch=4)
+
+    copy.push([batch(100)], [(4, 90), (5, 105)], None)
+
+    assert copy.epochs_ahead() == []
+    assert copy.fetched_epoch == 4
+
+
+def test_an_epoch_dropped_before_it_was_noted_is_noted_when_it_comes_again() -> None:
+    """
+    Else a restart would ask about an older epoch, and the source answer that we have diverged.
+    """
+    copy = proceeding(100, epoch=4)
+    copy.push([batch(100, epoch=5)], [(5, 100)], None)
+    copy.stop(State.BLOCKED, Reason.CORRUPT_BATCH, "the next batch is corrupt", NOW + 1)
+
+    copy.resume_with([batch(100, epoch=5), batch(105, epoch=5)], [(5, 100)])
+
+    assert copy.epochs_ahead() == [(5, 100)]
+    assert not copy.batch_ready
+
+
+# -- memory --------------------------------------------------------------------------------------
+
+
+def test_a_buffer_is_given_back_when_the_last_batch_in_it_is_answered() -> None:
+    """
+    Or dropped: by a doubt, a stop, a look.
+    """
+    pool = BufferPool(idle_bytes_max=0)
+    copy = proceeding(0)
+    buffer = pool.take(1)
+    copy.push([batch(0), Gap(5, 7), batch(7), batch(12)], (), buffer)
+    buffer.release()
+    first, _ = copy.take()
+
+    copy.doubt(NOW)
+
+    assert pool.used_bytes > 0
+    copy.answered(first, appended=True, now=NOW)
+    assert pool.used_bytes == 0
+
+
+def test_queued_bytes_are_those_not_yet_sent() -> None:
+    """
+    They are what a partition may hold of the flow's memory.
+    """
+    copy = proceeding(0)
+
+    copy.push([batch(0, 5), Gap(5, 7), batch(7, 3)], (), None)
+
+    assert copy.queued_bytes == 8
+    copy.take()
+    assert copy.queued_bytes == 3
+
+
+# -- what the source says ------------------------------------------------------------------------
+
+
+def test_what_the_source_does_not_say_stays_as_it_was() -> None:
+    """
+    An error's answer carries offsets of -1.
+    """
+    copy = proceeding(100)
+    copy.heard(90, 900, 800, None)
+
+    copy.heard(-1, -1, -1, None)
+
+    assert (copy.source_log_start_offset, copy.source_high_watermark) == (90, 900)
+    assert copy.readable_end(Isolation.READ_COMMITTED) == 800
+    assert copy.readable_end(Isolation.READ_UNCOMMITTED) == 900
+
+
+def test_a_copy_was_complete_when_an_answer_brings_nothing_that_was_missing() -> None:
+    """
+    At the time of the answer before: since then something may have been written.
+    """
+    copy, seen = proceeding(100), []
+
+    for end, answered_before in ((100, None), (120, 55.0), (120, 66.0)):
+        copy.heard(0, 130, end, answered_before)
+        seen.append(copy.complete_at)
+
+    assert seen == [None, 55.0, 55.0]
+
+
+def test_nothing_heard_is_nothing_to_read() -> None:
+    """
+    Before the source has answered there is no end to go to.
+    """
+    assert waiting().readable_end(Isolation.READ_COMMITTED) == 0
+
+
+def test_a_refusal_without_a_state_of_its_own_is_shown_as_blocked() -> None:
+    """
+    So that no partition stands still without a reason.
+    """
+    copy = proceeding(100)
+
+    for _ in range(PATIENCE):
+        copy.refused(Refusal(None, Reason.ANOTHER_MIRROR), "another one writes", NOW)
+
+    assert (copy.state, copy.reason) == (State.BLOCKED, Reason.ANOTHER_MIRROR)
