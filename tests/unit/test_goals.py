@@ -1,0 +1,136 @@
+"""When a copy that is to end has come to its end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from mirror.flow import goals
+from mirror.flow.goals import Goals
+from mirror.flow.partition import HOPELESS, PartitionCopy
+from mirror.flow.position import Proceed
+from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition
+
+SOON = 5.0
+"""Much longer than it takes."""
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(goals, "CHECK_SECONDS", 0.001)
+    monkeypatch.setattr(goals, "STUCK_SECONDS", 0.3)
+
+
+def copied(number: int, position: int, high_watermark: int) -> PartitionCopy:
+    """A partition that has copied so much of what the source has."""
+    tp = TopicPartition("orders", number)
+    copy = PartitionCopy(tp, tp, b"t" * 16, in_flight_max=5)
+    copy.proceed(Proceed(position, position, 0, 0, position), OffsetMode.SAME, 0, 0.0)
+    copy.heard(0, high_watermark, high_watermark, None)
+    return copy
+
+
+def advance(copy: PartitionCopy, to: int) -> None:
+    assert copy.next_offset is not None
+    copy.push([Gap(copy.next_offset, to)], (), None)
+    copy.gap_marked(to - copy.next_offset, 0.0)
+
+
+async def over(waiting: Goals) -> bool:
+    """True when the wait ends by itself."""
+    try:
+        async with asyncio.timeout(SOON):
+            await waiting.reached(None)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def open_after(waiting: Goals, seconds: float) -> bool:
+    """True when it would still wait by then."""
+    try:
+        async with asyncio.timeout(seconds):
+            await waiting.reached(None)
+    except TimeoutError:
+        return True
+    return False
+
+
+async def test_it_is_over_when_every_partition_is_where_its_source_ended() -> None:
+    """
+    Nothing to copy is that from the beginning.
+    """
+    assert await over(Goals([copied(0, 10, 10), copied(1, 0, 0)]))
+    assert await over(Goals([]))
+
+
+async def test_what_is_written_meanwhile_is_not_waited_for() -> None:
+    """
+    The goal is the high watermark that was seen first.
+    """
+    copy = copied(0, 5, 10)
+    waiting = Goals([copy])
+
+    assert await open_after(waiting, 0.02)
+    copy.heard(0, 99, 99, None)
+    advance(copy, 10)
+
+    assert await over(waiting)
+
+
+async def test_a_partition_nobody_has_looked_at_is_waited_for() -> None:
+    """
+    Its goal is not known yet: unknown is not zero.
+    """
+    tp = TopicPartition("orders", 0)
+
+    assert await open_after(Goals([PartitionCopy(tp, tp, b"t" * 16, in_flight_max=5)]), 0.1)
+
+
+async def test_time_that_is_up_ends_the_wait() -> None:
+    """
+    Whatever is still missing.
+    """
+    async with asyncio.timeout(SOON):
+        await Goals([copied(0, 5, 10)]).reached(0.02)
+
+
+@pytest.mark.parametrize("state", sorted(HOPELESS))
+async def test_a_partition_that_only_an_operator_can_help_is_not_waited_for(state: State) -> None:
+    """
+    But the others are.
+    """
+    hopeless, other = copied(0, 5, 10), copied(1, 5, 10)
+    hopeless.stop(state, Reason.OPERATOR, "seen", None)
+    waiting = Goals([hopeless, other])
+
+    assert await open_after(waiting, 0.1)
+    advance(other, 10)
+
+    assert await over(waiting)
+
+
+async def test_a_blocked_partition_is_waited_for_a_while() -> None:
+    """
+    It may come right by itself; when nothing moves any more it is over.
+    """
+    blocked = copied(0, 5, 10)
+    waiting = Goals([blocked])
+    blocked.stop(State.BLOCKED, Reason.NOT_ENOUGH_REPLICAS, "seen", 0.0)
+
+    assert await open_after(waiting, 0.02)
+    assert await over(waiting)
+
+
+async def test_a_blocked_partition_is_waited_for_as_long_as_another_moves() -> None:
+    """
+    What is copied there may take hours.
+    """
+    blocked, busy = copied(0, 5, 10), copied(1, 0, 1_000)
+    blocked.stop(State.BLOCKED, Reason.NOT_ENOUGH_REPLICAS, "seen", 0.0)
+    waiting = Goals([blocked, busy])
+
+    for to in range(1, 8):
+        advance(busy, to)
+        assert await open_after(waiting, 0.02)
