@@ -14,27 +14,13 @@ from checkpoint.topic_store import TopicStore
 from mirror.clusters import connected
 from mirror.config import Settings
 from mirror.errors import StateConflictError, TwinsiteError, UnknownPartitionError, UsageError
+from mirror.flow.looking import last_batches
 from mirror.flow.memory import FlowMemory
-from mirror.kafka.cluster import Cluster, broker_error
-from mirror.kafka.fetch import (
-    FETCH,
-    FETCH_VERSION,
-    FetchLimits,
-    Isolation,
-    Key,
-    Want,
-    decode_answer,
-    encode_request,
-)
+from mirror.kafka.cluster import Cluster
 from mirror.kafka.log_port import TopicLog
 from mirror.kafka.offsets import LATEST, list_offsets
-from mirror.kafka.record_batch import walk
 from mirror.model import TopicPartition
 from mirror.sync.names import STATE_TOPIC_PREFIX
-
-LIMITS = FetchLimits(wait_ms_max=0, bytes_min=0, bytes_max=4 << 20, isolation=Isolation.READ_UNCOMMITTED)
-OUTSIDE_SESSIONS = (0, -1)
-OFFSET_OUT_OF_RANGE = 1
 
 
 async def translate(settings: Settings, tp: TopicPartition, offset: int, *, reverse: bool) -> int:
@@ -80,29 +66,12 @@ async def _log_end(target: Cluster, record: PartitionRecord, producer_id: int) -
     end = (await list_offsets(target, [tp], LATEST))[tp]
     if isinstance(end, TwinsiteError):
         raise end
-    last = await _last_producer(target, tp, end) if end > record.target_start_offset else None
-    if last is not None and last != producer_id:
+    last = (await last_batches(target, {tp: end})).get(tp) if end > record.target_start_offset else None
+    if isinstance(last, TwinsiteError):
+        raise last
+    if last is not None and last.producer_id != producer_id:
         raise StateConflictError(
             f"the last batch of {tp} at the target is not the mirror's: somebody else has written there",
             hint="offsets cannot be told from here on; see foreign_write in docs/states.md",
         )
     return end
-
-
-async def _last_producer(target: Cluster, tp: TopicPartition, end: int) -> int | None:
-    """The producer id in the last batch; None where it was removed already."""
-    info, topic = target.info.partition(tp), target.info.topics.get(tp.topic)
-    if info is None or topic is None:
-        raise broker_error(3, f"target: {tp}")
-    connection = await target.connection(info.leader)
-    connection.version(FETCH, FETCH_VERSION, "Fetch")
-    wants = {Key(topic.topic_id.bytes, tp.partition): Want(end - 1, -1, -1, LIMITS.bytes_max)}
-    request = encode_request(LIMITS, session=OUTSIDE_SESSIONS, changed=wants, forgotten=())
-    answer = decode_answer(await connection.send(FETCH, FETCH_VERSION, [request]))
-    code = answer.error_code or (answer.partitions[0].error_code if answer.partitions else 0)
-    if code == OFFSET_OUT_OF_RANGE or not answer.partitions:
-        return None
-    if code:
-        raise broker_error(code, f"target: Fetch of the last batch of {tp}")
-    last = [header.producer_id for header, _ in walk(answer.partitions[0].records)]
-    return last[-1] if last else None

@@ -20,31 +20,20 @@ from dataclasses import dataclass, replace
 
 from crc32c import crc32c
 
-from mirror.errors import BatchError, ConnectionFailedError, TwinsiteError
+from mirror.errors import BatchError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.encode import DECODED_BYTES_MAX, decode
 from mirror.flow.intake import take
 from mirror.flow.position import Known, Stop, Tail, TargetLook
 from mirror.flow.records import Record
 from mirror.kafka.cluster import Cluster, broker_error
-from mirror.kafka.fetch import (
-    FETCH,
-    FETCH_VERSION,
-    Fetched,
-    FetchLimits,
-    Isolation,
-    Key,
-    Want,
-    decode_answer,
-    encode_request,
-)
+from mirror.kafka.fetch import Fetched, Want
 from mirror.kafka.offsets import Answers, by_leader
+from mirror.kafka.peek import AT_ONCE, peek_at
 from mirror.kafka.record_batch import CONTROL, HEADER_BYTES, LOG_APPEND_TIME, MAGIC_V2, BatchHeader, walk
 from mirror.model import Batch, Reason, State, TopicPartition
 
-LIMITS = FetchLimits(wait_ms_max=0, bytes_min=0, bytes_max=4 << 20, isolation=Isolation.READ_UNCOMMITTED)
 PARTITION_BYTES_MAX = 1 << 20
-OUTSIDE_SESSIONS = (0, -1)
 OFFSET_OUT_OF_RANGE = 1
 ANY_SIZE = 1 << 31
 
@@ -106,15 +95,14 @@ async def compare_ends(flow: Flow, ends: Mapping[TopicPartition, End]) -> Answer
 
 async def _compare_at(flow: Flow, node: int, ends: Mapping[TopicPartition, End]) -> Answers[Stop | None]:
     """One broker's partitions; several rounds, as one answer need not hold a batch of each."""
-    limits = replace(LIMITS, isolation=flow.limits.fetch.isolation)
+    limits = replace(AT_ONCE, isolation=flow.limits.fetch.isolation)
     out: Answers[Stop | None] = {}
     while left := {tp: end for tp, end in ends.items() if tp not in out}:
         wants = {tp: _want(flow.source, tp, end) for tp, end in left.items()}
-        found = await _fetch(flow.source, node, wants, limits)
+        found = await peek_at(flow.source, node, wants, limits)
         for tp, fetched in found.items():
-            if fetched.error_code or fetched.diverging is not None or len(fetched.records):
-                out[tp] = await _compare(flow, tp, left[tp], fetched)
-        if not out.keys() & left.keys():
+            out[tp] = await _compare(flow, tp, left[tp], fetched)
+        if not found:
             out.update(dict.fromkeys(left))
     return out
 
@@ -122,27 +110,6 @@ async def _compare_at(flow: Flow, node: int, ends: Mapping[TopicPartition, End])
 def _want(source: Cluster, tp: TopicPartition, end: End) -> Want:
     info = source.info.partition(tp)
     return Want(end.source_offset, info.leader_epoch if info else -1, end.epoch, PARTITION_BYTES_MAX)
-
-
-async def _fetch(
-    cluster: Cluster, node: int, wants: Mapping[TopicPartition, Want], limits: FetchLimits
-) -> dict[TopicPartition, Fetched]:
-    connection = await cluster.connection(node)
-    connection.version(FETCH, FETCH_VERSION, "Fetch")
-    names = {_key(cluster, tp): tp for tp in wants}
-    changed = {key: wants[tp] for key, tp in names.items()}
-    request = encode_request(limits, session=OUTSIDE_SESSIONS, changed=changed, forgotten=())
-    answer = decode_answer(await connection.send(FETCH, FETCH_VERSION, [request]))
-    if answer.error_code:
-        raise broker_error(answer.error_code, f"{cluster.name}: Fetch of the last records copied")
-    return {names[fetched.key]: fetched for fetched in answer.partitions}
-
-
-def _key(cluster: Cluster, tp: TopicPartition) -> Key:
-    topic = cluster.info.topics.get(tp.topic)
-    if topic is None:
-        raise ConnectionFailedError(f"{cluster.name}: topic {tp.topic} is not in the metadata just now")
-    return Key(topic.topic_id.bytes, tp.partition)
 
 
 # -- one partition -------------------------------------------------------------------------------
@@ -214,8 +181,9 @@ async def _last_record(flow: Flow, end: End) -> tuple[Record | None, bool]:
     """The last record at the target, and whether its time is the one at which it was appended there."""
     info = flow.target.info.partition(end.target)
     want = Want(end.target_offset, -1, -1, PARTITION_BYTES_MAX)
-    found = await _fetch(flow.target, info.leader if info else -1, {end.target: want}, LIMITS)
-    fetched = found[end.target]
+    fetched = (await peek_at(flow.target, info.leader if info else -1, {end.target: want})).get(end.target)
+    if fetched is None:
+        return None, False
     if fetched.error_code:
         raise broker_error(fetched.error_code, f"target: Fetch of the last record of {end.target}")
     holding = _holding(fetched.records, end.target_offset)

@@ -9,37 +9,30 @@ continue the log with records that are there already.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from mirror.errors import ConnectionFailedError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.ends import tail_of
 from mirror.flow.position import SourceLook, Tail, TargetLook
-from mirror.kafka.cluster import broker_error
-from mirror.kafka.fetch import (
-    FETCH,
-    FETCH_VERSION,
-    FetchLimits,
-    Isolation,
-    Key,
-    Want,
-    decode_answer,
-    encode_request,
-)
+from mirror.kafka.cluster import Cluster, broker_error
+from mirror.kafka.fetch import Fetched, Want
 from mirror.kafka.offsets import (
     DEBUGGER,
     EARLIEST,
     LATEST,
     Answers,
+    ProducerState,
     by_leader,
     describe_producer,
     list_offsets,
 )
+from mirror.kafka.peek import peek_at
 from mirror.kafka.record_batch import walk
 from mirror.model import TopicPartition
 
-TAIL_LIMITS = FetchLimits(wait_ms_max=0, bytes_min=0, bytes_max=4 << 20, isolation=Isolation.READ_UNCOMMITTED)
-OUTSIDE_SESSIONS = (0, -1)
+TAIL_BYTES_MAX = 1 << 20
+OFFSET_OUT_OF_RANGE = 1
 
 
 async def look_at_source(flow: Flow, tps: Collection[TopicPartition]) -> Answers[SourceLook]:
@@ -67,7 +60,7 @@ async def look_at_target(flow: Flow, tps: Collection[TopicPartition]) -> Answers
     ends = await list_offsets(flow.target, tps, LATEST, replica_id=DEBUGGER)
     starts = await list_offsets(flow.target, tps, EARLIEST)
     after = await describe_producer(flow.target, tps, flow.producer_id)
-    tails = await last_batches(flow, {tp: end for tp, end in ends.items() if isinstance(end, int)})
+    tails = await last_batches(flow.target, {tp: end for tp, end in ends.items() if isinstance(end, int)})
     looks: Answers[TargetLook] = {}
     for tp in tps:
         answers = (before[tp], ends[tp], starts[tp], after[tp], tails.get(tp))
@@ -82,8 +75,6 @@ async def look_at_target(flow: Flow, tps: Collection[TopicPartition]) -> Answers
 
 
 def _target_look(start: object, end: object, producer: object, tail: object) -> TargetLook:
-    from mirror.kafka.offsets import ProducerState
-
     assert isinstance(start, int)
     assert isinstance(end, int)
     known = producer if isinstance(producer, ProducerState) else None
@@ -98,58 +89,36 @@ def _target_look(start: object, end: object, producer: object, tail: object) -> 
     )
 
 
-async def last_batches(flow: Flow, ends: dict[TopicPartition, int]) -> Answers[Tail | None]:
+async def last_batches(target: Cluster, ends: Mapping[TopicPartition, int]) -> Answers[Tail | None]:
     """The last batch before each log end; None where no batch is left to look at."""
     out: Answers[Tail | None] = {}
 
     async def ask(node: int, tps: list[TopicPartition]) -> None:
         try:
-            out.update(await _tails(flow, node, {tp: ends[tp] for tp in tps}))
+            out.update(await _tails(target, node, {tp: ends[tp] for tp in tps}))
         except TwinsiteError as error:
             out.update(dict.fromkeys(tps, error))
 
     async with asyncio.TaskGroup() as group:
-        for node, tps in by_leader(flow.target, [tp for tp, end in ends.items() if end > 0]).items():
+        for node, tps in by_leader(target, [tp for tp, end in ends.items() if end > 0]).items():
             group.create_task(ask(node, tps))
     return out
 
 
-async def _tails(flow: Flow, node: int, ends: dict[TopicPartition, int]) -> Answers[Tail | None]:
+async def _tails(target: Cluster, node: int, ends: Mapping[TopicPartition, int]) -> Answers[Tail | None]:
     """One broker's partitions; several rounds, as one answer need not hold the last batch of each."""
-    connection = await flow.target.connection(node)
-    connection.version(FETCH, FETCH_VERSION, "Fetch")
-    names = {Key(_topic_id(flow, tp), tp.partition): tp for tp in ends}
     out: Answers[Tail | None] = {}
-    while left := {key: tp for key, tp in names.items() if tp not in out}:
-        wants = {key: Want(ends[tp] - 1, -1, -1, 1 << 20) for key, tp in left.items()}
-        request = encode_request(TAIL_LIMITS, session=OUTSIDE_SESSIONS, changed=wants, forgotten=())
-        answer = decode_answer(await connection.send(FETCH, FETCH_VERSION, [request]))
-        if answer.error_code:
-            raise broker_error(answer.error_code, "target: Fetch of the last batches")
-        found = {
-            f.key: _tail(left[f.key], ends[left[f.key]], f.error_code, f.records) for f in answer.partitions
-        }
-        some = {left[key]: tail for key, tail in found.items() if tail is not _NOT_SENT}
-        out.update(some if some else dict.fromkeys(left.values()))
+    while left := {tp: end for tp, end in ends.items() if tp not in out}:
+        wants = {tp: Want(end - 1, -1, -1, TAIL_BYTES_MAX) for tp, end in left.items()}
+        came = await peek_at(target, node, wants)
+        out.update({tp: _tail(tp, left[tp], f) for tp, f in came.items()} or dict.fromkeys(left))
     return out
 
 
-_NOT_SENT = ConnectionFailedError("not in this answer")
-
-
-def _tail(tp: TopicPartition, end: int, code: int, records: memoryview) -> Tail | TwinsiteError | None:
-    if code == 1:
+def _tail(tp: TopicPartition, end: int, fetched: Fetched) -> Tail | TwinsiteError | None:
+    if fetched.error_code == OFFSET_OUT_OF_RANGE:
         return None
-    if code:
-        return broker_error(code, f"target: Fetch of the last batch of {tp}")
-    batches = list(walk(records))
-    if not batches:
-        return _NOT_SENT
-    return next(
-        (tail_of(*batch) for batch in batches if batch[0].base_offset < end <= batch[0].next_offset), None
-    )
-
-
-def _topic_id(flow: Flow, tp: TopicPartition) -> bytes:
-    topic = flow.target.info.topics.get(tp.topic)
-    return topic.topic_id.bytes if topic else bytes(16)
+    if fetched.error_code:
+        return broker_error(fetched.error_code, f"target: Fetch of the last batch of {tp}")
+    batches = walk(fetched.records)
+    return next((tail_of(*one) for one in batches if one[0].base_offset < end <= one[0].next_offset), None)

@@ -11,16 +11,13 @@ from typing import TypeVar
 from mirror.errors import ConnectionFailedError, NotAuthorizedError, TwinsiteError
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, decode_answer, encode_request
 from mirror.kafka.cluster import STALE_METADATA_CODES, Cluster, TopicInfo, broker_error, retrying
-from mirror.kafka.fetch import FETCH, FETCH_VERSION, FetchLimits, Isolation, Key, Want
-from mirror.kafka.fetch import decode_answer as decode_fetch
-from mirror.kafka.fetch import encode_request as encode_fetch
+from mirror.kafka.fetch import Key, Want
 from mirror.kafka.offsets import EARLIEST, LATEST, list_offsets
+from mirror.kafka.peek import AT_ONCE, peek
 from mirror.kafka.topics import create_topic, describe_configs
 from mirror.model import TopicPartition
 
-LIMITS = FetchLimits(wait_ms_max=0, bytes_min=0, bytes_max=8 << 20, isolation=Isolation.READ_UNCOMMITTED)
 PATIENCE_SECONDS = 30.0
-OUTSIDE_SESSIONS = (0, -1)
 
 T = TypeVar("T")
 
@@ -96,14 +93,12 @@ class TopicLog:
     async def _read(self, offset: int) -> bytes:
         leader, topic_id = await self._leader()
         connection = await self._cluster.connection(leader, "state")
-        connection.version(FETCH, FETCH_VERSION, "Fetch")
-        wants = {Key(topic_id, 0): Want(offset, -1, -1, LIMITS.bytes_max)}
-        request = encode_fetch(LIMITS, session=OUTSIDE_SESSIONS, changed=wants, forgotten=())
-        answer = decode_fetch(await connection.send(FETCH, FETCH_VERSION, [request]))
-        code = answer.error_code or (answer.partitions[0].error_code if answer.partitions else 0)
-        if code:
-            raise broker_error(code, f"{self._cluster.name}: Fetch of {self._tp}")
-        return bytes(answer.partitions[0].records) if answer.partitions else b""
+        found = await peek(connection, {Key(topic_id, 0): Want(offset, -1, -1, AT_ONCE.bytes_max)})
+        if not found:
+            return b""
+        if found[0].error_code:
+            raise broker_error(found[0].error_code, f"{self._cluster.name}: Fetch of {self._tp}")
+        return bytes(found[0].records)
 
     async def _offset(self, timestamp: int) -> int:
         leader, _ = await self._leader()

@@ -1,0 +1,84 @@
+"""Look once at what stands at given offsets, outside any fetch session.
+
+Sources: KIP-227 (requests outside sessions), KIP-74 (an answer brings one whole batch at least).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mirror.errors import ConnectionFailedError
+from mirror.kafka.cluster import Cluster, broker_error
+from mirror.kafka.connection import Connection
+from mirror.kafka.fetch import (
+    FETCH,
+    FETCH_VERSION,
+    Fetched,
+    FetchLimits,
+    Isolation,
+    Key,
+    Want,
+    decode_answer,
+    encode_request,
+)
+from mirror.kafka.record_batch import walk
+from mirror.model import TopicPartition
+
+AT_ONCE = FetchLimits(wait_ms_max=0, bytes_min=0, bytes_max=4 << 20, isolation=Isolation.READ_UNCOMMITTED)
+"""Whatever is there, without waiting for more."""
+OUTSIDE_SESSIONS = (0, -1)
+
+
+async def peek(
+    connection: Connection, wants: Mapping[Key, Want], limits: FetchLimits = AT_ONCE
+) -> Sequence[Fetched]:
+    """What one broker has of partitions told by topic id.
+
+    Returns:
+        The partitions that have come with an error or with a whole batch. The others have nothing there, or
+        found no room in this answer: the first one asked for that has something always comes.
+
+    Raises:
+        ConnectionFailedError: The broker does not answer, or with something else than an answer.
+        BrokerError: It refuses the request as a whole; what it refuses of one partition is in that one.
+    """
+    connection.version(FETCH, FETCH_VERSION, "Fetch")
+    request = encode_request(limits, session=OUTSIDE_SESSIONS, changed=wants, forgotten=())
+    body = await connection.send(FETCH, FETCH_VERSION, [request])
+    try:
+        answer = decode_answer(body)
+    except ValueError as error:
+        raise ConnectionFailedError(
+            f"{connection.address}: the Fetch answer cannot be read: {error}"
+        ) from error
+    if answer.error_code:
+        raise broker_error(answer.error_code, f"{connection.address}: Fetch")
+    return [fetched for fetched in answer.partitions if _says_something(fetched)]
+
+
+def _says_something(fetched: Fetched) -> bool:
+    """The last batch of an answer may be cut off; alone it says nothing."""
+    refused = fetched.error_code != 0 or fetched.diverging is not None
+    return refused or next(walk(fetched.records), None) is not None
+
+
+async def peek_at(
+    cluster: Cluster, node: int, wants: Mapping[TopicPartition, Want], limits: FetchLimits = AT_ONCE
+) -> dict[TopicPartition, Fetched]:
+    """The same for partitions of topics that are in the cluster's snapshot.
+
+    Raises:
+        ConnectionFailedError: As above, or a topic is not in the snapshot just now.
+        BrokerError: As above.
+    """
+    names = {_key(cluster, tp): tp for tp in wants}
+    connection = await cluster.connection(node)
+    found = await peek(connection, {key: wants[tp] for key, tp in names.items()}, limits)
+    return {names[fetched.key]: fetched for fetched in found}
+
+
+def _key(cluster: Cluster, tp: TopicPartition) -> Key:
+    topic = cluster.info.topics.get(tp.topic)
+    if topic is None:
+        raise ConnectionFailedError(f"{cluster.name}: topic {tp.topic} is not in the metadata just now")
+    return Key(topic.topic_id.bytes, tp.partition)

@@ -1,0 +1,53 @@
+"""What stands at the end of many logs at once, asked of a real broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mirror.clusters import connected
+from mirror.config import parse
+from mirror.flow.looking import last_batches
+from mirror.flow.position import Tail
+from mirror.model import TopicPartition
+from tests.conftest import TopicFactory
+from tests.harness.checker import watermarks
+from tests.harness.data import json_rows, load
+from tests.harness.kafka import KafkaCluster
+
+pytestmark = pytest.mark.timeout(60)
+
+PARTITIONS = 8
+RECORD_BYTES = 900_000
+
+
+async def test_the_last_batch_of_every_log_is_found_however_little_fits_an_answer(
+    target: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    Eight last batches of nearly a megabyte: an answer holds four, the fifth is cut off and says nothing.
+    """
+    name = await topic(target, partitions=PARTITIONS)
+    load(target.bootstrap, name, json_rows(3 * PARTITIONS, RECORD_BYTES), "none", message_max_bytes=1_000_000)
+    empty = await topic(target)
+    settings = parse(
+        {
+            "source": {"bootstrap_servers": "127.0.0.1:1"},
+            "target": {"bootstrap_servers": target.bootstrap},
+            "topics": {"include": [name]},
+        }
+    )
+    ends = {
+        TopicPartition(name, number): end for number, (_, end) in watermarks(target.bootstrap, name).items()
+    }
+
+    async with connected("target", settings.target) as cluster:
+        cluster.follow([name, empty])
+        await cluster.refresh()
+        found = await last_batches(cluster, {**ends, TopicPartition(empty, 0): 0})
+
+    assert found.keys() == ends.keys()
+    assert all(
+        isinstance(tail, Tail) and tail.base_offset + tail.records == ends[tp] for tp, tail in found.items()
+    )
