@@ -3,8 +3,8 @@
 Each function answers for every partition it was asked about: with a value, or
 with the error that stood in its way. Nothing is left out in silence.
 
-Sources: KIP-79 and KIP-207 (ListOffsets), KIP-664 (DescribeProducers), KIP-320
-(OffsetForLeaderEpoch), KIP-107 (DeleteRecords).
+Sources: KIP-79 and KIP-207 (ListOffsets), KIP-664 (DescribeProducers), KIP-107
+(DeleteRecords), KIP-98 (WriteTxnMarkers).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from kafka.protocol.admin import DeleteRecordsRequest, DescribeProducersRequest
-from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
+from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
 from mirror.errors import BrokerError, ConnectionFailedError, TwinsiteError
@@ -60,36 +60,24 @@ async def list_offsets(
         replica_id: With DEBUGGER, LATEST is the log end offset, acknowledged or not.
         leader: Who to ask; by default whoever the cluster's snapshot says.
     """
+    topic_of = ListOffsetsRequest.ListOffsetsTopic
+
+    def partition(tp: TopicPartition) -> Any:
+        return topic_of.ListOffsetsPartition(
+            partition_index=tp.partition,
+            current_leader_epoch=_leader_epoch(cluster, tp),
+            timestamp=timestamp,
+        )
 
     def request(tps: Sequence[TopicPartition]) -> Any:
         return ListOffsetsRequest(
             replica_id=replica_id,
             isolation_level=int(isolation),
-            topics=[
-                ListOffsetsRequest.ListOffsetsTopic(
-                    name=topic,
-                    partitions=[
-                        ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
-                            partition_index=tp.partition,
-                            current_leader_epoch=_leader_epoch(cluster, tp),
-                            timestamp=timestamp,
-                        )
-                        for tp in of_topic
-                    ],
-                )
-                for topic, of_topic in _topics(tps)
-            ],
+            topics=_grouped(tps, topic_of, partition),
         )
 
     def read(answer: Any, out: Answers[int]) -> None:
-        for topic in answer.topics:
-            for p in topic.partitions:
-                tp = TopicPartition(topic.name, p.partition_index)
-                out[tp] = (
-                    broker_error(p.error_code, f"{cluster.name}: ListOffsets of {tp}")
-                    if p.error_code
-                    else int(p.offset)
-                )
+        _read(answer, out, f"{cluster.name}: ListOffsets", lambda p: int(p.offset))
 
     leaders = None if leader is None else {leader: list(partitions)}
     return await _ask_leaders(cluster, partitions, request, read, highest=7, leaders=leaders)
@@ -110,90 +98,32 @@ async def describe_producer(
             ]
         )
 
+    def state(p: Any) -> ProducerState | None:
+        ours = [s for s in p.active_producers if s.producer_id == producer_id]
+        if not ours:
+            return None
+        return ProducerState(ours[0].producer_epoch, ours[0].last_sequence, ours[0].coordinator_epoch)
+
     def read(answer: Any, out: Answers[ProducerState | None]) -> None:
-        for topic in answer.topics:
-            for p in topic.partitions:
-                tp = TopicPartition(topic.name, p.partition_index)
-                if p.error_code:
-                    what = f"{cluster.name}: DescribeProducers of {tp}"
-                    out[tp] = broker_error(p.error_code, what, p.error_message)
-                    continue
-                ours = [s for s in p.active_producers if s.producer_id == producer_id]
-                out[tp] = (
-                    ProducerState(ours[0].producer_epoch, ours[0].last_sequence, ours[0].coordinator_epoch)
-                    if ours
-                    else None
-                )
+        _read(answer, out, f"{cluster.name}: DescribeProducers", state)
 
     return await _ask_leaders(cluster, partitions, request, read)
-
-
-async def end_of_epoch(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> Answers[tuple[int, int]]:
-    """For each partition the largest epoch not above the one given, and where it ends: (epoch, offset)."""
-
-    def request(tps: Sequence[TopicPartition]) -> Any:
-        return OffsetForLeaderEpochRequest(
-            replica_id=CONSUMER,
-            topics=[
-                OffsetForLeaderEpochRequest.OffsetForLeaderTopic(
-                    topic=topic,
-                    partitions=[
-                        OffsetForLeaderEpochRequest.OffsetForLeaderTopic.OffsetForLeaderPartition(
-                            partition=tp.partition,
-                            current_leader_epoch=_leader_epoch(cluster, tp),
-                            leader_epoch=epochs[tp],
-                        )
-                        for tp in of_topic
-                    ],
-                )
-                for topic, of_topic in _topics(tps)
-            ],
-        )
-
-    def read(answer: Any, out: Answers[tuple[int, int]]) -> None:
-        for topic in answer.topics:
-            for p in topic.partitions:
-                tp = TopicPartition(topic.topic, p.partition)
-                out[tp] = (
-                    broker_error(p.error_code, f"{cluster.name}: OffsetForLeaderEpoch of {tp}")
-                    if p.error_code
-                    else (int(p.leader_epoch), int(p.end_offset))
-                )
-
-    return await _ask_leaders(cluster, epochs, request, read)
 
 
 async def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000
 ) -> Answers[int]:
     """Move the start of each log to the offset given; answers with where it now starts."""
+    topic_of = DeleteRecordsRequest.DeleteRecordsTopic
+
+    def partition(tp: TopicPartition) -> Any:
+        return topic_of.DeleteRecordsPartition(partition_index=tp.partition, offset=before[tp])
 
     def request(tps: Sequence[TopicPartition]) -> Any:
-        return DeleteRecordsRequest(
-            timeout_ms=timeout_ms,
-            topics=[
-                DeleteRecordsRequest.DeleteRecordsTopic(
-                    name=topic,
-                    partitions=[
-                        DeleteRecordsRequest.DeleteRecordsTopic.DeleteRecordsPartition(
-                            partition_index=tp.partition, offset=before[tp]
-                        )
-                        for tp in of_topic
-                    ],
-                )
-                for topic, of_topic in _topics(tps)
-            ],
-        )
+        return DeleteRecordsRequest(timeout_ms=timeout_ms, topics=_grouped(tps, topic_of, partition))
 
     def read(answer: Any, out: Answers[int]) -> None:
-        for topic in answer.topics:
-            for p in topic.partitions:
-                tp = TopicPartition(topic.name, p.partition_index)
-                out[tp] = (
-                    broker_error(p.error_code, f"{cluster.name}: DeleteRecords of {tp}")
-                    if p.error_code
-                    else int(p.low_watermark)
-                )
+        _read(answer, out, f"{cluster.name}: DeleteRecords", lambda p: int(p.low_watermark))
 
     return await _ask_leaders(cluster, before, request, read)
 
@@ -264,6 +194,28 @@ def _leader_epoch(cluster: Cluster, tp: TopicPartition) -> int:
 def _topics(tps: Sequence[TopicPartition]) -> Iterable[tuple[str, list[TopicPartition]]]:
     for topic, group in groupby(sorted(tps), key=lambda tp: tp.topic):
         yield topic, list(group)
+
+
+def _grouped(
+    tps: Sequence[TopicPartition], topic_of: Callable[..., Any], partition: Callable[[TopicPartition], Any]
+) -> list[Any]:
+    """Partitions as requests name them: under their topics."""
+    return [
+        topic_of(name=topic, partitions=[partition(tp) for tp in of_topic])
+        for topic, of_topic in _topics(tps)
+    ]
+
+
+def _read(answer: Any, out: Answers[T], what: str, value: Callable[[Any], T]) -> None:
+    """What an answer says of each partition: a value, or why there is none."""
+    for topic in answer.topics:
+        for p in topic.partitions:
+            tp = TopicPartition(topic.name, p.partition_index)
+            if p.error_code:
+                words = getattr(p, "error_message", None)
+                out[tp] = broker_error(p.error_code, f"{what} of {tp}", words)
+            else:
+                out[tp] = value(p)
 
 
 def by_leader(cluster: Cluster, tps: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+from mirror.kafka.wire import read_uvarint, uvarint
+
 
 def encode_varint(value: int) -> bytes:
     """A signed integer of up to 64 bits."""
-    rest = (value << 1) ^ (value >> 63)
-    if rest < 0x80:
-        return bytes((rest,))
-    out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
+    return uvarint((value << 1) ^ (value >> 63))
 
 
 def decode_varint(data: bytes, at: int) -> tuple[int, int]:
@@ -24,17 +18,7 @@ def decode_varint(data: bytes, at: int) -> tuple[int, int]:
         ValueError: It is longer than ten bytes.
     """
     byte = data[at]
-    at += 1
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), at
-    value = byte & 0x7F
-    shift = 7
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a variable-length integer of more than ten bytes")
+    if byte < 0x80:  # most of them, and read a record at a time
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    value, at = read_uvarint(data, at)
+    return (value >> 1) ^ -(value & 1), at

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+BITS_MAX = 63
+"""Where the last byte of the longest integer begins."""
+
 
 def uvarint(value: int) -> bytes:
     """An unsigned variable-length integer, seven bits a byte, least significant first."""
@@ -15,8 +18,13 @@ def uvarint(value: int) -> bytes:
     return bytes(out)
 
 
-def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
-    """The integer at ``at`` and where the next field begins."""
+def read_uvarint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """The integer at ``at`` and where the next field begins.
+
+    Raises:
+        IndexError: The data ends within it.
+        ValueError: It is longer than ten bytes.
+    """
     value = data[at]
     if value < 0x80:
         return value, at + 1
@@ -29,6 +37,8 @@ def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at + 1
         shift += 7
+        if shift > BITS_MAX:
+            raise ValueError("a variable-length integer of more than ten bytes")
 
 
 def skip_tags(data: memoryview, at: int) -> int:

@@ -60,8 +60,12 @@ def test_an_integer_without_end_is_an_error() -> None:
     """
     More than ten bytes cannot be one of 64 bits.
     """
+    endless = b"\xff" * 11 + b"\0"
+
     with pytest.raises(ValueError, match="more than ten bytes"):
-        decode_varint(b"\xff" * 11 + b"\0", 0)
+        decode_varint(endless, 0)
+    with pytest.raises(ValueError, match="more than ten bytes"):
+        read_uvarint(memoryview(endless), 0)
 
 
 @given(value=uint32, before=st.binary(max_size=5), after=st.binary(max_size=5))
