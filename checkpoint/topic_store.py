@@ -1,7 +1,9 @@
 """Durable state in a compacted topic of one partition, by default on the target cluster.
 
 A value is a record, the last one of its key counts, a record without a value removes
-the key. The topic is read once, from start to end, when the mirror begins.
+the key. The topic is read from start to end when the mirror begins, and later only from
+where it was read to, as long as the last batch known stands where it stood: a log that
+has lost its end, or was rewritten there by the cleaner, is read from its start again.
 
 A writer notices when somebody else has written meanwhile: what it appends does not
 land where the log ended before. That may be its own batch, sent twice because an
@@ -21,7 +23,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from kafka.errors import KafkaError
 from kafka.record.default_records import DefaultRecordBatchBuilder
@@ -44,8 +47,20 @@ NOT_OUR_TURN = frozenset({45, 46, 47, 90})
 SEQUENCES = 1 << 31
 
 
+OFFSET_OUT_OF_RANGE = 1
+
+
 def _nobody() -> Writer | None:
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the log holds below ``next_offset``; ``tail`` is base offset and CRC of the last batch there."""
+
+    items: Mapping[str, bytes]
+    next_offset: int
+    tail: tuple[int, int] | None
 
 
 class LogPort(Protocol):
@@ -82,6 +97,7 @@ class TopicStore:
         self._written_as = NOBODY
         self._sequence = 0
         self._end: int | None = None
+        self._known = _Known({}, 0, None)
         self._unsure = False
         self._verify = False
         self._lock = asyncio.Lock()
@@ -105,13 +121,31 @@ class TopicStore:
 
     async def _load(self) -> dict[str, bytes]:
         await self._become(self._writer() or NOBODY)
-        items: dict[str, bytes] = {}
         end = await self._log.end()
-        for key, value in await self._read(await self._log.start(), end):
+        if not await self._still_there(end):
+            self._known = _Known({}, await self._log.start(), None)
+        items = dict(self._known.items)
+        read, tail = await self._read(self._known.next_offset, end)
+        for key, value in read:
             apply(items, key, value)
+        self._known = _Known(items, end, tail or self._known.tail)
         self._end = end
         self._verify, self._unsure = self._verify or self._unsure, False
-        return items
+        return dict(items)
+
+    async def _still_there(self, end: int) -> bool:
+        """True when the log goes on behind what is known of it."""
+        tail = self._known.tail
+        if tail is None or end < self._known.next_offset:
+            return False
+        try:
+            data = await self._log.read(tail[0])
+        except BrokerError as error:
+            if error.code == OFFSET_OUT_OF_RANGE:
+                return False
+            raise
+        first = next(iter(MemoryRecords(data)), None)
+        return first is not None and (first.base_offset, first.crc) == tail
 
     async def _become(self, writer: Writer) -> None:
         """Write once under a new epoch. A newer one than ours may be there already: reading is no harm."""
@@ -153,22 +187,24 @@ class TopicStore:
 
     async def _check_landed(self, base: int, count: int, batch: bytes) -> None:
         """A write given up on may have landed late, and this one been taken for its repetition."""
-        if await self._read(base, base + count) != [item for _, item in _records(batch)]:
+        found, _ = await self._read(base, base + count)
+        if found != [item for _, item in _records(batch)]:
             raise StateTakenOverError(f"an earlier write of ours stands at offset {base} of the state")
 
     async def _check_between(self, expected: int, base: int, batch: bytes) -> None:
         """What stands between may only be the same batch, whose answer was lost."""
         ours = [item for _, item in _records(batch)]
-        between = await self._read(expected, base)
+        between, _ = await self._read(expected, base)
         if base < expected or any(item not in ours for item in between):
             raise StateTakenOverError(
                 f"the state ended at offset {expected} and the next write landed at {base}: "
                 f"somebody else has written to it"
             )
 
-    async def _read(self, start: int, end: int) -> list[Item]:
-        """All items of the offsets [start, end), in order."""
+    async def _read(self, start: int, end: int) -> tuple[list[Item], tuple[int, int] | None]:
+        """All items of the offsets [start, end), in order, and the last batch by base offset and CRC."""
         items: list[Item] = []
+        tail: tuple[int, int] | None = None
         at = start
         while at < end:
             data = await self._log.read(at)
@@ -176,20 +212,21 @@ class TopicStore:
                 raise StateUnavailableError(
                     f"the state could be read up to offset {at} only, it ends at {end}"
                 )
-            read = [(offset, item) for offset, item in _records(data) if at <= offset < end]
-            items.extend(item for _, item in read)
-            at = self._pass(data, at)
-        return items
+            items.extend(item for offset, item in _records(data) if at <= offset < end)
+            headers = self._pass(data, at)
+            tail = [(h.base_offset, h.crc) for h in headers if h.base_offset < end][-1]
+            at = int(headers[-1].next_offset)
+        return items, tail
 
-    def _pass(self, data: bytes, at: int) -> int:
-        """The offset after the last whole batch; what our own batches say of the sequence is noted."""
+    def _pass(self, data: bytes, at: int) -> list[Any]:
+        """The headers of the whole batches; what our own ones say of the sequence is noted."""
         headers = list(MemoryRecords(data))
         if not headers or headers[-1].next_offset <= at:
             raise StateUnavailableError(f"the state cannot be read at offset {at}: the batch is not whole")
         for header in headers:
             if self._unsure and (header.producer_id, header.producer_epoch) == self._written_as:
                 self._sequence = (header.last_sequence + 1) % SEQUENCES
-        return int(headers[-1].next_offset)
+        return headers
 
 
 def _batch(items: Sequence[Item], writer: Writer, sequence: int) -> tuple[bytes, int]:

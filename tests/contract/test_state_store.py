@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from checkpoint.errors import CorruptStateError, StateTakenOverError, StateUnava
 from checkpoint.file_store import FileStore
 from checkpoint.store import MemoryStore, StateStore
 from checkpoint.topic_store import BATCH_BYTES_MAX, LogPort, TopicStore
+from mirror.errors import BrokerError
 from mirror.kafka.log_port import TopicLog, ensure_state_topic
 from tests.contract.connected import NUMBERS, connected
 from tests.contract.memory_log import MemoryLog
@@ -217,6 +219,122 @@ async def test_a_file_that_cannot_be_written_is_told_and_nothing_is_remembered(t
 
 
 # -- the topic -----------------------------------------------------------------------------------
+
+
+class CountingLog(MemoryLog):
+    """Notes from where it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_from: list[int] = []
+
+    async def read(self, offset: int) -> bytes:
+        self.read_from.append(offset)
+        return await super().read(offset)
+
+
+async def test_a_second_look_reads_only_what_is_new() -> None:
+    """
+    However long the log: the last batch known, to see that it stands, and what has come behind it.
+    """
+    log = CountingLog()
+    writer, reader = TopicStore(log), TopicStore(log)
+    for n in range(50):
+        await writer.put({f"key-{n}": b"1"})
+    before = await reader.load()
+    await writer.put({"key-0": b"2", "key-1": None})
+    log.read_from.clear()
+
+    after = await reader.load()
+    read_for_news = list(log.read_from)
+    again = await reader.load()
+
+    assert {key for key in before if before[key] != after.get(key)} == {"key-0", "key-1"}
+    assert again == after
+    assert read_for_news == [49, 50]
+    assert log.read_from[2:] == [50]
+
+
+async def test_what_a_reader_was_given_is_its_own() -> None:
+    """
+    Whoever changes it changes nothing of what the next look begins with.
+    """
+    log = MemoryLog()
+    store = TopicStore(log)
+    await store.put({"a": b"1"})
+
+    (await store.load()).clear()
+
+    assert await store.load() == {"a": b"1"}
+
+
+async def test_a_log_that_lost_its_end_and_grew_again_is_read_anew() -> None:
+    """
+    After an unclean election other records stand where those were that are known.
+    """
+    log = MemoryLog()
+    reader = TopicStore(log)
+    await TopicStore(log).put({"a": b"1"})
+    await TopicStore(log).put({"a": b"2", "b": b"2"})
+    known = await reader.load()
+    lost = log.batches.pop()
+    log.batches.append(
+        (lost[0], struct.pack(">q", lost[0]) + log.encode([(0, b"c", b"3"), (1, b"d", b"3")])[8:])
+    )
+    await TopicStore(log).put({"e": b"3"})
+
+    found = await reader.load()
+
+    assert known == {"a": b"2", "b": b"2"}
+    assert found == {"a": b"1", "c": b"3", "d": b"3", "e": b"3"}
+
+
+class TrimmedLog(MemoryLog):
+    """A log whose first records were deleted by hand."""
+
+    first = 0
+
+    async def start(self) -> int:
+        return self.first
+
+    async def read(self, offset: int) -> bytes:
+        if offset < self.first:
+            raise BrokerError("OFFSET_OUT_OF_RANGE", 1, f"{offset} is below {self.first}")
+        return await super().read(offset)
+
+
+async def test_a_log_that_begins_behind_what_is_known_is_read_anew() -> None:
+    """
+    What was deleted is part of the state no more.
+    """
+    log = TrimmedLog()
+    reader = TopicStore(log)
+    await TopicStore(log).put({"a": b"1"})
+    await reader.load()
+    await TopicStore(log).put({"b": b"1"})
+    await TopicStore(log).put({"c": b"1"})
+    log.first = 2
+
+    assert await reader.load() == {"c": b"1"}
+
+
+async def test_compaction_between_two_looks_hides_nothing() -> None:
+    """
+    Removed keys stay removed, whether their records are still there or not.
+    """
+    log = MemoryLog()
+    writer, reader = TopicStore(log), TopicStore(log)
+    for n in range(9):
+        await writer.put({f"key-{n % 3}": str(n).encode()})
+    await reader.load()
+    await writer.put({"key-0": None})
+    await writer.put({"key-1": b"new"})
+    log.compact()
+
+    found = await reader.load()
+    log.compact()
+
+    assert found == await reader.load() == await TopicStore(log).load() == {"key-1": b"new", "key-2": b"8"}
 
 
 async def test_compaction_takes_nothing_away_that_counts() -> None:
