@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mirror.errors import ConnectionFailedError
+from mirror.kafka.resolving import resolve
 from mirror.kafka.security import Security, explain_handshake_error
 
 
@@ -49,7 +50,7 @@ async def dial(address: Address, options: ConnectionOptions) -> socket.socket:
     """
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        found = await resolve(address.host, address.port)
     except OSError as error:
         raise ConnectionFailedError(f"{address}: the host name cannot be resolved: {error}") from error
     failure: OSError | None = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import sys
+from asyncio.subprocess import PIPE
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from tests.conftest import TopicFactory
 from tests.harness.checker import assert_exact
 from tests.harness.data import json_rows, load
+from tests.harness.jvm import REPOSITORY
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import NotReadyError
 from tests.harness.process import Twinsite, twinsite
@@ -92,3 +95,34 @@ async def test_a_sigterm_ends_a_mirror_whose_source_cannot_be_reached(
 
     assert ended.code == code, ended.stderr
     assert "stopped before the mirror was under way" in ended.stderr
+
+
+async def test_a_sigterm_does_not_wait_for_a_resolver_that_does_not_answer() -> None:
+    """
+    A look-up in the C library cannot be given up; the process ends all the same.
+    """
+    program = (
+        "import socket, sys, threading\n"
+        "def getaddrinfo(*_, **__):\n"
+        "    print('asked', flush=True)\n"
+        "    threading.Event().wait(60)\n"
+        "socket.getaddrinfo = getaddrinfo\n"
+        "from mirror.cli.main import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    flags = ("--source=east:9092", "--target=west:9092", "--topics=.*", "--api-port=-1")
+    asking = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, "mirror", *flags, stdout=PIPE, stderr=PIPE, cwd=REPOSITORY
+    )
+
+    try:
+        assert asking.stdout is not None
+        assert await asking.stdout.readline() == b"asked\n"
+        asking.terminate()
+        _, said = await asyncio.wait_for(asking.communicate(), 2)
+    finally:
+        if asking.returncode is None:
+            asking.kill()
+            await asking.wait()
+
+    assert asking.returncode == 0, said.decode()
