@@ -36,6 +36,8 @@ def _ask(host: str, port: int, loop: asyncio.AbstractEventLoop, answer: asyncio.
         found = list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     except OSError as error:
         found = error
+    except UnicodeError as error:
+        found = OSError(f"no host name: {error}")
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
         loop.call_soon_threadsafe(_tell, answer, found)
 
