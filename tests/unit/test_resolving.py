@@ -21,12 +21,15 @@ async def test_an_address_is_its_own_answer() -> None:
     assert [(family, where) for family, *_, where in found] == [(socket.AF_INET, ("127.0.0.1", 9092))]
 
 
-@pytest.mark.parametrize("name", ["no-such-host.invalid", f"{'a' * 64}.example", "a..b"])
-async def test_a_name_that_cannot_be_resolved_is_an_error_of_the_system(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("no-such-host.invalid", "Errno"), (f"{'a' * 64}.example", "no host name"), ("a..b", "no host name")],
+)
+async def test_a_name_that_cannot_be_resolved_is_an_error_of_the_system(name: str, words: str) -> None:
     """
     Also one that no name server would be asked for.
     """
-    with pytest.raises(OSError, match="."):
+    with pytest.raises(OSError, match=words):
         await asyncio.wait_for(resolve(name, 9092), 30)
 
 
