@@ -46,10 +46,12 @@ class Owner:
             BrokerError, ConnectionFailedError: The coordinator cannot be asked.
         """
         before = await current_token(self._target, self.transactional_id)
+        asked_at = time.monotonic()
         self.token = await init_producer_id(self._target, self.transactional_id)
-        now = time.monotonic()
-        self._may_write_at = now if before is None else now + TAKEOVER_WAIT_SECONDS
-        self._confirmed_at = now
+        # of several that found nobody only one is given epoch 0: the others have taken the right from it
+        first = before is None and self.token.epoch == 0
+        self._may_write_at = asked_at if first else time.monotonic() + TAKEOVER_WAIT_SECONDS
+        self._confirmed_at = asked_at
         self.held = True
         reach("claimed")
         return self.token

@@ -1,0 +1,68 @@
+"""Who may write what no sequence guards: one mirror at a time, on real coordinators."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from mirror.flow.owner import Owner
+from tests.contract.connected import NUMBERS, connected
+from tests.harness.kafka import KafkaCluster
+
+pytestmark = pytest.mark.timeout(60)
+
+
+async def test_of_mirrors_that_begin_a_flow_at_once_only_the_first_may_write_at_once(
+    target: KafkaCluster,
+) -> None:
+    """
+    None of them finds anybody before it. Those who came later wait until the first has lost its right.
+    """
+    flow = f"begun-at-once-{next(NUMBERS)}"
+    async with AsyncExitStack() as stack:
+        owners = [Owner(await stack.enter_async_context(connected(target)), flow) for _ in range(3)]
+
+        tokens = await asyncio.gather(*(owner.claim() for owner in owners))
+
+        first = min(range(3), key=lambda number: tokens[number].epoch)
+        assert sorted(token.epoch for token in tokens) == [0, 1, 2]
+        assert [number for number, owner in enumerate(owners) if owner.may_write] == [first]
+
+
+async def test_a_mirror_that_begins_a_flow_alone_need_not_wait(target: KafkaCluster) -> None:
+    """
+    There is nobody whose last markers could still be on their way.
+    """
+    async with connected(target) as cluster:
+        owner = Owner(cluster, f"begun-alone-{next(NUMBERS)}")
+
+        await owner.claim()
+
+        assert await owner.confirm()
+
+
+async def test_whoever_takes_over_waits_and_the_former_owner_learns_of_it(target: KafkaCluster) -> None:
+    """
+    The new one writes nothing yet; the old one stops when it asks the next time, before that is over.
+    """
+    async with connected(target) as cluster:
+        old = Owner(cluster, f"taken-over-{next(NUMBERS)}")
+        new = Owner(cluster, old.transactional_id.removeprefix("twinsite."))
+        await old.claim()
+        await new.claim()
+
+        while await old.confirm():
+            assert not await new.confirm()
+            await asyncio.sleep(0.05)
+
+        assert not await new.confirm()
+        await eventually_confirmed(new)
+
+
+async def eventually_confirmed(owner: Owner) -> None:
+    """Returns when the owner may write; the test's time-out is the limit."""
+    # its right ripens with the clock, nothing rings a bell
+    while not await owner.confirm():  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
