@@ -52,6 +52,7 @@ class PartitionCopy:
 
     __slots__ = (
         "_epochs_ahead",
+        "_in_flight_room",
         "_noted_epoch",
         "_queue",
         "acknowledged_at",
@@ -116,6 +117,7 @@ class PartitionCopy:
         self._queue: deque[tuple[Batch | Gap, Buffer | None]] = deque()
         self._epochs_ahead: list[tuple[int, int]] = []
         self._noted_epoch = -1
+        self._in_flight_room = 1
         self.rereading = False
 
         self.source_log_start_offset: int | None = None
@@ -147,6 +149,7 @@ class PartitionCopy:
         self.next_offset = self.send_offset = self.fetch_offset = decision.next_offset
         self.target_next_offset = self.acknowledged_target_offset = decision.target_next_offset
         self.sequence = decision.sequence
+        self._in_flight_room = self.in_flight_max if decision.remembered else 1
         self.coordinator_epoch = decision.coordinator_epoch
         self.fetched_epoch = self._noted_epoch = epoch
         self.acknowledged_at = now
@@ -281,7 +284,7 @@ class PartitionCopy:
     @property
     def batch_ready(self) -> bool:
         """True when :meth:`take` would give a batch."""
-        if not self._queue or len(self.in_flight) >= self.in_flight_max:
+        if not self._queue or len(self.in_flight) >= self._in_flight_room:
             return False
         head = self._queue[0][0]
         return isinstance(head, Batch) and not self._new_epoch_in(head)
@@ -319,6 +322,7 @@ class PartitionCopy:
             end = sent.target_offset + batch.records
             self.acknowledged_target_offset = max(self.acknowledged_target_offset or 0, end)
             self.acknowledged_at = now
+            self._in_flight_room = self.in_flight_max
             self.last_timestamp_ms = batch.max_timestamp_ms
             self.attempts = 0
             counters = self.counters

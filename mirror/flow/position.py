@@ -90,14 +90,20 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Proceed:
-    """Append from here on."""
+    """Append from here on.
+
+    Attributes:
+        skip_to: Source offsets up to here are gone at the source and their loss is accepted.
+        remembered: The broker knows our last sequence. If not it takes any, so that the second of two
+            batches could be appended without the first.
+    """
 
     next_offset: int
     target_next_offset: int
     sequence: int
     coordinator_epoch: int
     skip_to: int
-    """Source offsets up to here are gone at the source and their loss is accepted."""
+    remembered: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,4 +263,11 @@ def _go_on(
             lost_from=position,
             lost_to=lost_to,
         )
-    return Proceed(position, end, next_sequence(target), target.coordinator_epoch, max(position, lost_to))
+    return Proceed(
+        next_offset=position,
+        target_next_offset=end,
+        sequence=next_sequence(target),
+        coordinator_epoch=target.coordinator_epoch,
+        skip_to=max(position, lost_to),
+        remembered=target.last_sequence is not None,
+    )

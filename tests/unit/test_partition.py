@@ -117,6 +117,20 @@ def test_at_most_so_many_batches_are_on_their_way() -> None:
     assert copy.batch_ready
 
 
+def test_a_broker_that_remembers_nothing_gets_one_batch_alone() -> None:
+    """
+    It takes any sequence: were the first of two refused, it would append the second without it.
+    """
+    copy = waiting()
+    copy.proceed(Proceed(0, 0, 0, 3, 0, remembered=False), OffsetMode.SAME, 0, NOW)
+
+    on_their_way = sent(copy, batch(0), batch(5), batch(10))
+
+    assert len(on_their_way) == 1
+    copy.answered(on_their_way[0], appended=True, now=NOW)
+    assert [copy.take()[1] for _ in range(2) if copy.batch_ready] == [5, 10]
+
+
 def test_a_batch_pushed_elsewhere_than_at_the_end_is_a_bug() -> None:
     """
     Records would be doubled or lost: better no mirror at all.
