@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.harness.checker import watermarks
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Twinsite
 
@@ -65,3 +66,11 @@ def reached(mirror: Twinsite, topic: str, number: int = 0) -> int:
 def copied(mirror: Twinsite) -> int:
     """Records this process has copied."""
     return sum(p["records"] for p in partitions(mirror))
+
+
+def complete(mirror: Twinsite, source: KafkaCluster, topics: Sequence[str]) -> bool:
+    """Whether a mirror knows that everything the source has now is copied."""
+    ends = {
+        (topic, p): end for topic in topics for p, (_, end) in watermarks(source.bootstrap, topic).items()
+    }
+    return {(p["topic"], p["partition"]): p["next_offset"] for p in partitions(mirror)} == ends

@@ -17,7 +17,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.structs import TopicPartition
 
 from tests.conftest import TopicFactory
-from tests.faults.flows import copied, mirror_of, once, partitions
+from tests.faults.flows import complete, copied, mirror_of, once, partitions
 from tests.harness.checker import assert_exact, compare_topic, watermarks
 from tests.harness.data import Row, json_rows, load, load_transactions
 from tests.harness.kafka import KafkaCluster
@@ -120,14 +120,6 @@ def load_both(source: KafkaCluster, plain: str, gapped: str, seed: int) -> None:
     """Old records to one topic, and to another with an aborted transaction among them."""
     load(source.bootstrap, plain, old_rows(200, seed))
     load_transactions(source.bootstrap, gapped, old_rows(60, seed), per_transaction=20, aborted_every=3)
-
-
-def complete(mirror: Twinsite, source: KafkaCluster, topics: Sequence[str]) -> bool:
-    """Whether everything the source has now is copied."""
-    ends = {
-        (topic, p): end for topic in topics for p, (_, end) in watermarks(source.bootstrap, topic).items()
-    }
-    return {(p["topic"], p["partition"]): p["next_offset"] for p in partitions(mirror)} == ends
 
 
 def known_producers(cluster: KafkaCluster, topics: Sequence[str]) -> list[int]:

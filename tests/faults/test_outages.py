@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.faults import flows
 from tests.harness.checker import assert_exact, watermarks
-from tests.harness.data import json_rows, load
+from tests.harness.data import json_rows, load, load_transactions
 from tests.harness.disk import MAY_MOUNT, small_disk
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Twinsite
 
 pytestmark = pytest.mark.timeout(240)
+
+FROZEN_SECONDS = 60
+BETWEEN = 60_000
+"""Records written while a broker stands still."""
 
 
 def mirror_of(source: KafkaCluster, target: KafkaCluster) -> tuple[str, ...]:
@@ -54,6 +63,72 @@ async def frozen_long_enough(mirror: Twinsite) -> None:
     """Wait until the mirror has noticed: it logs that requests are not answered."""
     seen = len(mirror.stderr)
     await mirror.wait_for(lambda: len(mirror.stderr) > seen, "the mirror says that something is wrong", 90)
+
+
+async def test_a_broker_frozen_for_a_minute_under_five_mirrors(tmp_path: Path) -> None:
+    """
+    It is the target of three mirrors of one flow and the source of two of another, and both sides are being
+    written to: longer than any request, session or heartbeat waits.
+    """
+    async with (
+        KafkaCluster.start(version="3.9", name="east", work_dir=tmp_path) as east,
+        KafkaCluster.start(version="4.3", name="west", work_dir=tmp_path) as west,
+    ):
+        with ExitStack() as mirrors:
+            ways = [Way(east, west, "orders", 3), Way(west, east, "payments", 2)]
+            for way in ways:
+                await way.source.create_topic(way.topic, 3)
+                load_transactions(way.source.bootstrap, way.topic, json_rows(600, 300))
+                way.mirrors.extend(
+                    mirrors.enter_context(Twinsite.run(*way.command, work_dir=tmp_path))
+                    for _ in range(way.count)
+                )
+            for way in ways:
+                await way.wait_for_all()
+            loading = [asyncio.create_task(asyncio.to_thread(way.load)) for way in ways]
+            for way in ways:
+                await way.mirrors[0].wait_for(way.moving, f"{way.topic} are being copied")
+
+            await west.broker(1).freeze()
+            await asyncio.sleep(FROZEN_SECONDS)
+            await west.broker(1).thaw()
+            await asyncio.gather(*loading)
+            for way in ways:
+                load_transactions(way.source.bootstrap, way.topic, json_rows(600, 300, seed=3))
+                await way.wait_for_all()
+
+        for way in ways:
+            found = assert_exact(way.source.bootstrap, way.target.bootstrap, [way.topic])
+            assert found == 600 + BETWEEN + 600
+
+
+@dataclass
+class Way:
+    """One topic copied by several mirrors of one flow."""
+
+    source: KafkaCluster
+    target: KafkaCluster
+    topic: str
+    count: int
+    mirrors: list[Twinsite] = field(default_factory=list)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        return flows.mirror_of(self.source, self.target, self.topic, self.topic)
+
+    def load(self) -> None:
+        """Write a lot; over a freeze of the source if need be."""
+        load(self.source.bootstrap, self.topic, json_rows(BETWEEN, 300, seed=2), batch_num_messages=200)
+
+    def moving(self) -> bool:
+        """Whether something of what :meth:`load` writes has arrived."""
+        return sum(flows.reached(self.mirrors[0], self.topic, number) for number in range(3)) > 5000
+
+    async def wait_for_all(self) -> None:
+        """Wait until each of the mirrors knows that the copy is complete."""
+        for mirror in self.mirrors:
+            done = partial(flows.complete, mirror, self.source, [self.topic])
+            await mirror.wait_for(done, f"{self.topic} are copied", 90)
 
 
 @pytest.mark.skipif(not MAY_MOUNT, reason="only root can make a small disk")
