@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from checkpoint.errors import CorruptStateError
 from mirror.model import OffsetMode
@@ -27,24 +27,14 @@ LEADER_EPOCHS_KEPT = 32
 """Newest leader epochs kept per partition: enough to find where a truncated source agrees with us."""
 
 
-@dataclass(frozen=True, slots=True)
-class FlowRecord:
-    """Between which clusters the flow copies, and as whom it writes.
+class _SingleRecord:
+    """A record of which a flow has one, under a key of its own."""
 
-    Attributes:
-        producer_id: The idempotent producer id all mirrors of the flow write with.
-        producer_epoch: Its epoch, raised by a promotion.
-    """
-
-    producer_id: int
-    producer_epoch: int
-    source_cluster_id: str
-    target_cluster_id: str
-    created_at_ms: int
-    version: int = VERSION
+    __slots__ = ()
+    KEY: ClassVar[str]
 
     def to_bytes(self) -> bytes:
-        return _encode(asdict(self))
+        return _encode(asdict(self))  # type: ignore[call-overload]
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -53,11 +43,29 @@ class FlowRecord:
         Raises:
             CorruptStateError: It is none, or of a version this program does not know.
         """
-        return _build(cls, _decode(data, FLOW_KEY), FLOW_KEY)
+        return _build(cls, _decode(data, cls.KEY), cls.KEY)
 
 
 @dataclass(frozen=True, slots=True)
-class OwnerRecord:
+class FlowRecord(_SingleRecord):
+    """Between which clusters the flow copies, and as whom it writes.
+
+    Attributes:
+        producer_id: The idempotent producer id all mirrors of the flow write with.
+        producer_epoch: Its epoch, raised by a promotion.
+    """
+
+    KEY = FLOW_KEY
+    producer_id: int
+    producer_epoch: int
+    source_cluster_id: str
+    target_cluster_id: str
+    created_at_ms: int
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRecord(_SingleRecord):
     """Where the mirror runs that owns the flow; for people, nothing is decided by it.
 
     Attributes:
@@ -65,6 +73,7 @@ class OwnerRecord:
         url: Of its port; empty when it has none.
     """
 
+    KEY = OWNER_KEY
     producer_epoch: int
     host: str
     process_id: int
@@ -77,18 +86,6 @@ class OwnerRecord:
         """Where to find it, in words."""
         since = datetime.fromtimestamp(self.since_ms / 1000, UTC).isoformat(" ", "seconds")
         return f"{self.host}, process {self.process_id}, since {since}"
-
-    def to_bytes(self) -> bytes:
-        return _encode(asdict(self))
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """Read a record.
-
-        Raises:
-            CorruptStateError: It is none, or of a version this program does not know.
-        """
-        return _build(cls, _decode(data, OWNER_KEY), OWNER_KEY)
 
 
 @dataclass(frozen=True, slots=True)

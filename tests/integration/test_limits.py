@@ -66,6 +66,21 @@ async def test_padding_up_to_the_limit_keeps_the_offsets(
     assert_exact(source.bootstrap, target.bootstrap, [name])
 
 
+async def test_a_copy_that_finds_nothing_to_do_knows_that_nothing_is_missing(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    It ends before the source has told where transactions end; beyond the high watermark there is nothing.
+    """
+    name = await a_late_log(source, topic)
+    assert (await copy_once(source, target, name, tmp_path, mode="same")).code == 0
+
+    again = await copy_once(source, target, name, tmp_path, mode="same")
+
+    assert again.code == 0, again.stderr
+    assert [one["lag_records"] for one in again.document["partitions"]] == [0]
+
+
 async def test_a_log_that_starts_above_the_limit_is_refused_and_goes_on_when_the_limit_is_raised(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
