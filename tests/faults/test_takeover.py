@@ -1,0 +1,99 @@
+"""Two mirrors of one flow with mapped offsets, and the one that writes the map dies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.faults.flows import complete, mirror_of, reached
+from tests.harness.checker import assert_exact, read_partition, watermarks
+from tests.harness.data import json_rows, load, load_transactions
+from tests.harness.kafka import KafkaCluster
+from tests.harness.process import Twinsite
+
+pytestmark = pytest.mark.timeout(180)
+
+
+async def test_the_map_stays_exact_when_its_owner_is_killed_in_the_middle(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The other one takes over while the source is written on. In the end every offset of the source is either
+    that of one record at the target and back, or refused.
+    """
+    name = await topic(source, partitions=2)
+    load_transactions(source.bootstrap, name, json_rows(300, 100), per_transaction=20)
+    command = mirror_of(source, target, name, name, "--offsets", "mapped")
+    with ExitStack() as stack:
+        pair = [stack.enter_context(Twinsite.run(*command, work_dir=tmp_path)) for _ in range(2)]
+        owner, standby = await owner_first(pair)
+        writing = asyncio.create_task(asyncio.to_thread(write_on, source, name))
+        await owner.wait_for(lambda: reached(owner, name) > 300, "the owner is in the middle of it")
+        owner.kill()
+        await writing
+        await standby.wait_for(partial(complete, standby, source, [name]), "the other one goes on", 60)
+
+        assert standby.status()["owner"]
+        for number in (0, 1):
+            assert translated(standby, source, name, number) == pairs(source, target, name, number)
+
+    assert_exact(source.bootstrap, target.bootstrap, [name], offsets="mapped")
+
+
+async def owner_first(pair: list[Twinsite]) -> tuple[Twinsite, Twinsite]:
+    """The two mirrors, the owner before the other one."""
+    await pair[0].wait_for(lambda: sum(owns(mirror) for mirror in pair) == 1, "one of them is the owner")
+    one, other = pair
+    return (one, other) if owns(one) else (other, one)
+
+
+def owns(mirror: Twinsite) -> bool:
+    """Whether a mirror takes itself for the owner."""
+    return bool(mirror.status().get("owner"))
+
+
+def write_on(source: KafkaCluster, topic: str) -> None:
+    """Transactions, some aborted, with plain records between them."""
+    for turn in range(6):
+        rows = json_rows(100, 100, seed=turn)
+        load_transactions(source.bootstrap, topic, rows, per_transaction=10, aborted_every=3)
+        load(source.bootstrap, topic, json_rows(50, 100, seed=turn))
+
+
+def pairs(source: KafkaCluster, target: KafkaCluster, topic: str, partition: int) -> dict[int, int]:
+    """Source and target offset of each record, as an independent reader counts them off."""
+    ours, theirs = (read_partition(cluster.bootstrap, topic, partition) for cluster in (source, target))
+    return {record.offset: copy.offset for record, copy in zip(ours, theirs, strict=True)}
+
+
+def translated(mirror: Twinsite, source: KafkaCluster, topic: str, partition: int) -> dict[int, int]:
+    """What the mirror makes of every offset of the source, where it does not refuse; and the way back."""
+    start, end = watermarks(source.bootstrap, topic)[partition]
+    found: dict[int, int] = {}
+    for offset in range(start, end):
+        copy = translate(mirror, topic, partition, offset, "target_offset")
+        if copy is not None:
+            found[offset] = copy
+            assert translate(mirror, topic, partition, copy, "source_offset", "&reverse=true") == offset
+    return found
+
+
+def translate(
+    mirror: Twinsite, topic: str, partition: int, offset: int, field: str, more: str = ""
+) -> int | None:
+    """One answer of the mirror; None when it says that there is no such record."""
+    path = f"/offsets/translate?topic={topic}&partition={partition}&offset={offset}{more}"
+    try:
+        return int(json.loads(mirror.get(path))[field])
+    except urllib.error.HTTPError as answer:
+        with answer:
+            if json.load(answer)["code"] != "refused":
+                raise
+        return None
