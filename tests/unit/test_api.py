@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import re
 import socket
 import subprocess
+import sys
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -433,19 +435,26 @@ async def test_a_large_body_is_not_read(port: Port) -> None:
 
 async def test_the_commands_of_the_docs_work_as_they_stand(port: Port) -> None:
     """
-    Typed into a shell, with only the address changed.
+    Typed into a shell that finds the programs, with only the address changed, and yes to the question.
     """
     page = (Path(__file__).parents[2] / "docs" / "states.md").read_text()
-    script = page.split("```sh\n")[1].split("```")[0]
+    commands, curl = (block.split("```")[0] for block in page.split("```sh\n")[1:])
+    script = commands + curl.replace("http://127.0.0.1:9640", port.url)
     port.mirror.status = a_flow(a_loss("orders", 0), a_partition("orders", 1))
-    script = re.sub(r"^MIRROR=.*$", f"MIRROR={port.url}", script, flags=re.M)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
-    shell = await asyncio.create_subprocess_exec("bash", "-ec", script, stdout=subprocess.PIPE)
-    printed, _ = await asyncio.wait_for(shell.communicate(), 20)
+    shell = await asyncio.create_subprocess_exec(
+        *("bash", "-ec", script),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PATH": path, "TWINSITE_URL": port.url},
+    )
+    printed, _ = await asyncio.wait_for(shell.communicate(b"y\n"), 20)
 
     assert shell.returncode == 0
-    assert printed.count(b'"outcome": "done"') == 5
-    assert [told for told, _ in port.mirror.told] == ["pause", "resume", "accept_loss", "resume", "resume"]
+    assert printed.count(b"orders-0: done") == 3
+    assert printed.count(b'"outcome": "done"') == 1
+    assert [told for told, _ in port.mirror.told] == ["pause", "resume", "accept_loss", "pause"]
 
 
 # -- errors ----------------------------------------------------------------------------------------
