@@ -90,6 +90,7 @@ class Engine:
                 lane.leave(Key(partition.topic_id, partition.tp.partition))
             self._keeper.forget(partition)
             self._due.set()
+            self._flow.room.set()  # its queue was dropped
             return
         self._fetch_lane(partition).update(partition)
         if partition.batch_ready:

@@ -76,6 +76,7 @@ class FetchLane:
         if self._session.wanted.get(key) != want:
             self._session.want(key, want)
             self._work.set()
+            self._flow.room.set()  # the lane may be waiting for that, on behalf of another partition
 
     def leave(self, key: Key) -> None:
         """Read this partition no more."""
