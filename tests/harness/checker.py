@@ -295,6 +295,32 @@ def read_partition(bootstrap: str, topic: str, partition: int) -> Iterator[Recor
             yield _record(message)
 
 
+def read_together(
+    bootstrap: str, partitions: Iterable[tuple[str, int]]
+) -> dict[tuple[str, int], list[Record]]:
+    """All committed records of many small partitions, by one consumer; it all stays in memory.
+
+    Raises:
+        ReadStalledError: Nothing came for :data:`READ_SECONDS`.
+    """
+    found: dict[tuple[str, int], list[Record]] = {where: [] for where in partitions}
+    unread = set(found)
+    with _consumer(bootstrap) as consumer:
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in found])
+        while unread:
+            message = consumer.poll(READ_SECONDS)
+            if message is None:
+                raise ReadStalledError(f"nothing for {READ_SECONDS:g} s before the ends of {sorted(unread)}")
+            failure = message.error()
+            if failure is None:
+                found[message.topic(), message.partition()].append(_record(message))
+            elif failure.code() == KafkaError._PARTITION_EOF:
+                unread.discard((message.topic(), message.partition()))
+            else:
+                raise ReadStalledError(str(failure))
+    return found
+
+
 def _record(message: Message) -> Record:
     kind, timestamp_ms = message.timestamp()
     return Record(

@@ -120,6 +120,13 @@ def load(bootstrap: str, topic: str, rows: Iterable[Row], codec: str = "none", *
         return writer.write(topic, rows)
 
 
+def load_topics(bootstrap: str, topics: Iterable[str], rows: Iterable[Row]) -> int:
+    """Write the same records to each of many topics, all by one producer."""
+    kept = list(rows)
+    with _Writer(bootstrap, "none", {}) as writer:
+        return sum(writer.write(topic, kept) for topic in topics)
+
+
 def load_every_codec(bootstrap: str, topic: str, rows: Iterable[Row]) -> int:
     """Write the same records once with each codec."""
     kept = list(rows)
