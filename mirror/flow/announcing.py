@@ -72,22 +72,17 @@ class Announcer:
 
 
 async def require_owner(owner: Owner, memory: FlowMemory, tp: TopicPartition) -> None:
-    """Return only if this mirror is the owner of the flow and may write; the memory was read just now.
+    """Return only if this mirror is the owner of the flow; the memory was read just now.
+
+    It may write to the state at once, even if it has just taken over: the broker refuses the one before it.
 
     Raises:
-        NotOwnerError: It is not; says who is and what to do, or that it may write in a moment.
+        NotOwnerError: It is not; says who is and what to do.
         TwinsiteError: The coordinator cannot be asked.
     """
-    if await owner.confirm():
-        return
-    if owner.held:
-        error = NotOwnerError(
-            f"{tp}: this mirror has just become the owner of the flow and may write in a few seconds",
-            hint="ask again",
-        )
-        error.retriable = True
-        raise error
     known, holder = memory.owner, await owner.holder()
+    if holder == owner.token:
+        return
     if known is None or holder is None or known.producer_epoch != holder.epoch:
         raise NotOwnerError(
             f"{tp}: the owner of the flow is another mirror, and has not said where it runs",

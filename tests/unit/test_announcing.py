@@ -1,0 +1,123 @@
+"""Who owns a flow, in words for an operator."""
+
+from __future__ import annotations
+
+import pytest
+
+from checkpoint.flow_state import FlowState
+from checkpoint.model import OwnerRecord
+from checkpoint.store import MemoryStore
+from mirror.flow.announcing import Announcer, NotOwnerError, require_owner
+from mirror.flow.memory import FlowMemory
+from mirror.flow.owner import Owner
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.dial import ConnectionOptions
+from mirror.kafka.transactions import Token
+from mirror.model import TopicPartition
+
+ORDERS_0 = TopicPartition("orders", 0)
+OURS, THEIRS = Token(4000, 5), Token(4000, 6)
+
+
+class ClaimedOwner(Owner):
+    """A right that was claimed with one token; the coordinator's answer is what a test says."""
+
+    def __init__(self, token: Token, holder: Token | None) -> None:
+        super().__init__(Cluster("target", [], ConnectionOptions()), "orders")
+        self.token, self.held = token, True
+        self.now_held_by = holder
+
+    async def holder(self) -> Token | None:
+        return self.now_held_by
+
+    async def confirm(self) -> bool:
+        self.held = self.now_held_by == self.token
+        return self.held
+
+
+@pytest.fixture
+async def memory() -> FlowMemory:
+    """The memory of a flow of which nobody has said that it owns it."""
+    state = FlowState(MemoryStore())
+    await state.load()
+    return FlowMemory(state)
+
+
+async def test_the_owner_says_so_once_each_time_it_has_become_it(memory: FlowMemory) -> None:
+    """
+    Under the epoch it was given, with the way to it.
+    """
+    owner = ClaimedOwner(OURS, OURS)
+    announcer = Announcer(owner, memory, "http://127.0.0.1:9640")
+
+    await announcer.announce()
+    first = memory.owner
+    await announcer.announce()
+    second = memory.owner
+    owner.token = owner.now_held_by = THEIRS
+    await announcer.announce()
+    third = memory.owner
+
+    assert first is not None
+    assert third is not None
+    assert (first.producer_epoch, first.url) == (5, "http://127.0.0.1:9640")
+    assert second is first
+    assert third.producer_epoch == 6
+
+
+async def test_who_is_not_the_owner_any_more_says_nothing_and_notices(memory: FlowMemory) -> None:
+    """
+    Its status stops to say owner: true, though it has nothing to write.
+    """
+    owner = ClaimedOwner(OURS, THEIRS)
+
+    await Announcer(owner, memory, "").announce()
+
+    assert memory.owner is None
+    assert not owner.held
+
+
+async def test_the_owner_may_whether_it_has_said_so_or_not(memory: FlowMemory) -> None:
+    """
+    Nothing is decided by what was written down.
+    """
+    await memory.note_owner(OwnerRecord(THEIRS.epoch, "west-4", 1, "", 0))
+
+    await require_owner(ClaimedOwner(OURS, OURS), memory, ORDERS_0)
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("http://west-4:9640", "ask that one with --url http://west-4:9640; if it is gone"),
+        ("", "ask that one; if"),
+    ],
+)
+async def test_another_owner_is_named_with_the_way_to_it(memory: FlowMemory, url: str, hint: str) -> None:
+    """
+    Host, process and time; the address where it has one.
+    """
+    await memory.note_owner(OwnerRecord(THEIRS.epoch, "west-4", 4711, url, 1_700_000_000_000))
+
+    with pytest.raises(NotOwnerError) as refused:
+        await require_owner(ClaimedOwner(OURS, THEIRS), memory, ORDERS_0)
+
+    assert "orders-0: the owner of the flow is the mirror on west-4, process 4711, since 2023-11-14" in str(
+        refused.value
+    )
+    assert refused.value.hint.startswith(hint)
+    assert refused.value.exit_code == 4
+
+
+@pytest.mark.parametrize("said", [None, OwnerRecord(OURS.epoch, "west-3", 1, "", 0)])
+async def test_an_owner_that_has_not_said_where_it_runs_is_not_guessed(
+    memory: FlowMemory, said: OwnerRecord | None
+) -> None:
+    """
+    The word of an older owner is not the address of this one.
+    """
+    if said is not None:
+        await memory.note_owner(said)
+
+    with pytest.raises(NotOwnerError, match="has not said where it runs"):
+        await require_owner(ClaimedOwner(OURS, THEIRS), memory, ORDERS_0)
