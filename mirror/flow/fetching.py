@@ -266,7 +266,8 @@ async def reread(flow: Flow, partition: PartitionCopy, why: str) -> None:
         except TwinsiteError as error:
             log.warning("replica_not_readable", partition=str(partition.tp), node=node, error=str(error))
             continue
-        if intake.items and partition.generation == generation and not partition.in_flight:
+        unmoved = partition.generation == generation and partition.fetch_offset == offset
+        if intake.items and unmoved and not partition.in_flight:
             log.warning("read_from_another_replica", partition=str(partition.tp), node=node, corrupt=why)
             partition.resume_with(intake.items, intake.leader_epochs)
             break
