@@ -38,6 +38,14 @@ class ConnectionFailedError(TwinsiteError):
     hint = "check the address, the broker and the network between"
 
 
+class AnswerError(ConnectionFailedError):
+    """A broker's answer is not what the protocol says: nobody knows what it did, and it may be no broker."""
+
+    hint = (
+        "something between may have changed the bytes; the mirror looks again and goes on from what it sees"
+    )
+
+
 class AuthenticationError(TwinsiteError):
     """A broker did not accept who we are, or we did not accept who it is."""
 

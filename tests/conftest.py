@@ -9,8 +9,12 @@ from contextlib import contextmanager
 from typing import Protocol
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.harness.kafka import KafkaCluster
+
+settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared")  # how fast examples are made says more of a shared machine than of them
 
 
 class TopicFactory(Protocol):

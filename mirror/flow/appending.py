@@ -19,7 +19,7 @@ from mirror.errors import TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow
 from mirror.flow.partition import PartitionCopy, Sent
-from mirror.flow.states import append_refusal, pause_seconds
+from mirror.flow.states import append_refusal
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, Outcome, decode_answer, encode_request
 from mirror.kafka.cluster import STALE_METADATA_CODES, broker_error
 from mirror.kafka.connection import Connection
@@ -140,16 +140,16 @@ class AppendLane:
 
     def _read(self, request: Request, sent_at: float, answer: asyncio.Future[memoryview]) -> None:
         now = time.monotonic()
-        if answer.cancelled() or answer.exception() is not None:
-            why = "cancelled" if answer.cancelled() else str(answer.exception())
+        try:
+            outcomes = decode_answer(answer.result())
+        except (TwinsiteError, asyncio.CancelledError) as error:
             for partition, sent in request:
-                self._unanswered(partition, sent, why, now)
+                self._unanswered(partition, sent, str(error) or "cancelled", now)
             self._flow.hooks.stale(self._flow.target)
         else:
             reach("produce_answered")
             self._flow.instruments.observe_request("produce", now - sent_at)
             self._flow.target.last_answer_at = now
-            outcomes = decode_answer(answer.result())
             for partition, sent in request:
                 self._settle(partition, sent, outcomes.get(partition.target), now)
             self._observe_latency(request[0][0])
@@ -179,17 +179,13 @@ class AppendLane:
             partition.refused(append_refusal(outcome.error_code), _words(partition, outcome), now)
 
     def _misplaced(self, partition: PartitionCopy, sent: Sent, base_offset: int, now: float) -> None:
-        """The broker took the batch, or had it already, at another offset than expected."""
-        current = partition.answered(sent, appended=False, now=now)
-        if base_offset < sent.target_offset:
-            if current:
-                partition.doubt(now, pause_seconds(partition.attempts))
-            return
+        """The broker took the batch, or had it already, at another offset than expected: not our doing."""
+        partition.answered(sent, appended=False, now=now)
         partition.stop(
             State.DIVERGED,
             Reason.OFFSETS_DIFFER,
             f"source offset {sent.batch.base_offset} was to become target offset {sent.target_offset} "
-            f"and became {base_offset}: something else has written to {partition.target}",
+            f"and became {base_offset}: something else has written to {partition.target}, or it lost its end",
             None,
         )
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import structlog
 
-from mirror.errors import BatchError, ConnectionFailedError, CorruptBatchError, TwinsiteError
+from mirror.errors import BatchError, CorruptBatchError, TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow
 from mirror.flow.intake import Intake, take
@@ -148,7 +148,7 @@ class FetchLane:
                 FETCH, FETCH_VERSION, [self._session.request(limits)], allocate=allocate
             )
             reach("fetched")
-            self._take(_decoded(body, connection.address), held[0])
+            self._take(decode_answer(body), held[0])
         finally:
             for buffer in held:
                 buffer.release()
@@ -205,15 +205,19 @@ class FetchLane:
         elif intake.error is not None:
             self._bad_batch(partition, intake.error)
         else:
-            self._grow(fetched.key, want)
+            self._grow(partition, fetched.key, want)
 
     def _nothing_came(self, partition: PartitionCopy, fetched: Fetched, want: Want) -> None:
         """No batch fitted although there is one: it is larger than what was asked for."""
         if partition.readable_end(self._flow.limits.fetch.isolation) > want.offset:
-            self._grow(fetched.key, want)
+            self._grow(partition, fetched.key, want)
 
-    def _grow(self, key: Key, want: Want) -> None:
-        self._bytes_max[key] = min(want.bytes_max * 2, FETCH_BYTES_CEILING)
+    def _grow(self, partition: PartitionCopy, key: Key, want: Want) -> None:
+        if want.bytes_max < FETCH_BYTES_CEILING:
+            self._bytes_max[key] = min(want.bytes_max * 2, FETCH_BYTES_CEILING)
+            return
+        words = f"the batch is not whole within {FETCH_BYTES_CEILING} bytes: its length cannot be true"
+        self._bad_batch(partition, CorruptBatchError(want.offset, words))
 
     def _bad_batch(self, partition: PartitionCopy, error: BatchError) -> None:
         now = time.monotonic()
@@ -241,13 +245,6 @@ class FetchLane:
             self._flow.hooks.stale(self._flow.source)
         error = broker_error(fetched.error_code, f"source: Fetch of {partition.tp}")
         partition.refused(fetch_refusal(fetched.error_code), str(error), now)
-
-
-def _decoded(body: memoryview, address: object) -> FetchAnswer:
-    try:
-        return decode_answer(body)
-    except (ValueError, IndexError) as error:
-        raise ConnectionFailedError(f"{address}: the Fetch answer cannot be read: {error}") from error
 
 
 async def reread(flow: Flow, partition: PartitionCopy, why: str) -> None:
@@ -280,7 +277,7 @@ async def _read_once(flow: Flow, partition: PartitionCopy, node: int, offset: in
     key = Key(partition.topic_id, partition.tp.partition)
     want = Want(offset, -1, -1, flow.limits.partition_fetch_bytes_max)
     request = encode_request(flow.limits.fetch, session=(0, -1), changed={key: want}, forgotten=())
-    answer = _decoded(await connection.send(FETCH, FETCH_VERSION, [request]), connection.address)
+    answer = decode_answer(await connection.send(FETCH, FETCH_VERSION, [request]))
     fetched = answer.partitions[0]
     if fetched.error_code:
         raise broker_error(fetched.error_code, f"source: Fetch of {partition.tp} from broker {node}")

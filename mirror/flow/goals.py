@@ -7,11 +7,12 @@ import time
 from collections.abc import Iterable
 
 from mirror.flow.partition import HOPELESS, PartitionCopy
-from mirror.model import State
+from mirror.model import Reason, State
 
 CHECK_SECONDS = 0.02
 STUCK_SECONDS = 10.0
-"""A blocked partition is waited for as long as anything moves, and this much longer."""
+"""A blocked partition is waited for as long as anything moves, and this much longer; one behind an open
+transaction from when that is noticed, see ``lagging_after_seconds``."""
 
 
 class Goals:
@@ -38,12 +39,17 @@ class Goals:
         open_ends = [p for p in self._partitions if not self._done(p)]
         if not open_ends:
             return True
-        stuck = all(p.state in HOPELESS or p.state is State.BLOCKED for p in open_ends)
         hopeless = all(p.state in HOPELESS for p in open_ends)
-        return hopeless or (stuck and now - self._moved_at > STUCK_SECONDS)
+        return hopeless or (all(map(_stuck, open_ends)) and now - self._moved_at > STUCK_SECONDS)
 
     def _done(self, partition: PartitionCopy) -> bool:
         if partition not in self._goals and partition.source_high_watermark is not None:
             self._goals[partition] = partition.source_high_watermark
         goal = self._goals.get(partition)
         return goal is not None and partition.next_offset is not None and partition.next_offset >= goal
+
+
+def _stuck(partition: PartitionCopy) -> bool:
+    """True when it goes on by itself only if something else changes."""
+    held = partition.reason is Reason.OPEN_TRANSACTION
+    return partition.state in HOPELESS or partition.state is State.BLOCKED or held

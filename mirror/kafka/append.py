@@ -12,6 +12,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mirror.errors import AnswerError
 from mirror.kafka.wire import compact_string, read_compact_string, read_uvarint, skip_tags, uvarint
 from mirror.model import TopicPartition
 
@@ -60,12 +61,12 @@ def decode_answer(body: memoryview) -> dict[TopicPartition, Outcome]:
     """Read a Produce answer of versions 9 to 12.
 
     Raises:
-        ValueError: The bytes are not such an answer.
+        AnswerError: The bytes are not such an answer.
     """
     try:
         return _decode_answer(body)
-    except (IndexError, struct.error) as error:
-        raise ValueError(f"{len(body)} bytes that are no whole Produce answer: {error}") from error
+    except (ValueError, IndexError, struct.error) as error:
+        raise AnswerError(f"{len(body)} bytes that are no whole Produce answer: {error}") from error
 
 
 def _decode_answer(body: memoryview) -> dict[TopicPartition, Outcome]:

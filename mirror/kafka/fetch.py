@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from mirror.errors import AnswerError
 from mirror.kafka.wire import read_uvarint, skip_tags, uvarint
 
 FETCH = 1
@@ -194,12 +195,12 @@ def decode_answer(body: memoryview) -> FetchAnswer:
     """Read a Fetch answer. The records are views into ``body``.
 
     Raises:
-        ValueError: The bytes are not such an answer.
+        AnswerError: The bytes are not such an answer.
     """
     try:
         return _decode_answer(body)
-    except (IndexError, struct.error) as error:
-        raise ValueError(f"{len(body)} bytes that are no whole Fetch answer: {error}") from error
+    except (ValueError, IndexError, struct.error) as error:
+        raise AnswerError(f"{len(body)} bytes that are no whole Fetch answer: {error}") from error
 
 
 def _decode_answer(body: memoryview) -> FetchAnswer:

@@ -44,13 +44,7 @@ async def peek(
     """
     connection.version(FETCH, FETCH_VERSION, "Fetch")
     request = encode_request(limits, session=OUTSIDE_SESSIONS, changed=wants, forgotten=())
-    body = await connection.send(FETCH, FETCH_VERSION, [request])
-    try:
-        answer = decode_answer(body)
-    except ValueError as error:
-        raise ConnectionFailedError(
-            f"{connection.address}: the Fetch answer cannot be read: {error}"
-        ) from error
+    answer = decode_answer(await connection.send(FETCH, FETCH_VERSION, [request]))
     if answer.error_code:
         raise broker_error(answer.error_code, f"{connection.address}: Fetch")
     return [fetched for fetched in answer.partitions if _says_something(fetched)]

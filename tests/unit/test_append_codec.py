@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
+from mirror.errors import AnswerError
 from mirror.kafka.append import (
     PRODUCE_VERSION_MAX,
     PRODUCE_VERSION_MIN,
@@ -201,14 +202,14 @@ def test_the_message_for_the_batch_goes_before_those_for_its_records() -> None:
 
 def test_an_answer_that_is_cut_off_is_an_error() -> None:
     """
-    Wherever an outcome is cut it is a ValueError with words; what follows the last is not needed.
+    Wherever an outcome is cut it is an AnswerError with words; what follows the last is not needed.
     """
     outcomes = {ORDERS_0: Said(record_errors=("x", "y"), message="words", leader=(1, 2)), PAYMENTS_0: Said()}
     whole = answer(outcomes)
     not_needed = 4 + 1
 
     for end in range(len(whole) - not_needed):
-        with pytest.raises(ValueError, match="no whole Produce answer"):
+        with pytest.raises(AnswerError, match="no whole Produce answer"):
             decoded(whole[:end])
     assert decoded(whole[:-not_needed]) == decoded(whole)
 
@@ -216,7 +217,7 @@ def test_an_answer_that_is_cut_off_is_an_error() -> None:
 @given(data=st.binary(max_size=120), at=st.integers(0, 2**16), byte=st.integers(0, 255))
 def test_an_answer_that_lies_is_an_error(data: bytes, at: int, byte: int) -> None:
     """
-    Neither noise nor one wrong byte ends in another error than ValueError.
+    Neither noise nor one wrong byte ends in another error than AnswerError.
     """
     lying = bytearray(answer({ORDERS_0: Said(message="words"), PAYMENTS_0: Said(leader=(1, 2))}))
     lying[at % len(lying)] = byte
@@ -224,7 +225,7 @@ def test_an_answer_that_lies_is_an_error(data: bytes, at: int, byte: int) -> Non
     for body in (data, bytes(lying)):
         try:
             found = decoded(body)
-        except ValueError:
+        except AnswerError:
             continue
 
         assert len(found) <= len(body)

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 from kafka.protocol.schemas.fields.codecs import UnsignedVarInt32
 
+from mirror.errors import AnswerError
 from mirror.kafka.fetch import (
     FETCH_SESSION_ID_NOT_FOUND,
     FETCH_VERSION,
@@ -282,12 +283,12 @@ def test_a_divergence_without_an_epoch_is_none() -> None:
 
 def test_an_answer_that_is_cut_off_is_an_error() -> None:
     """
-    Wherever it is cut it is a ValueError with words; only the empty last section may be missing.
+    Wherever it is cut it is an AnswerError with words; only the empty last section may be missing.
     """
     whole = answer([(b"t" * 16, [SOME, PLAIN]), (b"u" * 16, [PLAIN])])
 
     for end in range(len(whole) - 1):
-        with pytest.raises(ValueError, match=r"\w"):
+        with pytest.raises(AnswerError, match=r"\w"):
             decoded(whole[:end])
     assert decoded(whole[:-1]) == decoded(whole)
 
@@ -295,7 +296,7 @@ def test_an_answer_that_is_cut_off_is_an_error() -> None:
 @given(data=st.binary(max_size=120), at=st.integers(0, 2**16), byte=st.integers(0, 255))
 def test_an_answer_that_lies_is_an_error_or_stays_within_its_bytes(data: bytes, at: int, byte: int) -> None:
     """
-    Neither noise nor one wrong byte ends in another error than ValueError.
+    Neither noise nor one wrong byte ends in another error than AnswerError.
     """
     lying = bytearray(answer([(b"t" * 16, [SOME, PLAIN])]))
     lying[at % len(lying)] = byte
@@ -303,7 +304,7 @@ def test_an_answer_that_lies_is_an_error_or_stays_within_its_bytes(data: bytes, 
     for body in (data, bytes(lying)):
         try:
             found = decoded(body)
-        except ValueError:
+        except AnswerError:
             continue
 
         assert sum(len(fetched.records) for fetched in found.partitions) <= len(body)
