@@ -53,6 +53,7 @@ from monitoring.metrics import Instruments, register
 log = structlog.get_logger(__name__)
 
 DRAIN_SECONDS = 10.0
+FINISH_SECONDS = 3.0
 STATUS_SECONDS = 0.25
 INTRODUCTION_PAUSE_SECONDS = 0.2
 STATE_TOPIC_REPLICAS_MAX = 3
@@ -250,6 +251,7 @@ class Service:
                     tasks.append(group.create_task(self._report(on_status)))
                 await self._wait(stop, once=once, ends_at=ends_at, tasks=tasks)
                 await self.engine.drain(DRAIN_SECONDS)
+                await self._leave_topics_ready()
                 for task in tasks:
                     task.cancel()
 
@@ -272,6 +274,14 @@ class Service:
         finally:
             for wait in waits:
                 wait.cancel()
+
+    async def _leave_topics_ready(self) -> None:
+        """Topics that were prepared get their own settings, though there is no further pass over them."""
+        try:
+            async with asyncio.timeout(FINISH_SECONDS):
+                await self.follower.finish_preparing()
+        except (TwinsiteError, TimeoutError) as error:
+            log.warning("topic_settings_not_final", error=str(error) or "no answer")
 
     async def _watch(self) -> None:
         """The one loop that turns by itself, whatever the clusters do: its beat says that we are alive."""

@@ -114,7 +114,7 @@ class Follower:
         await self._flow.source.refresh()
         self._note_gone(found)
         self._add_partitions(chosen, {conflict.topic: conflict for conflict in conflicts})
-        await self._finish_preparing()
+        await self.finish_preparing()
         if self._settings.sync_acls:
             await self._carry_acls(chosen)
         self.followed_once = True
@@ -241,14 +241,19 @@ class Follower:
         starts = await list_offsets(self._flow.source, tps, EARLIEST)
         return any(isinstance(start, int) and start > 0 for start in starts.values())
 
-    async def _finish_preparing(self) -> None:
-        """Give a topic its own cleanup policy once all its partitions start where they should."""
-        for name in list(self._preparing):
+    async def finish_preparing(self) -> None:
+        """Give topics their own settings once all their partitions start where they should.
+
+        Raises:
+            TwinsiteError: The target cannot be asked, or does not allow it; the next pass tries again.
+        """
+        for name, final in list(self._preparing.items()):
             source = self._policy.to_source(name)
             partitions = [p for p in self._engine.partitions.values() if p.tp.topic == source]
             known = [self._memory.known(p.tp) for p in partitions]
             if partitions and all(k is not None and k.prepared for k in known):
-                await set_configs(self._flow.target, name, self._preparing.pop(name))
+                await set_configs(self._flow.target, name, final)
+                self._preparing.pop(name, None)
                 log.info("topic_prepared", topic=name)
 
     async def _see_topics(self, chosen: Mapping[str, TopicInfo], made: bool, obstacles: set[str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import ConfigResource
 
 from tests.conftest import TopicFactory
 from tests.harness.checker import assert_exact, watermarks
@@ -134,3 +135,25 @@ async def test_a_gap_above_the_limit_is_refused_and_filled_when_the_limit_is_rai
     assert before == (0, 20)
     assert raised.code == 0, raised.stderr
     assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
+async def test_a_topic_that_was_prepared_has_its_own_settings_when_the_copy_ends(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    While a log is made to start where it should nothing may expire; afterwards the source's retention holds.
+    """
+    name = await topic(source, retention_ms=86_400_000, cleanup_policy="delete")
+    load(source.bootstrap, name, json_rows(400, 50))
+    source.admin.delete_records([TopicPartition(name, 0, STARTS_AT)])[TopicPartition(name, 0)].result()
+    await source.alter_topic(name, {"cleanup.policy": "compact"})
+
+    done = await copy_once(source, target, name, tmp_path, mode="same")
+
+    assert done.code == 0, done.stderr
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+    found = target.admin.describe_configs([resource])[resource].result()
+    assert {key: found[key].value for key in ("cleanup.policy", "retention.ms")} == {
+        "cleanup.policy": "compact",
+        "retention.ms": "86400000",
+    }
