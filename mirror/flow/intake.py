@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from mirror.errors import BatchError, CorruptBatchError, UnreadableBatchError
 from mirror.flow.encode import reencode
+from mirror.flow.legacy import sets
 from mirror.kafka.record_batch import (
     CONTROL,
     LOG_APPEND_TIME,
@@ -79,13 +80,31 @@ def take(
     """
     intake = Intake(fetch_offset)
     transactions = _Aborted(aborted)
-    for header, view in walk(records):
+    for header, view in sets(walk(records), records):
         try:
-            _take_batch(intake, header, view, transactions, fetch_offset, batch_bytes_max)
+            _take_set(intake, header, view, transactions, fetch_offset, batch_bytes_max)
         except BatchError as error:
             intake.error = error
             break
     return intake
+
+
+def _take_set(
+    intake: Intake,
+    header: BatchHeader,
+    view: memoryview,
+    transactions: _Aborted,
+    fetch_offset: int,
+    batch_bytes_max: int,
+) -> None:
+    """A batch, or plain messages of an old format in a row: one by one if one of them cannot be taken."""
+    try:
+        _take_batch(intake, header, view, transactions, fetch_offset, batch_bytes_max)
+    except BatchError:
+        if header.magic not in (0, 1):
+            raise
+        for one, message in walk(view):
+            _take_batch(intake, one, message, transactions, fetch_offset, batch_bytes_max)
 
 
 def _take_batch(

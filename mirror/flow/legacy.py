@@ -2,6 +2,8 @@
 
 A compressed set is one message whose value holds the others; its own offset is
 that of the last one inside. Inner offsets are absolute in v0 and relative in v1.
+An uncompressed set is messages one after the other, with nothing around them:
+:func:`sets` gathers them, as each would become a batch of its own.
 
 Sources: KIP-31 (relative offsets), KIP-32 (timestamps), Kafka's ``LegacyRecord``.
 """
@@ -10,20 +12,49 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from mirror.errors import CorruptBatchError, UnreadableBatchError
 from mirror.flow.records import Record
 from mirror.kafka.codecs import ZSTD, CodecError, inflate
-from mirror.kafka.record_batch import CODEC_BITS, LOG_APPEND_TIME
+from mirror.kafka.record_batch import CODEC_BITS, LOG_APPEND_TIME, MAGIC_V2, BatchHeader
 from mirror.kafka.varint import encode_varint
 
+SET_BYTES_MAX = 256 << 10
+"""Plain messages are gathered until they are so much, and written as one batch."""
+_Set = tuple[BatchHeader, memoryview]
 _V0 = struct.Struct(">qiIbb")
+_ATTRIBUTES_AT = 17
 _NO_TIMESTAMP = -1
 
 
+def sets(batches: Iterable[tuple[BatchHeader, memoryview]], records: memoryview) -> Iterator[_Set]:
+    """The batches that were found in ``records``, neighbouring plain messages of an old format as one.
+
+    Such a set goes by the header of its last message, as a compressed one does.
+
+    Args:
+        batches: All of them, in order, from the first byte on.
+    """
+    last: BatchHeader | None = None
+    start = end = 0
+    for header, view in batches:
+        plain = 0 <= header.magic < MAGIC_V2 and not view[_ATTRIBUTES_AT] & CODEC_BITS
+        if last is not None and not (plain and header.magic == last.magic and end - start < SET_BYTES_MAX):
+            yield last, records[start:end]
+            last = None
+        if not plain:
+            yield header, view
+        else:
+            start = end if last is None else start
+            last = header
+        end += len(view)
+    if last is not None:
+        yield last, records[start:end]
+
+
 def decode_legacy(view: memoryview, decoded_bytes_max: int) -> tuple[list[Record], int]:
-    """The records of one message of format v0 or v1, and its codec.
+    """The records of one compressed message of format v0 or v1, or of plain ones in a row, and the codec.
 
     Raises:
         CorruptBatchError: A CRC does not match, or a length cannot be true.
@@ -37,7 +68,7 @@ def decode_legacy(view: memoryview, decoded_bytes_max: int) -> tuple[list[Record
     offset, magic, attributes, timestamp, _, value = outer
     codec = attributes & CODEC_BITS
     if not codec:
-        return [_record(outer, None)], codec
+        return [_record(message, None) for message in _messages(data)], codec
     if codec == ZSTD:
         raise UnreadableBatchError(offset, f"zstd does not belong to message format v{magic}")
     try:

@@ -20,7 +20,7 @@ from tests.harness.data import CODECS, Row, edge_rows, json_rows, load, load_eve
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Finished, Twinsite, twinsite
 from tests.harness.segments import OldCodec, old_message_set, serve_segments, stored_batches
-from tests.integration.test_mirror import copy_once, flags
+from tests.integration.test_mirror import copy_once, flags, partitions
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -60,6 +60,7 @@ async def test_message_sets_of_both_old_formats_arrive_with_the_batches_behind_t
     assert done.code == 0, done.stderr
     assert [batch.magic for batch in stored_batches(breakable, name, node=node)] == [0] * 15 + [1] * 16 + [2]
     assert {batch.magic for batch in stored_batches(target, name)} == {2}
+    assert partitions(done.document)[name, 0]["batches"] == 10
     assert assert_exact(breakable.bootstrap, target.bootstrap, [name]) == 108 + len(edge_rows())
 
 

@@ -421,6 +421,49 @@ def test_an_answer_with_another_offset_is_enough_to_know() -> None:
     world.close()
 
 
+def test_a_batch_that_lands_below_where_it_belongs_stops_the_partition() -> None:
+    """
+    The target has lost its end and forgotten the producer, and took the batch all the same.
+    """
+    world = World([(True, 1)] * 3, 0, OffsetMode.SAME, 12)
+    world.look(0)
+    world.read(0)
+    world.exchange(0)
+    world.log.log.clear()
+    world.log.memory = None
+
+    world.read(0)
+    world.exchange(0)
+
+    copy = world.mirror.copy
+    assert (copy.state, copy.reason) == (State.DIVERGED, Reason.OFFSETS_DIFFER)
+    assert "target offset 1 and became 0" in copy.detail
+    world.close()
+
+
+def test_an_answer_that_cannot_be_read_is_a_doubt() -> None:
+    """
+    Nobody knows what the broker did: the partition looks, and goes on from what it sees.
+    """
+    world = World([(True, 1)] * 2, 0, OffsetMode.SAME, 12)
+    world.look(0)
+    world.read(0)
+    world.hear(0)
+    connection = world.mirror.connection
+    assert connection is not None
+    _, future = connection.unread.popleft()
+
+    future.set_result(memoryview(b"\xff\xff"))
+    world.spin()
+
+    copy = world.mirror.copy
+    assert copy.look_due_at is not None
+    assert world.mirror.hooks.crashed is None
+    world.come_to_an_end()
+    assert world.log.log == world.expected()
+    world.close()
+
+
 def test_a_batch_appended_without_the_one_before_is_never_gone_on_with() -> None:
     """
     The broker forgot the producer in the middle, and took what came: the copy is not exact any more.

@@ -134,3 +134,16 @@ async def test_a_blocked_partition_is_waited_for_as_long_as_another_moves() -> N
     for to in range(1, 8):
         advance(busy, to)
         assert await open_after(waiting, 0.02)
+
+
+async def test_what_waits_for_the_end_of_a_transaction_is_not_waited_for_once_that_is_known() -> None:
+    """
+    A producer that died leaves one open for as long as it likes.
+    """
+    held = copied(0, 5, 10)
+    waiting = Goals([held])
+
+    assert await open_after(waiting, 0.5)
+    held.state, held.reason = State.LAGGING, Reason.OPEN_TRANSACTION
+
+    assert await over(waiting)

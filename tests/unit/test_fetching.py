@@ -1,0 +1,109 @@
+"""A fetch lane that meets a batch it cannot get whole."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+from kafka.protocol.consumer import FetchResponse
+
+from mirror.flow import fetching
+from mirror.flow.context import Flow, Limits
+from mirror.flow.fetching import FetchLane
+from mirror.flow.partition import PartitionCopy
+from mirror.flow.position import Proceed
+from mirror.kafka.buffers import BufferPool
+from mirror.kafka.fetch import FETCH_VERSION, FetchLimits
+from mirror.model import OffsetMode, Reason, State, TopicPartition
+from tests.unit.batches import entries, v2
+from tests.unit.target_model import Hooks, Meters
+
+TOPIC_ID = b"t" * 16
+ORDERS_0 = TopicPartition("orders", 0)
+SOON = 5.0
+
+
+class Source:
+    """A broker that always answers with the same records, of which it has more."""
+
+    info = SimpleNamespace(partition=lambda _: None)
+    last_answer_at = None
+    address = "broker"
+
+    def __init__(self, records: bytes) -> None:
+        topic = FetchResponse.FetchableTopicResponse
+        part = topic.PartitionData(
+            version=FETCH_VERSION, partition_index=0, high_watermark=99, last_stable_offset=99,
+            log_start_offset=0, aborted_transactions=None, records=records,
+        )  # fmt: skip
+        responses = [topic(version=FETCH_VERSION, topic_id=UUID(bytes=TOPIC_ID), partitions=[part])]
+        answer = FetchResponse(version=FETCH_VERSION, session_id=0, responses=responses)
+        self._answer = bytes(answer.encode())
+
+    async def connection(self, *_: object) -> Source:
+        return self
+
+    def version(self, *_: object) -> int:
+        return FETCH_VERSION
+
+    async def send(self, _key: int, _version: int, _parts: list[bytes], *, allocate: Any) -> memoryview:
+        memory: memoryview = allocate(len(self._answer))
+        memory[:] = self._answer
+        return memory
+
+
+class Quiet(Hooks):
+    """Notes whether another replica was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lane: FetchLane | None = None
+        self.rereads: list[str] = []
+        self.blocked = asyncio.Event()
+
+    def changed(self, partition: PartitionCopy) -> None:
+        assert self.lane is not None
+        self.lane.update(partition)
+        if partition.state is State.BLOCKED:
+            self.blocked.set()
+
+    def reread(self, partition: PartitionCopy, why: str) -> None:
+        self.rereads.append(why)
+
+
+async def test_a_length_that_cannot_be_true_blocks_the_partition(monkeypatch: Any) -> None:
+    """
+    More and more is asked for; when the most does not hold the batch, its length is a lie, and it is corrupt.
+    """
+    monkeypatch.setattr(fetching, "FETCH_BYTES_CEILING", 1 << 20)
+    lying = bytearray(v2(entries(0, 3)))
+    struct.pack_into(">i", lying, 8, 1 << 30)
+    source, hooks = Source(bytes(lying)), Quiet()
+    copy = PartitionCopy(ORDERS_0, ORDERS_0, TOPIC_ID, in_flight_max=5)
+    copy.proceed(Proceed(0, 0, 0, 0, 0), OffsetMode.SAME, -1, 0.0)
+    hooks.lane = lane = FetchLane(_flow(source, hooks), 1)
+    lane.update(copy)
+
+    running = asyncio.create_task(lane.run())
+    async with asyncio.timeout(SOON):
+        await hooks.blocked.wait()
+    running.cancel()
+
+    assert copy.reason is Reason.CORRUPT_BATCH
+    assert "offset 0" in copy.detail
+    assert len(hooks.rereads) == 1
+
+
+def _flow(source: Source, hooks: Quiet) -> Flow:
+    limits = Limits(
+        fetch=FetchLimits(), partition_fetch_bytes_max=1 << 16, request_bytes_max=1 << 20,
+        requests_in_flight_max=5, batches_in_flight_max=5, buffer_bytes_max=1 << 30,
+        partition_buffer_bytes_max=1 << 30, gap_limit=1_000, padding_limit=0,
+    )  # fmt: skip
+    return Flow(
+        name="f", source=cast(Any, source), target=cast(Any, None), limits=limits,
+        pool=BufferPool(idle_bytes_max=0), instruments=Meters(), hooks=hooks,
+    )  # fmt: skip
