@@ -27,6 +27,7 @@ from mirror.flow.partition import PartitionCopy
 from mirror.kafka.cluster import ClusterInfo, TopicInfo
 from mirror.kafka.offsets import EARLIEST, list_offsets
 from mirror.kafka.topics import NewTopic, create_partitions, create_topics, set_configs, topic_defaults
+from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State, TopicPartition
 from mirror.sync.carry_acls import carry_acls, principals
 from mirror.sync.describe import describe
@@ -81,7 +82,10 @@ class Follower:
         self._retention_ms: dict[str, int] = {}
         self._source_facts: dict[str, TopicFacts] = {}
         self._preparing: dict[str, dict[str, str | None]] = {}
+        self._kept_as_prepared: set[str] = set()
+        """Topics whose settings may not be changed."""
         self._told: set[Note] = set()
+        self._repeats = Repeats()
         self._mirror_principals = principals(settings.target.security)
 
     def retention_ms(self, topic: str) -> int | None:
@@ -91,7 +95,8 @@ class Follower:
     async def run(self) -> None:
         """Follow until cancelled. A pass that fails is logged and tried again."""
         while True:
-            await asyncio.sleep(1.0 if self._preparing else self._settings.refresh_seconds)
+            soon = self._preparing.keys() - self._kept_as_prepared
+            await asyncio.sleep(1.0 if soon else self._settings.refresh_seconds)
             try:
                 await self.follow()
             except TwinsiteError as error:
@@ -254,17 +259,27 @@ class Follower:
     async def finish_preparing(self) -> None:
         """Give topics their own settings once all their partitions start where they should.
 
+        What is refused for one topic is said, and tried again at the next pass; its records come anyway.
+
         Raises:
-            TwinsiteError: The target cannot be asked, or does not allow it; the next pass tries again.
+            ConnectionFailedError: The target cannot be asked.
         """
         for name, final in list(self._preparing.items()):
             source = self._policy.to_source(name)
             partitions = [p for p in self._engine.partitions.values() if p.tp.topic == source]
             known = [self._memory.known(p.tp) for p in partitions]
             if partitions and all(k is not None and k.prepared for k in known):
-                await set_configs(self._flow.target, name, final)
-                self._preparing.pop(name, None)
-                log.info("topic_prepared", topic=name)
+                await self._end_preparing(name, final)
+
+    async def _end_preparing(self, name: str, final: Mapping[str, str | None]) -> None:
+        try:
+            await set_configs(self._flow.target, name, final)
+        except (NotAuthorizedError, BrokerError) as error:
+            warn_repeated(log, self._repeats, name, "topic_settings_not_final", topic=name, error=str(error))
+            self._kept_as_prepared.add(name)
+            return
+        self._preparing.pop(name, None)
+        log.info("topic_prepared", topic=name)
 
     async def _see_topics(self, chosen: Mapping[str, TopicInfo], made: bool, obstacles: set[str]) -> None:
         """Wait until what was made is there for all to see."""
