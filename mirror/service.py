@@ -281,7 +281,7 @@ class Service:
             async with asyncio.timeout(FINISH_SECONDS):
                 await self.follower.finish_preparing()
         except (TwinsiteError, TimeoutError) as error:
-            log.warning("topic_settings_not_final", error=str(error) or "no answer")
+            log.warning("topics_not_followed", error=str(error) or "no answer")
 
     async def _watch(self) -> None:
         """The one loop that turns by itself, whatever the clusters do: its beat says that we are alive."""

@@ -233,12 +233,15 @@ class Cluster:
         addresses = dict.fromkeys([*self.info.brokers.values(), *self._bootstrap])
         failures: list[TwinsiteError] = []
         for index, address in enumerate(addresses):
-            try:
-                opened = await self._open(address)
-            except TwinsiteError as error:
-                failures.append(error)
-                continue
-            return self._keep((-1 - index, "bootstrap"), opened)
+            key = (-1 - index, "bootstrap")
+            async with self._opening.setdefault(key, asyncio.Lock()):
+                existing = self._connections.get(key)
+                if existing is not None and not existing.closed:
+                    return existing
+                try:
+                    return self._keep(key, await self._open(address))
+                except TwinsiteError as error:
+                    failures.append(error)
         worst = next((f for f in failures if not f.retriable), failures[-1])
         raise type(worst)(f"{self.name}: {worst}", hint=worst.hint)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -26,7 +26,8 @@ from mirror.flow.memory import FlowMemory
 from mirror.flow.partition import PartitionCopy
 from mirror.kafka.cluster import ClusterInfo, TopicInfo
 from mirror.kafka.offsets import EARLIEST, list_offsets
-from mirror.kafka.topics import create_partitions, create_topic, set_configs, topic_defaults
+from mirror.kafka.topics import NewTopic, create_partitions, create_topics, set_configs, topic_defaults
+from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State, TopicPartition
 from mirror.sync.carry_acls import carry_acls, principals
 from mirror.sync.describe import describe
@@ -81,7 +82,10 @@ class Follower:
         self._retention_ms: dict[str, int] = {}
         self._source_facts: dict[str, TopicFacts] = {}
         self._preparing: dict[str, dict[str, str | None]] = {}
+        self._kept_as_prepared: set[str] = set()
+        """Topics whose settings may not be changed."""
         self._told: set[Note] = set()
+        self._repeats = Repeats()
         self._mirror_principals = principals(settings.target.security)
 
     def retention_ms(self, topic: str) -> int | None:
@@ -91,7 +95,8 @@ class Follower:
     async def run(self) -> None:
         """Follow until cancelled. A pass that fails is logged and tried again."""
         while True:
-            await asyncio.sleep(1.0 if self._preparing else self._settings.refresh_seconds)
+            soon = self._preparing.keys() - self._kept_as_prepared
+            await asyncio.sleep(1.0 if soon else self._settings.refresh_seconds)
             try:
                 await self.follow()
             except TwinsiteError as error:
@@ -178,11 +183,10 @@ class Follower:
             log.info("setting_left_out", topic=note.topic, setting=note.setting, why=note.why)
         self._told.update(plan.notes)
         steps: list[tuple[str, Awaitable[None]]] = [
-            *((creation.name, self._create(creation, chosen)) for creation in plan.create),
             *((addition.name, self._add_to(addition)) for addition in plan.add_partitions),
             *((change.name, self._change(change)) for change in plan.alter_configs),
         ]
-        refused: list[Conflict] = []
+        refused = await self._create(plan.create, chosen)
         for name, step in steps:
             try:
                 await step
@@ -205,23 +209,28 @@ class Follower:
         await set_configs(self._flow.target, change.name, change.changes)
         log.info("settings_changed", topic=change.name, settings=sorted(change.changes))
 
-    async def _create(self, creation: CreateTopic, chosen: Mapping[str, TopicInfo]) -> None:
-        configs = dict(creation.configs)
-        source = self._policy.to_source(creation.name)
-        if source is not None and await self._needs_padding(chosen[source]):
-            final = {key: configs.get(key) for key in PREPARING_CONFIGS}
-            self._preparing[creation.name] = final
-            configs |= PREPARING_CONFIGS
-        made = await create_topic(
-            self._flow.target,
-            creation.name,
-            partitions=creation.partitions,
-            replication_factor=creation.replication_factor,
-            configs=configs,
-        )
-        reach("topic_created")
-        if made:
-            log.info("topic_created", topic=creation.name, partitions=creation.partitions)
+    async def _create(
+        self, creations: Sequence[CreateTopic], chosen: Mapping[str, TopicInfo]
+    ) -> list[Conflict]:
+        """Make topics, all in one go; those whose source starts late are made ready for that."""
+        late = await self._starting_late(creations, chosen)
+        topics: list[NewTopic] = []
+        for creation in creations:
+            configs = dict(creation.configs)
+            if creation.name in late:
+                self._preparing[creation.name] = {key: configs.get(key) for key in PREPARING_CONFIGS}
+                configs |= PREPARING_CONFIGS
+            topics.append(NewTopic(creation.name, creation.partitions, creation.replication_factor, configs))
+        partitions = {topic.name: topic.partitions for topic in topics}
+        refused: list[Conflict] = []
+        for name, made in (await create_topics(self._flow.target, topics)).items():
+            reach("topic_created")
+            if isinstance(made, TwinsiteError):
+                self._preparing.pop(name, None)
+                refused.append(self._refused(name, made))
+            elif made:
+                log.info("topic_created", topic=name, partitions=partitions[name])
+        return refused
 
     def _find_unfinished(self, described: Mapping[str, TopicFacts]) -> None:
         """Topics that were being prepared when a mirror ended are told by their settings."""
@@ -234,27 +243,43 @@ class Follower:
             if any(wanted.get(key) != value for key, value in PREPARING_CONFIGS.items()):
                 self._preparing.setdefault(name, {key: wanted.get(key) for key in PREPARING_CONFIGS})
 
-    async def _needs_padding(self, topic: TopicInfo) -> bool:
-        self._flow.source.follow([topic.name])
+    async def _starting_late(
+        self, creations: Sequence[CreateTopic], chosen: Mapping[str, TopicInfo]
+    ) -> set[str]:
+        """Those of the target topics whose source has a partition that does not start at 0."""
+        sources = {self._policy.to_source(creation.name): creation.name for creation in creations}
+        tps = [TopicPartition(n, p) for n in chosen if n in sources for p in chosen[n].partitions]
+        if not tps:
+            return set()
+        self._flow.source.follow(chosen)
         await self._flow.source.refresh()
-        tps = [TopicPartition(topic.name, partition) for partition in topic.partitions]
         starts = await list_offsets(self._flow.source, tps, EARLIEST)
-        return any(isinstance(start, int) and start > 0 for start in starts.values())
+        return {sources[tp.topic] for tp, start in starts.items() if isinstance(start, int) and start > 0}
 
     async def finish_preparing(self) -> None:
         """Give topics their own settings once all their partitions start where they should.
 
+        What is refused for one topic is said, and tried again at the next pass; its records come anyway.
+
         Raises:
-            TwinsiteError: The target cannot be asked, or does not allow it; the next pass tries again.
+            ConnectionFailedError: The target cannot be asked.
         """
         for name, final in list(self._preparing.items()):
             source = self._policy.to_source(name)
             partitions = [p for p in self._engine.partitions.values() if p.tp.topic == source]
             known = [self._memory.known(p.tp) for p in partitions]
             if partitions and all(k is not None and k.prepared for k in known):
-                await set_configs(self._flow.target, name, final)
-                self._preparing.pop(name, None)
-                log.info("topic_prepared", topic=name)
+                await self._end_preparing(name, final)
+
+    async def _end_preparing(self, name: str, final: Mapping[str, str | None]) -> None:
+        try:
+            await set_configs(self._flow.target, name, final)
+        except (NotAuthorizedError, BrokerError) as error:
+            warn_repeated(log, self._repeats, name, "topic_settings_not_final", topic=name, error=str(error))
+            self._kept_as_prepared.add(name)
+            return
+        self._preparing.pop(name, None)
+        log.info("topic_prepared", topic=name)
 
     async def _see_topics(self, chosen: Mapping[str, TopicInfo], made: bool, obstacles: set[str]) -> None:
         """Wait until what was made is there for all to see."""

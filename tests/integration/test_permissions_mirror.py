@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import ConfigResource
 
 from mirror import service
 from mirror.config import Settings, parse
@@ -237,3 +238,33 @@ async def test_a_topic_that_may_not_be_written_is_blocked_with_the_reason(source
 
     assert partition.reason is Reason.TARGET_NOT_AUTHORIZED
     assert partition.records == 0
+
+
+async def test_settings_that_may_not_be_changed_do_not_stop_the_copy(source: Site, target: Site) -> None:
+    """
+    A prepared topic keeps what it had while it was prepared, until the right is there; its records come.
+    """
+    grants = grants_on_the_page(without=[SYNC_ACLS])
+    source.allow_only(grants)
+    target.allow_only([grant for grant in grants if grant.operation != "AlterConfigs"])
+    target.allow([Grant(WRITER, "DescribeConfigs", "topic", "orders.", prefixed=True)])
+    await source.cluster.create_topic("orders.held", config={"retention.ms": 864_000_000})
+    write_records(source.cluster, "orders.held", 100)
+    await trim(source.cluster, "orders.held", 40)
+    wanted = settings(source, target, "orders.held")
+
+    await mirror_once(wanted)
+    write_records(source.cluster, "orders.held", 10)
+    again = await mirror_once(wanted)
+    held = retention_ms(target, "orders.held")
+    target.allow(grants)
+    await mirror_once(wanted)
+
+    assert [(p.state, p.next_offset) for p in again.partitions] == [(State.ACTIVE, 110)]
+    assert (held, retention_ms(target, "orders.held")) == ("-1", "864000000")
+
+
+def retention_ms(site: Site, topic: str) -> str:
+    """What the topic is set to."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    return str(site.cluster.admin.describe_configs([resource])[resource].result()["retention.ms"].value)
