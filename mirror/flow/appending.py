@@ -15,6 +15,8 @@ import time
 from collections import deque
 from functools import partial
 
+import structlog
+
 from mirror.errors import TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow
@@ -24,7 +26,10 @@ from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, Outcome, decode_an
 from mirror.kafka.cluster import STALE_METADATA_CODES, broker_error
 from mirror.kafka.connection import Connection
 from mirror.kafka.record_batch import seal
+from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State
+
+log = structlog.get_logger(__name__)
 
 Request = list[tuple[PartitionCopy, Sent]]
 
@@ -40,6 +45,7 @@ class AppendLane:
         self._connection: Connection | None = None
         self._opening: asyncio.Task[None] | None = None
         self._pump_planned = False
+        self._repeats = Repeats()
 
     def offer(self, partition: PartitionCopy) -> None:
         """The partition has a batch to send."""
@@ -122,7 +128,12 @@ class AppendLane:
             self._opening = None
         self._pump()
 
+    def _say_lost(self, error: BaseException) -> None:
+        words = str(error) or "cancelled"
+        warn_repeated(log, self._repeats, "append", "broker_not_written", broker=self._node, error=words)
+
     def _give_up(self, error: TwinsiteError) -> None:
+        self._say_lost(error)
         now = time.monotonic()
         for partition in self._waiting:
             partition.refused(append_refusal(-1), str(error), now)
@@ -143,6 +154,7 @@ class AppendLane:
         try:
             outcomes = decode_answer(answer.result())
         except (TwinsiteError, asyncio.CancelledError) as error:
+            self._say_lost(error)
             for partition, sent in request:
                 self._unanswered(partition, sent, str(error) or "cancelled", now)
             self._flow.hooks.stale(self._flow.target)

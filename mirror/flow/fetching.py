@@ -34,6 +34,7 @@ from mirror.kafka.fetch import (
     decode_answer,
     encode_request,
 )
+from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State
 
 log = structlog.get_logger(__name__)
@@ -57,6 +58,7 @@ class FetchLane:
         self._crowded: set[Key] = set()
         self._bytes_max: dict[Key, int] = {}
         self._work = asyncio.Event()
+        self._repeats = Repeats()
 
     # -- who takes part --------------------------------------------------------------------------
 
@@ -104,6 +106,9 @@ class FetchLane:
             await self._wait_for_room()
             try:
                 await self._round()
+                if attempts:
+                    log.info("broker_read_again", broker=self._node, attempts=attempts)
+                    self._repeats.forget("fetch")
                 attempts = 0
             except TwinsiteError as error:
                 attempts += 1
@@ -154,6 +159,7 @@ class FetchLane:
                 buffer.release()
 
     def _lost(self, error: TwinsiteError) -> None:
+        warn_repeated(log, self._repeats, "fetch", "broker_not_read", broker=self._node, error=str(error))
         self._session.reset()
         now = time.monotonic()
         for partition in list(self._members.values()):
