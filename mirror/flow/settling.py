@@ -175,7 +175,7 @@ class Settler:
         assert known is not None
         if known.mode is OffsetMode.MAPPED and not self.is_owner:
             # our picture of the map may be old: only who writes it can know where to go on
-            partition.wait_for_owner(time.monotonic(), STANDBY_LOOK_SECONDS)
+            _follow_owner(partition, decision, time.monotonic())
             return
         if known.mode is OffsetMode.MAPPED:
             await self._memory.begin(partition.tp, decision.target_next_offset)
@@ -186,3 +186,12 @@ class Settler:
             await self._memory.note_loss(partition.tp, decision.next_offset, decision.skip_to)
         epoch = self._memory.epoch_at(partition.tp, decision.next_offset)
         partition.proceed(decision, known.mode, epoch, time.monotonic())
+
+
+def _follow_owner(partition: PartitionCopy, decision: Proceed, now: float) -> None:
+    """Note how far the owner is; it is taken for gone only while it stands still with something to copy."""
+    at, before = decision.next_offset, partition.next_offset
+    if before is None or at > before or at >= (partition.source_high_watermark or 0):
+        partition.waiting_for_owner_since = None
+    partition.next_offset = partition.send_offset = partition.fetch_offset = at
+    partition.wait_for_owner(now, STANDBY_LOOK_SECONDS)

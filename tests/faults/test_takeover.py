@@ -33,6 +33,8 @@ async def test_the_map_stays_exact_when_its_owner_is_killed_in_the_middle(
     command = mirror_of(source, target, name, name, "--offsets", "mapped")
     with ExitStack() as stack:
         pair = [stack.enter_context(Twinsite.run(*command, work_dir=tmp_path)) for _ in range(2)]
+        for mirror in pair:
+            await mirror.wait_for(partial(complete, mirror, source, [name]), "both know what is there")
         owner, standby = await owner_first(pair)
         writing = asyncio.create_task(asyncio.to_thread(write_on, source, name))
         await owner.wait_for(lambda: reached(owner, name) > 300, "the owner is in the middle of it")
