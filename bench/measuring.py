@@ -21,7 +21,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.01
 GIVE_UP_SECONDS = 300.0
 PATIENCE: Mapping[str, Any] = {"stop": stop_after_delay(20), "wait": wait_fixed(0.1), "reraise": True}
 
@@ -67,14 +67,31 @@ def measure(pid: int, copied: Callable[[], int], records: int, megabytes: float)
     Raises:
         ClickException: It does not get there in time.
     """
-    first = wait(lambda: copied() > 0, "something is copied")
+    first, already = wait_for(copied, 1)
     before = cpu_seconds(pid)
-    already = copied()
-    last = wait(lambda: copied() >= records, "everything is copied")
+    if already >= records:
+        raise click.ClickException(f"{megabytes:g} MB were copied before anybody could look: take more")
+    last, _ = wait_for(copied, records)
     share = megabytes * (records - already) / records
-    seconds = max(last - first, POLL_SECONDS)
+    seconds = last - first
     used = cpu_seconds(pid) - before
     return Run(share / seconds, used / share * 1000, before, peak_megabytes(pid))
+
+
+def wait_for(copied: Callable[[], int], records: int) -> tuple[float, int]:
+    """The moment at which so many records, or more, were there, and how many that were.
+
+    Raises:
+        ClickException: They were not in time.
+    """
+    found = 0
+
+    def enough() -> bool:
+        nonlocal found
+        found = copied()
+        return found >= records
+
+    return wait(enough, f"{records} records are copied"), found
 
 
 def wait(condition: Callable[[], bool], what: str) -> float:
