@@ -250,6 +250,7 @@ class Service:
                 if on_status is not None:
                     tasks.append(group.create_task(self._report(on_status)))
                 await self._wait(stop, once=once, ends_at=ends_at, tasks=tasks)
+                self._conclude()
                 await self.engine.drain(DRAIN_SECONDS)
                 await self._leave_topics_ready()
                 for task in tasks:
@@ -282,6 +283,11 @@ class Service:
                 await self.follower.finish_preparing()
         except (TwinsiteError, TimeoutError) as error:
             log.warning("topics_not_followed", error=str(error) or "no answer")
+
+    def _conclude(self) -> None:
+        """See once more which partitions lag: the last look may be a second old."""
+        now, now_ms = time.monotonic(), int(time.time() * 1000)
+        self.watch.look(self.engine.partitions.values(), now=now, now_ms=now_ms)
 
     async def _watch(self) -> None:
         """The one loop that turns by itself, whatever the clusters do: its beat says that we are alive."""

@@ -165,10 +165,18 @@ class AppendLane:
             for partition, sent in request:
                 self._settle(partition, sent, outcomes.get(partition.target), now)
             self._observe_latency(request[0][0])
+            if now - sent_at > self._flow.limits.idle_look_seconds:
+                self._look_again(request, now)
         self._flow.room.set()
         for partition, _ in request:
             self._flow.hooks.changed(partition)
         self._pump()
+
+    @staticmethod
+    def _look_again(request: Request, now: float) -> None:
+        """An old answer: were we frozen? What is queued must not go to a broker that has forgotten us."""
+        for partition, _ in request:
+            partition.doubt(now)
 
     def _observe_latency(self, partition: PartitionCopy) -> None:
         if partition.last_timestamp_ms is not None and partition.last_timestamp_ms > 0:

@@ -143,6 +143,7 @@ class FetchLane:
         connection = await self._flow.source.connection(self._node, "fetch")
         connection.version(FETCH, FETCH_VERSION, "Fetch")
         held: list[Buffer] = []
+        asked_at = time.monotonic()
 
         def allocate(size: int) -> memoryview:
             held.append(self._flow.pool.take(size))
@@ -153,6 +154,7 @@ class FetchLane:
                 FETCH, FETCH_VERSION, [self._session.request(limits)], allocate=allocate
             )
             reach("fetched")
+            self._flow.instruments.observe_request("fetch", time.monotonic() - asked_at)
             self._take(decode_answer(body), held[0])
         finally:
             for buffer in held:

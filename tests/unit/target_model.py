@@ -27,6 +27,7 @@ from mirror.model import Batch, TopicPartition
 from tests.unit.batches import HEADER, Entry, read_v2, v2
 
 ORDERS_0 = TopicPartition("orders", 0)
+IDLE_LOOK_SECONDS = 3_600.0
 OURS, FOREIGN = 4711, 99
 TOPIC_ID = "t"
 MARKER, STRANGE = -1, -2
@@ -191,7 +192,7 @@ class Mirror:
             partition_buffer_bytes_max=1 << 30,
             gap_limit=1_000,
             padding_limit=0,
-            idle_look_seconds=3_600.0,
+            idle_look_seconds=IDLE_LOOK_SECONDS,
         )
         flow = Flow(
             name="f",

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ from mirror.flow.position import SEQUENCES, Known, Proceed, SourceLook, Stop, de
 from mirror.model import Batch, Gap, OffsetMode, Reason, State
 from tests.unit.target_model import (
     FOREIGN,
+    IDLE_LOOK_SECONDS,
     MARKER,
     OURS,
     REFUSALS,
@@ -461,6 +463,27 @@ def test_an_answer_that_cannot_be_read_is_a_doubt() -> None:
     assert world.mirror.hooks.crashed is None
     world.come_to_an_end()
     assert world.log.log == world.expected()
+    world.close()
+
+
+def test_an_answer_that_is_old_is_a_reason_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A process that was frozen may have been forgotten by the broker: what it still holds is not sent.
+    """
+    world = World([(True, 1)] * 2, 0, OffsetMode.SAME, 12)
+    world.look(0)
+    world.read(0)
+    world.hear(0)
+    long_after = time.monotonic() + IDLE_LOOK_SECONDS + 1
+    monkeypatch.setattr("mirror.flow.appending.time.monotonic", lambda: long_after)
+
+    world.answer(0)
+
+    copy = world.mirror.copy
+    assert copy.next_offset == 1
+    assert copy.look_due_at is not None
+    assert not copy.batch_ready
+    monkeypatch.undo()
     world.close()
 
 
