@@ -55,6 +55,7 @@ class PartitionCopy:
         "_in_flight_room",
         "_noted_epoch",
         "_queue",
+        "_retrying",
         "acknowledged_at",
         "acknowledged_target_offset",
         "attempts",
@@ -118,6 +119,7 @@ class PartitionCopy:
         self._epochs_ahead: list[tuple[int, int]] = []
         self._noted_epoch = -1
         self._in_flight_room = 1
+        self._retrying = False
         self.rereading = False
 
         self.source_log_start_offset: int | None = None
@@ -136,7 +138,8 @@ class PartitionCopy:
     @property
     def copying(self) -> bool:
         """True between a look that found where to go on and the next doubt."""
-        return self.look_due_at is None and (self.state is State.ACTIVE or self.state is State.LAGGING)
+        copied = self.state is State.ACTIVE or self.state is State.LAGGING or self._retrying
+        return copied and self.look_due_at is None
 
     def proceed(self, decision: Proceed, mode: OffsetMode, epoch: int, now: float) -> None:
         """Begin, or begin again, where a look says; ``epoch`` is that of the last record copied."""
@@ -155,7 +158,9 @@ class PartitionCopy:
         self.acknowledged_at = now
         self.look_due_at = None
         self.lost = None
-        if self.state is not State.LAGGING:
+        missing = decision.next_offset < (self.source_high_watermark or 0)
+        self._retrying = self.state is State.BLOCKED and missing
+        if self.state is not State.LAGGING and not self._retrying:
             self.state, self.reason, self.detail = State.ACTIVE, None, ""
         if decision.skip_to > decision.next_offset:
             self.counters.lost_offsets += decision.skip_to - decision.next_offset
@@ -165,8 +170,15 @@ class PartitionCopy:
         """Write nothing for now; look again at ``look_due_at``, or when an operator says so (None)."""
         self.generation += 1
         self._drop_queue()
+        self._retrying = False
         self.state, self.reason, self.detail = state, reason, detail
         self.look_due_at = look_due_at
+
+    def _unblock(self) -> None:
+        """What was blocked is shown so until something was written, or nothing is left to write."""
+        if self._retrying:
+            self._retrying = False
+            self.state, self.reason, self.detail = State.ACTIVE, None, ""
 
     def resume_with(self, items: Sequence[Batch | Gap], epochs: Sequence[tuple[int, int]]) -> None:
         """Go on, where it was blocked, with what another replica had."""
@@ -269,6 +281,8 @@ class PartitionCopy:
             self.source_high_watermark = high_watermark
         if last_stable_offset >= 0:
             self.source_last_stable_offset = last_stable_offset
+            if self.next_offset is not None and self.next_offset >= last_stable_offset:
+                self._unblock()
 
     def readable_end(self, isolation: Isolation) -> int:
         """Where the source lets a reader go, as last heard; 0 when nothing was heard."""
@@ -325,6 +339,7 @@ class PartitionCopy:
             self._in_flight_room = self.in_flight_max
             self.last_timestamp_ms = batch.max_timestamp_ms
             self.attempts = 0
+            self._unblock()
             counters = self.counters
             counters.batches += 1
             counters.records += batch.records
@@ -385,6 +400,7 @@ class PartitionCopy:
         self._queue = kept
         if head_is_gap and not self.in_flight:
             self.next_offset, self.acknowledged_at = self.send_offset, now
+            self._unblock()
         self._catch_up()
 
     def epochs_ahead(self) -> list[tuple[int, int]]:
@@ -410,3 +426,4 @@ class PartitionCopy:
         self.acknowledged_at = now
         self.counters.gap_offsets += offsets
         self.attempts = 0
+        self._unblock()

@@ -586,3 +586,70 @@ def test_a_refusal_without_a_state_of_its_own_is_shown_as_blocked() -> None:
         copy.refused(Refusal(None, Reason.ANOTHER_MIRROR), "another one writes", NOW)
 
     assert (copy.state, copy.reason) == (State.BLOCKED, Reason.ANOTHER_MIRROR)
+
+
+# -- shown as blocked until it is over --------------------------------------------------------------
+
+
+def blocked(at: int = 100, high_watermark: int = 200) -> PartitionCopy:
+    """A partition that was blocked, and is looked at again."""
+    copy = proceeding(at)
+    copy.heard(0, high_watermark, high_watermark, None)
+    copy.stop(State.BLOCKED, Reason.NOT_ENOUGH_REPLICAS, "two of three are down", NOW)
+    copy.proceed(Proceed(at, at, 40, 3, at), OffsetMode.SAME, 0, NOW)
+    return copy
+
+
+def test_a_retry_is_no_news() -> None:
+    """
+    An alert on blocked partitions must not begin anew with every try.
+    """
+    copy = blocked()
+
+    assert copy.copying
+    assert (copy.state, copy.reason) == (State.BLOCKED, Reason.NOT_ENOUGH_REPLICAS)
+
+
+def test_a_record_that_was_written_ends_the_block() -> None:
+    """
+    Whatever stood in the way stands there no more.
+    """
+    copy = blocked()
+
+    (first,) = sent(copy, batch(100))
+    copy.answered(first, appended=True, now=NOW)
+
+    assert (copy.state, copy.reason, copy.detail) == (State.ACTIVE, None, "")
+
+
+def test_a_block_ends_when_the_source_has_nothing_that_is_missing() -> None:
+    """
+    Retention may have taken what could not be written.
+    """
+    copy = blocked()
+
+    copy.heard(0, 200, 100, None)
+
+    assert copy.state is State.ACTIVE
+
+
+def test_a_block_with_nothing_left_to_copy_ends_with_the_look() -> None:
+    """
+    No record will come to prove it.
+    """
+    assert blocked(at=200, high_watermark=200).state is State.ACTIVE
+
+
+def test_a_block_that_goes_on_is_tried_again_later() -> None:
+    """
+    The retry was refused like the try before it.
+    """
+    copy = blocked()
+    (first,) = sent(copy, batch(100))
+
+    copy.answered(first, appended=False, now=NOW)
+    copy.refused(append_refusal(19), "not enough replicas", NOW)
+
+    assert copy.state is State.BLOCKED
+    assert not copy.copying
+    assert copy.look_due_at is not None
