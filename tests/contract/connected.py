@@ -10,6 +10,8 @@ from mirror.kafka.cluster import Cluster
 from mirror.kafka.dial import Address, ConnectionOptions
 from tests.harness.kafka import KafkaCluster
 
+BROKERS = {"3.9": "source", "4.3": "target"}
+"""The fixture that has brokers of a version."""
 NUMBERS = itertools.count(1)
 """For topic names that no other test has."""
 

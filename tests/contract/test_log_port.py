@@ -3,41 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from checkpoint.store import StateStore
 from checkpoint.topic_store import LogPort, TopicStore
 from mirror.kafka.log_port import StateTopicError, TopicLog, ensure_state_topic
 from mirror.kafka.record_batch import walk
 from tests.conftest import TopicFactory
-from tests.contract.connected import NUMBERS, connected
+from tests.contract.connected import BROKERS, NUMBERS, connected
 from tests.contract.memory_log import MemoryLog
 from tests.harness.kafka import KafkaCluster
 
 pytestmark = pytest.mark.timeout(60)
-
-BROKERS = {"3.9": "source", "4.3": "target"}
-
-
-@pytest.fixture(params=["memory", *BROKERS])
-def brokers(request: pytest.FixtureRequest) -> KafkaCluster | None:
-    """The cluster the log is on, None for the log in memory."""
-    name = BROKERS.get(request.param)
-    return request.getfixturevalue(name) if name else None
-
-
-@pytest_asyncio.fixture
-async def log(brokers: KafkaCluster | None) -> AsyncIterator[LogPort]:
-    if brokers is None:
-        yield MemoryLog()
-        return
-    async with connected(brokers) as cluster:
-        topic = f"log-{next(NUMBERS)}"
-        await ensure_state_topic(cluster, topic, 1)
-        yield TopicLog(cluster, topic)
 
 
 def batch(*keys: str) -> bytes:
