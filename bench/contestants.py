@@ -92,6 +92,15 @@ def bare(job: Job) -> Iterator[int]:
 
 
 @contextmanager
+def pass_through(job: Job) -> Iterator[int]:
+    """Fetch and append and nothing else, see :mod:`bench.loops`."""
+    command = [sys.executable, "-m", "bench.loops", "asyncio"]
+    addresses = [job.source.bootstrap, job.target.bootstrap, job.topic]
+    with _running([*command, *addresses], job.folder / "pass-through.out") as pid:
+        yield pid
+
+
+@contextmanager
 def _running(command: list[str], output: Path) -> Iterator[int]:
     process = spawn(command, output)
     try:
@@ -106,6 +115,7 @@ CONTESTANTS: Mapping[str, Callable[[Job], contextlib.AbstractContextManager[int]
     "MirrorMaker 2": mm2(DEFAULT),
     "MirrorMaker 2 tuned": mm2(TUNED),
     "ProducerPerformance": producer_performance,
+    "bare pass-through": pass_through,
     "bare produce loop": bare,
 }
 OURS = "twinsite"

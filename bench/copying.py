@@ -8,7 +8,9 @@ Medians over the rounds, and ratios, which noise hurts less than absolute figure
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -44,22 +46,55 @@ class Case:
         return f"{self.megabytes} MB, records of {self.size} B, {self.codec}, {self.partitions} partitions"
 
 
-async def compete(case: Case, rounds: int, folder: Path) -> Runs:
-    """Let every contestant copy the data of a case, round by round, between two new brokers."""
+async def compete(
+    case: Case, rounds: int, folder: Path, names: Sequence[str], *, target_alone: bool = False
+) -> Runs:
+    """Let contestants copy the data of a case, round by round, between two new brokers.
+
+    Args:
+        target_alone: The target has a core of its own and all others share what is left, as if it stood on
+            another machine; without it whatever a contestant uses is taken from the broker it writes to.
+    """
     async with (
         KafkaCluster.start(version="3.9", name="source", work_dir=folder, jvm=BENCHMARK_JVM) as source,
         KafkaCluster.start(version="4.3", name="target", work_dir=folder, jvm=BENCHMARK_JVM) as target,
     ):
         job = await _prepared(case, source, target, folder)
-        runs: Runs = {name: [] for name in CONTESTANTS}
-        for name in WARM_UP:
-            await _one(job, name)
-        for turn in range(rounds):
-            for name in CONTESTANTS:
-                run = await _one(job, name)
-                runs[name].append(run)
-                click.echo(f"round {turn + 1}, {name}: {run.megabytes_per_second:.0f} MB/s", err=True)
+        runs: Runs = {name: [] for name in names}
+        pinned = alone(target.broker(1).pid, [source.broker(1).pid]) if target_alone else nullcontext()
+        with pinned:
+            for name in WARM_UP:
+                await _one(job, name)
+            for turn in range(rounds):
+                for name in names:
+                    run = await _one(job, name)
+                    runs[name].append(run)
+                    click.echo(f"round {turn + 1}, {name}: {run.megabytes_per_second:.0f} MB/s", err=True)
     return runs
+
+
+@contextmanager
+def alone(pid: int, others: Sequence[int]) -> Iterator[None]:
+    """Give a process a core for itself; the others, and what we start meanwhile, share what is left.
+
+    Raises:
+        ClickException: There is one core only.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        raise click.ClickException("a core for the target alone takes two cores")
+    _pin(pid, cores[:1])
+    for other in (*others, os.getpid()):
+        _pin(other, cores[1:])
+    try:
+        yield
+    finally:
+        _pin(os.getpid(), cores)
+
+
+def _pin(pid: int, cores: Sequence[int]) -> None:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(task.name), cores)
 
 
 async def _prepared(case: Case, source: KafkaCluster, target: KafkaCluster, folder: Path) -> Job:

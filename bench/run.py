@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import copying, standing
+from bench.contestants import CONTESTANTS, OURS
 from bench.copying import Case
 from bench.measuring import as_json
 
@@ -60,7 +61,15 @@ def cases(
     ]
 
 
-async def bench(todo: Sequence[Case], rounds: int, report: Report, *, with_standing: bool) -> None:
+async def bench(
+    todo: Sequence[Case],
+    rounds: int,
+    names: Sequence[str],
+    report: Report,
+    *,
+    with_standing: bool,
+    target_alone: bool,
+) -> None:
     """Run all of it, on new brokers for each case."""
     if with_standing:
         with tempfile.TemporaryDirectory(prefix="twinsite-bench-") as folder:
@@ -68,7 +77,7 @@ async def bench(todo: Sequence[Case], rounds: int, report: Report, *, with_stand
         report.add("standing", asdict(found), standing.table(found))
     for case in todo:
         with tempfile.TemporaryDirectory(prefix="twinsite-bench-") as folder:
-            runs = await copying.compete(case, rounds, Path(folder))
+            runs = await copying.compete(case, rounds, Path(folder), names, target_alone=target_alone)
         report.add(str(case), as_json(runs), copying.table(f"{case}, median of {rounds}", runs))
 
 
@@ -78,6 +87,16 @@ async def bench(todo: Sequence[Case], rounds: int, report: Report, *, with_stand
 @click.option("--partitions", type=int, multiple=True, default=PARTITIONS)
 @click.option("--megabytes", default=0, help="To copy; 0 takes what suits the size.")
 @click.option("--rounds", default=3)
+@click.option(
+    "--only",
+    "names",
+    type=click.Choice(list(CONTESTANTS)),
+    multiple=True,
+    default=tuple(CONTESTANTS),
+    show_default=False,
+    help="Let only this one compete, beside twinsite; all by default.",
+)
+@click.option("--target-alone", is_flag=True, help="Give the target broker a core that nobody else uses.")
 @click.option("--standing/--no-standing", "with_standing", default=True, help="Latency, idle cost, memory.")
 @click.option("--out", type=click.Path(path_type=Path), default=RESULTS, show_default="bench/results")
 def main(
@@ -86,12 +105,18 @@ def main(
     partitions: tuple[int, ...],
     megabytes: int,
     rounds: int,
+    names: tuple[str, ...],
+    target_alone: bool,
     with_standing: bool,
     out: Path,
 ) -> None:
     """Compare with MirrorMaker 2, ProducerPerformance and a bare produce loop, on the same data in turn."""
     todo = cases(sizes, codecs, partitions, megabytes) if rounds else []
-    asyncio.run(bench(todo, rounds, Report(out), with_standing=with_standing))
+    competing = [name for name in CONTESTANTS if name in {OURS, *names}]
+    report = Report(out)
+    asyncio.run(
+        bench(todo, rounds, competing, report, with_standing=with_standing, target_alone=target_alone)
+    )
 
 
 if __name__ == "__main__":

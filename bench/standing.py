@@ -25,7 +25,7 @@ from tests.harness.kafka import KafkaCluster
 TRICKLE_PER_SECOND = 100
 TRICKLE_SECONDS = 30.0
 WARM_UP_RECORDS = 1500
-"""MirrorMaker 2 takes ten seconds to start; what waits for it meanwhile is not late, it is early."""
+"""Records that are not timed: some of them wait until the mirror has started."""
 IDLE_TOPICS, IDLE_PARTITIONS = 10, 100
 IDLE_SECONDS = 60.0
 BACKLOG_MEGABYTES = 1500

@@ -131,7 +131,8 @@ class ReadSettings(Section):
         default=MIB,
         ge=16 * KIB,
         le=256 * MIB,
-        description="What one partition may bring in one answer; raised by itself for a larger batch.",
+        description="What one partition may bring in one answer; less where many are behind and share it, "
+        "more for a batch that is larger.",
     )
     fetch_wait_ms_max: Whole = Field(
         default=500,

@@ -42,6 +42,8 @@ log = structlog.get_logger(__name__)
 CROWDED_WAIT_MS = 5
 """How long the broker may wait while a partition with data is left out for want of room."""
 BATCH_BYTES_DEFAULT = 1 << 20
+SHARE_BYTES_MIN = 64 << 10
+"""The least a partition may bring when many are behind: a few usual batches."""
 FETCH_BYTES_CEILING = 128 << 20
 """A fetch limit is not raised beyond this, whatever the size of a batch."""
 
@@ -57,6 +59,8 @@ class FetchLane:
         self._members: dict[Key, PartitionCopy] = {}
         self._crowded: set[Key] = set()
         self._bytes_max: dict[Key, int] = {}
+        self._share = flow.limits.partition_fetch_bytes_max
+        self._spare = 0
         self._work = asyncio.Event()
         self._repeats = Repeats()
 
@@ -88,7 +92,7 @@ class FetchLane:
 
     def _want(self, key: Key, partition: PartitionCopy) -> Want:
         info = self._flow.source.info.partition(partition.tp)
-        bytes_max = self._bytes_max.get(key, self._flow.limits.partition_fetch_bytes_max)
+        bytes_max = max(self._share, self._bytes_max.get(key, 0))
         return Want(
             partition.fetch_offset, info.leader_epoch if info else -1, partition.fetched_epoch, bytes_max
         )
@@ -178,12 +182,24 @@ class FetchLane:
             raise broker_error(answer.error_code, f"source: Fetch from broker {self._node}")
         before, self.answered_at = self.answered_at, time.monotonic()
         self._flow.source.last_answer_at = self.answered_at
+        self._share = self._fair_share()
+        self._spare = self._flow.limits.fetch.bytes_max - sum(len(f.records) for f in answer.partitions)
         for fetched in answer.partitions:
             partition = self._members.get(fetched.key)
             want = self._session.told.get(fetched.key)
             if partition is not None and want is not None and partition.fetch_offset == want.offset:
                 self._take_partition(partition, fetched, want, buffer, before)
                 self._flow.hooks.changed(partition)
+
+    def _fair_share(self) -> int:
+        """What a partition may bring in one answer: as many as are behind should fit, so that requests to the
+        target hold batches of all of them. One alone may bring as much as it likes.
+        """
+        limits = self._flow.limits
+        isolation = limits.fetch.isolation
+        behind = sum(p.fetch_offset < p.readable_end(isolation) for p in self._members.values())
+        fair = max(limits.fetch.bytes_max // max(behind, 1), SHARE_BYTES_MIN)
+        return min(fair, limits.partition_fetch_bytes_max)
 
     def _take_partition(
         self, partition: PartitionCopy, fetched: Fetched, want: Want, buffer: Buffer, before: float | None
@@ -208,16 +224,18 @@ class FetchLane:
     ) -> None:
         partition.counters.batches_reencoded += intake.reencoded
         partition.push(intake.items, intake.leader_epochs, buffer)
-        if intake.items:
-            self._bytes_max.pop(fetched.key, None)
-        elif intake.error is not None:
+        if intake.error is not None and not intake.items:
             self._bad_batch(partition, intake.error)
-        else:
+        elif not intake.items:
             self._grow(partition, fetched.key, want)
 
     def _nothing_came(self, partition: PartitionCopy, fetched: Fetched, want: Want) -> None:
-        """No batch fitted although there is one: it is larger than what was asked for."""
-        if partition.readable_end(self._flow.limits.fetch.isolation) > want.offset:
+        """No batch came although there is one, and the answer had room: it is larger than what was asked for.
+
+        Where the answer was full, the broker begins with this partition another time (KIP-227).
+        """
+        missing = partition.readable_end(self._flow.limits.fetch.isolation) > want.offset
+        if missing and want.bytes_max <= self._spare:
             self._grow(partition, fetched.key, want)
 
     def _grow(self, partition: PartitionCopy, key: Key, want: Want) -> None:

@@ -22,6 +22,8 @@ PRODUCE_VERSION_MAX = 12
 """The last one that names topics by name; from 13 on by id."""
 
 _OUTCOME = struct.Struct(">ihqqq")
+_NOTHING_TO_SAY = b"\1\0\0"
+"""No bad records, no message, no tagged fields."""
 
 
 class Outcome(NamedTuple):
@@ -85,6 +87,8 @@ def _decode_answer(body: memoryview) -> dict[TopicPartition, Outcome]:
 
 def _read_messages(body: memoryview, at: int) -> tuple[str | None, int]:
     """The message for the batch, or that of its first bad record."""
+    if body[at : at + 3] == _NOTHING_TO_SAY:
+        return None, at + 3
     first: str | None = None
     count, at = read_uvarint(body, at)
     for _ in range(count - 1):

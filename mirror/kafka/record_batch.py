@@ -42,6 +42,7 @@ ATTRIBUTES_AT = 21
 """Where the bytes that the CRC covers begin."""
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _PREFIX = struct.Struct(">qi")
+_ATTRIBUTES = struct.Struct(">h")
 _TO_CRC = struct.Struct(">qiibI")
 _PRODUCER = struct.Struct(">qhi")
 _PRODUCER_AT = 43
@@ -133,8 +134,8 @@ def seal(view: memoryview, producer_id: int, producer_epoch: int, base_sequence:
     """
     if producer_id < 0:
         raise ValueError(f"producer id {producer_id} would switch the broker's checks off")
-    attributes = int.from_bytes(view[ATTRIBUTES_AT : ATTRIBUTES_AT + 2], "big") & _KEPT_ATTRIBUTES
-    view[ATTRIBUTES_AT : ATTRIBUTES_AT + 2] = attributes.to_bytes(2, "big")
+    (attributes,) = _ATTRIBUTES.unpack_from(view, ATTRIBUTES_AT)
+    _ATTRIBUTES.pack_into(view, ATTRIBUTES_AT, attributes & _KEPT_ATTRIBUTES)
     _PRODUCER.pack_into(view, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
     crc = crc32c(view[ATTRIBUTES_AT:])
     _TO_CRC.pack_into(view, 0, 0, len(view) - PREFIX_BYTES, -1, MAGIC_V2, crc)
