@@ -131,7 +131,7 @@ async def _forget(job: Job) -> None:
 def table(title: str, runs: Mapping[str, Sequence[Run]]) -> Table:
     """Medians, and how many times each of the others is slower and dearer."""
     ours = median(runs[OURS])
-    shown = Table(title=title)
+    shown = Table(title=f"{title}: medians of {len(runs[OURS])}")
     for column in ("", "MB/s", "CPU-s/GB", "CPU-s to start", "peak MB", "we are faster by", "and cheaper by"):
         shown.add_column(column, justify="left" if not column else "right")
     for name, of in runs.items():

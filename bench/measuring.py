@@ -139,3 +139,12 @@ def as_json(runs: Mapping[str, Sequence[Run]]) -> dict[str, list[dict[str, float
     return {
         name: [{k: round(v, 3) for k, v in asdict(run).items()} for run in of] for name, of in runs.items()
     }
+
+
+def from_json(saved: Mapping[str, Sequence[Mapping[str, float | None]]]) -> dict[str, list[Run]]:
+    """The other way round."""
+    return {name: [_run(run) for run in of] for name, of in saved.items()}
+
+
+def _run(saved: Mapping[str, float | None]) -> Run:
+    return Run(**{name: math.nan if value is None else value for name, value in saved.items()})

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import platform
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -21,32 +20,46 @@ from rich.table import Table
 from bench import copying, standing
 from bench.contestants import CONTESTANTS, OURS
 from bench.copying import Case
-from bench.measuring import as_json
+from bench.measuring import as_json, from_json
 
 SIZES = {100: 60, 1024: 300, 10240: 300}
 """Bytes of a record, and megabytes of them: small ones take the others very long."""
 CODECS = ("none", "lz4")
 PARTITIONS = (4, 64)
+STANDING = "standing"
+WIDTH = 120
 RESULTS = Path(__file__).parent / "results"
 
 
 class Report:
-    """What is found, printed at once and saved after each part, so that an interrupted run is not lost."""
+    """What is found, printed at once and saved after each part, so that an interrupted run is not lost.
+
+    Parts that were saved by an earlier run and are not measured again stay as they are.
+    """
 
     def __init__(self, out: Path) -> None:
-        self._out = out
-        self._found: dict[str, Any] = {"machine": platform.processor() or platform.machine()}
-        self._screen = Console(width=120)
-        self._page = Console(width=120, record=True, quiet=True)
+        self._figures, self._tables = out / "figures.json", out / "tables.txt"
+        out.mkdir(parents=True, exist_ok=True)
+        self._found: dict[str, Any] = {}
+        if self._figures.exists():
+            self._found = json.loads(self._figures.read_text())
 
-    def add(self, name: str, figures: Any, table: Table) -> None:
+    def add(self, name: str, figures: Any) -> None:
         """One more part."""
         self._found[name] = figures
-        self._screen.print(table)
-        self._page.print(table)
-        self._out.mkdir(parents=True, exist_ok=True)
-        (self._out / "figures.json").write_text(json.dumps(self._found, indent=1) + "\n")
-        (self._out / "tables.txt").write_text(self._page.export_text(clear=False))
+        Console(width=WIDTH).print(shown(name, figures))
+        self._figures.write_text(json.dumps(self._found, indent=1) + "\n")
+        with self._tables.open("w") as file:
+            page = Console(width=WIDTH, file=file)
+            for part, saved in self._found.items():
+                page.print(shown(part, saved))
+
+
+def shown(name: str, figures: Any) -> Table:
+    """The table of a part, from its figures."""
+    if name == STANDING:
+        return standing.table(standing.from_json(figures))
+    return copying.table(name, from_json(figures))
 
 
 def cases(
@@ -74,11 +87,11 @@ async def bench(
     if with_standing:
         with tempfile.TemporaryDirectory(prefix="twinsite-bench-") as folder:
             found = await standing.stand(Path(folder))
-        report.add("standing", asdict(found), standing.table(found))
+        report.add(STANDING, asdict(found))
     for case in todo:
         with tempfile.TemporaryDirectory(prefix="twinsite-bench-") as folder:
             runs = await copying.compete(case, rounds, Path(folder), names, target_alone=target_alone)
-        report.add(str(case), as_json(runs), copying.table(f"{case}, median of {rounds}", runs))
+        report.add(f"{case}{', the target on a core of its own' if target_alone else ''}", as_json(runs))
 
 
 @click.command(context_settings={"show_default": True})

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
@@ -58,6 +59,12 @@ class Standing:
     idle_core_percent: float
     resident_megabytes: list[float]
     peak_megabytes: float
+
+
+def from_json(saved: dict[str, Any]) -> Standing:
+    """What ``dataclasses.asdict`` made of it, back again."""
+    latency = {name: Latency(**figures) for name, figures in saved["latency"].items()}
+    return Standing(**{**saved, "latency": latency})
 
 
 async def stand(folder: Path) -> Standing:
