@@ -59,6 +59,7 @@ class FetchLane:
         self._members: dict[Key, PartitionCopy] = {}
         self._crowded: set[Key] = set()
         self._bytes_max: dict[Key, int] = {}
+        self._bad_at: dict[Key, int] = {}
         self._share = flow.limits.partition_fetch_bytes_max
         self._spare = 0
         self._work = asyncio.Event()
@@ -73,7 +74,8 @@ class FetchLane:
             self.leave(key)
             return
         self._members[key] = partition
-        if partition.queued_bytes >= self._flow.limits.partition_buffer_bytes_max:
+        full = partition.queued_bytes >= self._flow.limits.partition_buffer_bytes_max
+        if full or (partition.pending and self._bad_at.get(key) == partition.fetch_offset):
             self._crowded.add(key)
             self._session.forget(key)
             return
@@ -88,6 +90,7 @@ class FetchLane:
         """Read this partition no more."""
         if self._members.pop(key, None) is not None:
             self._crowded.discard(key)
+            self._bad_at.pop(key, None)
             self._session.forget(key)
 
     def _want(self, key: Key, partition: PartitionCopy) -> Want:
@@ -225,7 +228,7 @@ class FetchLane:
         partition.counters.batches_reencoded += intake.reencoded
         partition.push(intake.items, intake.leader_epochs, buffer)
         if intake.error is not None and not intake.items:
-            self._bad_batch(partition, intake.error)
+            self._bad_batch(partition, fetched.key, intake.error)
         elif not intake.items:
             self._grow(partition, fetched.key, want)
 
@@ -243,9 +246,13 @@ class FetchLane:
             self._bytes_max[key] = min(want.bytes_max * 2, FETCH_BYTES_CEILING)
             return
         words = f"the batch is not whole within {FETCH_BYTES_CEILING} bytes: its length cannot be true"
-        self._bad_batch(partition, CorruptBatchError(want.offset, words))
+        self._bad_batch(partition, key, CorruptBatchError(want.offset, words))
 
-    def _bad_batch(self, partition: PartitionCopy, error: BatchError) -> None:
+    def _bad_batch(self, partition: PartitionCopy, key: Key, error: BatchError) -> None:
+        """What stands before the batch is written first; then the partition is blocked."""
+        if partition.pending:
+            self._bad_at[key] = partition.fetch_offset
+            return
         now = time.monotonic()
         if isinstance(error, CorruptBatchError):
             self._flow.instruments.count_crc_failure("source")

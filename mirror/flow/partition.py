@@ -296,6 +296,11 @@ class PartitionCopy:
     # -- to the target ---------------------------------------------------------------------------
 
     @property
+    def pending(self) -> bool:
+        """True while something that was fetched is not written."""
+        return bool(self._queue or self.in_flight)
+
+    @property
     def batch_ready(self) -> bool:
         """True when :meth:`take` would give a batch."""
         if not self._queue or len(self.in_flight) >= self._in_flight_room:

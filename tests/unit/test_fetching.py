@@ -42,6 +42,7 @@ class Source:
         responses = [topic(version=FETCH_VERSION, topic_id=UUID(bytes=TOPIC_ID), partitions=[part])]
         answer = FetchResponse(version=FETCH_VERSION, session_id=0, responses=responses)
         self._answer = bytes(answer.encode())
+        self.asked = 0
 
     async def connection(self, *_: object) -> Source:
         return self
@@ -50,6 +51,8 @@ class Source:
         return FETCH_VERSION
 
     async def send(self, _key: int, _version: int, _parts: list[bytes], *, allocate: Any) -> memoryview:
+        self.asked += 1
+        await asyncio.sleep(0)
         memory: memoryview = allocate(len(self._answer))
         memory[:] = self._answer
         return memory
@@ -95,6 +98,36 @@ async def test_a_length_that_cannot_be_true_blocks_the_partition(monkeypatch: An
     assert copy.reason is Reason.CORRUPT_BATCH
     assert "offset 0" in copy.detail
     assert len(hooks.rereads) == 1
+
+
+async def test_what_stands_before_a_corrupt_batch_is_written_before_the_partition_is_blocked() -> None:
+    """
+    And until it is written the batch is not read again and again.
+    """
+    good, rotten = v2(entries(0, 3)), bytearray(v2(entries(3, 3)))
+    rotten[-1] ^= 1
+    source, hooks = Source(bytes(good) + bytes(rotten)), Quiet()
+    copy = PartitionCopy(ORDERS_0, ORDERS_0, TOPIC_ID, in_flight_max=5)
+    copy.proceed(Proceed(0, 0, 0, 0, 0), OffsetMode.SAME, 0, 0.0)
+    flow = _flow(source, hooks)
+    hooks.lane = lane = FetchLane(flow, 1)
+    lane.update(copy)
+
+    running = asyncio.create_task(lane.run())
+    for _ in range(50):
+        await asyncio.sleep(0)
+    asked, state = source.asked, copy.state
+    sent, _ = copy.take()
+    copy.answered(sent, appended=True, now=1.0)
+    hooks.changed(copy)
+    flow.room.set()
+    async with asyncio.timeout(SOON):
+        await hooks.blocked.wait()
+    running.cancel()
+
+    assert (asked, state) == (2, State.ACTIVE)
+    assert copy.next_offset == 3
+    assert "offset 3" in copy.detail
 
 
 def _flow(source: Source, hooks: Quiet) -> Flow:
