@@ -32,8 +32,8 @@ from mirror.kafka.fetch import (
     Key,
     Want,
     decode_answer,
-    encode_request,
 )
+from mirror.kafka.peek import peek
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State
 
@@ -185,8 +185,9 @@ class FetchLane:
             raise broker_error(answer.error_code, f"source: Fetch from broker {self._node}")
         before, self.answered_at = self.answered_at, time.monotonic()
         self._flow.source.last_answer_at = self.answered_at
-        self._share = self._fair_share()
-        self._spare = self._flow.limits.fetch.bytes_max - sum(len(f.records) for f in answer.partitions)
+        came = sum(len(fetched.records) for fetched in answer.partitions)
+        self._spare = self._flow.limits.fetch.bytes_max - came
+        self._share = self._fair_share(came)
         for fetched in answer.partitions:
             partition = self._members.get(fetched.key)
             want = self._session.told.get(fetched.key)
@@ -194,11 +195,14 @@ class FetchLane:
                 self._take_partition(partition, fetched, want, buffer, before)
                 self._flow.hooks.changed(partition)
 
-    def _fair_share(self) -> int:
+    def _fair_share(self, came: int) -> int:
         """What a partition may bring in one answer: as many as are behind should fit, so that requests to the
-        target hold batches of all of them. One alone may bring as much as it likes.
+        target hold batches of all of them. One alone may bring as much as it likes, and while answers are
+        small nobody needs to be counted.
         """
         limits = self._flow.limits
+        if came < limits.fetch.bytes_max // 4:
+            return limits.partition_fetch_bytes_max
         isolation = limits.fetch.isolation
         behind = sum(p.fetch_offset < p.readable_end(isolation) for p in self._members.values())
         fair = max(limits.fetch.bytes_max // max(behind, 1), SHARE_BYTES_MIN)
@@ -309,9 +313,9 @@ async def _read_once(flow: Flow, partition: PartitionCopy, node: int, offset: in
     connection = await flow.source.connection(node, "reread")
     key = Key(partition.topic_id, partition.tp.partition)
     want = Want(offset, -1, -1, flow.limits.partition_fetch_bytes_max)
-    request = encode_request(flow.limits.fetch, session=(0, -1), changed={key: want}, forgotten=())
-    answer = decode_answer(await connection.send(FETCH, FETCH_VERSION, [request]))
-    fetched = answer.partitions[0]
+    fetched = next(iter(await peek(connection, {key: want}, flow.limits.fetch)), None)
+    if fetched is None:
+        return Intake(offset)
     if fetched.error_code:
         raise broker_error(fetched.error_code, f"source: Fetch of {partition.tp} from broker {node}")
     return take(
