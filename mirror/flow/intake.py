@@ -78,83 +78,78 @@ def take(
         aborted: (producer id, first offset) of aborted transactions, as the answer lists them.
         batch_bytes_max: Larger batches are split.
     """
-    intake = Intake(fetch_offset)
-    transactions = _Aborted(aborted)
+    taking = _Taking(Intake(fetch_offset), _Aborted(aborted), fetch_offset, batch_bytes_max)
     for header, view in sets(walk(records), records):
         try:
-            _take_set(intake, header, view, transactions, fetch_offset, batch_bytes_max)
+            taking.take_set(header, view)
         except BatchError as error:
-            intake.error = error
+            taking.intake.error = error
             break
-    return intake
+    return taking.intake
 
 
-def _take_set(
-    intake: Intake,
-    header: BatchHeader,
-    view: memoryview,
-    transactions: _Aborted,
-    fetch_offset: int,
-    batch_bytes_max: int,
-) -> None:
-    """A batch, or plain messages of an old format in a row: one by one if one of them cannot be taken."""
-    try:
-        _take_batch(intake, header, view, transactions, fetch_offset, batch_bytes_max)
-    except BatchError:
-        if header.magic not in (0, 1):
-            raise
-        for one, message in walk(view):
-            _take_batch(intake, one, message, transactions, fetch_offset, batch_bytes_max)
+@dataclass(frozen=True, slots=True)
+class _Taking:
+    """One answer's records on their way into the intake."""
 
+    intake: Intake
+    transactions: _Aborted
+    fetch_offset: int
+    batch_bytes_max: int
 
-def _take_batch(
-    intake: Intake,
-    header: BatchHeader,
-    view: memoryview,
-    transactions: _Aborted,
-    fetch_offset: int,
-    batch_bytes_max: int,
-) -> None:
-    if header.magic != MAGIC_V2:
-        _reencode(intake, header, view, fetch_offset, batch_bytes_max)
-        return
-    if not crc_matches(header, view):
-        raise CorruptBatchError(header.base_offset, f"its CRC-32C is not {header.crc:08x} as its header says")
-    if header.last_offset_delta < 0 or header.records < 0:
-        raise CorruptBatchError(header.base_offset, "its header counts less than nothing")
-    next_offset = header.next_offset
-    epochs = intake.leader_epochs
-    if not epochs or header.leader_epoch > epochs[-1][0]:
-        epochs.append((header.leader_epoch, header.base_offset))
-    if next_offset <= fetch_offset:
-        return
-    attributes = header.attributes
-    if attributes & (TRANSACTIONAL | CONTROL) and transactions.drop(header, view):
-        intake.skip_to(next_offset)
-    elif (
-        header.records == header.last_offset_delta + 1
-        and not attributes & LOG_APPEND_TIME
-        and header.base_offset >= intake.next_offset
-        and len(view) <= batch_bytes_max
-    ):
-        intake.add(Batch(header.base_offset, next_offset, header.leader_epoch, header.max_timestamp, view))
-    elif header.records == 0:
-        intake.skip_to(next_offset)
-    else:
-        _reencode(intake, header, view, fetch_offset, batch_bytes_max)
-        intake.skip_to(next_offset)
+    def take_set(self, header: BatchHeader, view: memoryview) -> None:
+        """A batch, or plain messages of an old format in a row: one by one if one of them cannot be taken."""
+        try:
+            self.take_batch(header, view)
+        except BatchError:
+            if header.magic not in (0, 1):
+                raise
+            for one, message in walk(view):
+                self.take_batch(one, message)
 
+    def take_batch(self, header: BatchHeader, view: memoryview) -> None:
+        if header.magic != MAGIC_V2:
+            self._reencode(header, view)
+            return
+        if not crc_matches(header, view):
+            raise CorruptBatchError(
+                header.base_offset, f"its CRC-32C is not {header.crc:08x} as its header says"
+            )
+        if header.last_offset_delta < 0 or header.records < 0:
+            raise CorruptBatchError(header.base_offset, "its header counts less than nothing")
+        intake, next_offset, attributes = self.intake, header.next_offset, header.attributes
+        epochs = intake.leader_epochs
+        if not epochs or header.leader_epoch > epochs[-1][0]:
+            epochs.append((header.leader_epoch, header.base_offset))
+        if next_offset <= self.fetch_offset:
+            return
+        if attributes & (TRANSACTIONAL | CONTROL) and self.transactions.drop(header, view):
+            intake.skip_to(next_offset)
+        elif self._as_it_is(header, view):
+            intake.add(
+                Batch(header.base_offset, next_offset, header.leader_epoch, header.max_timestamp, view)
+            )
+        else:
+            if header.records:
+                self._reencode(header, view)
+            intake.skip_to(next_offset)
 
-def _reencode(
-    intake: Intake, header: BatchHeader, view: memoryview, fetch_offset: int, batch_bytes_max: int
-) -> None:
-    if header.magic < 0:
-        raise UnreadableBatchError(header.base_offset, "its header is of no message format known")
-    for batch in reencode(
-        header, view, start_offset=max(fetch_offset, intake.next_offset), batch_bytes_max=batch_bytes_max
-    ):
-        intake.add(batch)
-    intake.reencoded += 1
+    def _as_it_is(self, header: BatchHeader, view: memoryview) -> bool:
+        """True when the broker takes the batch with another header and gives its records the same offsets."""
+        return (
+            header.records == header.last_offset_delta + 1
+            and not header.attributes & LOG_APPEND_TIME
+            and header.base_offset >= self.intake.next_offset
+            and len(view) <= self.batch_bytes_max
+        )
+
+    def _reencode(self, header: BatchHeader, view: memoryview) -> None:
+        if header.magic < 0:
+            raise UnreadableBatchError(header.base_offset, "its header is of no message format known")
+        start = max(self.fetch_offset, self.intake.next_offset)
+        for batch in reencode(header, view, start_offset=start, batch_bytes_max=self.batch_bytes_max):
+            self.intake.add(batch)
+        self.intake.reencoded += 1
 
 
 class _Aborted:
