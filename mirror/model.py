@@ -94,8 +94,7 @@ class OffsetMode(StrEnum):
     """Records are dense at the target; the offset map translates exactly."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """One record batch of format v2 without offset gaps, ready to be appended.
 
     Attributes:
@@ -118,8 +117,7 @@ class Batch:
         return self.next_offset - self.base_offset
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(NamedTuple):
     """Source offsets ``[base_offset, next_offset)`` that hold no record for a consumer.
 
     Transaction markers, aborted records, empty batches and what compaction removed look alike from here.

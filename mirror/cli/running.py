@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -26,6 +27,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STOP_SECONDS = 15.0
 """A mirror that was told to stop takes up to ten to let everything arrive."""
 KIB = 1024
+GARBAGE_THRESHOLD = 20_000
+"""Containers made and not freed before Python looks for cycles; its own 700 costs a tenth of the time."""
 
 log = structlog.get_logger(__name__)
 
@@ -93,9 +96,17 @@ def run_once(settings: Settings, timeout_seconds: float | None, output: str) -> 
 
 
 def _set_up(settings: Settings) -> None:
+    _collect_garbage_seldom()
     logs.set_up(level=settings.log.level, form=settings.log.format)
     for sentence in config.warnings(settings):
         log.warning("settings_warning", message=sentence)
+
+
+def _collect_garbage_seldom() -> None:
+    """What was imported stays; batches on their way are freed by reference counts, and hold no cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_THRESHOLD)
 
 
 async def _run(

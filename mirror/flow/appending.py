@@ -49,12 +49,15 @@ class AppendLane:
 
     def offer(self, partition: PartitionCopy) -> None:
         """The partition has a batch to send."""
-        if partition not in self._members:
-            self._members.add(partition)
-            self._waiting.append(partition)
+        self._line_up(partition)
         if not self._pump_planned:
             self._pump_planned = True
             asyncio.get_running_loop().call_soon(self._on_turn)
+
+    def _line_up(self, partition: PartitionCopy) -> None:
+        if partition not in self._members:
+            self._members.add(partition)
+            self._waiting.append(partition)
 
     async def close(self) -> None:
         self._waiting.clear()
@@ -93,7 +96,7 @@ class AppendLane:
         now = time.monotonic()
         while self._waiting and (room > 0 or not request):
             partition = self._waiting.popleft()
-            if not partition.batch_ready or self._looks_first(partition, now):
+            if not partition.batch_ready or (not partition.in_flight and self._looks_first(partition, now)):
                 self._members.discard(partition)
                 continue
             sent, sequence = partition.take()
@@ -106,7 +109,7 @@ class AppendLane:
 
     def _looks_first(self, partition: PartitionCopy, now: float) -> bool:
         """After a long silence the broker may have forgotten the producer: look before writing."""
-        if partition.in_flight or now - partition.acknowledged_at < self._flow.limits.idle_look_seconds:
+        if now - partition.acknowledged_at < self._flow.limits.idle_look_seconds:
             return False
         partition.doubt(now)
         return True
@@ -154,29 +157,44 @@ class AppendLane:
         try:
             outcomes = decode_answer(answer.result())
         except (TwinsiteError, asyncio.CancelledError) as error:
-            self._say_lost(error)
-            for partition, sent in request:
-                self._unanswered(partition, sent, str(error) or "cancelled", now)
-            self._flow.hooks.stale(self._flow.target)
+            self._lost(request, error, now)
+            stirred = [partition for partition, _ in request]
         else:
             reach("produce_answered")
             self._flow.instruments.observe_request("produce", now - sent_at)
             self._flow.target.last_answer_at = now
-            for partition, sent in request:
-                self._settle(partition, sent, outcomes.get(partition.target), now)
+            stirred = [p for p, sent in request if not self._goes_on(p, sent, outcomes.get(p.target), now)]
             self._observe_latency(request[0][0])
             if now - sent_at > self._flow.limits.idle_look_seconds:
-                self._look_again(request, now)
+                stirred = self._look_again(request, now)
         self._flow.room.set()
-        for partition, _ in request:
+        for partition in stirred:
             self._flow.hooks.changed(partition)
         self._pump()
 
+    def _lost(self, request: Request, error: BaseException, now: float) -> None:
+        self._say_lost(error)
+        for partition, sent in request:
+            self._unanswered(partition, sent, str(error) or "cancelled", now)
+        self._flow.hooks.stale(self._flow.target)
+
+    def _goes_on(self, partition: PartitionCopy, sent: Sent, outcome: Outcome | None, now: float) -> bool:
+        """Settle what was sent; True when the partition wants nothing but to send more, now or later."""
+        state = partition.state
+        self._settle(partition, sent, outcome, now)
+        if partition.batch_ready:
+            self._line_up(partition)
+        elif partition.owner_work:
+            return False
+        return partition.state is state and partition.look_due_at is None
+
     @staticmethod
-    def _look_again(request: Request, now: float) -> None:
+    def _look_again(request: Request, now: float) -> list[PartitionCopy]:
         """An old answer: were we frozen? What is queued must not go to a broker that has forgotten us."""
-        for partition, _ in request:
+        partitions = [partition for partition, _ in request]
+        for partition in partitions:
             partition.doubt(now)
+        return partitions
 
     def _observe_latency(self, partition: PartitionCopy) -> None:
         if partition.last_timestamp_ms is not None and partition.last_timestamp_ms > 0:

@@ -111,6 +111,7 @@ class FetchLane:
                 await self._wait_for_work()
                 continue
             await self._wait_for_room()
+            self._look_after_crowded()
             try:
                 await self._round()
                 if attempts:
@@ -125,10 +126,14 @@ class FetchLane:
     async def _wait_for_work(self) -> None:
         if self._crowded:
             await self._room()
-            for key in list(self._crowded):
-                self.update(self._members[key])
+            self._look_after_crowded()
         else:
             await self._work.wait()
+
+    def _look_after_crowded(self) -> None:
+        """Read those again whose queue has room by now."""
+        for key in list(self._crowded):
+            self.update(self._members[key])
 
     async def _wait_for_room(self) -> None:
         while (

@@ -20,6 +20,7 @@ from mirror.flow.legacy import sets
 from mirror.kafka.record_batch import (
     CONTROL,
     LOG_APPEND_TIME,
+    MAGIC_AT,
     MAGIC_V2,
     TRANSACTIONAL,
     BatchHeader,
@@ -79,12 +80,18 @@ def take(
         batch_bytes_max: Larger batches are split.
     """
     taking = _Taking(Intake(fetch_offset), _Aborted(aborted), fetch_offset, batch_bytes_max)
-    for header, view in sets(walk(records), records):
-        try:
-            taking.take_set(header, view)
-        except BatchError as error:
-            taking.intake.error = error
-            break
+    batches = walk(records)
+    # old formats stand at the beginning of a log, if anywhere
+    if len(records) > MAGIC_AT and records[MAGIC_AT] < MAGIC_V2:
+        batches = sets(batches, records)
+    try:
+        for header, view in batches:
+            if header.magic == MAGIC_V2:
+                taking.take_batch(header, view)
+            else:
+                taking.take_old(header, view)
+    except BatchError as error:
+        taking.intake.error = error
     return taking.intake
 
 
@@ -97,20 +104,17 @@ class _Taking:
     fetch_offset: int
     batch_bytes_max: int
 
-    def take_set(self, header: BatchHeader, view: memoryview) -> None:
-        """A batch, or plain messages of an old format in a row: one by one if one of them cannot be taken."""
+    def take_old(self, header: BatchHeader, view: memoryview) -> None:
+        """Plain messages in a row, one by one if one of them cannot be taken; or a compressed set."""
         try:
-            self.take_batch(header, view)
+            self._reencode(header, view)
         except BatchError:
             if header.magic not in (0, 1):
                 raise
             for one, message in walk(view):
-                self.take_batch(one, message)
+                self._reencode(one, message)
 
     def take_batch(self, header: BatchHeader, view: memoryview) -> None:
-        if header.magic != MAGIC_V2:
-            self._reencode(header, view)
-            return
         if not crc_matches(header, view):
             raise CorruptBatchError(
                 header.base_offset, f"its CRC-32C is not {header.crc:08x} as its header says"

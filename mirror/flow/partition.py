@@ -337,9 +337,10 @@ class PartitionCopy:
         current = sent.generation == self.generation
         if appended and current:
             batch = sent.batch
-            self.next_offset = max(self.next_offset or 0, batch.next_offset)
-            end = sent.target_offset + batch.records
-            self.acknowledged_target_offset = max(self.acknowledged_target_offset or 0, end)
+            records = batch.next_offset - batch.base_offset
+            if self.next_offset is None or batch.next_offset > self.next_offset:
+                self.next_offset = batch.next_offset
+                self.acknowledged_target_offset = sent.target_offset + records
             self.acknowledged_at = now
             self._in_flight_room = self.in_flight_max
             self.last_timestamp_ms = batch.max_timestamp_ms
@@ -347,7 +348,7 @@ class PartitionCopy:
             self._unblock()
             counters = self.counters
             counters.batches += 1
-            counters.records += batch.records
+            counters.records += records
             counters.bytes += len(batch.view)
             self._catch_up()
         return current

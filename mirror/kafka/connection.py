@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from kafka.protocol.metadata import ApiVersionsRequest
@@ -271,10 +272,10 @@ class Connection:
         """
         self._correlation_id += 1
         client_id = self._options.client_id.encode()
-        size = sum(len(part) for part in parts) + 11 + len(client_id)
+        size = sum(map(len, parts)) + 11 + len(client_id)
         head = struct.pack(">ihhih", size, api_key, api_version, self._correlation_id, len(client_id))
         first = memoryview(head + client_id + b"\0")
-        return self._enqueue([first, *(memoryview(part) for part in parts)], allocate, 5)
+        return self._enqueue([first, *[memoryview(part) for part in parts]], allocate, 5)
 
     def _enqueue(
         self, buffers: list[memoryview], allocate: Allocate, header_bytes: int, *, held: bool = True
@@ -325,8 +326,7 @@ class Connection:
     def _send_plain(self) -> bool:
         outgoing = self._outgoing
         while outgoing:
-            some = [outgoing[i] for i in range(min(len(outgoing), SEND_BUFFERS_MAX))]
-            sent = self._sock.sendmsg(some)
+            sent = self._sock.sendmsg(islice(outgoing, SEND_BUFFERS_MAX))
             self.bytes_sent += sent
             while sent:
                 size = len(outgoing[0])
