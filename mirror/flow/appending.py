@@ -111,7 +111,8 @@ class AppendLane:
         """After a long silence the broker may have forgotten the producer: look before writing."""
         if now - partition.acknowledged_at < self._flow.limits.idle_look_seconds:
             return False
-        partition.doubt(now)
+        partition.look_first(now)
+        self._flow.hooks.changed(partition)
         return True
 
     def _send(self, connection: Connection, request: Request) -> None:
@@ -129,7 +130,7 @@ class AppendLane:
             self._give_up(error)
         finally:
             self._opening = None
-        self._pump()
+        self._on_turn()
 
     def _say_lost(self, error: BaseException) -> None:
         words = str(error) or "cancelled"
@@ -138,11 +139,13 @@ class AppendLane:
     def _give_up(self, error: TwinsiteError) -> None:
         self._say_lost(error)
         now = time.monotonic()
-        for partition in self._waiting:
-            partition.refused(append_refusal(-1), str(error), now)
+        waiting = list(self._waiting)
         self._waiting.clear()
         self._members.clear()
         self._flow.hooks.stale(self._flow.target)
+        for partition in waiting:
+            partition.refused(append_refusal(-1), str(error), now)
+            self._flow.hooks.changed(partition)
 
     # -- answers ---------------------------------------------------------------------------------
 

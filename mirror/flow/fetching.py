@@ -41,6 +41,8 @@ log = structlog.get_logger(__name__)
 
 CROWDED_WAIT_MS = 5
 """How long the broker may wait while a partition with data is left out for want of room."""
+ROOM_WAIT_SECONDS = 5.0
+"""So long without an answer from the target while the buffers are full, and they are taken back."""
 BATCH_BYTES_DEFAULT = 1 << 20
 SHARE_BYTES_MIN = 64 << 10
 """The least a partition may bring when many are behind: a few usual batches."""
@@ -142,11 +144,25 @@ class FetchLane:
         ):
             if self._flow.pool.used_bytes == 0:
                 return
-            await self._room()
+            try:
+                async with asyncio.timeout(ROOM_WAIT_SECONDS):
+                    await self._room()
+            except TimeoutError:
+                self._take_back_room()
 
     async def _room(self) -> None:
         self._flow.room.clear()
         await self._flow.room.wait()
+
+    def _take_back_room(self) -> None:
+        """Nothing was answered for so long: what waits for the target is dropped, or it would hold up others.
+
+        A small batch that waits for a dead broker keeps the whole buffer in which it came.
+        """
+        now = time.monotonic()
+        for partition in [p for p in self._members.values() if p.pending]:
+            partition.doubt(now)
+            self._flow.hooks.changed(partition)
 
     async def _round(self) -> None:
         limits = self._flow.limits.fetch
@@ -179,6 +195,7 @@ class FetchLane:
         for partition in list(self._members.values()):
             if not error.retriable:
                 partition.stop(State.BLOCKED, Reason.SOURCE_UNAVAILABLE, str(error), now + 5)
+                self._flow.hooks.changed(partition)
             elif self.answered_at is None or now - self.answered_at > 5:
                 partition.detail = str(error)
         self._flow.hooks.stale(self._flow.source)
@@ -197,8 +214,19 @@ class FetchLane:
             partition = self._members.get(fetched.key)
             want = self._session.told.get(fetched.key)
             if partition is not None and want is not None and partition.fetch_offset == want.offset:
-                self._take_partition(partition, fetched, want, buffer, before)
+                try:
+                    self._take_partition(partition, fetched, want, buffer, before)
+                except Exception as error:  # a mistake of ours must not hold up the other partitions
+                    self._mistaken(partition, error)
                 self._flow.hooks.changed(partition)
+
+    @staticmethod
+    def _mistaken(partition: PartitionCopy, error: Exception) -> None:
+        log.error("partition_not_taken", partition=str(partition.tp), exc_info=error)
+        partition.attempts += 1
+        words = f"what was read at {partition.fetch_offset} was not understood: {error!r}"
+        look_at = time.monotonic() + pause_seconds(partition.attempts)
+        partition.stop(State.BLOCKED, Reason.INTERNAL_ERROR, words, look_at)
 
     def _fair_share(self, came: int) -> int:
         """What a partition may bring in one answer: as many as are behind should fit, so that requests to the

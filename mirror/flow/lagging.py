@@ -135,6 +135,8 @@ class LagWatch:
         silent = self._meter.silent(p, lag, now)
         if not silent and now - self._held_since(p, now) > self._lagging_seconds:
             return State.LAGGING, Reason.OPEN_TRANSACTION, _held_back(p)
+        if silent and lag.seconds is None and now - p.acknowledged_at > self._lagging_seconds:
+            return State.LAGGING, Reason.SOURCE_UNAVAILABLE, p.detail or _unheard(lag, now, now_ms)
         state = lag_state(lag.records, lag.seconds, before=p.state, lagging_seconds=self._lagging_seconds)
         if state is State.ACTIVE:
             return State.ACTIVE, None, p.detail if silent else ""

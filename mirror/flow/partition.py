@@ -144,17 +144,19 @@ class PartitionCopy:
     def proceed(self, decision: Proceed, mode: OffsetMode, epoch: int, now: float) -> None:
         """Begin, or begin again, where a look says; ``epoch`` is that of the last record copied."""
         assert not self.in_flight, f"{self.tp}: looked at while batches wait for their answer"
-        self._drop_queue()
+        if not self._queue_fits(decision, mode):
+            self._drop_queue()
+            self.fetch_offset = decision.next_offset
+            self.fetched_epoch = self._noted_epoch = epoch
         if self.next_offset is None or decision.next_offset > self.next_offset:
             self.attempts = 0
             self.waiting_for_owner_since = None
         self.mode = mode
-        self.next_offset = self.send_offset = self.fetch_offset = decision.next_offset
+        self.next_offset = self.send_offset = decision.next_offset
         self.target_next_offset = self.acknowledged_target_offset = decision.target_next_offset
         self.sequence = decision.sequence
         self._in_flight_room = self.in_flight_max if decision.remembered else 1
         self.coordinator_epoch = decision.coordinator_epoch
-        self.fetched_epoch = self._noted_epoch = epoch
         self.acknowledged_at = now
         self.look_due_at = None
         self.lost = None
@@ -165,6 +167,20 @@ class PartitionCopy:
         if decision.skip_to > decision.next_offset:
             self.counters.lost_offsets += decision.skip_to - decision.next_offset
             self._push(Gap(decision.next_offset, decision.skip_to), None)
+
+    def _queue_fits(self, decision: Proceed, mode: OffsetMode) -> bool:
+        """True when what is queued is what goes on from there; what was noted ahead in a map has to go."""
+        return (
+            bool(self._queue)
+            and mode is self.mode is OffsetMode.SAME
+            and self.send_offset == decision.next_offset == decision.skip_to
+            and self.target_next_offset == decision.target_next_offset
+        )
+
+    def look_first(self, now: float) -> None:
+        """Ask to be looked at before anything is sent; what is queued is kept if it fits what is found."""
+        self.generation += 1
+        self.look_due_at = now
 
     def stop(self, state: State, reason: Reason, detail: str, look_due_at: float | None) -> None:
         """Write nothing for now; look again at ``look_due_at``, or when an operator says so (None)."""

@@ -66,12 +66,15 @@ class Quiet(Hooks):
         self.lane: FetchLane | None = None
         self.rereads: list[str] = []
         self.blocked = asyncio.Event()
+        self.doubted = asyncio.Event()
 
     def changed(self, partition: PartitionCopy) -> None:
         assert self.lane is not None
         self.lane.update(partition)
         if partition.state is State.BLOCKED:
             self.blocked.set()
+        if partition.look_due_at is not None:
+            self.doubted.set()
 
     def reread(self, partition: PartitionCopy, why: str) -> None:
         self.rereads.append(why)
@@ -130,10 +133,55 @@ async def test_what_stands_before_a_corrupt_batch_is_written_before_the_partitio
     assert "offset 3" in copy.detail
 
 
-def _flow(source: Source, hooks: Quiet) -> Flow:
+async def test_a_mistake_of_ours_blocks_one_partition_only(monkeypatch: Any) -> None:
+    """
+    The lane goes on, and the state says whose mistake it is.
+    """
+    source, hooks = Source(bytes(v2(entries(0, 3)))), Quiet()
+    copy = PartitionCopy(ORDERS_0, ORDERS_0, TOPIC_ID, in_flight_max=5)
+    copy.proceed(Proceed(0, 0, 0, 0, 0), OffsetMode.SAME, 0, 0.0)
+    hooks.lane = lane = FetchLane(_flow(source, hooks), 1)
+    lane.update(copy)
+
+    def mistake(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(fetching, "take", mistake)
+    running = asyncio.create_task(lane.run())
+    async with asyncio.timeout(SOON):
+        await hooks.blocked.wait()
+
+    assert not running.done()
+    assert (copy.reason, copy.look_due_at is not None) == (Reason.INTERNAL_ERROR, True)
+    assert "a bug" in copy.detail
+    running.cancel()
+
+
+async def test_full_buffers_that_wait_for_a_dead_broker_are_taken_back(monkeypatch: Any) -> None:
+    """
+    Each record that waits for it keeps the buffer in which it came: without that nobody could be read.
+    """
+    monkeypatch.setattr(fetching, "ROOM_WAIT_SECONDS", 0.05)
+    source, hooks = Source(bytes(v2(entries(0, 3)))), Quiet()
+    copy = PartitionCopy(ORDERS_0, ORDERS_0, TOPIC_ID, in_flight_max=5)
+    copy.proceed(Proceed(0, 0, 0, 0, 0), OffsetMode.SAME, 0, 0.0)
+    flow = _flow(source, hooks, buffer_bytes_max=8 << 20)
+    hooks.lane = lane = FetchLane(flow, 1)
+    lane.update(copy)
+
+    running = asyncio.create_task(lane.run())
+    async with asyncio.timeout(SOON):
+        await hooks.doubted.wait()
+
+    assert (copy.pending, flow.pool.used_bytes) == (False, 0)
+    assert copy.state is State.ACTIVE
+    running.cancel()
+
+
+def _flow(source: Source, hooks: Quiet, buffer_bytes_max: int = 1 << 30) -> Flow:
     limits = Limits(
         fetch=FetchLimits(), partition_fetch_bytes_max=1 << 16, request_bytes_max=1 << 20,
-        requests_in_flight_max=5, batches_in_flight_max=5, buffer_bytes_max=1 << 30,
+        requests_in_flight_max=5, batches_in_flight_max=5, buffer_bytes_max=buffer_bytes_max,
         partition_buffer_bytes_max=1 << 30, gap_limit=1_000, padding_limit=0,
     )  # fmt: skip
     return Flow(

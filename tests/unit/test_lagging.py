@@ -126,6 +126,21 @@ def test_a_source_that_falls_silent_is_named_as_the_reason(bench: Bench) -> None
     assert "has not answered since" in bench.p.detail
 
 
+def test_a_source_that_has_never_answered_is_named_as_the_reason() -> None:
+    """
+    It was there when the partition was looked at, and is gone before the first record was read.
+    """
+    bench = Bench(a_flow())
+    bench.proceed(0)
+    bench.p.source_high_watermark = 1000
+
+    states = [bench.look(STATED_SECONDS - 1), bench.look(2)]
+
+    assert states == [State.ACTIVE, State.LAGGING]
+    assert bench.told == [(State.LAGGING, Reason.SOURCE_UNAVAILABLE)]
+    assert bench.p.detail == "the source has not answered yet"
+
+
 def test_what_the_connection_said_is_kept_as_the_detail(bench: Bench) -> None:
     """
     The words of the failure say more than the time of the last answer.

@@ -1,0 +1,109 @@
+"""What an append lane tells the engine: whoever may not send must be looked at, and nobody is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from mirror.errors import ConnectionFailedError
+from mirror.flow.partition import PartitionCopy
+from mirror.flow.position import Proceed
+from mirror.model import OffsetMode, State
+from tests.unit.target_model import IDLE_LOOK_SECONDS, Hooks, Mirror, source_batch
+
+
+class Told(Hooks):
+    """Notes of whom the engine was told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes: list[PartitionCopy] = []
+
+    def changed(self, partition: PartitionCopy) -> None:
+        self.changes.append(partition)
+
+
+def a_mirror(hooks: Hooks, *, looked_at: float) -> Mirror:
+    """A mirror with a batch queued, whose partition was looked at at some moment."""
+    mirror = Mirror()
+    mirror.lane._flow.hooks = hooks
+    mirror.copy.proceed(Proceed(0, 0, 0, 0, 0), OffsetMode.SAME, -1, looked_at)
+    buffer = mirror.pool.take(100)
+    mirror.copy.push([source_batch(0, 3)], [], buffer)
+    buffer.release()
+    return mirror
+
+
+async def turns() -> None:
+    """Let everything happen that waits for nothing."""
+    for _ in range(6):
+        await asyncio.sleep(0)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def test_after_a_long_silence_the_engine_is_told_to_look() -> None:
+    """
+    Nothing is sent before: the broker may have forgotten the producer.
+    """
+    hooks = Told()
+    mirror = a_mirror(hooks, looked_at=now() - IDLE_LOOK_SECONDS - 1)
+
+    mirror.lane.offer(mirror.copy)
+    await turns()
+
+    assert hooks.changes == [mirror.copy]
+    assert mirror.copy.look_due_at is not None
+    assert not mirror.target.connections[-1].unheard
+
+
+async def test_what_was_queued_before_a_look_is_sent_after_it() -> None:
+    """
+    If the look finds what was expected nothing has to be fetched again: over a slow link it might be too late
+    again when it comes.
+    """
+    mirror = a_mirror(Told(), looked_at=now() - IDLE_LOOK_SECONDS - 1)
+    mirror.lane.offer(mirror.copy)
+    await turns()
+
+    mirror.copy.proceed(Proceed(0, 0, 7, 0, 0), OffsetMode.SAME, -1, now())
+    mirror.lane.offer(mirror.copy)
+    await turns()
+
+    assert mirror.copy.fetch_offset == 3
+    assert len(mirror.target.connections[-1].unheard) == 1
+
+
+async def test_what_was_queued_before_a_look_is_dropped_when_the_target_has_moved_on() -> None:
+    """
+    Another mirror of the flow has written it meanwhile.
+    """
+    mirror = a_mirror(Told(), looked_at=now() - IDLE_LOOK_SECONDS - 1)
+    mirror.lane.offer(mirror.copy)
+    await turns()
+
+    mirror.copy.proceed(Proceed(3, 3, 7, 0, 3), OffsetMode.SAME, -1, now())
+
+    assert (mirror.copy.fetch_offset, mirror.copy.pending) == (3, False)
+    assert mirror.pool.used_bytes == 0
+
+
+async def test_whoever_waits_for_a_broker_that_cannot_be_reached_is_looked_at() -> None:
+    """
+    The engine is told: nobody else would.
+    """
+    hooks = Told()
+    mirror = a_mirror(hooks, looked_at=now())
+
+    async def refuse(*_: Any) -> Any:
+        raise ConnectionFailedError("nobody there")
+
+    mirror.target.connection = refuse  # type: ignore[method-assign]
+    mirror.lane.offer(mirror.copy)
+    await turns()
+
+    assert hooks.changes == [mirror.copy]
+    assert mirror.copy.look_due_at is not None
+    assert mirror.copy.state is State.ACTIVE
