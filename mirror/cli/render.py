@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mirror.cli.output import clean, duration, number, plain, size
-from mirror.model import FlowStatus, PartitionStatus, State
+from mirror.model import FlowStatus, PartitionStatus, Reason, State
 
 SCHEMA = 1
 ROWS_MAX = 60
@@ -135,13 +135,18 @@ def _cells(one: PartitionStatus) -> Iterable[Text]:
 
 def _troubles(partitions: Iterable[PartitionStatus]) -> list[Text]:
     """What was seen of each partition in trouble; those with the same way out stand together."""
-    wanted = [one for one in partitions if one.detail and one.state not in {State.ACTIVE, State.LAGGING}]
+    wanted = [one for one in partitions if one.detail and not _in_order(one)]
     groups: dict[tuple[State, str], list[PartitionStatus]] = {}
     for one in wanted[:TROUBLES_MAX]:
         groups.setdefault((one.state, one.hint), []).append(one)
     lines = [line for (state, hint), group in groups.items() for line in _trouble(state, hint, group)]
     rest = len(wanted) - TROUBLES_MAX
     return [*lines, Text(f"and {rest} other partitions in trouble")] if rest > 0 else lines
+
+
+def _in_order(partition: PartitionStatus) -> bool:
+    """Whether it needs nobody: records are copied as fast as both clusters allow."""
+    return partition.state is State.ACTIVE or partition.reason is Reason.CATCHING_UP
 
 
 def _trouble(state: State, hint: str, group: Iterable[PartitionStatus]) -> Iterable[Text]:

@@ -18,7 +18,7 @@ from mirror import offline
 from mirror.api.schema import status_to_json
 from mirror.cli.main import main
 from mirror.config import Settings
-from mirror.model import OffsetMode, State, TopicPartition
+from mirror.model import OffsetMode, Reason, State, TopicPartition
 from tests.unit.statuses import a_flow, a_loss, a_partition
 
 
@@ -99,6 +99,39 @@ def test_the_status_tells_what_to_do_about_a_loss(
     assert out.index("audit-2") < out.index("orders-0")
     assert loss.detail in out
     assert loss.hint in out
+
+
+@pytest.mark.parametrize("reason", [Reason.OPEN_TRANSACTION, Reason.SOURCE_UNAVAILABLE])
+def test_the_status_tells_what_to_do_about_a_lag_that_does_not_end_by_itself(
+    running: FakeMirror, capsys: pytest.CaptureFixture[str], reason: Reason
+) -> None:
+    """
+    A partition that somebody must look after is no less in trouble because it is LAGGING.
+    """
+    held = a_partition(state=State.LAGGING, reason=reason, detail="nothing since offset 17")
+    running.answers["/status"] = (200, status_to_json(a_flow(held)))
+
+    main(["status"])
+
+    out = capsys.readouterr().out
+    assert "orders-0: LAGGING: nothing since offset 17" in out
+    assert f"hint: {held.hint}" in out
+
+
+def test_the_status_of_a_partition_that_catches_up_is_its_row(
+    running: FakeMirror, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    The lag stands in the table; there is nothing to do but to wait.
+    """
+    behind = a_partition(state=State.LAGGING, reason=Reason.CATCHING_UP, detail="70 records behind")
+    running.answers["/status"] = (200, status_to_json(a_flow(behind)))
+
+    main(["status"])
+
+    out = capsys.readouterr().out
+    assert "catching up" in out
+    assert "70 records behind" not in out
 
 
 def test_the_status_as_json_is_the_document_of_the_mirror(
