@@ -240,8 +240,8 @@ class Service:
         register(self.registry, self.status, per_partition=self.settings.api.partition_metrics)
         async with self._api() as url:
             await _unless_ended(self.follower.follow(), stop, ends_at)
-            if once and not self.engine.partitions:
-                raise UsageError("no topic at the source matches topics.include", hint=self._topics_hint())
+            if not self.engine.partitions:
+                self._say_nothing_matches(once=once)
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self.engine.run()), group.create_task(self._watch())]
                 if not once:
@@ -299,8 +299,12 @@ class Service:
             on_status(self.status())
             await asyncio.sleep(STATUS_SECONDS)
 
-    def _topics_hint(self) -> str:
-        return f"topics there: {', '.join(self.follower.seen[:10]) or 'none that may be described'}"
+    def _say_nothing_matches(self, *, once: bool) -> None:
+        """A mirror that runs for ever may wait for a topic to be made; more often a pattern is mistaken."""
+        there = f"topics there: {', '.join(self.follower.seen[:10]) or 'none that may be described'}"
+        if once:
+            raise UsageError("no topic at the source matches topics.include", hint=there)
+        log.warning("no_topic_matches", include=list(self.settings.topics.include), message=there)
 
     # -- the port for people ---------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ SCHEMA = 1
 ROWS_MAX = 60
 """Above this only what is not ACTIVE gets a row of its own, unless all are asked for."""
 TROUBLES_MAX = 20
+NOTHING_COPIED = "  hint: no topic of the source matches topics.include and topics.exclude, or none was found yet"
 
 STYLES = {
     State.ACTIVE: "green",
@@ -83,6 +84,8 @@ def status_table(status: FlowStatus, *, everything: bool = False) -> RenderableT
     parts: list[RenderableType] = [_headline(status)]
     if shown:
         parts.append(_rows(shown))
+    if not status.partitions:
+        parts.append(Text(NOTHING_COPIED))
     hidden = len(status.partitions) - len(shown)
     if hidden:
         parts.append(Text(f"and {number(hidden)} other partitions (--all shows them)"))

@@ -38,7 +38,8 @@ def status(output: str, watch: bool, every: float, everything: bool, url: str) -
     twinsite status --watch
     twinsite status -o json --url http://mirror-1.west:9640
 
-    Ends with 0 when every partition is ACTIVE, with 3 when one is not, with 1 when nobody answers.
+    Ends with 0 when every partition is ACTIVE, with 3 when one is not or when there is none at all,
+    with 1 when nobody answers.
     """
     client = MirrorClient(url)
     if watch:
@@ -48,7 +49,8 @@ def status(output: str, watch: bool, every: float, everything: bool, url: str) -
         print_json(status_to_json(seen))
     else:
         console().print(status_table(seen, everything=everything))
-    return 0 if all(one.state is State.ACTIVE for one in seen.partitions) else NOT_ACTIVE
+    fine = bool(seen.partitions) and all(one.state is State.ACTIVE for one in seen.partitions)
+    return 0 if fine else NOT_ACTIVE
 
 
 def _watch(client: MirrorClient, output: str, every: float, *, everything: bool) -> NoReturn:

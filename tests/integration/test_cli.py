@@ -75,3 +75,22 @@ async def test_an_operator_asks_pauses_translates_and_stops(
         str(settings),
     )
     assert offline == (0, "7\n", "")
+
+
+async def test_a_pattern_that_matches_nothing_is_said(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    A slip in a pattern is no silent mirror: the log names the topics that are there, and status ends with 3.
+    """
+    name = await topic(source)
+    options = ("--source", source.bootstrap, "--target", target.bootstrap, "--flow", "slip")
+
+    with Twinsite.run("mirror", *options, "--topics", f"{name}-odrers", work_dir=tmp_path) as mirror:
+        await mirror.wait_for(lambda: "no_topic_matches" in mirror.stderr, "it says so")
+        asked = await twinsite("status", "--url", f"http://127.0.0.1:{mirror.port}", work_dir=tmp_path)
+
+    [line] = [line for line in mirror.stderr.splitlines() if "no_topic_matches" in line]
+    assert "warning" in line
+    assert name in line.split("topics there")[1]
+    assert asked.code == 3

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -132,6 +133,22 @@ def test_the_status_of_a_partition_that_catches_up_is_its_row(
     out = capsys.readouterr().out
     assert "catching up" in out
     assert "70 records behind" not in out
+
+
+def test_a_mirror_that_copies_nothing_is_not_fine(
+    running: FakeMirror, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Most often a pattern is mistaken: the exit code is 3, and the table says where to look.
+    """
+    running.answers["/status"] = (200, status_to_json(replace(a_flow(), partitions=())))
+
+    code = main(["status"])
+
+    out = capsys.readouterr().out
+    assert code == 3
+    assert "no partitions" in out
+    assert "topics.include" in out
 
 
 def test_the_status_as_json_is_the_document_of_the_mirror(
