@@ -167,6 +167,8 @@ class PartitionStatus:
     """Offsets given up since start: removed at the source before they were copied, the loss accepted."""
     retention_headroom_seconds: float | None = None
     """Lower bound of the time until retention at the source may remove a record that was not copied."""
+    goal_offset: int | None = None
+    """Where a copy that is to end has reached its end; None when it is to go on, or not known yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """How far a copy that is to end has come: a bar on a terminal, a plain line now and then elsewhere.
 
-Everything goes to standard error. NO_COLOR takes the colours away. The goal of a
-partition is the high watermark of the source as first seen.
+Everything goes to standard error. NO_COLOR takes the colours away.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ class Estimate:
 
     started_at: float
     _from: dict[TopicPartition, int] = field(default_factory=dict)
-    _to: dict[TopicPartition, int] = field(default_factory=dict)
 
     def figures(self, status: FlowStatus, now: float) -> Figures:
         """Take in a snapshot.
@@ -50,11 +48,10 @@ class Estimate:
         """
         done = total = there = 0
         for one in status.partitions:
-            if one.next_offset is None or one.source_high_watermark is None:
+            if one.next_offset is None or one.goal_offset is None:
                 continue
-            tp = TopicPartition(one.topic, one.partition)
-            start = self._from.setdefault(tp, one.next_offset)
-            end = self._to.setdefault(tp, max(one.source_high_watermark, start))
+            start = self._from.setdefault(TopicPartition(one.topic, one.partition), one.next_offset)
+            end = max(one.goal_offset, start)
             reached = min(max(one.next_offset, start), end)
             done, total, there = done + reached - start, total + end - start, there + (reached == end)
         seconds = now - self.started_at

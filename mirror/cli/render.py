@@ -21,7 +21,9 @@ SCHEMA = 1
 ROWS_MAX = 60
 """Above this only what is not ACTIVE gets a row of its own, unless all are asked for."""
 TROUBLES_MAX = 20
-NOTHING_COPIED = "  hint: no topic of the source matches topics.include and topics.exclude, or none was found yet"
+NOTHING_COPIED = (
+    "  hint: no topic of the source matches topics.include and topics.exclude, or none was found yet"
+)
 
 STYLES = {
     State.ACTIVE: "green",
@@ -56,17 +58,14 @@ class Totals:
     peak_memory_bytes: int
 
 
-def is_there(partition: PartitionStatus, *, cut_short: bool) -> bool:
+def is_there(partition: PartitionStatus) -> bool:
     """Whether a copy that was to end has reached its end here.
 
     A partition that goes on being written to may be behind again when the status is taken.
-
-    Args:
-        cut_short: The copy was ended from outside, by a signal or because time was up.
     """
-    if partition.state not in {State.ACTIVE, State.LAGGING}:
+    if partition.next_offset is None or partition.goal_offset is None:
         return False
-    return not cut_short or partition.lag_records == 0
+    return partition.state in {State.ACTIVE, State.LAGGING} and partition.next_offset >= partition.goal_offset
 
 
 # -- the table -----------------------------------------------------------------------------------------
@@ -162,21 +161,17 @@ def _trouble(state: State, hint: str, group: Iterable[PartitionStatus]) -> Itera
 # -- the document --------------------------------------------------------------------------------------
 
 
-def copy_document(status: FlowStatus, totals: Totals, *, cut_short: bool) -> dict[str, Any]:
-    """What a copy that has ended leaves behind: each partition, then the whole.
-
-    Args:
-        cut_short: See :func:`is_there`.
-    """
+def copy_document(status: FlowStatus, totals: Totals) -> dict[str, Any]:
+    """What a copy that has ended leaves behind: each partition, then the whole."""
     partitions = sorted(status.partitions, key=lambda one: (one.topic, one.partition))
-    there = sum(is_there(one, cut_short=cut_short) for one in partitions)
+    there = sum(map(is_there, partitions))
     return {
         "schema": SCHEMA,
         "flow": status.flow,
         "complete": there == len(partitions),
         "source_cluster_id": status.source_cluster_id,
         "target_cluster_id": status.target_cluster_id,
-        "partitions": [_partition(one, there=is_there(one, cut_short=cut_short)) for one in partitions],
+        "partitions": [_partition(one) for one in partitions],
         "totals": {
             "partitions": len(partitions),
             "partitions_there": there,
@@ -192,12 +187,12 @@ def copy_document(status: FlowStatus, totals: Totals, *, cut_short: bool) -> dic
     }
 
 
-def _partition(one: PartitionStatus, *, there: bool) -> dict[str, Any]:
+def _partition(one: PartitionStatus) -> dict[str, Any]:
     return {
         "topic": one.topic,
         "partition": one.partition,
         "target_topic": one.target_topic,
-        "there": there,
+        "there": is_there(one),
         "state": one.state.value,
         "reason": one.reason.value if one.reason else None,
         "detail": one.detail,
@@ -208,6 +203,7 @@ def _partition(one: PartitionStatus, *, there: bool) -> dict[str, Any]:
             "high_watermark": one.source_high_watermark,
             "last_stable_offset": one.source_last_stable_offset,
             "next_offset": one.next_offset,
+            "goal_offset": one.goal_offset,
         },
         "target": {"log_end_offset": one.target_log_end_offset},
         "lag_records": one.lag_records,

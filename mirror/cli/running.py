@@ -54,12 +54,8 @@ class Ended:
     time_is_up: bool
 
     @property
-    def cut_short(self) -> bool:
-        return self.stopped or self.time_is_up
-
-    @property
     def exit_code(self) -> int:
-        if all(is_there(one, cut_short=self.cut_short) for one in self.status.partitions):
+        if all(map(is_there, self.status.partitions)):
             return 0
         return TIME_IS_UP if self.time_is_up and not self.stopped else NOT_THERE
 
@@ -89,7 +85,7 @@ def run_once(settings: Settings, timeout_seconds: float | None, output: str) -> 
         ended = asyncio.run(_run(settings, once=True, timeout_seconds=timeout_seconds, on_status=shown.show))
         shown.show(ended.status)
     if output == "json":
-        print_json(copy_document(ended.status, ended.totals, cut_short=ended.cut_short))
+        print_json(copy_document(ended.status, ended.totals))
     else:
         console().print(status_table(ended.status))
     return ended.exit_code

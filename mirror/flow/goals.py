@@ -16,11 +16,10 @@ transaction from when that is noticed, see ``lagging_after_seconds``."""
 
 
 class Goals:
-    """The high watermark of each partition, as first seen."""
+    """The high watermark of each partition, as first seen, is what it is to reach."""
 
     def __init__(self, partitions: Iterable[PartitionCopy]) -> None:
         self._partitions = list(partitions)
-        self._goals: dict[PartitionCopy, int] = {}
         self._moved_at = time.monotonic()
         self._moved = 0
 
@@ -42,10 +41,11 @@ class Goals:
         hopeless = all(p.state in HOPELESS for p in open_ends)
         return hopeless or (all(map(_stuck, open_ends)) and now - self._moved_at > STUCK_SECONDS)
 
-    def _done(self, partition: PartitionCopy) -> bool:
-        if partition not in self._goals and partition.source_high_watermark is not None:
-            self._goals[partition] = partition.source_high_watermark
-        goal = self._goals.get(partition)
+    @staticmethod
+    def _done(partition: PartitionCopy) -> bool:
+        if partition.goal_offset is None:
+            partition.goal_offset = partition.source_high_watermark
+        goal = partition.goal_offset
         return goal is not None and partition.next_offset is not None and partition.next_offset >= goal
 
 

@@ -66,6 +66,7 @@ class PartitionCopy:
         "fetch_offset",
         "fetched_epoch",
         "generation",
+        "goal_offset",
         "in_flight",
         "in_flight_max",
         "last_timestamp_ms",
@@ -103,6 +104,7 @@ class PartitionCopy:
         self.mode: OffsetMode | None = None
         self.lost: tuple[int, int] | None = None
         self.pause_asked = False
+        self.goal_offset: int | None = None
 
         self.next_offset: int | None = None
         self.send_offset = 0

@@ -88,6 +88,7 @@ class Snapshots:
             retention_headroom_seconds=retention_headroom_seconds(
                 lag.seconds, retention_ms=self.retention_ms(p.tp.topic)
             ),
+            goal_offset=p.goal_offset,
         )
 
 

@@ -29,6 +29,7 @@ _HEALTHY = PartitionStatus(
     batches=9,
     batches_reencoded=1,
     gap_offsets=10,
+    goal_offset=1_000,
 )
 
 
@@ -50,6 +51,7 @@ def an_unknown_partition(topic: str = "fresh", partition: int = 0) -> PartitionS
             "target_log_end_offset",
             "lag_records",
             "lag_seconds",
+            "goal_offset",
         ]
     )
     counts = dict.fromkeys(["records", "bytes", "batches", "batches_reencoded", "gap_offsets"], 0)

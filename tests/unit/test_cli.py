@@ -18,7 +18,7 @@ from mirror import service
 from mirror.cli.main import COMMANDS, main
 from mirror.config import Settings
 from mirror.errors import AuthenticationError
-from mirror.model import FlowStatus, State
+from mirror.model import FlowStatus, Reason, State
 from tests.unit.statuses import a_flow, a_loss, a_partition
 
 CLUSTERS = ("--source", "east:9092", "--target", "west:9092")
@@ -209,6 +209,7 @@ def test_a_copy_that_ended_leaves_one_document(
         "high_watermark": 1_000,
         "last_stable_offset": 1_000,
         "next_offset": 1_000,
+        "goal_offset": 1_000,
     }
     assert first["target"] == {"log_end_offset": 1_000}
     assert (first["state"], first["reason"], first["offset_mode"]) == ("ACTIVE", None, "same")
@@ -245,11 +246,21 @@ def test_a_partition_that_goes_on_being_written_to_is_there(mirroring: FakeServi
     assert main(["mirror", *CLUSTERS, "--topics", ".*", "--once"]) == 0
 
 
+def test_a_partition_that_ends_below_its_goal_makes_it_3(mirroring: FakeService) -> None:
+    """
+    An open transaction may hold back what was there at the start, while the partition is being copied.
+    """
+    held = a_partition(state=State.LAGGING, reason=Reason.OPEN_TRANSACTION, goal_offset=1_001)
+    mirroring.status = a_flow(a_partition("fine"), held)
+
+    assert main(["mirror", *CLUSTERS, "--topics", ".*", "--once"]) == 3
+
+
 def test_time_that_is_up_makes_it_5(mirroring: FakeService, capsys: pytest.CaptureFixture[str]) -> None:
     """
     A partition may be ACTIVE and still not be where it was meant to be.
     """
-    mirroring.status = a_flow(a_partition(lag_records=7))
+    mirroring.status = a_flow(a_partition(lag_records=7, goal_offset=1_007))
     mirroring.before_end = a_little_longer
 
     code = main(["mirror", *CLUSTERS, "--topics", ".*", "--once", "--timeout-seconds", "0.1", "-o", "json"])
@@ -263,7 +274,7 @@ def test_a_signal_ends_a_copy_early_and_says_so(mirroring: FakeService) -> None:
     """
     Not everything that was there at the start was copied.
     """
-    mirroring.status = a_flow(a_partition(lag_records=7))
+    mirroring.status = a_flow(a_partition(lag_records=7, goal_offset=1_007))
     mirroring.before_end = interrupt
     mirroring.waits_for_stop = True
 

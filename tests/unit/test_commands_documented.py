@@ -38,7 +38,7 @@ def test_the_document_of_a_copy_has_the_fields_that_are_shown() -> None:
     """
     [shown] = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
 
-    made = copy_document(a_flow(), Totals(1.0, 1.0, 1), cut_short=False)
+    made = copy_document(a_flow(), Totals(1.0, 1.0, 1))
 
     assert _names(json.loads(shown)) == _names(made)
 

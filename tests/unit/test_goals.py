@@ -147,3 +147,18 @@ async def test_what_waits_for_the_end_of_a_transaction_is_not_waited_for_once_th
     held.state, held.reason = State.LAGGING, Reason.OPEN_TRANSACTION
 
     assert await over(waiting)
+
+
+async def test_the_goal_is_where_the_source_ended_at_first() -> None:
+    """
+    It stays when more is written, and is seen from outside.
+    """
+    copy = copied(0, 10, 100)
+    waiting = Goals([copy])
+    assert await open_after(waiting, 0.01)
+    copy.heard(0, 500, 500, None)
+
+    advance(copy, 100)
+
+    assert await over(waiting)
+    assert copy.goal_offset == 100

@@ -41,12 +41,14 @@ def test_progress_counts_from_where_each_partition_was_found() -> None:
 
 def test_the_goal_does_not_move_with_the_producers() -> None:
     """
-    What is written after the start does not make the copy longer, and never more than complete.
+    What is written after the start never makes the copy more than complete.
     """
     estimate = Estimate(started_at=0.0)
 
-    estimate.figures(a_flow(a_partition(next_offset=0, source_high_watermark=100)), 1.0)
-    figures = estimate.figures(a_flow(a_partition(next_offset=180, source_high_watermark=200)), 2.0)
+    estimate.figures(a_flow(a_partition(next_offset=0, goal_offset=100)), 1.0)
+    figures = estimate.figures(
+        a_flow(a_partition(next_offset=180, source_high_watermark=200, goal_offset=100)), 2.0
+    )
 
     assert (figures.done, figures.total, figures.partitions_there) == (100, 100, 1)
 
@@ -107,9 +109,9 @@ def test_the_bar_shows_the_share_and_the_partitions(monkeypatch: pytest.MonkeyPa
     clock, stream = Clock(), Terminal()
 
     with Bar(stream, clock=clock) as bar:
-        bar.show(a_flow(a_partition(next_offset=0, source_high_watermark=100)))
+        bar.show(a_flow(a_partition(next_offset=0, goal_offset=100)))
         clock.now += 1
-        bar.show(a_flow(a_partition(next_offset=50, source_high_watermark=100)))
+        bar.show(a_flow(a_partition(next_offset=50, goal_offset=100)))
 
     shown = stream.getvalue()
     assert "50%" in shown
