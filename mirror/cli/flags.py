@@ -80,12 +80,13 @@ def _names(names: str | None, prefix: str | None) -> dict[str, Any]:
 
 
 def _lists(topics: Iterable[str]) -> dict[str, Any]:
+    """The lists that patterns speak of; what a file excludes stays so where no pattern excludes anything."""
     patterns = [pattern for text in topics for pattern in split_patterns(text)]
     if not patterns:
         return {}
     include = [pattern for pattern in patterns if not pattern.startswith("!")]
     exclude = [pattern.removeprefix("!") for pattern in patterns if pattern.startswith("!")]
-    return {"include": include or [EVERYTHING], "exclude": exclude}
+    return {"include": include or [EVERYTHING]} | ({"exclude": exclude} if exclude else {})
 
 
 def split_patterns(text: str) -> list[str]:

@@ -18,7 +18,8 @@ from mirror.cli.output import output_option
     "--topics",
     multiple=True,
     metavar="REGEX,!REGEX,...",
-    help="Topics to copy, and with ! not to copy: each matches a whole name. May be given again.",
+    help="Topics to copy, and with ! not to copy: each matches a whole name. May be given again. With ! "
+    "alone: all but these. What FILE excludes stays out, unless there is a ! here.",
 )
 @click.option(
     "--config", type=click.Path(path_type=Path), metavar="FILE", help="A settings file; options win over it."
@@ -61,5 +62,7 @@ def mirror(output: str, once: bool, timeout_seconds: float | None, **options: An
 
     if timeout_seconds is not None and not once:
         raise click.UsageError("--timeout-seconds goes with --once")
+    if output == "json" and not once:
+        raise click.UsageError("-o json goes with --once; of a running mirror ask 'twinsite status -o json'")
     settings = settings_of(options, once=once, terminal=sys.stderr.isatty())
     return run_once(settings, timeout_seconds, output) if once else run_for_ever(settings)

@@ -134,6 +134,29 @@ def test_options_win_over_the_file(mirroring: FakeService, tmp_path: Path) -> No
     assert (made.flow, made.offsets.mode, made.api.port, made.log.level) == ("night", "auto", 0, "debug")
 
 
+@pytest.mark.parametrize(
+    ("topics", "include", "exclude"),
+    [
+        ("audit.*", ("audit.*",), ("secret",)),
+        ("audit.*,!tmp", ("audit.*",), ("tmp",)),
+        ("!tmp", (".*",), ("tmp",)),
+    ],
+)
+def test_what_a_file_excludes_stays_out_unless_an_option_excludes(
+    mirroring: FakeService, tmp_path: Path, topics: str, include: tuple[str, ...], exclude: tuple[str, ...]
+) -> None:
+    """
+    Topics that somebody took out for a reason do not come in because others are named.
+    """
+    path = tmp_path / "flow.yaml"
+    path.write_text(FILE.replace("include: ['orders']", "include: ['orders'], exclude: ['secret']"))
+
+    main(["mirror", "--config", str(path), "--topics", topics, "--once"])
+
+    assert settings_of(mirroring).topics.include == include
+    assert settings_of(mirroring).topics.exclude == exclude
+
+
 def test_a_prefix_alone_asks_for_prefixed_names(mirroring: FakeService) -> None:
     """
     ``--prefix east.`` needs no ``--names prefix`` beside it.
@@ -165,6 +188,7 @@ def test_a_copy_that_ends_opens_no_port_unless_asked(mirroring: FakeService) -> 
         ([*CLUSTERS, "--topics", "a", "--flow", "Ä"], "flow: 'Ä' must match"),
         ([*CLUSTERS, "--topics", "a", "--source", "nowhere"], "must be HOST:PORT"),
         ([*CLUSTERS, "--topics", "a", "--timeout-seconds", "3"], "--timeout-seconds goes with --once"),
+        ([*CLUSTERS, "--topics", "a", "-o", "json"], "-o json goes with --once"),
         ([*CLUSTERS, "--topics", "a", "--offsets", "near"], "'near' is not one of 'same', 'auto', 'mapped'"),
         (["--config", "/does/not/exist.yaml"], "/does/not/exist.yaml: cannot be read"),
     ],
