@@ -32,6 +32,10 @@ SHUTDOWN_SECONDS = 1.0
 KEEPALIVE_SECONDS = 30.0
 OFFSET_MAX = 2**63 - 1
 SCHEMA = 1
+PORT_HINT = (
+    "another mirror may run on this machine: choose a port with --api-port or api.port; "
+    "0 takes any free one, -1 opens none"
+)
 
 Translate = Callable[[TopicPartition, int, bool], Awaitable[int]]
 """(source partition, offset, reverse) to the offset at the other side, exactly.
@@ -104,7 +108,8 @@ class ApiServer:
             await web.TCPSite(runner, self._host, self._asked_port).start()
         except OSError as error:
             await runner.cleanup()
-            raise UsageError(f"cannot listen on {self._host}:{self._asked_port}: {error.strerror}") from error
+            words = f"cannot listen on {self._host}:{self._asked_port}: {error.strerror}"
+            raise UsageError(words, hint=PORT_HINT) from error
         self._runner = runner
 
     async def close(self) -> None:

@@ -559,12 +559,14 @@ def test_the_page_knows_the_reason_it_treats_as_usual() -> None:
 
 async def test_a_port_in_use_is_a_usage_error(port: Port) -> None:
     """
-    Named with the address, before anything else was started.
+    Named with the address and the option that chooses another: two mirrors on one machine meet it at once.
     """
     taken = int(port.url.rsplit(":", 1)[1])
 
-    with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{taken}"):
+    with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{taken}") as refused:
         await a_server(port.mirror, port=taken).start()
+
+    assert "--api-port" in refused.value.hint
 
 
 async def test_closing_does_not_wait_for_idle_connections() -> None:
