@@ -5,10 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
+import structlog
+
 from mirror.config import ClusterSettings, host_and_port
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.kafka.security import Security
+from mirror.logs import Repeats, log_retry
+
+log = structlog.get_logger(__name__)
+
+UNREACHED_EVERY_SECONDS = 5.0
+"""How often it is said that a cluster does not answer, at most."""
 
 
 @contextlib.asynccontextmanager
@@ -31,7 +39,9 @@ async def connected(name: str, settings: ClusterSettings) -> AsyncIterator[Clust
     bootstrap = [Address(*host_and_port(server)) for server in settings.bootstrap_servers]
     cluster = Cluster(name, bootstrap, options, refresh_seconds=settings.metadata_refresh_seconds)
     try:
-        await cluster.start()
+        log.info("reaching_cluster", cluster=name, servers=list(settings.bootstrap_servers))
+        repeats = Repeats(every_seconds=UNREACHED_EVERY_SECONDS)
+        await cluster.start(before_sleep=log_retry(log, repeats, "cluster_not_reached", cluster=name))
         yield cluster
     finally:
         await cluster.close()

@@ -11,14 +11,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 import kafka.errors
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception,
+    stop_after_delay,
+    wait_random_exponential,
+)
 
 from mirror.errors import BrokerError, ConnectionFailedError, NotAuthorizedError, TwinsiteError
 from mirror.kafka.connection import Connection
@@ -31,6 +37,8 @@ STALE_METADATA_CODES = frozenset({3, 5, 6, 9, 56, 72, 74, 75, 100, 103})
 """Answers that mean: the picture of the cluster is old, look at it again."""
 OPENING_PAUSE_SECONDS = 0.5
 """After a broker refused a connection it is left alone for this long."""
+
+BeforeSleep = Callable[[RetryCallState], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +118,17 @@ class Cluster:
         self._coordinators: dict[tuple[int, str], int] = {}
         self._topics: tuple[str, ...] | None = ()
 
-    async def start(self, *, timeout_seconds: float = 30.0) -> None:
+    async def start(self, *, timeout_seconds: float = 30.0, before_sleep: BeforeSleep | None = None) -> None:
         """Reach the cluster for the first time.
+
+        Args:
+            before_sleep: Told of each try that failed and is made again.
 
         Raises:
             ConnectionFailedError: None of the bootstrap addresses answers in time.
             AuthenticationError: The cluster does not accept us, or we do not accept it.
         """
-        async for attempt in retrying(timeout_seconds):
+        async for attempt in retrying(timeout_seconds, before_sleep=before_sleep):
             with attempt:
                 await self.refresh()
 
@@ -313,11 +324,14 @@ def _cluster_info(answer: Any) -> ClusterInfo:
     )
 
 
-def retrying(timeout_seconds: float, *, longest_pause_seconds: float = 2.0) -> AsyncRetrying:
+def retrying(
+    timeout_seconds: float, *, longest_pause_seconds: float = 2.0, before_sleep: BeforeSleep | None = None
+) -> AsyncRetrying:
     """Try again what is worth trying again, with growing, jittered pauses, for so long."""
     return AsyncRetrying(
         retry=retry_if_exception(lambda e: isinstance(e, TwinsiteError) and e.retriable),
         wait=wait_random_exponential(multiplier=0.1, max=longest_pause_seconds),
         stop=stop_after_delay(timeout_seconds),
+        before_sleep=before_sleep,
         reraise=True,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import socket
 import sys
@@ -95,6 +96,23 @@ async def test_a_sigterm_ends_a_mirror_whose_source_cannot_be_reached(
 
     assert ended.code == code, ended.stderr
     assert "stopped before the mirror was under way" in ended.stderr
+
+
+@pytest.mark.parametrize("more", [(), ("--once",)])
+async def test_a_cluster_that_cannot_be_reached_is_said_while_it_is_tried_again(
+    tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    """
+    Nobody has to wait for the end to learn which cluster it is, and why.
+    """
+    command = ("mirror", "--source=127.0.0.1:1", "--target=127.0.0.1:2", "--topics=.*", *more)
+
+    with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+        await mirror.wait_for(lambda: "cluster_not_reached" in mirror.stderr, "it says so", seconds=5)
+
+    said = next(line for line in mirror.stderr.splitlines() if "cluster_not_reached" in line)
+    assert json.loads(said)["cluster"] == "source"
+    assert "127.0.0.1:1" in json.loads(said)["error"]
 
 
 async def test_a_sigterm_does_not_wait_for_a_resolver_that_does_not_answer() -> None:
