@@ -1,0 +1,92 @@
+"""Nothing is said for a long time, by producers or by one broker of several: nobody else waits for that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.faults.flows import complete, configured, mirror_of, partitions, reached
+from tests.harness.checker import assert_exact, watermarks
+from tests.harness.data import json_rows, load
+from tests.harness.kafka import KafkaCluster
+from tests.harness.process import Twinsite
+
+pytestmark = pytest.mark.timeout(240)
+
+SILENT_SECONDS = 61
+"""After a minute without a write the mirror looks before it writes."""
+AT_ONCE_SECONDS = 10
+"""Far below the 30 seconds after which a partition that is not looked at is found to lag."""
+
+
+async def test_the_first_record_after_a_long_silence_is_copied_at_once(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The broker may have forgotten the producer by then: the mirror looks first, and then goes on by itself.
+    """
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(10, 100))
+
+    with Twinsite.run(*mirror_of(source, target, name, name), work_dir=tmp_path) as mirror:
+        await mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied")
+        long_after = mirror.status()["uptime_seconds"] + SILENT_SECONDS
+        await mirror.wait_for(lambda: mirror.status()["uptime_seconds"] > long_after, "a long silence", 90)
+        load(source.bootstrap, name, json_rows(1, 100, seed=2))
+        await mirror.wait_for(lambda: complete(mirror, source, [name]), "it goes on", AT_ONCE_SECONDS)
+
+    assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 11
+
+
+async def test_a_frozen_broker_of_the_target_holds_up_its_own_partitions_only(tmp_path: Path) -> None:
+    """
+    Records that wait for it fill the buffers; partitions of the other brokers are copied all the same.
+    """
+    async with (
+        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as source,
+        KafkaCluster.start(version="4.3", nodes=3, name="target", work_dir=tmp_path) as target,
+    ):
+        await source.create_topic("orders", 6)
+        load(source.bootstrap, "orders", json_rows(600, 100))
+        command = configured(
+            tmp_path, source, target, "f",
+            topics={"include": ["orders"]}, limits={"buffer_bytes_max": 12 << 20},
+        )  # fmt: skip
+        with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+            await mirror.wait_for(lambda: complete(mirror, source, ["orders"]), "all is copied")
+            leaders = [await target.leader("orders", number) for number in range(6)]
+            held = [number for number in range(6) if leaders[number] == leaders[0]]
+            free = [number for number in range(6) if number not in held]
+
+            await target.broker(leaders[0]).freeze()
+            for seed in range(20):
+                load_into(source, held, 1, seed)
+            load_into(source, free, 400, 99)
+            await mirror.wait_for(lambda: there(mirror, source, free), "the others go on", 20)
+            assert not there(mirror, source, held)
+
+            await target.broker(leaders[0]).thaw()
+            await mirror.wait_for(lambda: complete(mirror, source, ["orders"]), "all is copied", 90)
+
+        assert assert_exact(source.bootstrap, target.bootstrap, ["orders"]) == 600 + 20 * len(
+            held
+        ) + 400 * len(free)
+
+
+def load_into(source: KafkaCluster, numbers: Sequence[int], count: int, seed: int) -> None:
+    """So many records into each of these partitions."""
+    for number in numbers:
+        rows = [replace(row, partition=number) for row in json_rows(count, 100, seed=seed)]
+        load(source.bootstrap, "orders", rows)
+
+
+def there(mirror: Twinsite, source: KafkaCluster, numbers: Sequence[int]) -> bool:
+    """Whether these partitions are copied as far as the source goes."""
+    ends = watermarks(source.bootstrap, "orders")
+    return bool(partitions(mirror)) and all(
+        reached(mirror, "orders", number) == ends[number][1] for number in numbers
+    )
