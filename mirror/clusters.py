@@ -10,6 +10,7 @@ import structlog
 from mirror.config import ClusterSettings, host_and_port
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.dial import Address, ConnectionOptions
+from mirror.kafka.fetch import FETCH, FETCH_VERSION
 from mirror.kafka.security import Security
 from mirror.logs import Repeats, log_retry
 
@@ -29,6 +30,7 @@ async def connected(name: str, settings: ClusterSettings) -> AsyncIterator[Clust
     Raises:
         ConnectionFailedError: None of the bootstrap addresses answers.
         AuthenticationError: The cluster does not accept us, or we do not accept it.
+        UnsupportedVersionError: Its brokers are too old.
     """
     options = ConnectionOptions(
         security=Security.from_settings(settings.security),
@@ -42,6 +44,7 @@ async def connected(name: str, settings: ClusterSettings) -> AsyncIterator[Clust
         log.info("reaching_cluster", cluster=name, servers=list(settings.bootstrap_servers))
         repeats = Repeats(every_seconds=UNREACHED_EVERY_SECONDS)
         await cluster.start(before_sleep=log_retry(log, repeats, "cluster_not_reached", cluster=name))
+        (await cluster.any_connection()).version(FETCH, FETCH_VERSION, "Fetch", lowest=FETCH_VERSION)
         yield cluster
     finally:
         await cluster.close()

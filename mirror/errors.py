@@ -63,7 +63,7 @@ class NotAuthorizedError(TwinsiteError):
 class UnsupportedVersionError(TwinsiteError):
     """The broker is too old, or too new, for an API the mirror needs."""
 
-    hint = "docs/design.md lists the broker versions that were tried"
+    hint = "source and target must be Kafka 3.1 or newer; docs/design.md lists the versions that were tried"
 
 
 class BrokerError(TwinsiteError):

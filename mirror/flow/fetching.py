@@ -169,7 +169,7 @@ class FetchLane:
         if self._crowded:
             limits = replace(limits, wait_ms_max=min(CROWDED_WAIT_MS, limits.wait_ms_max))
         connection = await self._flow.source.connection(self._node, "fetch")
-        connection.version(FETCH, FETCH_VERSION, "Fetch")
+        connection.version(FETCH, FETCH_VERSION, "Fetch", lowest=FETCH_VERSION)
         held: list[Buffer] = []
         asked_at = time.monotonic()
 

@@ -208,19 +208,23 @@ class Connection:
         """Requests that wait for their answer."""
         return len(self._pending) + len(self._held or ())
 
-    def version(self, api_key: int, highest: int, name: str = "") -> int:
+    def version(self, api_key: int, highest: int, name: str = "", *, lowest: int = 0) -> int:
         """The highest version of an API both sides speak.
+
+        Args:
+            highest: The newest we speak.
+            lowest: The oldest we speak.
 
         Raises:
             UnsupportedVersionError: There is none.
         """
         low, high = self.api_versions.get(api_key, (0, -1))
         version = min(high, highest)
-        if version < low or version < 0:
-            raise UnsupportedVersionError(
-                f"{self.address}: the broker speaks {name or f'API {api_key}'} versions {low} to {high}, "
-                f"the mirror up to {highest}"
-            )
+        if version < max(low, lowest):
+            what = name or f"API {api_key}"
+            theirs = f"speaks {what} versions {low} to {high}" if high >= 0 else f"does not speak {what}"
+            ours = f"{lowest} to {highest}" if lowest < highest else str(highest)
+            raise UnsupportedVersionError(f"{self.address}: the broker {theirs}, the mirror speaks {ours}")
         return version
 
     async def call(self, request: Any, highest: int | None = None) -> Any:

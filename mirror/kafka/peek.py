@@ -42,7 +42,7 @@ async def peek(
         ConnectionFailedError: The broker does not answer, or with something else than an answer.
         BrokerError: It refuses the request as a whole; what it refuses of one partition is in that one.
     """
-    connection.version(FETCH, FETCH_VERSION, "Fetch")
+    connection.version(FETCH, FETCH_VERSION, "Fetch", lowest=FETCH_VERSION)
     request = encode_request(limits, session=OUTSIDE_SESSIONS, changed=wants, forgotten=())
     answer = decode_answer(await connection.send(FETCH, FETCH_VERSION, [request]))
     if answer.error_code:
