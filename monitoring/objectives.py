@@ -51,10 +51,20 @@ class Progress:
             and self.next_offset >= self.last_stable_offset
         )
 
+    def fresh(self, now: float, fresh_seconds: float) -> bool:
+        """The source's last answer is not older than that."""
+        return self.heard_at is not None and now - self.heard_at <= fresh_seconds
 
-def lag_records(progress: Progress) -> int | None:
-    """Source offsets not copied yet, as last heard; markers and compacted records count."""
+
+def lag_records(progress: Progress, *, now: float, fresh_seconds: float) -> int | None:
+    """Source offsets not copied yet, as last heard; markers and compacted records count.
+
+    Like the lag in seconds it is 0 only while the source says so; None when nothing was missing the last
+    time it did, and it has not answered since: the partition may be paused.
+    """
     if progress.next_offset is None or progress.last_stable_offset is None:
+        return None
+    if progress.complete and not progress.fresh(now, fresh_seconds):
         return None
     return max(progress.last_stable_offset - progress.next_offset, 0)
 
@@ -76,7 +86,7 @@ def lag_seconds(progress: Progress, *, now: float, now_ms: int, fresh_seconds: f
     """
     if progress.complete:
         known_at = _latest(progress.complete_at, progress.heard_at)
-        if progress.heard_at is not None and now - progress.heard_at <= fresh_seconds:
+        if progress.fresh(now, fresh_seconds):
             return 0.0
     else:
         known_at = progress.complete_at

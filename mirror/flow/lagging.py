@@ -58,10 +58,11 @@ class LagMeter:
 
     def measure(self, p: PartitionCopy, *, now: float, now_ms: int) -> Lag:
         """How far behind the partition is now."""
-        heard_at = self._answered_at(p)
+        heard_at = self._answered_at(p) or (p.looked_at if p.copying else None)
         progress = Progress(p.next_offset, self._end(p), heard_at, p.complete_at, p.last_timestamp_ms)
         seconds = lag_seconds(progress, now=now, now_ms=now_ms, fresh_seconds=self.fresh_seconds)
-        return Lag(lag_records(progress), seconds, heard_at)
+        records = lag_records(progress, now=now, fresh_seconds=self.fresh_seconds)
+        return Lag(records, seconds, heard_at)
 
     def idle(self, p: PartitionCopy, now: float) -> bool:
         """True when all is copied, as the source has just said: found cheaply, most partitions mostly are."""

@@ -71,6 +71,7 @@ class PartitionCopy:
         "in_flight_max",
         "last_timestamp_ms",
         "look_due_at",
+        "looked_at",
         "lost",
         "mode",
         "next_offset",
@@ -131,6 +132,7 @@ class PartitionCopy:
         self.acknowledged_at = 0.0
         self.last_timestamp_ms: int | None = None
         self.look_due_at: float | None = 0.0
+        self.looked_at: float | None = None
         self.attempts = 0
         self.waiting_for_owner_since: float | None = None
         self.counters = Counters()
@@ -159,7 +161,7 @@ class PartitionCopy:
         self.sequence = decision.sequence
         self._in_flight_room = self.in_flight_max if decision.remembered else 1
         self.coordinator_epoch = decision.coordinator_epoch
-        self.acknowledged_at = now
+        self.acknowledged_at = self.looked_at = now
         self.look_due_at = None
         self.lost = None
         missing = decision.next_offset < (self.source_high_watermark or 0)

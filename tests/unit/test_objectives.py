@@ -35,6 +35,10 @@ def lag(of: Progress) -> float | None:
     return lag_seconds(of, now=NOW, now_ms=NOW_MS, fresh_seconds=FRESH_SECONDS)
 
 
+def behind(of: Progress) -> int | None:
+    return lag_records(of, now=NOW, fresh_seconds=FRESH_SECONDS)
+
+
 def test_a_complete_copy_of_a_source_that_answers_has_no_lag() -> None:
     """
     Zero means: nothing is missing, and the source said so just now.
@@ -92,7 +96,7 @@ def test_a_partition_not_looked_at_has_an_unknown_lag() -> None:
     nothing = progress(next_offset=None, end=None, heard_at=None)
 
     assert lag(nothing) is None
-    assert lag_records(nothing) is None
+    assert behind(nothing) is None
 
 
 @pytest.mark.parametrize(("next_offset", "records"), [(90, 10), (100, 0), (101, 0)])
@@ -100,7 +104,16 @@ def test_records_behind_are_counted_up_to_the_last_stable_offset(next_offset: in
     """
     A position ahead of what the source has told so far is no negative lag.
     """
-    assert lag_records(progress(next_offset=next_offset)) == records
+    assert behind(progress(next_offset=next_offset)) == records
+
+
+@pytest.mark.parametrize("heard_at", [None, NOW - 60])
+def test_no_records_behind_is_said_only_while_the_source_says_so(heard_at: float | None) -> None:
+    """
+    A paused partition that was complete may lack any number by now; one that was not lacks at least those.
+    """
+    assert behind(progress(next_offset=100, heard_at=heard_at)) is None
+    assert behind(progress(next_offset=90, heard_at=heard_at)) == 10
 
 
 moments = st.none() | st.floats(min_value=0, max_value=NOW)
