@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mirror.cli.config import config
 from mirror.cli.main import COMMANDS
 from mirror.cli.render import Totals, copy_document
 from tests.unit.statuses import a_flow
@@ -22,6 +23,15 @@ def test_every_command_has_a_row(command: str) -> None:
     A command that nobody can find does not exist.
     """
     assert re.search(rf"^\| `twinsite {command}\b", PAGE, re.MULTILINE)
+
+
+def test_every_way_to_look_at_settings_is_named() -> None:
+    """
+    The row of ``twinsite config`` has all of its commands.
+    """
+    [row] = [line for line in PAGE.splitlines() if line.startswith("| `twinsite config` |")]
+
+    assert {name for name in config.commands if f"`{name}`" in row} == {*config.commands}
 
 
 @pytest.mark.parametrize("code", range(6))
