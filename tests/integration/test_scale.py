@@ -20,6 +20,9 @@ from tests.harness.process import Twinsite, twinsite
 pytestmark = pytest.mark.timeout(240)
 
 TOPICS = 1000
+BACKLOG_BYTES = 160_000_000
+PROMISED_BYTES = 150_000_000
+"""What a mirror of 64 partitions may have resident, whatever the lag."""
 PARTITIONS = 200
 
 
@@ -59,6 +62,22 @@ async def test_two_hundred_partitions_of_one_topic_are_copied_while_they_are_wri
     where = [(name, number) for number in range(PARTITIONS)]
     assert records_exact(source, target, where) > 28_000
     assert watermarks(target.bootstrap, name) == watermarks(source.bootstrap, name)
+
+
+async def test_a_backlog_many_times_the_buffers_stays_within_the_promised_memory(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    64 partitions that are all behind, and in records of a size that fills every buffer there is.
+    """
+    name = await topic(source, partitions=64)
+    load(source.bootstrap, name, json_rows(BACKLOG_BYTES // 4096, 4096), "none", batch_size=65536)
+
+    done = await twinsite(*once(source, target, name, name), work_dir=tmp_path, seconds=120)
+
+    assert done.code == 0, done.stderr[-4000:]
+    assert done.document["totals"]["bytes"] > BACKLOG_BYTES
+    assert done.document["totals"]["peak_memory_bytes"] < PROMISED_BYTES
 
 
 def create_all(cluster: KafkaCluster, names: Sequence[str]) -> None:
