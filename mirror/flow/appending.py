@@ -217,7 +217,9 @@ class AppendLane:
         elif partition.answered(sent, appended=False, now=now):
             if outcome.error_code in STALE_METADATA_CODES:
                 self._flow.hooks.stale(self._flow.target)
-            partition.refused(append_refusal(outcome.error_code), _words(partition, outcome), now)
+            partition.refused(
+                append_refusal(outcome.error_code, outcome.message), _words(partition, outcome), now
+            )
 
     def _misplaced(self, partition: PartitionCopy, sent: Sent, base_offset: int, now: float) -> None:
         """The broker took the batch, or had it already, at another offset than expected: not our doing."""

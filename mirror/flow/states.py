@@ -15,6 +15,9 @@ RETRY_SECONDS_FIRST = 0.1
 RETRY_SECONDS_MAX = 15.0
 PATIENCE = 4
 """Failed tries before a passing fault is shown as BLOCKED."""
+INVALID_RECORD = 87
+WITHOUT_KEY = "Compacted topic cannot accept message without key"
+"""What Kafka's LogValidator says of a record; its code does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ APPEND_REFUSALS: dict[int, Refusal] = {
     56: Refusal(_BLOCKED, Reason.STORAGE_ERROR),
     59: _DOUBT,
     76: Refusal(_BLOCKED, Reason.RECORD_REFUSED),
-    87: Refusal(_BLOCKED, Reason.RECORD_REFUSED),
+    INVALID_RECORD: Refusal(_BLOCKED, Reason.RECORD_REFUSED),
     90: Refusal(State.FENCED, Reason.NEWER_EPOCH, retry=False),
 }
 
@@ -62,8 +65,14 @@ FETCH_REFUSALS: dict[int, Refusal] = {
 }
 
 
-def append_refusal(code: int) -> Refusal:
-    """What a Produce or WriteTxnMarkers answer means."""
+def append_refusal(code: int, words: str | None = None) -> Refusal:
+    """What a Produce or WriteTxnMarkers answer means.
+
+    Args:
+        words: What the broker has to say beside the code; only INVALID_RECORD needs them to be told apart.
+    """
+    if code == INVALID_RECORD and words is not None and WITHOUT_KEY in words:
+        return Refusal(_BLOCKED, Reason.NULL_KEY_REFUSED)
     return APPEND_REFUSALS.get(code, _DOUBT)
 
 
