@@ -162,7 +162,7 @@ class Engine:
         self._flow.draining = True
         try:
             async with asyncio.timeout(timeout_seconds):
-                while any(p.in_flight for p in self.partitions.values()):
+                while any(p.unanswered for p in self.partitions.values()):
                     self._flow.room.clear()
                     await self._flow.room.wait()
         except TimeoutError:
@@ -183,7 +183,7 @@ class Engine:
         return (
             partition.look_due_at is not None
             and partition.look_due_at <= now
-            and not partition.in_flight
+            and not partition.unanswered
             and not partition.pause_asked
         )
 
@@ -217,7 +217,7 @@ class Engine:
         later = [
             p.look_due_at
             for p in self.partitions.values()
-            if p.look_due_at is not None and not p.in_flight and not p.pause_asked
+            if p.look_due_at is not None and not p.unanswered and not p.pause_asked
         ]
         timeout = max(0.0, min(later) - now) if later else None
         try:

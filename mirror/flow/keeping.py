@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from mirror.errors import TwinsiteError
@@ -20,7 +20,7 @@ from mirror.flow.context import Flow
 from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.states import append_refusal, pause_seconds
-from mirror.kafka.offsets import Marking, write_markers
+from mirror.kafka.offsets import Answers, Marking, write_markers
 from mirror.model import OffsetMode, Reason, State, TopicPartition
 
 MARKERS_AT_ONCE = 2_000
@@ -64,7 +64,7 @@ class Keeper:
             await self._wake.wait()
             self._wake.clear()
             ready = [p for p in self._waiting if p.owner_work]
-            if not ready:
+            if not ready or self._flow.draining:
                 continue
             try:
                 if await self._owner.confirm():
@@ -127,24 +127,38 @@ class Keeper:
         markings = {}
         for partition in allowed:
             gap = partition.gap_ahead()
-            if gap is not None and not partition.in_flight:
+            if gap is not None and not partition.unanswered:
                 markings[partition] = Marking(min(gap.offsets, MARKERS_AT_ONCE), partition.coordinator_epoch)
         if not markings:
             return
-        answers = await write_markers(
-            self._flow.target,
-            {p.target: marking for p, marking in markings.items()},
-            producer_id=self._flow.producer_id,
-            producer_epoch=self._flow.producer_epoch,
-        )
+        generations = {p: p.generation for p in markings}
+        answers = await self._written(markings)
         reach("markers_written")
         now = time.monotonic()
         for partition, marking in markings.items():
             answer = answers[partition.target]
+            if partition.generation != generations[partition]:
+                continue  # in doubt since: a look sees what has become of them
             if answer is None:
                 partition.gap_marked(marking.count, now)
             else:
                 await self._refused(partition, answer)
+
+    async def _written(self, markings: Mapping[PartitionCopy, Marking]) -> Answers[None]:
+        """Nobody is looked at while its markers are on their way: its log end would say nothing."""
+        for partition in markings:
+            partition.markers_under_way = True
+        try:
+            return await write_markers(
+                self._flow.target,
+                {p.target: marking for p, marking in markings.items()},
+                producer_id=self._flow.producer_id,
+                producer_epoch=self._flow.producer_epoch,
+            )
+        finally:
+            for partition in markings:
+                partition.markers_under_way = False
+            self._flow.room.set()
 
     async def _too_large(self, partition: PartitionCopy) -> bool:
         gap, limit = partition.gap_ahead(), self._flow.limits.gap_limit

@@ -73,6 +73,7 @@ class PartitionCopy:
         "look_due_at",
         "looked_at",
         "lost",
+        "markers_under_way",
         "mode",
         "next_offset",
         "pause_asked",
@@ -117,6 +118,7 @@ class PartitionCopy:
         self.fetched_epoch = -1
         self.generation = 0
         self.in_flight: deque[Sent] = deque()
+        self.markers_under_way = False
         self.queued_bytes = 0
         self._queue: deque[tuple[Batch | Gap, Buffer | None]] = deque()
         self._epochs_ahead: list[tuple[int, int]] = []
@@ -147,7 +149,7 @@ class PartitionCopy:
 
     def proceed(self, decision: Proceed, mode: OffsetMode, epoch: int, now: float) -> None:
         """Begin, or begin again, where a look says; ``epoch`` is that of the last record copied."""
-        assert not self.in_flight, f"{self.tp}: looked at while batches wait for their answer"
+        assert not self.unanswered, f"{self.tp}: looked at while its log end may still move"
         if not self._queue_fits(decision, mode):
             self._drop_queue()
             self.fetch_offset = decision.next_offset
@@ -321,6 +323,11 @@ class PartitionCopy:
         return bool(self._queue or self.in_flight)
 
     @property
+    def unanswered(self) -> bool:
+        """True while something of ours may still be appended: the target's log end says nothing yet."""
+        return bool(self.in_flight) or self.markers_under_way
+
+    @property
     def batch_ready(self) -> bool:
         """True when :meth:`take` would give a batch."""
         if not self._queue or len(self.in_flight) >= self._in_flight_room:
@@ -387,7 +394,7 @@ class PartitionCopy:
         A control marker is not conditional: it may only follow a log end that is known for certain, so
         nothing may be in flight. What goes into the flow's own state is written ahead and may overtake.
         """
-        if not self._queue or self.look_due_at is not None:
+        if not self._queue or self.look_due_at is not None or self.markers_under_way:
             return False
         head = self._queue[0][0]
         if self._new_epoch_in(head):
