@@ -110,7 +110,7 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
         ),
         Reason.NEWER_EPOCH: "Another mirror of a newer epoch has taken over: stop this one.",
         Reason.ANOTHER_MIRROR: (
-            "Another mirror of this flow is at work: stop one of them, no harm was done."
+            "Another mirror of this flow writes its control markers: stop one of them, no harm was done."
         ),
         Reason.INTERNAL_ERROR: "A mistake of the mirror: keep the log and report it; a restart is safe.",
     }

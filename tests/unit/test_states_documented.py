@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+import mirror
 from mirror.api import problems
 from mirror.flow.hints import HINTS, hint
 from mirror.flow.states import APPEND_REFUSALS, FETCH_REFUSALS
 from mirror.model import Reason, State
 
+SOURCES = Path(mirror.__file__).parent
 PAGE = (Path(__file__).parents[2] / "docs" / "states.md").read_text()
 
 
@@ -34,6 +36,33 @@ def test_every_reason_has_an_entry() -> None:
     None is missing, none is left over.
     """
     assert entries("Reasons").keys() == {reason.value for reason in Reason}
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_is_given_somewhere(reason: Reason) -> None:
+    """
+    A reason that no code gives is a promise nobody keeps: alerts would wait for it for ever.
+    """
+    talk_of_it = {"model.py", "hints.py"}
+    code = "".join(path.read_text() for path in SOURCES.rglob("*.py") if path.name not in talk_of_it)
+
+    given = re.findall(rf"(?<!is )(?<!is not )\bReason\.{reason.name}\b", code)
+
+    assert given
+
+
+def test_a_reason_is_documented_with_the_states_that_code_puts_it_into() -> None:
+    """
+    Where both are named side by side, the page names both.
+    """
+    reasons = entries("Reasons")
+    code = "".join(path.read_text() for path in SOURCES.rglob("*.py"))
+    pairs = re.findall(r"\bState\.([A-Z_]+),\s*Reason\.([A-Z_]+)\b", code)
+
+    missing = [(s, r) for s, r in pairs if f"`{s}`" not in reasons[Reason[r].value].split("- **Seen:**")[0]]
+
+    assert len(pairs) > 10
+    assert missing == []
 
 
 @pytest.mark.parametrize("reason", Reason)
