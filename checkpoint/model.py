@@ -100,6 +100,7 @@ class PartitionRecord:
         leader_epochs: (epoch, first source offset), ascending, the newest few.
         lost: Source ranges [from, to) that were gone before they were copied, the loss accepted.
         loss_accepted_to: An operator allowed to leave out everything below this source offset.
+        shared: The target partition held records of others when the copy began.
     """
 
     topic: str
@@ -113,6 +114,7 @@ class PartitionRecord:
     leader_epochs: tuple[tuple[int, int], ...] = ()
     lost: tuple[tuple[int, int], ...] = ()
     loss_accepted_to: int = 0
+    shared: bool = False
     version: int = VERSION
 
     @property

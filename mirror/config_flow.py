@@ -42,7 +42,9 @@ class TopicsSettings(Section):
         default=None, description="For names: prefix, for example east. with the dot."
     )
     create: Flag = Field(
-        default=True, description="Whether missing target topics are made, and partitions added."
+        default=True,
+        description="Whether missing target topics are made, and partitions added to those that hold nothing "
+        "but this flow's copy.",
     )
     replication_factor: Annotated[Whole, Field(ge=1, le=32)] | None = Field(
         default=None, description="Of topics that are made; null takes the source's."
@@ -59,7 +61,12 @@ class TopicsSettings(Section):
         "kept as they are in any case.",
     )
     sync_configs: Flag = Field(
-        default=True, description="Whether settings of existing target topics follow the source's."
+        default=True,
+        description="Whether settings of target topics follow the source's: what is set on the source topic "
+        "is set, retention too, anything else that is set on the target topic is taken off, and "
+        "config_exclude names what is left alone. Only topics that hold nothing but this flow's copy are "
+        "changed: made by it, or empty when it began. Any other is left as it is, and the log says so "
+        "(settings_left_alone).",
     )
     sync_acls: Flag = Field(
         default=False,

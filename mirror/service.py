@@ -244,8 +244,9 @@ class Service:
                 self._say_nothing_matches(once=once)
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self.engine.run()), group.create_task(self._watch())]
+                following = self.follower.tend() if once else self.follower.run()
+                tasks.append(group.create_task(following))
                 if not once:
-                    tasks.append(group.create_task(self.follower.run()))
                     tasks.append(group.create_task(Announcer(self.owner, self.memory, url).run()))
                 if on_status is not None:
                     tasks.append(group.create_task(self._report(on_status)))
@@ -280,7 +281,7 @@ class Service:
         """Topics that were prepared get their own settings, though there is no further pass over them."""
         try:
             async with asyncio.timeout(FINISH_SECONDS):
-                await self.follower.finish_preparing()
+                await self.follower.finish()
         except (TwinsiteError, TimeoutError) as error:
             log.warning("topics_not_followed", error=str(error) or "no answer")
 

@@ -104,6 +104,8 @@ class FlowMemory:
             to_source=_same if offsets is None else offsets.position,
             loss_accepted_to=record.loss_accepted_to,
             target_start_offset=record.target_start_offset,
+            target_topic=record.target_topic,
+            shared=record.shared,
         )
 
     def epoch_at(self, tp: TopicPartition, next_offset: int) -> int:
@@ -124,6 +126,7 @@ class FlowMemory:
             prepared=what.prepared,
             start_offset=what.start_offset,
             target_start_offset=what.target_start_offset,
+            shared=what.shared,
         )
         mapped = what.mode is OffsetMode.MAPPED
         await self._state.begin(record, [(what.start_offset, what.target_start_offset)] if mapped else ())

@@ -77,6 +77,8 @@ class Known:
         to_source: The source offset to go on with for a target log end; raises UntranslatableError.
         target_start_offset: Where the first record copied is at the target; what is below is not ours.
         loss_accepted_to: An operator allowed to leave out everything below this offset.
+        target_topic: Where it is copied to.
+        shared: The target partition held records of others when the copy began.
     """
 
     topic_id: str
@@ -86,6 +88,8 @@ class Known:
     to_source: Callable[[int], int]
     loss_accepted_to: int = 0
     target_start_offset: int = 0
+    target_topic: str = ""
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +112,17 @@ class Proceed:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Nothing is known of the partition yet: note this durably, then look again."""
+    """Nothing is known of the partition yet: note this durably, then look again.
+
+    Attributes:
+        shared: The target partition holds records that are not ours.
+    """
 
     mode: OffsetMode
     start_offset: int
     target_start_offset: int
     prepared: bool
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,13 +208,14 @@ def decide(
 def _first_time(source: SourceLook, target: TargetLook, wanted: str, padding_limit: int | None) -> Decision:
     start, end = source.log_start_offset, target.target_log_end_offset
     empty = target.target_log_start_offset == end
+    mapped = Register(OffsetMode.MAPPED, start, end, prepared=True, shared=not empty)
     if wanted == OffsetMode.MAPPED:
-        return Register(OffsetMode.MAPPED, start, end, prepared=True)
+        return mapped
     fits = empty and end <= start
     if fits and (padding_limit is None or start - end <= padding_limit):
         return Register(OffsetMode.SAME, start, start, prepared=end == start)
     if wanted == "auto":
-        return Register(OffsetMode.MAPPED, start, end, prepared=True)
+        return mapped
     if fits:
         return Stop(
             State.BLOCKED,

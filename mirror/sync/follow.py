@@ -11,48 +11,31 @@ Sources: KIP-516 (topic ids), docs/design.md.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Collection, Iterable, Mapping
 
 import structlog
 
 from mirror.config import Settings
-from mirror.errors import BrokerError, NotAuthorizedError, TwinsiteError
-from mirror.failpoints import reach
+from mirror.errors import TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.engine import Engine
 from mirror.flow.memory import FlowMemory
 from mirror.flow.partition import PartitionCopy
 from mirror.kafka.cluster import ClusterInfo, TopicInfo
-from mirror.kafka.offsets import EARLIEST, list_offsets
-from mirror.kafka.topics import NewTopic, create_partitions, create_topics, set_configs, topic_defaults
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State, TopicPartition
 from mirror.sync.carry_acls import carry_acls, principals
-from mirror.sync.describe import describe
 from mirror.sync.names import NamePolicy, TopicSelector
-from mirror.sync.topics import (
-    AddPartitions,
-    AlterConfigs,
-    Conflict,
-    CreateTopic,
-    Note,
-    Target,
-    TopicFacts,
-    TopicPlan,
-    plan_topics,
-)
+from mirror.sync.target_topics import TargetTopics
+from mirror.sync.topics import Conflict
 
 log = structlog.get_logger(__name__)
 
-VISIBLE_SECONDS = 30.0
-"""How long a topic just made may take until all its partitions have leaders."""
 CONFLICT_AGAIN_SECONDS = 30.0
-CLEANUP_POLICY = "cleanup.policy"
-PREPARING_CONFIGS = {CLEANUP_POLICY: "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-"""While a log is made to start at its offset: DeleteRecords wants ``delete``, and nothing may expire."""
-PROBE = "twinsite-settings-probe"
+TEND_SECONDS = 1.0
+"""How often it is seen whether topics have become what they were to be."""
 
 
 class Follower:
@@ -70,7 +53,6 @@ class Follower:
         self._settings = settings.topics
         self._flow = flow
         self._engine = engine
-        self._memory = memory
         self._policy = NamePolicy(settings.topics.prefix or "")
         self._selector = TopicSelector(
             settings.topics.include,
@@ -79,28 +61,40 @@ class Follower:
             same_cluster=flow.source.info.cluster_id == flow.target.info.cluster_id,
         )
         self._in_flight_max = settings.append.batches_in_flight_max
-        self._retention_ms: dict[str, int] = {}
-        self._source_facts: dict[str, TopicFacts] = {}
-        self._preparing: dict[str, dict[str, str | None]] = {}
-        self._kept_as_prepared: set[str] = set()
-        """Topics whose settings may not be changed."""
-        self._told: set[Note] = set()
+        self._topics = TargetTopics(settings.topics, flow, memory, engine.partitions.values, self._policy)
         self._repeats = Repeats()
         self._mirror_principals = principals(settings.target.security)
 
     def retention_ms(self, topic: str) -> int | None:
         """``retention.ms`` of a source topic; None when not known or when it is not deleted by age."""
-        return self._retention_ms.get(topic)
+        return self._topics.retention_ms(topic)
 
     async def run(self) -> None:
         """Follow until cancelled. A pass that fails is logged and tried again."""
         while True:
-            soon = self._preparing.keys() - self._kept_as_prepared
-            await asyncio.sleep(1.0 if soon else self._settings.refresh_seconds)
-            try:
-                await self.follow()
-            except TwinsiteError as error:
-                log.warning("topics_not_followed", error=str(error))
+            await self.tend(self._settings.refresh_seconds)
+            await self._attempt(self.follow())
+
+    async def tend(self, seconds: float = math.inf) -> None:
+        """For so long, bring topics in step as soon as it is known that they are ours."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            await asyncio.sleep(min(TEND_SECONDS, left))
+            await self._attempt(self._topics.finish(again=False))
+
+    async def finish(self) -> None:
+        """Leave topics as they are to be, before the mirror ends.
+
+        Raises:
+            TwinsiteError: The target cannot be asked.
+        """
+        await self._topics.finish(again=True)
+
+    async def _attempt(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except TwinsiteError as error:
+            warn_repeated(log, self._repeats, str(error), "topics_not_followed", error=str(error))
 
     async def follow(self) -> None:
         """One pass.
@@ -114,12 +108,12 @@ class Follower:
         self.seen = sorted(set(found.topics) - internal)
         self.topics_ignored = len(selection.ignored)
         chosen = {name: found.topics[name] for name in selection.chosen}
-        conflicts = await self._bring_target_up(chosen)
+        conflicts = await self._topics.bring_up(chosen)
         self._flow.source.follow(chosen)
         await self._flow.source.refresh()
         self._note_gone(found)
-        self._add_partitions(chosen, {conflict.topic: conflict for conflict in conflicts})
-        await self.finish_preparing()
+        self._add_partitions(chosen, conflicts)
+        await self._topics.finish(again=True)
         if self._settings.sync_acls:
             await self._carry_acls(chosen)
         self.followed_once = True
@@ -139,174 +133,6 @@ class Follower:
             return
         if plan is not None and plan.create:
             log.info("acls_added", count=len(plan.create), left_out=len(plan.skipped))
-
-    # -- the target's topics ---------------------------------------------------------------------
-
-    async def _bring_target_up(self, chosen: Mapping[str, TopicInfo]) -> tuple[Conflict, ...]:
-        there = await self._flow.target.describe_topics(None)
-        source = await self._describe_source(chosen)
-        names = {self._policy.to_target(name) for name in chosen}
-        described = await describe(self._flow.target, [t for n, t in there.topics.items() if n in names])
-        others = {
-            name: TopicFacts(name, len(topic.partitions), 1)
-            for name, topic in there.topics.items()
-            if name not in names
-        }
-        missing = [name for name in chosen if self._policy.to_target(name) not in there.topics]
-        defaults = await topic_defaults(self._flow.target, PROBE) if missing else None
-        self._find_unfinished(described)
-        held = frozenset(self._preparing)
-        target = Target({**others, **described}, len(there.brokers), defaults, held)
-        plan = plan_topics(source.values(), target, self._policy, self._settings)
-        conflicts = (*plan.conflicts, *await self._carry_out(plan, chosen))
-        await self._see_topics(chosen, plan.actions > 0, {conflict.topic for conflict in conflicts})
-        await self._note_batch_limits(chosen)
-        return conflicts
-
-    async def _describe_source(self, chosen: Mapping[str, TopicInfo]) -> dict[str, TopicFacts]:
-        """Settings are read once a topic, and at every pass where they are to be followed."""
-        for name, info in chosen.items():
-            known = self._source_facts.get(name)
-            if known is not None:
-                self._source_facts[name] = replace(known, partitions=len(info.partitions))
-        wanted = chosen if self._settings.sync_configs else set(chosen) - set(self._source_facts)
-        self._source_facts.update(await describe(self._flow.source, [chosen[name] for name in wanted]))
-        for name in wanted:
-            values = self._source_facts[name].configs.values
-            if "delete" in values.get(CLEANUP_POLICY, "") and "retention.ms" in values:
-                self._retention_ms[name] = int(values["retention.ms"])
-        return {name: self._source_facts[name] for name in chosen}
-
-    async def _carry_out(self, plan: TopicPlan, chosen: Mapping[str, TopicInfo]) -> list[Conflict]:
-        """Do what is planned; what is refused for one topic is that topic's conflict."""
-        for note in set(plan.notes) - self._told:
-            log.info("setting_left_out", topic=note.topic, setting=note.setting, why=note.why)
-        self._told.update(plan.notes)
-        steps: list[tuple[str, Awaitable[None]]] = [
-            *((addition.name, self._add_to(addition)) for addition in plan.add_partitions),
-            *((change.name, self._change(change)) for change in plan.alter_configs),
-        ]
-        refused = await self._create(plan.create, chosen)
-        for name, step in steps:
-            try:
-                await step
-            except (NotAuthorizedError, BrokerError) as error:
-                refused.append(self._refused(name, error))
-        return refused
-
-    def _refused(self, name: str, error: TwinsiteError) -> Conflict:
-        authorized = not isinstance(error, NotAuthorizedError)
-        reason = Reason.TARGET_TOPIC_MISSING if authorized else Reason.TARGET_NOT_AUTHORIZED
-        there = self._flow.target.info.topics.get(name)
-        first = len(there.partitions) if there is not None else 0
-        return Conflict(self._policy.to_source(name) or name, name, reason, str(error), error.hint, first)
-
-    async def _add_to(self, addition: AddPartitions) -> None:
-        await create_partitions(self._flow.target, addition.name, addition.partitions)
-        log.info("partitions_added", topic=addition.name, partitions=addition.partitions)
-
-    async def _change(self, change: AlterConfigs) -> None:
-        await set_configs(self._flow.target, change.name, change.changes)
-        log.info("settings_changed", topic=change.name, settings=sorted(change.changes))
-
-    async def _create(
-        self, creations: Sequence[CreateTopic], chosen: Mapping[str, TopicInfo]
-    ) -> list[Conflict]:
-        """Make topics, all in one go; those whose source starts late are made ready for that."""
-        late = await self._starting_late(creations, chosen)
-        topics: list[NewTopic] = []
-        for creation in creations:
-            configs = dict(creation.configs)
-            if creation.name in late:
-                self._preparing[creation.name] = {key: configs.get(key) for key in PREPARING_CONFIGS}
-                configs |= PREPARING_CONFIGS
-            topics.append(NewTopic(creation.name, creation.partitions, creation.replication_factor, configs))
-        partitions = {topic.name: topic.partitions for topic in topics}
-        refused: list[Conflict] = []
-        for name, made in (await create_topics(self._flow.target, topics)).items():
-            reach("topic_created")
-            if isinstance(made, TwinsiteError):
-                self._preparing.pop(name, None)
-                refused.append(self._refused(name, made))
-            elif made:
-                log.info("topic_created", topic=name, partitions=partitions[name])
-        return refused
-
-    def _find_unfinished(self, described: Mapping[str, TopicFacts]) -> None:
-        """Topics that were being prepared when a mirror ended are told by their settings."""
-        for name, topic in described.items():
-            own = {key: topic.configs.values.get(key) for key in topic.configs.explicit}
-            source = self._source_facts.get(self._policy.to_source(name) or "")
-            if source is None or any(own.get(key) != value for key, value in PREPARING_CONFIGS.items()):
-                continue
-            wanted = {key: source.configs.values.get(key) for key in source.configs.explicit}
-            if any(wanted.get(key) != value for key, value in PREPARING_CONFIGS.items()):
-                self._preparing.setdefault(name, {key: wanted.get(key) for key in PREPARING_CONFIGS})
-
-    async def _starting_late(
-        self, creations: Sequence[CreateTopic], chosen: Mapping[str, TopicInfo]
-    ) -> set[str]:
-        """Those of the target topics whose source has a partition that does not start at 0."""
-        sources = {self._policy.to_source(creation.name): creation.name for creation in creations}
-        tps = [TopicPartition(n, p) for n in chosen if n in sources for p in chosen[n].partitions]
-        if not tps:
-            return set()
-        self._flow.source.follow(chosen)
-        await self._flow.source.refresh()
-        starts = await list_offsets(self._flow.source, tps, EARLIEST)
-        return {sources[tp.topic] for tp, start in starts.items() if isinstance(start, int) and start > 0}
-
-    async def finish_preparing(self) -> None:
-        """Give topics their own settings once all their partitions start where they should.
-
-        What is refused for one topic is said, and tried again at the next pass; its records come anyway.
-
-        Raises:
-            ConnectionFailedError: The target cannot be asked.
-        """
-        for name, final in list(self._preparing.items()):
-            source = self._policy.to_source(name)
-            partitions = [p for p in self._engine.partitions.values() if p.tp.topic == source]
-            known = [self._memory.known(p.tp) for p in partitions]
-            if partitions and all(k is not None and k.prepared for k in known):
-                await self._end_preparing(name, final)
-
-    async def _end_preparing(self, name: str, final: Mapping[str, str | None]) -> None:
-        try:
-            await set_configs(self._flow.target, name, final)
-        except (NotAuthorizedError, BrokerError) as error:
-            warn_repeated(log, self._repeats, name, "topic_settings_not_final", topic=name, error=str(error))
-            self._kept_as_prepared.add(name)
-            return
-        self._preparing.pop(name, None)
-        log.info("topic_prepared", topic=name)
-
-    async def _see_topics(self, chosen: Mapping[str, TopicInfo], made: bool, obstacles: set[str]) -> None:
-        """Wait until what was made is there for all to see."""
-        wanted = {
-            self._policy.to_target(n): len(t.partitions) for n, t in chosen.items() if n not in obstacles
-        }
-        self._flow.target.follow(wanted)
-        end = time.monotonic() + VISIBLE_SECONDS
-        while True:
-            info = await self._flow.target.refresh()
-            if not made or time.monotonic() > end or _all_led(info, wanted):
-                return
-            await asyncio.sleep(0.05)
-
-    async def _note_batch_limits(self, chosen: Mapping[str, TopicInfo]) -> None:
-        """Limits are read once a topic, and again where they may have changed or a record is above them."""
-        waiting = {
-            p.tp.topic for p in self._engine.partitions.values() if p.reason is Reason.RECORD_TOO_LARGE
-        }
-        new = [name for name in chosen if name not in self._flow.batch_bytes_max or name in waiting]
-        wanted = chosen if self._settings.sync_configs else new
-        topics = self._flow.target.info.topics
-        infos = [topics[t] for t in map(self._policy.to_target, wanted) if t in topics]
-        for name, topic in (await describe(self._flow.target, infos)).items():
-            limit, source = topic.configs.values.get("max.message.bytes"), self._policy.to_source(name)
-            if limit is not None and source is not None:
-                self._flow.batch_bytes_max[source] = int(limit)
 
     # -- the engine's partitions -----------------------------------------------------------------
 
@@ -358,13 +184,3 @@ class Follower:
 
     def _copied(self, gone_from: Mapping[str, TopicInfo]) -> Iterable[PartitionCopy]:
         return [p for p in self._engine.partitions.values() if p.tp.topic not in gone_from]
-
-
-def _all_led(info: ClusterInfo, wanted: Mapping[str, int]) -> bool:
-    for name, partitions in wanted.items():
-        topic = info.topics.get(name)
-        if topic is None or len(topic.partitions) < partitions:
-            return False
-        if any(partition.leader < 0 for partition in topic.partitions.values()):
-            return False
-    return True

@@ -2,8 +2,9 @@
 
 A plan, not the doing: actions in the order they may be carried out, conflicts that
 keep a topic (or its newer partitions) from being copied, and notes on what was left
-out. Nothing at the target is ever removed, and nothing of an existing topic is
-changed unless the settings ask for it. Pure: no I/O.
+out. Nothing at the target is ever removed, and nothing of a topic is changed that
+the flow does not own: what somebody else keeps there must not expire, nor be
+compacted, because a source topic of that name is. Pure: no I/O.
 
 Sources: MirrorMaker 2's ``MirrorSourceConnector``; :mod:`mirror.sync.topic_configs`
 decides on settings.
@@ -98,6 +99,8 @@ class TopicPlan:
     create: tuple[CreateTopic, ...] = ()
     add_partitions: tuple[AddPartitions, ...] = ()
     alter_configs: tuple[AlterConfigs, ...] = ()
+    left_alone: tuple[AlterConfigs, ...] = ()
+    """What would be changed if the topics were ours."""
     conflicts: tuple[Conflict, ...] = ()
     notes: tuple[Note, ...] = ()
 
@@ -115,12 +118,14 @@ class Target:
         brokers: How many are registered now.
         defaults: What a new topic would get, setting by setting; None where that may not be read.
         held: Topics whose settings are left as they are for now, because they are being prepared.
+        owned: Topics that hold what this flow copied there, and nothing else. No other is changed.
     """
 
     topics: Mapping[str, TopicFacts]
     brokers: int
     defaults: Defaults | None = None
     held: frozenset[str] = frozenset()
+    owned: frozenset[str] = frozenset()
 
 
 def plan_topics(
@@ -132,6 +137,7 @@ def plan_topics(
         create=tuple(action for part in parts for action in part.create),
         add_partitions=tuple(action for part in parts for action in part.add_partitions),
         alter_configs=tuple(action for part in parts for action in part.alter_configs),
+        left_alone=tuple(change for part in parts for change in part.left_alone),
         conflicts=tuple(conflict for part in parts for conflict in part.conflicts),
         notes=tuple(note for part in parts for note in part.notes),
     )
@@ -211,18 +217,20 @@ def _plan_existing(
 ) -> TopicPlan:
     if existing.partitions > topic.partitions:
         return TopicPlan(conflicts=(_too_many_partitions(topic, existing),))
+    owned = existing.name in target.owned
     synced = settings.sync_configs and existing.name not in target.held
-    altered, notes = _alter(topic, existing, settings) if synced else ((), ())
-    overwriting = None if settings.sync_configs else _overwritten_times(topic, existing)
+    changes, notes = _alter(topic, existing, settings) if synced else ((), ())
+    left_alone = () if owned else changes
+    overwriting = None if settings.sync_configs and owned else _overwritten_times(topic, existing)
     if overwriting is not None:
-        return TopicPlan(conflicts=(overwriting,))
+        return TopicPlan(conflicts=(overwriting,), left_alone=left_alone)
     missing = existing.partitions < topic.partitions
+    may_add = settings.create and owned
     return TopicPlan(
-        add_partitions=(AddPartitions(existing.name, topic.partitions),)
-        if missing and settings.create
-        else (),
-        alter_configs=altered,
-        conflicts=(_too_few_partitions(topic, existing),) if missing and not settings.create else (),
+        add_partitions=(AddPartitions(existing.name, topic.partitions),) if missing and may_add else (),
+        alter_configs=changes if owned else (),
+        left_alone=left_alone,
+        conflicts=(_too_few_partitions(topic, existing, settings),) if missing and not may_add else (),
         notes=notes,
     )
 
@@ -255,14 +263,16 @@ def _too_many_partitions(topic: TopicFacts, existing: TopicFacts) -> Conflict:
     )
 
 
-def _too_few_partitions(topic: TopicFacts, existing: TopicFacts) -> Conflict:
+def _too_few_partitions(topic: TopicFacts, existing: TopicFacts, settings: TopicsSettings) -> Conflict:
+    why = "this flow does not own it" if settings.create else "topics.create is false"
+    else_create = "" if settings.create else ", or set topics.create to true"
     return Conflict(
         topic.name,
         existing.name,
         Reason.TARGET_PARTITIONS,
         f"target topic {existing.name} has {existing.partitions} partitions, the source {topic.partitions}, "
-        "and topics.create is false",
-        f"give {existing.name} {topic.partitions} partitions, or set topics.create to true",
+        f"and {why}",
+        f"give {existing.name} {topic.partitions} partitions{else_create}",
         first_partition=existing.partitions,
     )
 
@@ -276,7 +286,7 @@ def _overwritten_times(topic: TopicFacts, existing: TopicFacts) -> Conflict | No
         existing.name,
         Reason.TIMESTAMP_REFUSED,
         f"target topic {existing.name} has {TIMESTAMP_TYPE}=LogAppendTime: it would replace record times",
-        "set message.timestamp.type to CreateTime on it, or topics.sync_configs to true",
+        "set message.timestamp.type to CreateTime on it; topics.sync_configs does so for the flow's own",
     )
 
 

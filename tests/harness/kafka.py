@@ -166,6 +166,12 @@ class KafkaCluster:
         await asyncio.wrap_future(self.admin.delete_topics([name])[name])
         await until(lambda: all(name not in broker.topics() for broker in self._serving()), f"{name} is gone")
 
+    def topic_config(self, name: str) -> dict[str, str]:
+        """All settings of a topic, its own and the defaults."""
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        entries = self.admin.describe_configs([resource])[resource].result(10)
+        return {key: entry.value for key, entry in entries.items()}
+
     async def alter_topic(self, name: str, config: Mapping[str, object | None]) -> None:
         """Set settings of a topic; ``None`` goes back to the default."""
         resource = ConfigResource(

@@ -156,10 +156,11 @@ async def test_a_target_with_records_of_its_own_is_left_alone(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    A partition that is not empty is refused with the reason; exit code 3; the target is untouched.
+    A partition that is not empty is refused with the reason; exit code 3; the target is untouched, its
+    settings too: those of the source would let its records expire.
     """
-    name = await topic(source)
-    await target.create_topic(name, 1)
+    name = await topic(source, retention_ms=3_600_000)
+    await target.create_topic(name, 1, config={"retention.ms": -1, "cleanup.policy": "compact"})
     load(source.bootstrap, name, json_rows(10, 50))
     load(target.bootstrap, name, json_rows(3, 50))
 
@@ -169,6 +170,8 @@ async def test_a_target_with_records_of_its_own_is_left_alone(
     partition = partitions(done.document)[name, 0]
     assert (partition["state"], partition["reason"]) == ("BLOCKED", "target_not_empty")
     assert watermarks(target.bootstrap, name)[0] == (0, 3)
+    kept = target.topic_config(name)
+    assert (kept["retention.ms"], kept["cleanup.policy"]) == ("-1", "compact")
 
 
 async def test_auto_maps_what_cannot_keep_its_offsets(

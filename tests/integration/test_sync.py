@@ -13,7 +13,6 @@ from confluent_kafka.admin import (
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
-    ConfigResource,
     ResourcePatternType,
     ResourceType,
 )
@@ -68,7 +67,8 @@ async def sync(source: Cluster, target: Cluster, topic: str, policy: NamePolicy)
     there = (await source.describe_topics([topic])).topics.values()
     all_here = await target.describe_topics(None)
     here = [found for name, found in all_here.topics.items() if name == policy.to_target(topic)]
-    facts = Target(await describe(target, here), len(all_here.brokers), await topic_defaults(target, "probe"))
+    described, defaults = await describe(target, here), await topic_defaults(target, "probe")
+    facts = Target(described, len(all_here.brokers), defaults, owned=frozenset(described))
     plan = plan_topics((await describe(source, there)).values(), facts, policy, settings)
     for made in plan.create:
         await create_topic(
@@ -83,13 +83,6 @@ async def sync(source: Cluster, target: Cluster, topic: str, policy: NamePolicy)
     for altered in plan.alter_configs:
         await set_configs(target, altered.name, altered.changes)
     return plan
-
-
-def configs_of(kafka: KafkaCluster, topic: str) -> dict[str, str]:
-    """All settings of a topic, by another client."""
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    entries = kafka.admin.describe_configs([resource])[resource].result(10)
-    return {name: entry.value for name, entry in entries.items()}
 
 
 async def test_a_topic_of_the_old_version_is_made_in_the_new_one_with_what_that_takes(
@@ -109,7 +102,7 @@ async def test_a_topic_of_the_old_version_is_made_in_the_new_one_with_what_that_
         "min.insync.replicas",
         "segment.bytes",
     }
-    made = configs_of(target, f"east.{name}")
+    made = target.topic_config(f"east.{name}")
     expected = {
         "cleanup.policy": "compact",
         "compression.type": "lz4",
@@ -137,14 +130,14 @@ async def test_a_topic_is_in_step_after_one_pass_and_stays_so(
         second = await sync(there, here, name, policy)
         await source.alter_topic(name, {"retention.ms": "5000", "compression.type": None})
         await sync(there, here, name, policy)
-        followed = configs_of(target, name)
+        followed = target.topic_config(name)
         await source.alter_topic(name, {"cleanup.policy": None})
         await sync(there, here, name, policy)
         last = await sync(there, here, name, policy)
 
     assert (first.actions, second.actions, last.actions) == (1, 0, 0)
     assert (followed["retention.ms"], followed["compression.type"]) == ("5000", "producer")
-    assert configs_of(target, name)["cleanup.policy"] == "delete"
+    assert target.topic_config(name)["cleanup.policy"] == "delete"
 
 
 async def test_partitions_added_at_the_source_are_added_at_the_target(

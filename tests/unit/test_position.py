@@ -150,7 +150,8 @@ def test_a_target_with_a_past_cannot_have_the_same_offsets(start: int, end: int)
     refused = stopped(decided(None, target), State.BLOCKED, Reason.TARGET_NOT_EMPTY)
 
     assert f"{start} to {end}" in refused.detail
-    assert decided(None, target, wanted="auto") == Register(OffsetMode.MAPPED, 100, end, prepared=True)
+    mapped = Register(OffsetMode.MAPPED, 100, end, prepared=True, shared=start < end)
+    assert decided(None, target, wanted="auto") == mapped
 
 
 @given(start=offsets, length=offsets, source_start=offsets)
@@ -158,14 +159,16 @@ def test_mapped_offsets_begin_at_the_end_of_whatever_is_there(
     start: int, length: int, source_start: int
 ) -> None:
     """
-    Nothing of the target is in the way, nothing needs preparing.
+    Nothing of the target is in the way, nothing needs preparing; whether it is ours alone is noted.
     """
     target = replace(EMPTY, target_log_start_offset=start, target_log_end_offset=start + length)
     source = SourceLook(TOPIC_ID, source_start, source_start + 5)
 
     decision = decided(None, target, source, wanted="mapped")
 
-    assert decision == Register(OffsetMode.MAPPED, source_start, start + length, prepared=True)
+    assert decision == Register(
+        OffsetMode.MAPPED, source_start, start + length, prepared=True, shared=length > 0
+    )
 
 
 @pytest.mark.parametrize("limit", [99, 100])

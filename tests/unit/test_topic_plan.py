@@ -46,6 +46,7 @@ DEFAULTS_3_9 = DEFAULTS_4 | {
     "message.timestamp.difference.max.ms": LONG_MAX,
 }
 NOTHING_EXCLUDED: tuple[str, ...] = ()
+OWNED = frozenset({"orders"})
 
 
 def configs(defaults: Mapping[str, str] = DEFAULTS_3_9, **explicit: str) -> TopicConfigs:
@@ -63,8 +64,9 @@ def plan(
 ) -> TopicPlan:
     """The plan for these topics on a target of version 4."""
     prefix = settings.get("prefix") or ""
+    owned = frozenset(topic.name for topic in target) if settings.pop("owned", True) else frozenset()
     asked = TopicsSettings.model_validate({"include": [".*"], "sync_configs": False} | settings)
-    there = Target({topic.name: topic for topic in target}, brokers, DEFAULTS_4)
+    there = Target({topic.name: topic for topic in target}, brokers, DEFAULTS_4, owned=owned)
     return plan_topics(source, there, NamePolicy(prefix), asked)
 
 
@@ -373,6 +375,30 @@ def test_settings_of_an_existing_topic_are_not_touched_unless_asked_for() -> Non
     assert plan(a_topic(retention_ms="5"), target=(a_topic(),)).alter_configs == ()
 
 
+def test_a_topic_the_flow_does_not_own_is_left_alone_whatever_is_asked_for() -> None:
+    """
+    Its records are somebody's: they must not expire because a source topic of that name is short-lived.
+    """
+    theirs = a_topic(partitions=2, retention_ms="-1", cleanup_policy="compact")
+
+    made = plan(a_topic(retention_ms="3600000"), target=(theirs,), sync_configs=True, owned=False)
+
+    assert made.actions == 0
+    assert made.left_alone[0].changes["retention.ms"] == "3600000"
+    assert [(c.reason, c.first_partition) for c in made.conflicts] == [(Reason.TARGET_PARTITIONS, 2)]
+
+
+def test_a_topic_the_flow_does_not_own_and_that_replaces_times_is_refused() -> None:
+    """
+    It is not put right, as one of the flow's own would be.
+    """
+    theirs = a_topic(message_timestamp_type="LogAppendTime")
+
+    made = plan(a_topic(), target=(theirs,), sync_configs=True, owned=False)
+
+    assert (made.actions, [c.reason for c in made.conflicts]) == (0, [Reason.TIMESTAMP_REFUSED])
+
+
 def test_settings_in_step_are_set_changed_and_taken_off() -> None:
     """
     Excluded ones at the target stay as they are.
@@ -424,11 +450,11 @@ def test_settings_come_into_step_in_one_pass_whatever_the_target_had(there: dict
 
     asked = TopicsSettings(include=(".*",), sync_configs=True)
     first = plan_topics(
-        [source], Target({"orders": TopicFacts("orders", 4, 1, before)}, 1), NamePolicy(), asked
+        [source], Target({"orders": TopicFacts("orders", 4, 1, before)}, 1, owned=OWNED), NamePolicy(), asked
     )
     after = carried_out(before, there, first.alter_configs[0].changes)
     second = plan_topics(
-        [source], Target({"orders": TopicFacts("orders", 4, 1, after)}, 1), NamePolicy(), asked
+        [source], Target({"orders": TopicFacts("orders", 4, 1, after)}, 1, owned=OWNED), NamePolicy(), asked
     )
 
     assert after.values["retention.ms"] == "1"
@@ -453,7 +479,7 @@ def test_settings_of_a_topic_that_is_being_prepared_are_held() -> None:
     """
     While a log is made to start at its offset it has settings of its own.
     """
-    there = Target({"orders": a_topic()}, 1, DEFAULTS_4, held=frozenset({"orders"}))
+    there = Target({"orders": a_topic()}, 1, DEFAULTS_4, held=OWNED, owned=OWNED)
     asked = TopicsSettings(include=(".*",), sync_configs=True)
 
     made = plan_topics([a_topic(cleanup_policy="compact")], there, NamePolicy(), asked)

@@ -1,0 +1,349 @@
+"""Make the target's topics what copying needs, and keep their settings in step.
+
+What is planned in :mod:`mirror.sync.topics` is carried out here. A topic is changed
+only where the flow owns it: it made the topic in this run, or it copies into all of
+its partitions and they began empty. Whatever else bears the name may hold records of
+somebody, which a taken over retention would let expire.
+
+Sources: KIP-107 (DeleteRecords), docs/design.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+from uuid import UUID
+
+import structlog
+
+from mirror.config import TopicsSettings
+from mirror.errors import BrokerError, NotAuthorizedError, TwinsiteError
+from mirror.failpoints import reach
+from mirror.flow.context import Flow
+from mirror.flow.partition import PartitionCopy
+from mirror.flow.position import Known
+from mirror.kafka.cluster import ClusterInfo, TopicInfo
+from mirror.kafka.offsets import EARLIEST, list_offsets
+from mirror.kafka.topics import NewTopic, create_partitions, create_topics, set_configs, topic_defaults
+from mirror.logs import Repeats, warn_repeated
+from mirror.model import Reason, TopicPartition
+from mirror.sync.describe import describe
+from mirror.sync.names import NamePolicy
+from mirror.sync.topic_configs import MESSAGE_BYTES_MAX, TIMESTAMP_TYPE
+from mirror.sync.topics import (
+    AddPartitions,
+    AlterConfigs,
+    Conflict,
+    CreateTopic,
+    Note,
+    Target,
+    TopicFacts,
+    TopicPlan,
+    plan_topics,
+)
+
+log = structlog.get_logger(__name__)
+
+VISIBLE_SECONDS = 30.0
+"""How long a topic just made may take until all its partitions have leaders."""
+CLEANUP_POLICY = "cleanup.policy"
+PREPARING_CONFIGS = {CLEANUP_POLICY: "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+"""While a log is made to start at its offset: DeleteRecords wants ``delete``, and nothing may expire."""
+PROBE = "twinsite-settings-probe"
+
+
+class Memory(Protocol):
+    """What the flow remembers, as far as it is asked here."""
+
+    def known(self, tp: TopicPartition) -> Known | None:
+        """What is known of a partition."""
+
+
+class TargetTopics:
+    """The target's side of the topics that are copied.
+
+    Args:
+        partitions: The partitions of the flow, as they are now.
+    """
+
+    def __init__(
+        self,
+        settings: TopicsSettings,
+        flow: Flow,
+        memory: Memory,
+        partitions: Callable[[], Iterable[PartitionCopy]],
+        policy: NamePolicy,
+    ) -> None:
+        self._settings = settings
+        self._flow = flow
+        self._memory = memory
+        self._partitions = partitions
+        self._policy = policy
+        self._retention_ms: dict[str, int] = {}
+        self._source_facts: dict[str, TopicFacts] = {}
+        self._there: dict[str, TopicFacts] = {}
+        self._source_ids: dict[str, UUID] = {}
+        self._made: dict[str, UUID] = {}
+        """Target topics made in this run, and the source topic each was made for."""
+        self._left_alone: dict[str, AlterConfigs] = {}
+        self._preparing: dict[str, dict[str, str | None]] = {}
+        self._kept_as_prepared: set[str] = set()
+        """Topics whose settings may not be changed."""
+        self._told: set[Note | AlterConfigs] = set()
+        self._repeats = Repeats()
+
+    def retention_ms(self, topic: str) -> int | None:
+        """``retention.ms`` of a source topic; None when not known or when it is not deleted by age."""
+        return self._retention_ms.get(topic)
+
+    async def bring_up(self, chosen: Mapping[str, TopicInfo]) -> dict[str, Conflict]:
+        """Make and change what these source topics need.
+
+        Returns:
+            For source topics that cannot be copied, or not all of their partitions, what is in the way.
+
+        Raises:
+            TwinsiteError: A cluster cannot be asked.
+        """
+        there = await self._flow.target.describe_topics(None)
+        source = await self._describe_source(chosen)
+        names = {self._policy.to_target(name) for name in chosen}
+        self._there = await describe(self._flow.target, [t for n, t in there.topics.items() if n in names])
+        self._source_ids = {self._policy.to_target(name): topic.topic_id for name, topic in chosen.items()}
+        others = {
+            name: TopicFacts(name, len(topic.partitions), 1)
+            for name, topic in there.topics.items()
+            if name not in names
+        }
+        defaults = await topic_defaults(self._flow.target, PROBE) if names - there.topics.keys() else None
+        self._find_unfinished()
+        owned = frozenset(filter(self._owned, self._there))
+        held = frozenset(self._preparing)
+        target = Target({**others, **self._there}, len(there.brokers), defaults, held, owned)
+        plan = plan_topics(source.values(), target, self._policy, self._settings)
+        found = [*plan.conflicts, *await self._carry_out(plan, chosen)]
+        conflicts = {c.topic: c for c in sorted(found, key=lambda c: -c.first_partition)}
+        await self._see_topics(chosen, plan.actions > 0, conflicts)
+        await self._note_batch_limits(chosen)
+        return conflicts
+
+    async def finish(self, *, again: bool) -> None:
+        """Give topics their settings once all their partitions are ours, and begin where they should.
+
+        What is refused for one topic is said; its records come anyway.
+
+        Args:
+            again: Try also what was refused before.
+
+        Raises:
+            ConnectionFailedError: The target cannot be asked.
+        """
+        for name, final in list(self._preparing.items()):
+            if (again or name not in self._kept_as_prepared) and self._prepared(name):
+                await self._end_preparing(name, final)
+        for name, change in list(self._left_alone.items()):
+            if self._owned(name):
+                del self._left_alone[name]
+                await self._change(change)
+                self._note_batch_limit(name, change.changes.get(MESSAGE_BYTES_MAX))
+
+    # -- whose topics they are -------------------------------------------------------------------
+
+    def _owned(self, name: str) -> bool:
+        """True for a target topic in which nothing is but what this flow copies from the source topic."""
+        source_id = self._source_ids.get(name)
+        return source_id is not None and (self._made.get(name) == source_id or bool(self._known(name)))
+
+    def _prepared(self, name: str) -> bool:
+        known = self._known(name)
+        return bool(known) and all(one.prepared for one in known)
+
+    def _known(self, name: str) -> list[Known]:
+        """What is known of each partition of a target topic; nothing unless it is ours altogether."""
+        source, source_id = self._policy.to_source(name), str(self._source_ids.get(name))
+        known = [self._memory.known(TopicPartition(source or name, n)) for n in range(self._count(name))]
+        ours = [one for one in known if one is not None and _copies(one, source_id, name)]
+        return ours if len(ours) == len(known) else []
+
+    def _count(self, name: str) -> int:
+        """Partitions of a target topic, as last seen."""
+        seen = self._flow.target.info.topics.get(name)
+        described = self._there[name].partitions if name in self._there else 0
+        return max(described, len(seen.partitions) if seen is not None else 0)
+
+    # -- what is planned -------------------------------------------------------------------------
+
+    async def _describe_source(self, chosen: Mapping[str, TopicInfo]) -> dict[str, TopicFacts]:
+        """Settings are read once a topic, and at every pass where they are to be followed."""
+        for name, info in chosen.items():
+            known = self._source_facts.get(name)
+            if known is not None:
+                self._source_facts[name] = replace(known, partitions=len(info.partitions))
+        wanted = chosen if self._settings.sync_configs else set(chosen) - set(self._source_facts)
+        self._source_facts.update(await describe(self._flow.source, [chosen[name] for name in wanted]))
+        for name in wanted:
+            values = self._source_facts[name].configs.values
+            if "delete" in values.get(CLEANUP_POLICY, "") and "retention.ms" in values:
+                self._retention_ms[name] = int(values["retention.ms"])
+        return {name: self._source_facts[name] for name in chosen}
+
+    async def _carry_out(self, plan: TopicPlan, chosen: Mapping[str, TopicInfo]) -> list[Conflict]:
+        """Do what is planned; what is refused for one topic is that topic's conflict."""
+        self._tell(plan)
+        refused = await self._create(plan.create, chosen)
+        for addition in plan.add_partitions:
+            try:
+                await self._add_to(addition)
+            except (NotAuthorizedError, BrokerError) as error:
+                first = self._there[addition.name].partitions
+                refused.append(self._refused(addition.name, error, first))
+        for change in plan.alter_configs:
+            conflict = await self._change(change)
+            refused.extend([conflict] if conflict is not None else [])
+        return refused
+
+    def _tell(self, plan: TopicPlan) -> None:
+        """Say, once, what is not taken over."""
+        for note in set(plan.notes) - self._told:
+            log.info("setting_left_out", topic=note.topic, setting=note.setting, why=note.why)
+        self._told.update(plan.notes)
+        for change in plan.left_alone:
+            if self._left_alone.get(change.name) != change:
+                why = "the flow does not copy all there is in it"
+                log.info("settings_left_alone", topic=change.name, settings=sorted(change.changes), why=why)
+        self._left_alone = {change.name: change for change in plan.left_alone}
+
+    def _refused(self, name: str, error: TwinsiteError, first_partition: int) -> Conflict:
+        authorized = not isinstance(error, NotAuthorizedError)
+        reason = Reason.TARGET_TOPIC_MISSING if authorized else Reason.TARGET_NOT_AUTHORIZED
+        source = self._policy.to_source(name) or name
+        return Conflict(source, name, reason, str(error), error.hint, first_partition)
+
+    async def _add_to(self, addition: AddPartitions) -> None:
+        await create_partitions(self._flow.target, addition.name, addition.partitions)
+        log.info("partitions_added", topic=addition.name, partitions=addition.partitions)
+
+    async def _change(self, change: AlterConfigs) -> Conflict | None:
+        """Change settings; a refusal is a conflict only where records would get other times."""
+        name, keys = change.name, sorted(change.changes)
+        try:
+            await set_configs(self._flow.target, name, change.changes)
+        except (NotAuthorizedError, BrokerError) as error:
+            key = ("settings", name)
+            warn_repeated(
+                log, self._repeats, key, "settings_not_changed", topic=name, settings=keys, error=str(error)
+            )
+            replaced = self._there[name].configs.values.get(TIMESTAMP_TYPE) == "LogAppendTime"
+            return (
+                replace(self._refused(name, error, 0), reason=Reason.TIMESTAMP_REFUSED) if replaced else None
+            )
+        log.info("settings_changed", topic=name, settings=keys)
+        return None
+
+    async def _create(
+        self, creations: Sequence[CreateTopic], chosen: Mapping[str, TopicInfo]
+    ) -> list[Conflict]:
+        """Make topics, all in one go; those whose source starts late are made ready for that."""
+        late = await self._starting_late(creations, chosen)
+        topics: list[NewTopic] = []
+        for creation in creations:
+            configs = dict(creation.configs)
+            if creation.name in late:
+                self._preparing[creation.name] = {key: configs.get(key) for key in PREPARING_CONFIGS}
+                configs |= PREPARING_CONFIGS
+            topics.append(NewTopic(creation.name, creation.partitions, creation.replication_factor, configs))
+        partitions = {topic.name: topic.partitions for topic in topics}
+        refused: list[Conflict] = []
+        for name, made in (await create_topics(self._flow.target, topics)).items():
+            reach("topic_created")
+            if isinstance(made, TwinsiteError):
+                self._preparing.pop(name, None)
+                refused.append(self._refused(name, made, 0))
+            elif made:
+                self._made[name] = self._source_ids[name]
+                log.info("topic_created", topic=name, partitions=partitions[name])
+        return refused
+
+    async def _starting_late(
+        self, creations: Sequence[CreateTopic], chosen: Mapping[str, TopicInfo]
+    ) -> set[str]:
+        """Those of the target topics whose source has a partition that does not start at 0."""
+        sources = {self._policy.to_source(creation.name): creation.name for creation in creations}
+        tps = [TopicPartition(n, p) for n in chosen if n in sources for p in chosen[n].partitions]
+        if not tps:
+            return set()
+        self._flow.source.follow(chosen)
+        await self._flow.source.refresh()
+        starts = await list_offsets(self._flow.source, tps, EARLIEST)
+        return {sources[tp.topic] for tp, start in starts.items() if isinstance(start, int) and start > 0}
+
+    async def _see_topics(
+        self, chosen: Mapping[str, TopicInfo], made: bool, conflicts: Mapping[str, Conflict]
+    ) -> None:
+        """Wait until what was made is there for all to see; partitions that are not in conflict go on."""
+        partitions = {name: len(topic.partitions) for name, topic in chosen.items()}
+        partitions |= {name: conflict.first_partition for name, conflict in conflicts.items()}
+        wanted = {self._policy.to_target(name): count for name, count in partitions.items() if count}
+        self._flow.target.follow(wanted)
+        end = time.monotonic() + VISIBLE_SECONDS
+        while True:
+            info = await self._flow.target.refresh()
+            if not made or time.monotonic() > end or _all_led(info, wanted):
+                return
+            await asyncio.sleep(0.05)
+
+    async def _note_batch_limits(self, chosen: Mapping[str, TopicInfo]) -> None:
+        """Limits are read once a topic, and again where they may have changed or a record is above them."""
+        waiting = {p.tp.topic for p in self._partitions() if p.reason is Reason.RECORD_TOO_LARGE}
+        new = [name for name in chosen if name not in self._flow.batch_bytes_max or name in waiting]
+        wanted = chosen if self._settings.sync_configs else new
+        topics = self._flow.target.info.topics
+        infos = [topics[t] for t in map(self._policy.to_target, wanted) if t in topics]
+        for name, topic in (await describe(self._flow.target, infos)).items():
+            self._note_batch_limit(name, topic.configs.values.get(MESSAGE_BYTES_MAX))
+
+    def _note_batch_limit(self, name: str, limit: str | None) -> None:
+        source = self._policy.to_source(name)
+        if limit is not None and source is not None:
+            self._flow.batch_bytes_max[source] = int(limit)
+
+    # -- topics that start late ------------------------------------------------------------------
+
+    def _find_unfinished(self) -> None:
+        """Topics that were being prepared when a mirror ended are told by their settings."""
+        for name, topic in self._there.items():
+            own = {key: topic.configs.values.get(key) for key in topic.configs.explicit}
+            source = self._source_facts.get(self._policy.to_source(name) or "")
+            if source is None or any(own.get(key) != value for key, value in PREPARING_CONFIGS.items()):
+                continue
+            wanted = {key: source.configs.values.get(key) for key in source.configs.explicit}
+            if any(wanted.get(key) != value for key, value in PREPARING_CONFIGS.items()):
+                self._preparing.setdefault(name, {key: wanted.get(key) for key in PREPARING_CONFIGS})
+
+    async def _end_preparing(self, name: str, final: Mapping[str, str | None]) -> None:
+        try:
+            await set_configs(self._flow.target, name, final)
+        except (NotAuthorizedError, BrokerError) as error:
+            warn_repeated(log, self._repeats, name, "topic_settings_not_final", topic=name, error=str(error))
+            self._kept_as_prepared.add(name)
+            return
+        self._preparing.pop(name, None)
+        log.info("topic_prepared", topic=name)
+
+
+def _copies(known: Known, source_id: str, target_topic: str) -> bool:
+    """True for a partition copied from this source topic to where nothing else was."""
+    return known.topic_id == source_id and known.target_topic == target_topic and not known.shared
+
+
+def _all_led(info: ClusterInfo, wanted: Mapping[str, int]) -> bool:
+    for name, partitions in wanted.items():
+        topic = info.topics.get(name)
+        if topic is None or len(topic.partitions) < partitions:
+            return False
+        if any(partition.leader < 0 for partition in topic.partitions.values()):
+            return False
+    return True
