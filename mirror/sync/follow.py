@@ -22,7 +22,7 @@ from mirror.errors import TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.engine import Engine
 from mirror.flow.memory import FlowMemory
-from mirror.flow.partition import PartitionCopy
+from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.kafka.cluster import ClusterInfo, TopicInfo
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State, TopicPartition
@@ -62,6 +62,7 @@ class Follower:
         )
         self._in_flight_max = settings.append.batches_in_flight_max
         self._topics = TargetTopics(settings.topics, flow, memory, engine.partitions.values, self._policy)
+        self._in_conflict: set[TopicPartition] = set()
         self._repeats = Repeats()
         self._mirror_principals = principals(settings.target.security)
 
@@ -152,10 +153,17 @@ class Follower:
             self._engine.add(partition)
         elif partition.topic_id != topic.topic_id.bytes:
             self._recreated(partition, topic)
-        if conflict is not None:
+        elif partition.reason is Reason.TOPIC_DELETED:
+            self._engine.resume(partition)  # it was hidden from us, not deleted
+        if conflict is not None and partition.state not in HOPELESS:
             again = time.monotonic() + CONFLICT_AGAIN_SECONDS
             partition.stop(State.BLOCKED, conflict.reason, conflict.detail, again)
+            self._in_conflict.add(tp)
             self._engine.changed(partition)
+        elif conflict is None and tp in self._in_conflict:
+            self._in_conflict.remove(tp)
+            if partition.state is State.BLOCKED:
+                self._engine.resume(partition)
 
     def _recreated(self, partition: PartitionCopy, topic: TopicInfo) -> None:
         if partition.state is State.TOPIC_RECREATED:
@@ -169,11 +177,14 @@ class Follower:
         self._engine.changed(partition)
 
     def _note_gone(self, found: ClusterInfo) -> None:
-        """Topics that are not at the source any more; an empty answer says nothing."""
+        """Topics that are not at the source any more; an empty answer says nothing.
+
+        What only an operator ends stays as it is: it says more than that the topic is gone.
+        """
         if not found.topics:
             return
         for partition in self._copied(gone_from=found.topics):
-            if partition.reason is not Reason.TOPIC_DELETED:
+            if partition.reason is not Reason.TOPIC_DELETED and partition.state not in HOPELESS:
                 partition.stop(
                     State.BLOCKED,
                     Reason.TOPIC_DELETED,

@@ -2,80 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Any
-
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
-from mirror import service
-from mirror.config import Settings, parse
-from mirror.model import FlowStatus, OffsetMode, PartitionStatus, Reason, State
+from mirror.model import OffsetMode, Reason, State
 from tests.conftest import TopicFactory
 from tests.harness.checker import assert_exact, watermarks
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
+from tests.harness.mirror import Condition, flow_of, mirror_once, running, states
 
 pytestmark = pytest.mark.timeout(60)
 
 SHORT = {"retention.ms": "3600000", "cleanup.policy": "delete"}
 KEPT = {"retention.ms": "-1", "cleanup.policy": "compact"}
-
-
-def settings(
-    source: KafkaCluster, target: KafkaCluster, topic: str, topics: dict[str, Any] | None = None, **more: Any
-) -> Settings:
-    """A flow of its own for one topic, which looks for changes every second."""
-    return parse(
-        {
-            "flow": topic,
-            "source": {"bootstrap_servers": source.bootstrap},
-            "target": {"bootstrap_servers": target.bootstrap},
-            "topics": {"include": [re.escape(topic)], "refresh_seconds": 1} | (topics or {}),
-            "api": {"port": -1},
-        }
-        | more
-    )
-
-
-async def mirror_once(wanted: Settings) -> dict[int, PartitionStatus]:
-    status = await service.run(wanted, stop=asyncio.Event(), once=True, timeout_seconds=20)
-    return {partition.partition: partition for partition in status.partitions}
-
-
-Condition = Callable[[dict[int, PartitionStatus]], bool]
-
-
-@asynccontextmanager
-async def running(wanted: Settings) -> AsyncIterator[Callable[[Condition], Awaitable[None]]]:
-    """A mirror that runs; what is given waits until its partitions are as wanted."""
-    stop, heard = asyncio.Event(), asyncio.Event()
-    seen: dict[int, PartitionStatus] = {}
-
-    def hear(status: FlowStatus) -> None:
-        seen.update({partition.partition: partition for partition in status.partitions})
-        heard.set()
-
-    async def until(condition: Condition) -> None:
-        async with asyncio.timeout(20):
-            while not (seen and condition(seen)):
-                heard.clear()
-                await heard.wait()
-
-    mirror = asyncio.create_task(service.run(wanted, stop=stop, on_status=hear))
-    try:
-        yield until
-    finally:
-        stop.set()
-        await mirror
-
-
-def states(partitions: dict[int, PartitionStatus]) -> list[tuple[State, Reason | None]]:
-    return [(partitions[number].state, partitions[number].reason) for number in sorted(partitions)]
 
 
 def some_of(cluster: KafkaCluster, topic: str, wanted: dict[str, str]) -> dict[str, str]:
@@ -106,7 +47,7 @@ async def test_a_topic_of_which_one_partition_is_not_ours_keeps_its_settings(
     for partition in (0, 1):
         write_to(source, name, partition, 5)
     write_to(target, name, 1, 3)
-    wanted = settings(source, target, name)
+    wanted = flow_of(source, target, name)
     expected = [(State.ACTIVE, None), (State.BLOCKED, Reason.TARGET_NOT_EMPTY)]
 
     for _ in range(2):
@@ -125,7 +66,7 @@ async def test_the_old_copy_of_a_topic_made_again_keeps_its_settings(
     """
     name = await topic(source)
     load(source.bootstrap, name, json_rows(20, 50))
-    wanted = settings(source, target, name)
+    wanted = flow_of(source, target, name)
     await mirror_once(wanted)
     await target.alter_topic(name, KEPT)
     await source.delete_topic(name)
@@ -133,7 +74,7 @@ async def test_the_old_copy_of_a_topic_made_again_keeps_its_settings(
 
     after = await mirror_once(wanted)
 
-    assert after[0].state is State.TOPIC_RECREATED
+    assert after.partitions[0].state is State.TOPIC_RECREATED
     assert some_of(target, name, KEPT) == KEPT
     assert watermarks(target.bootstrap, name) == {0: (0, 20)}
 
@@ -148,7 +89,7 @@ async def test_records_that_were_there_before_a_mapped_copy_keep_their_settings(
     await target.create_topic(name, 1, config=KEPT)
     write_to(target, name, 0, 3)
     load(source.bootstrap, name, json_rows(20, 50))
-    wanted = settings(source, target, name, offsets="mapped")
+    wanted = flow_of(source, target, name, offsets="mapped")
 
     for _ in range(2):
         async with running(wanted) as until:
@@ -171,9 +112,9 @@ async def test_an_empty_topic_made_by_somebody_gets_its_settings_once_it_is_ours
     await target.create_topic(name, 1, config=KEPT)
     load(source.bootstrap, name, json_rows(20, 50))
 
-    done = await mirror_once(settings(source, target, name))
+    done = await mirror_once(flow_of(source, target, name))
 
-    assert done[0].state is State.ACTIVE
+    assert done.partitions[0].state is State.ACTIVE
     assert some_of(target, name, SHORT) == SHORT
     assert_exact(source.bootstrap, target.bootstrap, [name])
 
@@ -185,7 +126,7 @@ async def test_a_setting_changed_at_the_source_reaches_the_target_of_a_running_m
     What this run made is followed, and what an earlier run made too; added partitions are added.
     """
     name = await topic(source, retention_ms=3_600_000)
-    wanted = settings(source, target, name)
+    wanted = flow_of(source, target, name)
 
     def has_become(partitions: int, retention_ms: str) -> Condition:
         return lambda seen: (
@@ -201,3 +142,68 @@ async def test_a_setting_changed_at_the_source_reaches_the_target_of_a_running_m
 
     assert target.topic_config(name)["retention.ms"] == "7300000"
     assert len(watermarks(target.bootstrap, name)) == 3
+
+
+# -- topics that cannot be made, or not wholly ---------------------------------------------------------
+
+
+async def test_partitions_that_may_not_be_added_do_not_hold_up_those_that_are_there(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    Passes go by, and what is written to the healthy partition still arrives; once added they are copied.
+    """
+    name = await topic(source, partitions=2)
+    await target.create_topic(name, 1)
+
+    async with running(flow_of(source, target, name, {"create": False})) as until:
+        await until(
+            lambda seen: states(seen) == [(State.ACTIVE, None), (State.BLOCKED, Reason.TARGET_PARTITIONS)]
+        )
+        write_to(source, name, 0, 10)
+        await until(lambda seen: seen[0].next_offset == 10)
+        target.admin.create_partitions([NewPartitions(name, 2)])[name].result()
+        write_to(source, name, 1, 10)
+        await until(lambda seen: [seen[number].next_offset for number in (0, 1)] == [10, 10])
+
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
+async def test_more_replicas_than_brokers_are_said_and_others_go_on(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    A topic that is there needs none made; one that is not there waits for brokers, with the reason.
+    """
+    there, missing = await topic(source, prefix="replicas"), await topic(source, prefix="replicas")
+    await target.create_topic(there, 1)
+    load(source.bootstrap, there, json_rows(20, 50))
+    wanted = {"include": [there, missing], "replication_factor": 3}
+
+    status = await mirror_once(flow_of(source, target, there, wanted))
+
+    assert {p.topic: (p.state, p.reason) for p in status.partitions} == {
+        there: (State.ACTIVE, None),
+        missing: (State.BLOCKED, Reason.REPLICATION_FACTOR),
+    }
+    assert missing not in target.admin.list_topics(timeout=10).topics
+
+
+# -- topics that go, and come back ---------------------------------------------------------------------
+
+
+async def test_a_topic_deleted_at_the_source_keeps_its_copy_and_says_so(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    The running mirror sees it; nothing is taken away at the target.
+    """
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(20, 50))
+
+    async with running(flow_of(source, target, name)) as until:
+        await until(lambda seen: seen[0].next_offset == 20)
+        await source.delete_topic(name)
+        await until(lambda seen: states(seen) == [(State.BLOCKED, Reason.TOPIC_DELETED)])
+
+    assert watermarks(target.bootstrap, name) == {0: (0, 20)}

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import ConfigResource
+from confluent_kafka.admin import NewPartitions
+from structlog.testing import capture_logs
 
 from mirror import service
 from mirror.config import Settings, parse
@@ -21,6 +22,7 @@ from mirror.model import FlowStatus, OffsetMode, PartitionStatus, Reason, State
 from tests.harness.acls import Grant, allow, allow_nothing, grants_on_the_page
 from tests.harness.checker import assert_exact
 from tests.harness.kafka import KafkaCluster
+from tests.harness.mirror import mirror_once, running, states
 from tests.harness.node import free_ports
 from tests.harness.secured_broker import start_with
 from tests.harness.security import BrokerSecurity, Listener
@@ -94,10 +96,10 @@ def settings(source: Site, target: Site, topic: str, **more: Any) -> Settings:
     return parse(document | more)
 
 
-def write_records(cluster: KafkaCluster, topic: str, count: int) -> None:
+def write_records(cluster: KafkaCluster, topic: str, count: int, partition: int = -1) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
     for number in range(count):
-        producer.produce(topic, key=f"k{number % 7}", value=f"{topic} {number}")
+        producer.produce(topic, key=f"k{number % 7}", value=f"{topic} {number}", partition=partition)
     assert producer.flush(30) == 0
 
 
@@ -117,10 +119,6 @@ async def trim(cluster: KafkaCluster, topic: str, offset: int) -> None:
     wanted = cluster.admin.delete_records([TopicPartition(topic, 0, offset)])
     for done in wanted.values():
         await asyncio.wrap_future(done)
-
-
-async def mirror_once(wanted: Settings) -> FlowStatus:
-    return await service.run(wanted, stop=asyncio.Event(), once=True, timeout_seconds=30)
 
 
 async def mirror_until(wanted: Settings, done: Callable[[PartitionStatus], bool]) -> PartitionStatus:
@@ -264,7 +262,64 @@ async def test_settings_that_may_not_be_changed_do_not_stop_the_copy(source: Sit
     assert (held, retention_ms(target, "orders.held")) == ("-1", "864000000")
 
 
+async def test_what_a_running_mirror_may_not_change_is_said_and_the_rest_goes_on(
+    source: Site, target: Site
+) -> None:
+    """
+    Neither Alter nor AlterConfigs: the log names the settings, new partitions the right; the old ones go on.
+    """
+    grants = grants_on_the_page(without=[SYNC_ACLS])
+    source.allow_only(grants)
+    target.allow_only([grant for grant in grants if grant.operation not in {"Alter", "AlterConfigs"}])
+    target.allow([Grant(WRITER, "DescribeConfigs", "topic", "orders.", prefixed=True)])
+    await source.cluster.create_topic("orders.fixed")
+
+    with capture_logs() as logs:
+        async with running(settings(source, target, "orders.fixed")) as until:
+            await until(lambda seen: states(seen) == [(State.ACTIVE, None)])
+            await source.cluster.alter_topic("orders.fixed", {"retention.ms": 864_000_000})
+            source.cluster.admin.create_partitions([NewPartitions("orders.fixed", 2)])[
+                "orders.fixed"
+            ].result()
+            await until(
+                lambda seen: (
+                    states(seen)[1:] == [(State.BLOCKED, Reason.TARGET_NOT_AUTHORIZED)]
+                    and any(line["event"] == "settings_not_changed" for line in logs)
+                )
+            )
+            write_records(source.cluster, "orders.fixed", 50, partition=0)
+            await until(lambda seen: seen[0].next_offset == 50 and seen[0].state is State.ACTIVE)
+
+    (said,) = [line for line in logs if line["event"] == "settings_not_changed"]
+    assert (said["topic"], said["settings"], said["log_level"]) == (
+        "orders.fixed",
+        ["retention.ms"],
+        "warning",
+    )
+
+
+async def test_a_topic_that_was_hidden_for_a_while_goes_on(source: Site, target: Site) -> None:
+    """
+    Without Describe it is as if it were gone, and said to be; shown again it goes on without a restart.
+    """
+    grants = grants_on_the_page(without=[SYNC_ACLS])
+    source.allow_only(grants)
+    target.allow_only(grants)
+    for topic in ("orders.hidden", "seen"):
+        await source.cluster.create_topic(topic)
+    write_records(source.cluster, "orders.hidden", 10)
+
+    async with running(settings(source, target, "orders.hidden")) as until:
+        await until(lambda seen: seen[0].next_offset == 10)
+        source.allow_only([Grant(READER, "Describe", "topic", "seen")])
+        await until(lambda seen: states(seen) == [(State.BLOCKED, Reason.TOPIC_DELETED)])
+        write_records(source.cluster, "orders.hidden", 10)
+        source.allow(grants)
+        await until(lambda seen: seen[0].next_offset == 20 and seen[0].state is State.ACTIVE)
+
+    assert_exact(source.cluster.bootstrap, target.cluster.bootstrap, ["orders.hidden"])
+
+
 def retention_ms(site: Site, topic: str) -> str:
     """What the topic is set to."""
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    return str(site.cluster.admin.describe_configs([resource])[resource].result()["retention.ms"].value)
+    return site.cluster.topic_config(topic)["retention.ms"]

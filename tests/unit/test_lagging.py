@@ -261,7 +261,8 @@ def test_nothing_is_missing_where_the_high_watermark_is_reached() -> None:
         (State.BLOCKED, Reason.INTERNAL_ERROR, logging.ERROR),
         (State.DATA_LOSS, Reason.LOG_START_MOVED, logging.ERROR),
         (State.DIVERGED, Reason.FOREIGN_WRITE, logging.ERROR),
-        (State.TOPIC_RECREATED, Reason.TOPIC_DELETED, logging.ERROR),
+        (State.BLOCKED, Reason.TOPIC_DELETED, logging.WARNING),
+        (State.TOPIC_RECREATED, Reason.TOPIC_ID_CHANGED, logging.ERROR),
         (State.FENCED, Reason.NEWER_EPOCH, logging.ERROR),
     ],
 )

@@ -1,0 +1,65 @@
+"""A mirror in the test's own process: run for a while, or until it has copied what is there."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from mirror import service
+from mirror.config import Settings, parse
+from mirror.model import FlowStatus, PartitionStatus, Reason, State
+from tests.harness.kafka import KafkaCluster
+
+
+def flow_of(
+    source: KafkaCluster, target: KafkaCluster, topic: str, topics: dict[str, Any] | None = None, **more: Any
+) -> Settings:
+    """A flow of its own for one topic, which looks for changes every second."""
+    return parse(
+        {
+            "flow": topic,
+            "source": {"bootstrap_servers": source.bootstrap},
+            "target": {"bootstrap_servers": target.bootstrap},
+            "topics": {"include": [re.escape(topic)], "refresh_seconds": 1} | (topics or {}),
+            "api": {"port": -1},
+        }
+        | more
+    )
+
+
+async def mirror_once(wanted: Settings) -> FlowStatus:
+    return await service.run(wanted, stop=asyncio.Event(), once=True, timeout_seconds=30)
+
+
+Condition = Callable[[dict[int, PartitionStatus]], bool]
+
+
+@asynccontextmanager
+async def running(wanted: Settings) -> AsyncIterator[Callable[[Condition], Awaitable[None]]]:
+    """A mirror that runs; what is given waits until its partitions are as wanted."""
+    stop, heard = asyncio.Event(), asyncio.Event()
+    seen: dict[int, PartitionStatus] = {}
+
+    def hear(status: FlowStatus) -> None:
+        seen.update({partition.partition: partition for partition in status.partitions})
+        heard.set()
+
+    async def until(condition: Condition) -> None:
+        async with asyncio.timeout(20):
+            while not (seen and condition(seen)):
+                heard.clear()
+                await heard.wait()
+
+    mirror = asyncio.create_task(service.run(wanted, stop=stop, on_status=hear))
+    try:
+        yield until
+    finally:
+        stop.set()
+        await mirror
+
+
+def states(partitions: dict[int, PartitionStatus]) -> list[tuple[State, Reason | None]]:
+    return [(partitions[number].state, partitions[number].reason) for number in sorted(partitions)]
