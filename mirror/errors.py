@@ -51,6 +51,14 @@ class AuthenticationError(TwinsiteError):
 
     exit_code = 4
     hint = "check the credentials and the certificates of this cluster"
+    metric_reason = "login"
+    """Label of the metric that counts it."""
+
+
+class TlsRefusedError(AuthenticationError):
+    """A certificate, ours or the broker's, was not accepted, or one side speaks no TLS."""
+
+    metric_reason = "tls"
 
 
 class NotAuthorizedError(TwinsiteError):

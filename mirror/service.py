@@ -46,9 +46,9 @@ from mirror.kafka.fetch import FetchLimits, Isolation
 from mirror.kafka.log_port import TopicLog, ensure_state_topic
 from mirror.kafka.transactions import Token
 from mirror.model import FlowStatus, State, TopicPartition
+from mirror.observing import instruments_of, register_metrics
 from mirror.sync.follow import Follower
 from monitoring.health import Heartbeats, Readiness
-from monitoring.metrics import Instruments, register
 
 log = structlog.get_logger(__name__)
 
@@ -194,7 +194,7 @@ class Service:
             target=target,
             limits=limits,
             pool=BufferPool(limits.buffer_bytes_max),
-            instruments=Instruments(registry, settings.flow),
+            instruments=instruments_of(registry, settings.flow, (source, target)),
             hooks=engine,
             producer_id=memory.producer_id,
             producer_epoch=memory.producer_epoch,
@@ -237,7 +237,7 @@ class Service:
         Raises:
             NotBegunError: It was to end before the topics were known.
         """
-        register(self.registry, self.status, per_partition=self.settings.api.partition_metrics)
+        register_metrics(self.registry, self.settings, self.status, (self.flow.source, self.flow.target))
         async with self._api() as url:
             await _unless_ended(self.follower.follow(), stop, ends_at)
             if not self.engine.partitions:

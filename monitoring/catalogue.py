@@ -154,6 +154,16 @@ COPY_LATENCY = _histogram(
 REQUEST_DURATION = _histogram(
     "request_duration_seconds", ("flow", "api"), "From sending a request to a broker to its answer."
 )
+THROTTLED = _counter(
+    "throttled_seconds_total",
+    ("flow", "api"),
+    "How long quotas of the brokers have held the mirror back, by what their answers say.",
+)
+AUTH_FAILURES = _counter(
+    "auth_failures_total",
+    ("flow", "cluster", "reason"),
+    "Connections that were not opened because one side did not accept the other.",
+)
 CRC_FAILURES = _counter(
     "crc_failures_total",
     ("flow", "where"),
@@ -171,6 +181,18 @@ PARTITION_METRICS = (
     *OFFSET_METRICS,
     *(RECORDS_COPIED, APPENDED_BYTES, BATCHES_COPIED, BATCHES_REENCODED, GAP_OFFSETS, GAP_RECORDS),
 )
-INSTRUMENT_METRICS = (COPY_LATENCY, REQUEST_DURATION, CRC_FAILURES)
-ALL = (*FLOW_METRICS, *PARTITION_METRICS, *INSTRUMENT_METRICS)
+# -- read at each scrape, beside the snapshot ------------------------------------------------------------
+
+CONFIG_HASH = _gauge(
+    "config_hash_info", ("flow", "hash"), "Always 1; tells settings apart, secrets aside, by their SHA-256."
+)
+CERT_EXPIRY = _gauge(
+    "cert_expiry_timestamp_seconds",
+    ("flow", "cluster", "cert"),
+    "Until when a certificate is valid, in seconds since 1970.",
+)
+
+INSTRUMENT_METRICS = (COPY_LATENCY, REQUEST_DURATION, THROTTLED, AUTH_FAILURES, CRC_FAILURES)
+SURROUNDING_METRICS = (CONFIG_HASH, CERT_EXPIRY)
+ALL = (*FLOW_METRICS, *PARTITION_METRICS, *INSTRUMENT_METRICS, *SURROUNDING_METRICS)
 """Every metric of ours; those of the process (``process_*``) come from prometheus_client."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, product
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
@@ -27,6 +27,8 @@ from monitoring.catalogue import Kind, Metric
 
 Together = Callable[[Iterable[float]], float]
 
+CLUSTERS = ("source", "target")
+AUTH_REASONS = ("login", "tls")
 GAP_REASON_EXPIRED = "expired"
 ENCODING_BATCH = "batch"
 """Record batches as they are in the log; other encodings belong to other ways between the sites."""
@@ -221,8 +223,16 @@ class Instruments:
         self._of_api: dict[str, Histogram] = {}
         crc = catalogue.CRC_FAILURES
         self._crc_failures = Counter(crc.name, crc.help, crc.labels, registry=registry)
-        for where in ("source", "target"):
+        for where in CLUSTERS:
             self._crc_failures.labels(flow, where)
+        auth = catalogue.AUTH_FAILURES
+        self._auth_failures = Counter(auth.name, auth.help, auth.labels, registry=registry)
+        for cluster, reason in product(CLUSTERS, AUTH_REASONS):
+            self._auth_failures.labels(flow, cluster, reason)
+        throttled = Counter(
+            catalogue.THROTTLED.name, catalogue.THROTTLED.help, catalogue.THROTTLED.labels, registry=registry
+        )
+        self._throttled = {api: throttled.labels(flow, api) for api in ("fetch", "produce")}
         self._flow = flow
 
     def observe_copy_latency(self, seconds: float) -> None:
@@ -242,6 +252,20 @@ class Instruments:
         if histogram is None:
             histogram = self._of_api[api] = self._requests.labels(self._flow, api)
         histogram.observe(seconds)
+
+    def count_throttled(self, api: Literal["fetch", "produce"], seconds: float) -> None:
+        """For how long a quota of a broker holds us back, as its answer says; mostly 0."""
+        if seconds > 0:
+            self._throttled[api].inc(seconds)
+
+    def count_auth_failure(self, cluster: str, reason: str) -> None:
+        """A connection was not opened because one side did not accept the other.
+
+        Args:
+            cluster: One of ``CLUSTERS``.
+            reason: One of ``AUTH_REASONS``.
+        """
+        self._auth_failures.labels(self._flow, cluster, reason).inc()
 
     def count_crc_failure(self, where: Literal["source", "target"]) -> None:
         """A batch did not match its CRC; ``where`` says whose bytes they were."""

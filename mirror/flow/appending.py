@@ -22,7 +22,7 @@ from mirror.failpoints import reach
 from mirror.flow.context import Flow
 from mirror.flow.partition import PartitionCopy, Sent
 from mirror.flow.states import append_refusal
-from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, Outcome, decode_answer, encode_request
+from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, Outcome, decode_throttled_answer, encode_request
 from mirror.kafka.cluster import STALE_METADATA_CODES, broker_error
 from mirror.kafka.connection import Connection
 from mirror.kafka.record_batch import seal
@@ -158,13 +158,14 @@ class AppendLane:
     def _read(self, request: Request, sent_at: float, answer: asyncio.Future[memoryview]) -> None:
         now = time.monotonic()
         try:
-            outcomes = decode_answer(answer.result())
+            outcomes, throttle_ms = decode_throttled_answer(answer.result())
         except (TwinsiteError, asyncio.CancelledError) as error:
             self._lost(request, error, now)
             stirred = [partition for partition, _ in request]
         else:
             reach("produce_answered")
             self._flow.instruments.observe_request("produce", now - sent_at)
+            self._flow.instruments.count_throttled("produce", throttle_ms / 1000)
             self._flow.target.last_answer_at = now
             stirred = [p for p, sent in request if not self._goes_on(p, sent, outcomes.get(p.target), now)]
             self._observe_latency(request[0][0])

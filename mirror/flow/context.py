@@ -21,6 +21,9 @@ class Instruments(Protocol):
     def observe_request(self, api: str, seconds: float) -> None:
         """From sending a request to its answer."""
 
+    def count_throttled(self, api: Literal["fetch", "produce"], seconds: float) -> None:
+        """For how long a quota of a broker holds us back, as its answer says; mostly 0."""
+
     def count_crc_failure(self, where: Literal["source", "target"]) -> None:
         """A batch is not what its CRC says; ``where`` tells whose bytes they were."""
 

@@ -183,7 +183,9 @@ class FetchLane:
             )
             reach("fetched")
             self._flow.instruments.observe_request("fetch", time.monotonic() - asked_at)
-            self._take(decode_answer(body), held[0])
+            answer = decode_answer(body)
+            self._flow.instruments.count_throttled("fetch", answer.throttle_ms / 1000)
+            self._take(answer, held[0])
         finally:
             for buffer in held:
                 buffer.release()

@@ -22,6 +22,7 @@ PRODUCE_VERSION_MAX = 12
 """The last one that names topics by name; from 13 on by id."""
 
 _OUTCOME = struct.Struct(">ihqqq")
+_THROTTLE_MS = struct.Struct(">i")
 _NOTHING_TO_SAY = b"\1\0\0"
 """No bad records, no message, no tagged fields."""
 
@@ -60,7 +61,16 @@ def encode_request(
 
 
 def decode_answer(body: memoryview) -> dict[TopicPartition, Outcome]:
-    """Read a Produce answer of versions 9 to 12.
+    """Read what became of each batch, in a Produce answer of versions 9 to 12.
+
+    Raises:
+        AnswerError: The bytes are not such an answer.
+    """
+    return decode_throttled_answer(body)[0]
+
+
+def decode_throttled_answer(body: memoryview) -> tuple[dict[TopicPartition, Outcome], int]:
+    """The same, and for how many milliseconds a quota of the broker holds us back.
 
     Raises:
         AnswerError: The bytes are not such an answer.
@@ -71,7 +81,7 @@ def decode_answer(body: memoryview) -> dict[TopicPartition, Outcome]:
         raise AnswerError(f"{len(body)} bytes that are no whole Produce answer: {error}") from error
 
 
-def _decode_answer(body: memoryview) -> dict[TopicPartition, Outcome]:
+def _decode_answer(body: memoryview) -> tuple[dict[TopicPartition, Outcome], int]:
     outcomes: dict[TopicPartition, Outcome] = {}
     topics, at = read_uvarint(body, 0)
     for _ in range(topics - 1):
@@ -82,7 +92,7 @@ def _decode_answer(body: memoryview) -> dict[TopicPartition, Outcome]:
             message, at = _read_messages(body, at + _OUTCOME.size)
             outcomes[TopicPartition(topic or "", index)] = Outcome(code, base, log_start, message)
         at = skip_tags(body, at)
-    return outcomes
+    return outcomes, _THROTTLE_MS.unpack_from(body, at)[0]
 
 
 def _read_messages(body: memoryview, at: int) -> tuple[str | None, int]:

@@ -26,7 +26,13 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from mirror.errors import BrokerError, ConnectionFailedError, NotAuthorizedError, TwinsiteError
+from mirror.errors import (
+    AuthenticationError,
+    BrokerError,
+    ConnectionFailedError,
+    NotAuthorizedError,
+    TwinsiteError,
+)
 from mirror.kafka.connection import Connection
 from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.model import TopicPartition
@@ -90,6 +96,9 @@ def broker_error(code: int, what: str, message: str | None = None) -> TwinsiteEr
 class Cluster:
     """The way to one cluster. Use :meth:`start` before anything else and :meth:`close` at the end.
 
+    Attributes:
+        on_auth_failure: Told when a connection is not opened because one side does not accept the other.
+
     Args:
         name: How people call it: ``source`` or ``target``.
         bootstrap: Addresses to begin with; any one that answers is enough.
@@ -108,6 +117,7 @@ class Cluster:
         self.options = options
         self.info = ClusterInfo("", -1, {}, {})
         self.last_answer_at: float | None = None
+        self.on_auth_failure: Callable[[AuthenticationError], None] | None = None
         self._bootstrap = list(bootstrap)
         self._refresh_seconds = refresh_seconds
         self._connections: dict[tuple[int, str], Connection] = {}
@@ -147,6 +157,12 @@ class Cluster:
     def bytes_sent(self) -> int:
         """What all connections of this cluster have sent, closed ones included."""
         return self._bytes_before[1] + sum(c.bytes_sent for c in self._connections.values())
+
+    @property
+    def certificate_valid_until(self) -> float | None:
+        """When the first of the certificates that brokers have shown expires, in seconds since 1970."""
+        ends = [connection.certificate_valid_until for connection in self._connections.values()]
+        return min((end for end in ends if end is not None), default=None)
 
     # -- what the cluster looks like -------------------------------------------------------------
 
@@ -264,6 +280,8 @@ class Cluster:
             opened = await Connection.open(address, self.options)
         except TwinsiteError as error:
             self._refused[address] = (time.monotonic() + OPENING_PAUSE_SECONDS, error)
+            if isinstance(error, AuthenticationError) and self.on_auth_failure is not None:
+                self.on_auth_failure(error)
             raise
         self._refused.pop(address, None)
         self.last_answer_at = time.monotonic()

@@ -208,6 +208,14 @@ class Connection:
         """Requests that wait for their answer."""
         return len(self._pending) + len(self._held or ())
 
+    @property
+    def certificate_valid_until(self) -> float | None:
+        """When the certificate the broker has shown expires, in seconds since 1970; None without TLS."""
+        if self.closed or not isinstance(self._sock, ssl.SSLSocket):
+            return None
+        shown = self._sock.getpeercert()
+        return float(ssl.cert_time_to_seconds(str(shown["notAfter"]))) if shown else None
+
     def version(self, api_key: int, highest: int, name: str = "", *, lowest: int = 0) -> int:
         """The highest version of an API both sides speak.
 

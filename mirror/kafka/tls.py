@@ -13,7 +13,7 @@ from pathlib import Path
 
 import structlog
 
-from mirror.errors import AuthenticationError
+from mirror.errors import AuthenticationError, TlsRefusedError
 from mirror.kafka.secret import SecretSource
 
 Fingerprint = tuple[tuple[int, int, int, int] | None, ...]
@@ -104,9 +104,9 @@ def _trust(context: ssl.SSLContext, ca_file: Path | None) -> None:
     try:
         context.load_verify_locations(cafile=ca_file)
     except ssl.SSLError as error:
-        raise AuthenticationError(f"CA file {ca_file} holds no PEM certificates") from error
+        raise TlsRefusedError(f"CA file {ca_file} holds no PEM certificates") from error
     except OSError as error:
-        raise AuthenticationError(f"CA file {ca_file} cannot be read: {error.strerror}") from error
+        raise TlsRefusedError(f"CA file {ca_file} cannot be read: {error.strerror}") from error
 
 
 def _load_certificate(
@@ -124,7 +124,7 @@ def _load_certificate(
     try:
         context.load_cert_chain(certificate, key, passphrase)
     except ssl.SSLError as error:
-        raise AuthenticationError(_why_not_loaded(error, certificate, key or certificate, asked)) from error
+        raise TlsRefusedError(_why_not_loaded(error, certificate, key or certificate, asked)) from error
 
 
 def _must_be_readable(path: Path | None) -> None:
@@ -134,7 +134,7 @@ def _must_be_readable(path: Path | None) -> None:
         with path.open("rb"):
             return
     except OSError as error:
-        raise AuthenticationError(f"file {path} cannot be read: {error.strerror}") from error
+        raise TlsRefusedError(f"file {path} cannot be read: {error.strerror}") from error
 
 
 def _why_not_loaded(error: ssl.SSLError, certificate: Path, key: Path, asked: bool) -> str:

@@ -14,7 +14,7 @@ import ssl
 import struct
 from pathlib import Path
 
-from mirror.errors import AuthenticationError, ConnectionFailedError
+from mirror.errors import AuthenticationError, ConnectionFailedError, TlsRefusedError
 from mirror.kafka.certificates import Certificate
 from mirror.kafka.tls import TlsOptions
 
@@ -61,7 +61,7 @@ def rename_ssl_error(error: OSError, where: str, tls: TlsOptions | None = None) 
     if reason in NOT_TLS:
         return speaks_plaintext_error(where)
     if any(word in reason for word in OLD_TLS):
-        return AuthenticationError(
+        return TlsRefusedError(
             f"{where}: no TLS version in common ({reason})",
             hint="the mirror speaks TLS 1.2 and 1.3; check ssl.enabled.protocols of the broker",
         )
@@ -72,12 +72,12 @@ def rename_ssl_error(error: OSError, where: str, tls: TlsOptions | None = None) 
 
 def speaks_plaintext_error(where: str) -> AuthenticationError:
     """TLS was spoken to a listener without it."""
-    return AuthenticationError(f"{where}: the broker does not speak TLS on this port", hint=PLAINTEXT_HINT)
+    return TlsRefusedError(f"{where}: the broker does not speak TLS on this port", hint=PLAINTEXT_HINT)
 
 
 def speaks_tls_error(where: str) -> AuthenticationError:
     """A request in plain text was answered by a TLS listener."""
-    return AuthenticationError(f"{where}: the broker expects TLS on this port", hint=TLS_HINT)
+    return TlsRefusedError(f"{where}: the broker expects TLS on this port", hint=TLS_HINT)
 
 
 def is_tls_alert(first_bytes: bytes) -> bool:
@@ -90,36 +90,36 @@ def _broker_not_trusted(
 ) -> AuthenticationError:
     authorities = str(tls.ca_file) if tls.ca_file else "the system's authorities"
     if error.verify_code == EXPIRED:
-        return AuthenticationError(
+        return TlsRefusedError(
             f"{where}: the broker's certificate, or one above it, has expired",
             hint="renew the certificate of the broker; check the clock of this machine",
         )
     if error.verify_code == NOT_YET_VALID:
-        return AuthenticationError(
+        return TlsRefusedError(
             f"{where}: the broker's certificate is not valid yet", hint="check the clocks of both machines"
         )
     if error.verify_code in UNKNOWN_AUTHORITY:
-        return AuthenticationError(
+        return TlsRefusedError(
             f"{where}: the broker's certificate is not signed by any authority in {authorities}",
             hint="set security.ca_file to the authority that signs this cluster's brokers",
         )
     if error.verify_code in OTHER_NAME:
-        return AuthenticationError(
+        return TlsRefusedError(
             f"{where}: the broker's certificate is for another name",
             hint="connect by a name it is for, check advertised.listeners, or set verify_hostname to false",
         )
-    return AuthenticationError(f"{where}: the broker's certificate was refused: {error.verify_message}")
+    return TlsRefusedError(f"{where}: the broker's certificate was refused: {error.verify_message}")
 
 
 def _we_are_not_trusted(reason: str, where: str, tls: TlsOptions | None) -> AuthenticationError:
     alert = reason.rpartition("ALERT_")[2].replace("_", " ").lower()
     if tls is None or tls.certificate_file is None:
-        return AuthenticationError(
+        return TlsRefusedError(
             f"{where}: the broker ended the TLS handshake ({alert}); no client certificate is configured",
             hint="the broker may require one: set security.certificate_file and key_file",
         )
     ours = describe_file(tls.certificate_file)
-    return AuthenticationError(
+    return TlsRefusedError(
         f"{where}: the broker does not accept our certificate ({alert}): {ours}",
         hint="check that it is valid and that the broker's truststore holds the authority that signed it",
     )
@@ -146,7 +146,7 @@ async def explain_handshake_error(
         async with asyncio.timeout(timeout_seconds):
             if isinstance(error, ssl.SSLCertVerificationError):
                 shown = await _peer_certificate(host, port)
-                return AuthenticationError(f"{renamed}; it shows {shown}", hint=renamed.hint)
+                return TlsRefusedError(f"{renamed}; it shows {shown}", hint=renamed.hint)
             ended = isinstance(error, ssl.SSLEOFError | ConnectionError)
             if ended and await _answers_in_plaintext(host, port):
                 return speaks_plaintext_error(where)

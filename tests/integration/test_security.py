@@ -20,8 +20,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from confluent_kafka import Consumer
 from kafka.protocol.metadata import MetadataRequest
+from prometheus_client import CollectorRegistry
 
 from mirror.errors import AuthenticationError, ConnectionFailedError, TwinsiteError
+from mirror.kafka.certificates import Certificate
+from mirror.kafka.cluster import Cluster
 from mirror.kafka.connection import Connection
 from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.kafka.security import (
@@ -34,6 +37,7 @@ from mirror.kafka.security import (
     TokenEndpoint,
     TokenEndpointOptions,
 )
+from mirror.observing import expiries, instruments_of
 from tests.harness.secured_broker import (
     ODD_PASSWORD,
     ODD_USER,
@@ -67,6 +71,12 @@ def security(broker: SecuredBroker, listener: str, sasl_options: SaslOptions | N
     if listener == "MTLS":
         tls = replace(tls, certificate_file=broker.client.certificate, key_file=broker.client.key)
     return Security(SecurityProtocol(broker.protocol(listener)), tls, sasl_options)
+
+
+def a_cluster(broker: SecuredBroker, listener: str, sasl_options: SaslOptions | None = None) -> Cluster:
+    """A cluster of the name of the listener, not yet reached."""
+    options = ConnectionOptions(security=security(broker, listener, sasl_options))
+    return Cluster(listener, [Address("localhost", broker.port(listener))], options)
 
 
 async def open_connection(broker: SecuredBroker, listener: str, security: Security) -> Connection:
@@ -150,6 +160,49 @@ def test_an_independent_client_gets_in_the_same_way(
         assert len(client.list_topics(timeout=SOON_SECONDS).brokers) == 1
     finally:
         client.close()
+
+
+async def test_metrics_tell_until_when_certificates_are_valid(broker: SecuredBroker) -> None:
+    """
+    Ours from its file, and that of the broker as it was shown; without TLS there is nothing to tell.
+    """
+    secured, plain = a_cluster(broker, "MTLS"), a_cluster(broker, "SASL", sasl(broker, SaslMechanism.PLAIN))
+    await secured.start(timeout_seconds=SOON_SECONDS)
+    await plain.start(timeout_seconds=SOON_SECONDS)
+
+    seen = {(expiry.cluster, expiry.cert): expiry.valid_until for expiry in expiries([secured, plain])}
+
+    await secured.close()
+    await plain.close()
+    ours = Certificate.from_pem_file(broker.client.certificate)
+    assert seen.keys() == {("MTLS", "client"), ("MTLS", "broker")}
+    assert seen["MTLS", "client"] == ours.not_after.timestamp()
+    assert time.time() < seen["MTLS", "broker"] < time.time() + timedelta(days=3660).total_seconds()
+
+
+@pytest.mark.parametrize("reason", ["login", "tls"])
+async def test_metrics_count_what_is_refused(broker: SecuredBroker, reason: str) -> None:
+    """
+    A password or a certificate that was changed on one side only shows while the mirror runs.
+    """
+    cluster = a_cluster(broker, "SASLTLS", sasl(broker, SaslMechanism.PLAIN, WRONG))
+    if reason == "tls":
+        tls = TlsOptions(broker.stranger.certificate)
+        cluster.options = replace(cluster.options, security=replace(cluster.options.security, tls=tls))
+    registry = CollectorRegistry()
+    cluster.name = "target"
+    instruments_of(registry, "f", [cluster])
+
+    with pytest.raises(AuthenticationError):
+        await cluster.start(timeout_seconds=SOON_SECONDS)
+
+    counted = {
+        one: registry.get_sample_value(
+            "twinsite_auth_failures_total", {"flow": "f", "cluster": "target", "reason": one}
+        )
+        for one in ("login", "tls")
+    }
+    assert counted == {"login": 0, "tls": 0} | {reason: 1}
 
 
 async def test_a_token_endpoint_is_asked_before_the_broker(broker: SecuredBroker) -> None:

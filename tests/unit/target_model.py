@@ -116,7 +116,7 @@ class Connection:
     def unanswered(self) -> int:
         return len(self.unheard) + len(self.unread)
 
-    def version(self, *_: object) -> int:
+    def version(self, *_: object, **__: object) -> int:
         return VERSION
 
     def send(self, _key: int, _version: int, parts: list[bytes | memoryview]) -> asyncio.Future[memoryview]:
@@ -171,6 +171,7 @@ class Meters:
 
     def observe_copy_latency(self, seconds: float) -> None: ...
     def observe_request(self, api: str, seconds: float) -> None: ...
+    def count_throttled(self, api: str, seconds: float) -> None: ...
     def count_crc_failure(self, where: str) -> None: ...
 
 

@@ -15,6 +15,7 @@ from mirror.kafka.append import (
     PRODUCE_VERSION_MIN,
     Outcome,
     decode_answer,
+    decode_throttled_answer,
     encode_request,
 )
 from mirror.kafka.record_batch import seal
@@ -187,6 +188,18 @@ def test_an_answer_is_read_as_it_was_written(
     assert decoded(answer(outcomes, version, moved=moved)) == expected
 
 
+@given(outcomes=answers, version=versions, moved=st.booleans())
+def test_an_answer_tells_for_how_long_a_quota_holds_us_back(
+    outcomes: dict[TopicPartition, Said], version: int, moved: bool
+) -> None:
+    """
+    It stands behind everything that is said of batches.
+    """
+    _, throttle_ms = decode_throttled_answer(memoryview(answer(outcomes, version, moved=moved)))
+
+    assert throttle_ms == 7
+
+
 def test_the_message_for_the_batch_goes_before_those_for_its_records() -> None:
     """
     Where the broker says nothing of the batch, the first record it complains about speaks.
@@ -202,11 +215,11 @@ def test_the_message_for_the_batch_goes_before_those_for_its_records() -> None:
 
 def test_an_answer_that_is_cut_off_is_an_error() -> None:
     """
-    Wherever an outcome is cut it is an AnswerError with words; what follows the last is not needed.
+    Wherever it is cut it is an AnswerError with words; the tagged fields at its very end are not needed.
     """
     outcomes = {ORDERS_0: Said(record_errors=("x", "y"), message="words", leader=(1, 2)), PAYMENTS_0: Said()}
     whole = answer(outcomes)
-    not_needed = 4 + 1
+    not_needed = 1
 
     for end in range(len(whole) - not_needed):
         with pytest.raises(AnswerError, match="no whole Produce answer"):

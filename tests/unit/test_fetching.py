@@ -47,7 +47,7 @@ class Source:
     async def connection(self, *_: object) -> Source:
         return self
 
-    def version(self, *_: object) -> int:
+    def version(self, *_: object, **__: object) -> int:
         return FETCH_VERSION
 
     async def send(self, _key: int, _version: int, _parts: list[bytes], *, allocate: Any) -> memoryview:

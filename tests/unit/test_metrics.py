@@ -14,6 +14,7 @@ from mirror.model import FlowStatus, Reason, State
 from monitoring import catalogue
 from monitoring.exposition import write_text
 from monitoring.metrics import FlowCollector, Instruments, register
+from monitoring.surroundings import Expiry, register_surroundings, settings_hash
 from tests.harness.promtool import promtool
 from tests.unit.statuses import a_flow, a_loss, a_partition, an_unknown_partition
 
@@ -55,6 +56,9 @@ def whole_registry(status: FlowStatus, *, per_partition: bool = True) -> Collect
     instruments.observe_copy_latency(0.0042)
     instruments.observe_request("produce", 0.3)
     instruments.count_crc_failure("source")
+    register_surroundings(
+        registry, status.flow, "0123456789abcdef", lambda: [Expiry("target", "client", 1.7e9)]
+    )
     return registry
 
 
@@ -257,6 +261,49 @@ def test_a_record_from_the_future_does_not_make_a_negative_latency() -> None:
     Instruments(registry, "f").observe_copy_latency(-5.0)
 
     assert registry.get_sample_value("twinsite_copy_latency_seconds_sum", {"flow": "f"}) == 0
+
+
+def test_what_quotas_hold_back_is_counted_in_seconds() -> None:
+    """
+    From zero on, and apart for reading and writing: the quotas are those of two clusters.
+    """
+    registry = CollectorRegistry()
+    instruments = Instruments(registry, "f")
+    instruments.count_throttled("fetch", 0.0)
+    instruments.count_throttled("produce", 0.25)
+    instruments.count_throttled("produce", 0.5)
+
+    seconds = {
+        api: registry.get_sample_value("twinsite_throttled_seconds_total", {"flow": "f", "api": api})
+        for api in ("fetch", "produce")
+    }
+
+    assert seconds == {"fetch": 0.0, "produce": 0.75}
+
+
+def test_settings_are_told_apart_by_their_hash() -> None:
+    """
+    Two mirrors of one flow should have the same; the order in a file means nothing.
+    """
+    one = settings_hash({"flow": "f", "topics": {"include": ["a"], "exclude": []}})
+    same = settings_hash({"topics": {"exclude": [], "include": ["a"]}, "flow": "f"})
+    other = settings_hash({"topics": {"exclude": [], "include": ["b"]}, "flow": "f"})
+
+    assert one == same != other
+
+
+def test_certificates_are_looked_at_when_somebody_asks() -> None:
+    """
+    One that was renewed shows at the next scrape, and registering reads no file.
+    """
+    seen = iter([[Expiry("source", "broker", 1.7e9)], [Expiry("source", "broker", 1.8e9)]])
+    registry = CollectorRegistry()
+
+    register_surroundings(registry, "f", "0" * 16, lambda: next(seen))
+
+    labels = {"flow": "f", "cluster": "source", "cert": "broker"}
+    for expected in (1.7e9, 1.8e9):
+        assert registry.get_sample_value("twinsite_cert_expiry_timestamp_seconds", labels) == expected
 
 
 def test_crc_failures_start_at_zero() -> None:

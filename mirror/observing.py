@@ -1,0 +1,65 @@
+"""Puts a mirror's metrics together: of its flow, of its clusters, and of what it runs with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from mirror.config import Settings, shown
+from mirror.errors import AuthenticationError
+from mirror.kafka.certificates import Certificate
+from mirror.kafka.cluster import Cluster
+from mirror.model import FlowStatus
+from monitoring.metrics import Instruments, register
+from monitoring.surroundings import Expiry, register_surroundings, settings_hash
+
+
+def instruments_of(registry: CollectorRegistry, flow: str, clusters: Iterable[Cluster]) -> Instruments:
+    """The instruments of a flow; from now on it is counted when a cluster and we do not accept each other."""
+    instruments = Instruments(registry, flow)
+    for cluster in clusters:
+        cluster.on_auth_failure = _counter(instruments, cluster.name)
+    return instruments
+
+
+def _counter(instruments: Instruments, cluster: str) -> Callable[[AuthenticationError], None]:
+    return lambda error: instruments.count_auth_failure(cluster, error.metric_reason)
+
+
+def register_metrics(
+    registry: CollectorRegistry,
+    settings: Settings,
+    status: Callable[[], FlowStatus],
+    clusters: Iterable[Cluster],
+) -> None:
+    """Everything that is read at a scrape.
+
+    Args:
+        status: Takes a snapshot of the flow.
+    """
+    known = tuple(clusters)
+    register(registry, status, per_partition=settings.api.partition_metrics)
+    register_surroundings(registry, settings.flow, settings_hash(shown(settings)), lambda: expiries(known))
+
+
+def expiries(clusters: Iterable[Cluster]) -> Iterator[Expiry]:
+    """Our own certificate at each cluster, and the first to end of those its brokers have shown.
+
+    A file that cannot be read is left out: what is not known has no series, and connecting says why.
+    """
+    for cluster in clusters:
+        ours = cluster.options.security.tls.certificate_file
+        until = None if ours is None else _valid_until(ours)
+        if until is not None:
+            yield Expiry(cluster.name, "client", until)
+        if cluster.certificate_valid_until is not None:
+            yield Expiry(cluster.name, "broker", cluster.certificate_valid_until)
+
+
+def _valid_until(path: Path) -> float | None:
+    try:
+        return Certificate.from_pem_file(path).not_after.timestamp()
+    except (OSError, ValueError):
+        return None
