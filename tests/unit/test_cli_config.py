@@ -26,6 +26,23 @@ topics: {include: [orders]}
 """
 
 
+ELSEWHERE = """
+source:
+  bootstrap_servers: east:9093
+  security:
+    protocol: SASL_SSL
+    ca_file: ca.pem
+    sasl: {mechanism: PLAIN, username: reader, password: {file: nope}}
+target:
+  bootstrap_servers: west:9092
+  security:
+    protocol: SASL_SSL
+    ca_file: here.pem
+    sasl: {mechanism: PLAIN, username: writer, password: {env: WEST_PASSWORD}}
+topics: {include: [orders]}
+"""
+
+
 @pytest.mark.parametrize("output", ["yaml", "json"])
 def test_settings_are_shown_with_defaults_and_without_secrets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str
@@ -61,6 +78,28 @@ def test_a_good_file_is_accepted_with_what_is_better_avoided(
     assert captured.out == f"{path}: accepted, flow default\n"
     assert "source.security.sasl.password: the secret stands in the settings" in captured.err
     assert "hunter2" not in captured.err
+
+
+def test_files_and_variables_that_are_not_there_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Each with its path in the settings. They may be there where the mirror runs, so the file is accepted.
+    """
+    monkeypatch.delenv("WEST_PASSWORD", raising=False)
+    (tmp_path / "here.pem").touch()
+    path = tmp_path / "flow.yaml"
+    path.write_text(ELSEWHERE)
+
+    code = main(["config", "validate", "--config", str(path)])
+
+    warned = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert code == 0
+    assert warned == [
+        f"warning: source.security.ca_file: there is no file {tmp_path}/ca.pem on this machine",
+        f"warning: source.security.sasl.password: there is no file {tmp_path}/nope on this machine",
+        "warning: target.security.sasl.password: environment variable WEST_PASSWORD is not set here",
+    ]
 
 
 def test_a_bad_file_is_refused_with_every_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
