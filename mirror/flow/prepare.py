@@ -4,6 +4,9 @@ Batches of null records are appended up to that offset, then DeleteRecords moves
 the start of the log there. Each padding batch is a conditional append like any
 other, so two mirrors preparing the same partition do the work once.
 
+Records that nobody could take away again would be seen by consumers, so that the
+right to delete is tried before the first of them is written.
+
 Ten million offsets take a second or two: a batch holds a million records in some
 hundred kilobytes, and the same bytes are sent each time.
 
@@ -22,12 +25,26 @@ from mirror.flow.position import SEQUENCES, Prepare
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, decode_answer, encode_request
 from mirror.kafka.cluster import broker_error
 from mirror.kafka.connection import Connection
-from mirror.kafka.offsets import delete_records
+from mirror.kafka.offsets import EARLIEST, delete_records, list_offsets
 from mirror.kafka.record_batch import null_batch, seal
 from mirror.model import Reason, TopicPartition
 
 PADDING_RECORDS_MAX = 1_000_000
 """Records of one padding batch; its zstd form stays well below any broker's batch limit."""
+
+
+class NotPreparableError(PartitionError):
+    """The target deletes no records on request, and none of ours are there yet.
+
+    Attributes:
+        target_log_end_offset: Where a copy would begin that takes the partition as it is.
+    """
+
+    reason = Reason.PREPARATION_REFUSED
+
+    def __init__(self, partition: TopicPartition, refusal: TwinsiteError, target_log_end_offset: int) -> None:
+        super().__init__(partition, str(refusal), hint=refusal.hint)
+        self.target_log_end_offset = target_log_end_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +59,48 @@ async def prepare(flow: Flow, target: TopicPartition, decision: Prepare) -> None
     """Pad the partition up to ``decision.start_offset`` and let its log start there.
 
     Raises:
+        NotPreparableError: The broker will not delete records, and none were written.
         PartitionError: The broker refuses: see its reason.
         ConnectionFailedError: The broker is away; look again and go on from where the log then ends.
     """
     info = flow.target.info.partition(target)
     connection = await flow.target.connection(info.leader if info else -1, "prepare")
+    await _try_to_delete(flow, target, decision.target_log_end_offset)
     spot = _Spot(decision.target_log_end_offset, decision.sequence)
     while spot.offset < decision.start_offset:
         spot = await _pad(flow, connection, target, spot, decision.start_offset - spot.offset)
     reach("padded")
-    answer = (await delete_records(flow.target, {target: decision.start_offset}))[target]
-    if isinstance(answer, TwinsiteError):
-        raise PartitionError(target, str(answer), reason=Reason.PREPARATION_REFUSED, hint=answer.hint)
+    refusal = await _delete_below(flow, target, decision.start_offset)
+    if refusal is not None:
+        raise PartitionError(target, str(refusal), reason=Reason.PREPARATION_REFUSED, hint=refusal.hint)
     reach("trimmed")
+
+
+async def _try_to_delete(flow: Flow, target: TopicPartition, end: int) -> None:
+    """See whether the start of the log may be moved, by moving it nowhere."""
+    refusal = await _delete_below(flow, target, 0)
+    if refusal is None:
+        return
+    start = (await list_offsets(flow.target, [target], EARLIEST))[target]
+    if isinstance(start, TwinsiteError):
+        raise start
+    if start == end:
+        raise NotPreparableError(target, refusal, end)
+    raise PartitionError(target, str(refusal), reason=Reason.PREPARATION_REFUSED, hint=refusal.hint)
+
+
+async def _delete_below(flow: Flow, target: TopicPartition, offset: int) -> TwinsiteError | None:
+    """Let the log start at an offset, or say why the broker will not have it.
+
+    Raises:
+        TwinsiteError: It could not be asked, or cannot do it just now.
+    """
+    answer = (await delete_records(flow.target, {target: offset}))[target]
+    if not isinstance(answer, TwinsiteError):
+        return None
+    if answer.retriable:
+        raise answer
+    return answer
 
 
 async def _pad(flow: Flow, connection: Connection, target: TopicPartition, spot: _Spot, left: int) -> _Spot:

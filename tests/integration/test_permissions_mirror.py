@@ -20,7 +20,7 @@ from mirror import service
 from mirror.config import Settings, parse
 from mirror.model import FlowStatus, OffsetMode, PartitionStatus, Reason, State
 from tests.harness.acls import Grant, allow, allow_nothing, grants_on_the_page
-from tests.harness.checker import assert_exact
+from tests.harness.checker import assert_exact, watermarks
 from tests.harness.kafka import KafkaCluster
 from tests.harness.mirror import mirror_once, running, states
 from tests.harness.node import free_ports
@@ -176,6 +176,48 @@ async def test_without_the_rights_for_same_offsets_a_mapped_copy_is_made(source:
 
     assert [(p.state, p.offset_mode) for p in status.partitions] == [(State.ACTIVE, OffsetMode.MAPPED)]
     assert_exact(source.cluster.bootstrap, target.cluster.bootstrap, ["orders.mapped"], offsets="mapped")
+
+
+async def test_auto_maps_a_log_that_starts_late_where_nothing_may_be_deleted(
+    source: Site, target: Site
+) -> None:
+    """
+    No Delete: not one padding record is written, and the copy has the records and nothing else.
+    """
+    grants = grants_on_the_page(without=[SYNC_ACLS])
+    source.allow_only(grants)
+    target.allow_only([grant for grant in grants if grant.operation != "Delete"])
+    await source.cluster.create_topic("orders.undeletable", config={"retention.ms": 864_000_000})
+    write_records(source.cluster, "orders.undeletable", 100)
+    await trim(source.cluster, "orders.undeletable", 40)
+    wanted = settings(source, target, "orders.undeletable")
+
+    refused = await mirror_until(wanted, blocked)
+    untouched = watermarks(target.cluster.bootstrap, "orders.undeletable")
+    async with running(settings(source, target, "orders.undeletable", offsets="auto")) as until:
+        await until(lambda seen: seen[0].next_offset == 100 and seen[0].offset_mode is OffsetMode.MAPPED)
+
+    assert (refused.reason, untouched) == (Reason.PREPARATION_REFUSED, {0: (0, 0)})
+    assert_exact(source.cluster.bootstrap, target.cluster.bootstrap, ["orders.undeletable"], offsets="mapped")
+    assert retention_ms(target, "orders.undeletable") == "864000000"
+
+
+async def test_auto_maps_a_topic_with_gaps_where_no_markers_may_be_written(
+    source: Site, target: Site
+) -> None:
+    """
+    No ClusterAction: it is mapped at its first gap.
+    """
+    grants = grants_on_the_page(without=[SYNC_ACLS])
+    source.allow_only(grants)
+    target.allow_only([grant for grant in grants if grant.operation != "ClusterAction"])
+    await source.cluster.create_topic("orders.unmarkable")
+    write_transactions(source.cluster, "orders.unmarkable")
+
+    status = await mirror_once(settings(source, target, "orders.unmarkable", offsets="auto"))
+
+    assert [(p.state, p.offset_mode) for p in status.partitions] == [(State.ACTIVE, OffsetMode.MAPPED)]
+    assert_exact(source.cluster.bootstrap, target.cluster.bootstrap, ["orders.unmarkable"], offsets="mapped")
 
 
 async def test_a_missing_right_is_a_named_state_and_ends_when_it_is_granted(
