@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import structlog
 
@@ -20,7 +20,7 @@ from mirror.flow.hints import severity
 from mirror.flow.keeping import Keeper
 from mirror.flow.owner import Owner
 from mirror.flow.partition import HOPELESS, PartitionCopy
-from mirror.flow.settling import Settler
+from mirror.flow.settling import Look, Settler
 from mirror.flow.states import look_refusal
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Key
@@ -35,6 +35,15 @@ STALE_PAUSE_SECONDS = 0.1
 """Metadata is not read more often than this, however many answers call it stale."""
 
 
+Brokers = tuple[int, int]
+"""The leaders of a partition: at the source, and at the target."""
+
+
+def wants_look(partition: PartitionCopy) -> bool:
+    """True when the partition is to be looked at, sooner or later, and nothing of it is on its way."""
+    return partition.look_due_at is not None and not partition.unanswered and not partition.pause_asked
+
+
 class Engine:
     """Copies the partitions it was given until cancelled."""
 
@@ -44,6 +53,7 @@ class Engine:
         self._append_lanes: dict[int, AppendLane] = {}
         self._lane_of: dict[PartitionCopy, FetchLane] = {}
         self._due = asyncio.Event()
+        self._looking: set[Brokers] = set()
         self._stale: dict[str, Cluster] = {}
         self._stale_event = asyncio.Event()
         self._crashed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -172,31 +182,53 @@ class Engine:
         while True:
             self._due.clear()
             now = time.monotonic()
-            due = [p for p in self.partitions.values() if self._is_due(p, now)]
+            due = self._due_now(self.partitions.values(), now)
             if due:
-                await self._settle(due)
+                await self._look(due, now)
                 continue
             await self._wait_for_due(now)
 
-    @staticmethod
-    def _is_due(partition: PartitionCopy, now: float) -> bool:
-        return (
-            partition.look_due_at is not None
-            and partition.look_due_at <= now
-            and not partition.unanswered
-            and not partition.pause_asked
-        )
+    def _due_now(self, partitions: Iterable[PartitionCopy], now: float) -> list[PartitionCopy]:
+        return [p for p in partitions if (due := self._due_at(p)) is not None and due <= now]
 
-    async def _settle(self, due: Sequence[PartitionCopy]) -> None:
+    def _due_at(self, partition: PartitionCopy) -> float | None:
+        """When to look at the partition; None while it does not want that, or while something forbids it.
+
+        Those between the same two brokers are looked at together, one time after the other: so a broker that
+        does not answer holds up its own partitions only, and many questions become one.
+        """
+        if not wants_look(partition) or partition in self._settler.busy:
+            return None
+        return None if self._brokers(partition) in self._looking else partition.look_due_at
+
+    async def _look(self, due: Sequence[PartitionCopy], now: float) -> None:
+        """Begin to look at these; returns when it is known who owns the flow."""
+        refusal: TwinsiteError | None = None
         try:
             self._settler.is_owner = await self._own()
-            await self._settler.settle(due)
         except TwinsiteError as error:
-            now = time.monotonic()
-            for partition in due:
-                partition.refused(look_refusal(error, at_source=False), str(error), now)
-        for partition in due:
+            refusal = error
+        groups: dict[Brokers, list[PartitionCopy]] = {}
+        for partition in self._due_now(due, now):
+            if refusal is None:
+                groups.setdefault(self._brokers(partition), []).append(partition)
+                continue
+            partition.refused(look_refusal(refusal, at_source=False), str(refusal), time.monotonic())
             self.changed(partition)
+        for brokers, partitions in groups.items():
+            self._looking.add(brokers)
+            look = self._settler.begin(partitions, self._group)
+            self._group.create_task(self._look_between(brokers, look))
+
+    async def _look_between(self, brokers: Brokers, look: Look) -> None:
+        await self._settler.settle(look)
+        self._looking.discard(brokers)
+        self._due.set()
+
+    def _brokers(self, partition: PartitionCopy) -> Brokers:
+        source = self._flow.source.info.partition(partition.tp)
+        target = self._flow.target.info.partition(partition.target)
+        return source.leader if source else -1, target.leader if target else -1
 
     async def _own(self) -> bool:
         """Whether we are the owner, with what it knows; takes over from one that makes no progress."""
@@ -214,11 +246,7 @@ class Engine:
         return any(since is not None and now - since > TAKE_OVER_AFTER_SECONDS for since in waiting)
 
     async def _wait_for_due(self, now: float) -> None:
-        later = [
-            p.look_due_at
-            for p in self.partitions.values()
-            if p.look_due_at is not None and not p.unanswered and not p.pause_asked
-        ]
+        later = [due for p in self.partitions.values() if (due := self._due_at(p)) is not None]
         timeout = max(0.0, min(later) - now) if later else None
         try:
             async with asyncio.timeout(timeout):

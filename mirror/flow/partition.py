@@ -204,6 +204,7 @@ class PartitionCopy:
 
     def resume_with(self, items: Sequence[Batch | Gap], epochs: Sequence[tuple[int, int]]) -> None:
         """Go on, where it was blocked, with what another replica had."""
+        self.generation += 1
         self.state, self.reason, self.detail = State.ACTIVE, None, ""
         self.look_due_at = None
         self.push(items, epochs, None)

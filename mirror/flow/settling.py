@@ -2,13 +2,16 @@
 
 Whatever happened before, a restart, a refusal, a lost answer, a partition comes
 here and leaves with a position read from the target, or with a state and a reason.
+What somebody else has decided for a partition meanwhile, an operator above all, stands.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from mirror.errors import PartitionError, TwinsiteError
@@ -27,7 +30,7 @@ from mirror.flow.position import (
     TargetLook,
     decide,
 )
-from mirror.flow.prepare import prepare
+from mirror.flow.prepare import NotPreparableError, prepare
 from mirror.flow.states import look_refusal
 from mirror.kafka.fetch import Isolation
 from mirror.kafka.offsets import Answers
@@ -62,19 +65,59 @@ class Memory(Protocol):
         """Put an accepted loss into the ledger."""
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Partitions looked at together, each with its generation when that began.
+
+    Attributes:
+        as_owner: Whether the state that is judged by was read as its only writer.
+        preparing: Where preparations go on: they may take minutes.
+    """
+
+    generations: Mapping[PartitionCopy, int]
+    as_owner: bool
+    preparing: asyncio.TaskGroup
+
+    def counts_for(self, partition: PartitionCopy) -> bool:
+        """False once something else was decided for the partition: what is seen of it is out of date."""
+        return partition.generation == self.generations[partition]
+
+
 class Settler:
-    """Looks at partitions that are due, again and again."""
+    """Looks at partitions that are due, again and again.
+
+    Attributes:
+        is_owner: Whether only the owner's steps may be done, as last heard.
+        busy: Partitions that are being looked at, or prepared.
+    """
 
     def __init__(self, flow: Flow, memory: Memory, *, offsets: str, continue_after_loss: bool) -> None:
         self._flow = flow
         self._memory = memory
         self._offsets = offsets
         self._continue_after_loss = continue_after_loss
-        self._preparing = asyncio.Semaphore(PREPARING_AT_ONCE)
+        self._at_once = asyncio.Semaphore(PREPARING_AT_ONCE)
         self.is_owner = False
+        self.busy: set[PartitionCopy] = set()
 
-    async def settle(self, partitions: Collection[PartitionCopy]) -> None:
-        """Look at these partitions once. Each leaves with a position, a state, or a time to look again."""
+    def begin(self, partitions: Collection[PartitionCopy], preparing: asyncio.TaskGroup) -> Look:
+        """Note what is to be looked at: what changes from now on is not overruled by what will be seen."""
+        self.busy.update(partitions)
+        return Look({p: p.generation for p in partitions}, self.is_owner, preparing)
+
+    async def settle(self, look: Look) -> None:
+        """Look at partitions once. Each leaves with a position, a state, or a time to look again.
+
+        The engine is told of each as soon as it is decided. One that has to be prepared stays busy.
+        """
+        try:
+            await self._settle(look)
+        except TwinsiteError as error:
+            for partition in self.busy.intersection(look.generations):
+                self._failed(partition, error, look, at_source=False)
+
+    async def _settle(self, look: Look) -> None:
+        partitions = look.generations
         by_tp = {p.tp: p for p in partitions}
         by_target = {p.target: p for p in partitions}
         sources, targets = await asyncio.gather(
@@ -84,14 +127,14 @@ class Settler:
         for partition in partitions:
             source, target = sources[partition.tp], targets[partition.target]
             if isinstance(source, TwinsiteError):
-                self._failed(partition, source, at_source=True)
+                self._failed(partition, source, look, at_source=True)
             elif isinstance(target, TwinsiteError):
-                self._failed(partition, target, at_source=False)
+                self._failed(partition, target, look, at_source=False)
             else:
                 decisions[partition] = self._decide(partition, source, target)
         for partition, stop in (await self._compare_ends(decisions, targets)).items():
             if isinstance(stop, TwinsiteError):
-                self._failed(partition, stop, at_source=True)
+                self._failed(partition, stop, look, at_source=True)
                 del decisions[partition]
             elif stop is not None:
                 decisions[partition] = stop
@@ -99,7 +142,11 @@ class Settler:
             for partition, decision in decisions.items():
                 source = sources[partition.tp]
                 assert isinstance(source, SourceLook)
-                group.create_task(self._act(partition, decision, source.topic_id))
+                group.create_task(self._act(partition, decision, source.topic_id, look))
+
+    def _done(self, partition: PartitionCopy) -> None:
+        self.busy.discard(partition)
+        self._flow.hooks.changed(partition)
 
     def _decide(self, partition: PartitionCopy, source: SourceLook, target: TargetLook) -> Decision:
         stable = -1 if self._committed_only else source.high_watermark
@@ -135,57 +182,96 @@ class Settler:
     def _committed_only(self) -> bool:
         return self._flow.limits.fetch.isolation is Isolation.READ_COMMITTED
 
-    def _failed(self, partition: PartitionCopy, error: TwinsiteError, *, at_source: bool) -> None:
-        partition.refused(look_refusal(error, at_source=at_source), str(error), time.monotonic())
+    def _failed(self, partition: PartitionCopy, error: TwinsiteError, look: Look, *, at_source: bool) -> None:
+        if look.counts_for(partition):
+            partition.refused(look_refusal(error, at_source=at_source), str(error), time.monotonic())
         self._flow.hooks.stale(self._flow.source if at_source else self._flow.target)
+        self._done(partition)
 
-    async def _act(self, partition: PartitionCopy, decision: Decision, topic_id: str) -> None:
+    async def _act(self, partition: PartitionCopy, decision: Decision, topic_id: str, look: Look) -> None:
+        if isinstance(decision, Prepare) and self._may_write(look) and look.counts_for(partition):
+            step = partial(self._prepare, partition, decision, look)
+            look.preparing.create_task(self._try(partition, step, look))
+        else:
+            await self._try(partition, partial(self._carry_out, partition, decision, topic_id, look), look)
+
+    async def _try(self, partition: PartitionCopy, step: Callable[[], Awaitable[None]], look: Look) -> None:
         try:
-            await self._carry_out(partition, decision, topic_id)
+            await step()
         except PartitionError as error:
-            partition.stop(
-                State.BLOCKED, error.reason, error.detail, time.monotonic() + BLOCKED_AGAIN_SECONDS
-            )
+            if look.counts_for(partition):
+                again = time.monotonic() + BLOCKED_AGAIN_SECONDS
+                partition.stop(State.BLOCKED, error.reason, error.detail, again)
+            self._done(partition)
         except TwinsiteError as error:
-            self._failed(partition, error, at_source=False)
+            self._failed(partition, error, look, at_source=False)
+        else:
+            self._done(partition)
 
-    async def _carry_out(self, partition: PartitionCopy, decision: Decision, topic_id: str) -> None:
+    def _may_write(self, look: Look) -> bool:
+        """Only who was the owner when the look began, and still is: others may have written in between."""
+        return look.as_owner and self.is_owner
+
+    async def _prepare(self, partition: PartitionCopy, decision: Prepare, look: Look) -> None:
+        try:
+            async with self._at_once:
+                await prepare(self._flow, partition.target, decision)
+        except NotPreparableError as refusal:
+            await self._map_instead(partition, decision, refusal)
+        else:
+            await self._memory.prepared(partition.tp)
+        if look.counts_for(partition):
+            partition.look_due_at = time.monotonic()
+
+    async def _map_instead(
+        self, partition: PartitionCopy, decision: Prepare, refusal: NotPreparableError
+    ) -> None:
+        """With ``auto``, take the target partition as it is."""
+        known = self._memory.known(partition.tp)
+        if self._offsets != "auto" or known is None:
+            raise refusal
+        end = refusal.target_log_end_offset
+        mapped = Register(OffsetMode.MAPPED, decision.start_offset, end, prepared=True)
+        await self._memory.register(partition.tp, partition.target, known.topic_id, mapped)
+
+    async def _carry_out(
+        self, partition: PartitionCopy, decision: Decision, topic_id: str, look: Look
+    ) -> None:
+        if not look.counts_for(partition):
+            return
         now = time.monotonic()
         match decision:
             case Proceed():
-                await self._proceed(partition, decision)
+                await self._proceed(partition, decision, look)
             case Stop(state, reason, detail, lost_from, lost_to):
                 again = now + BLOCKED_AGAIN_SECONDS if state is State.BLOCKED else None
                 partition.stop(state, reason, detail, again)
                 if lost_from is not None and lost_to is not None:
                     partition.lost = (lost_from, lost_to)
-            case Register() | Prepare() if not self.is_owner:
-                partition.wait_for_owner(now, STANDBY_LOOK_SECONDS)
-            case Register():
+            case Register() if self._may_write(look):
                 await self._memory.register(partition.tp, partition.target, topic_id, decision)
-                partition.look_due_at = now
-            case Prepare():
-                async with self._preparing:
-                    await prepare(self._flow, partition.target, decision)
-                await self._memory.prepared(partition.tp)
-                partition.look_due_at = time.monotonic()
+                if look.counts_for(partition):
+                    partition.look_due_at = now
+            case Register() | Prepare():
+                partition.wait_for_owner(now, STANDBY_LOOK_SECONDS)
 
-    async def _proceed(self, partition: PartitionCopy, decision: Proceed) -> None:
+    async def _proceed(self, partition: PartitionCopy, decision: Proceed, look: Look) -> None:
         known = self._memory.known(partition.tp)
         assert known is not None
-        if known.mode is OffsetMode.MAPPED and not self.is_owner:
+        if known.mode is OffsetMode.MAPPED and not self._may_write(look):
             # our picture of the map may be old: only who writes it can know where to go on
             _follow_owner(partition, decision, time.monotonic())
             return
         if known.mode is OffsetMode.MAPPED:
             await self._memory.begin(partition.tp, decision.target_next_offset)
         if decision.skip_to > decision.next_offset:
-            if not self.is_owner:
+            if not self._may_write(look):
                 partition.wait_for_owner(time.monotonic(), STANDBY_LOOK_SECONDS)
                 return
             await self._memory.note_loss(partition.tp, decision.next_offset, decision.skip_to)
-        epoch = self._memory.epoch_at(partition.tp, decision.next_offset)
-        partition.proceed(decision, known.mode, epoch, time.monotonic())
+        if look.counts_for(partition):
+            epoch = self._memory.epoch_at(partition.tp, decision.next_offset)
+            partition.proceed(decision, known.mode, epoch, time.monotonic())
 
 
 def _follow_owner(partition: PartitionCopy, decision: Proceed, now: float) -> None:

@@ -1,0 +1,340 @@
+"""Partitions looked at together: each goes its own way once decided, and what was decided since stands."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mirror.errors import ConnectionFailedError, PartitionError, TwinsiteError
+from mirror.flow import settling
+from mirror.flow.engine import Engine
+from mirror.flow.partition import PartitionCopy
+from mirror.flow.position import Known, SourceLook, TargetLook
+from mirror.flow.settling import Look, Settler
+from mirror.kafka.offsets import Answers
+from mirror.model import Batch, OffsetMode, Reason, State, TopicPartition
+from tests.unit.target_model import Hooks, Mirror
+
+TOPIC_ID = "t"
+SOON = 5.0
+
+
+def partition(number: int = 0) -> PartitionCopy:
+    tp = TopicPartition("orders", number)
+    return PartitionCopy(tp, tp, b"t" * 16, in_flight_max=5)
+
+
+class Told(Hooks):
+    """Notes of whom the engine was told, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes: list[PartitionCopy] = []
+
+    def changed(self, partition: PartitionCopy) -> None:
+        self.changes.append(partition)
+
+
+class Remembered:
+    """The durable state of partitions that start at 0, prepared but for some."""
+
+    def __init__(self, unprepared: Collection[PartitionCopy] = ()) -> None:
+        self.unprepared = {p.tp for p in unprepared}
+
+    def known(self, tp: TopicPartition) -> Known:
+        return Known(TOPIC_ID, OffsetMode.SAME, 0, tp not in self.unprepared, lambda end: end)
+
+    def epoch_at(self, _tp: TopicPartition, _next_offset: int) -> int:
+        return -1
+
+    async def prepared(self, tp: TopicPartition) -> None:
+        self.unprepared.discard(tp)
+
+
+class World:
+    """Both clusters as a look sees them: ten records at the source, nothing at the target."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *partitions: PartitionCopy) -> None:
+        self.memory = Remembered(partitions)
+        self.hooks = Told()
+        self.looked = asyncio.Event()
+        self.seen = asyncio.Event()
+        self.seen.set()
+        self.padded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.preparations = 0
+        flow = Mirror().lane._flow
+        flow.hooks = self.hooks
+        self.settler = Settler(flow, cast(Any, self.memory), offsets="same", continue_after_loss=False)
+        self.settler.is_owner = True
+        for name in ("look_at_source", "look_at_target", "compare_ends", "prepare"):
+            monkeypatch.setattr(settling, name, getattr(self, name))
+
+    async def look_at_source(self, _flow: object, tps: Collection[TopicPartition]) -> Answers[SourceLook]:
+        self.looked.set()
+        await self.seen.wait()
+        return {tp: SourceLook(TOPIC_ID, 0, 10) for tp in tps}
+
+    async def look_at_target(self, _flow: object, tps: Collection[TopicPartition]) -> Answers[TargetLook]:
+        return {tp: TargetLook(0, 0, None, None, 0, None) for tp in tps}
+
+    async def compare_ends(self, *_: object) -> dict[TopicPartition, None]:
+        return {}
+
+    async def prepare(self, *_: object) -> None:
+        self.preparations += 1
+        await asyncio.shield(self.padded)
+
+    @asynccontextmanager
+    async def looking(self, copy: PartitionCopy) -> AsyncIterator[None]:
+        """In the block the questions of a look are asked; after it they were answered."""
+        self.seen.clear()
+        self.looked.clear()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.settler.settle(self.settler.begin([copy], group)))
+            await self.looked.wait()
+            yield
+            self.seen.set()
+
+
+# -- what takes long is nobody else's business ---------------------------------------------------
+
+
+async def test_nobody_waits_while_a_partition_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Padding may take minutes; who was looked at with it is read at once, and not only shown as active.
+    """
+    long, other = partition(0), partition(1)
+    world = World(monkeypatch, long)
+    async with asyncio.TaskGroup() as group:
+        async with asyncio.timeout(SOON):
+            await world.settler.settle(world.settler.begin([long, other], group))
+
+        told, busy = list(world.hooks.changes), set(world.settler.busy)
+        world.padded.set_result(None)
+
+    assert (other.state, told) == (State.ACTIVE, [other])
+    assert busy == {long}
+    assert world.hooks.changes == [other, long]
+    assert long.look_due_at is not None
+    assert not world.settler.busy
+
+
+async def test_a_preparation_that_fails_stops_its_partition_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A refusal blocks it with the reason; a broker that is away is a passing fault.
+    """
+    refused, away = partition(0), partition(1)
+    errors: list[TwinsiteError] = [
+        PartitionError(refused.tp, "no", reason=Reason.PREPARATION_REFUSED),
+        ConnectionFailedError("away"),
+    ]
+    for copy, error in zip((refused, away), errors, strict=True):
+        world = World(monkeypatch, copy)
+        world.padded.set_exception(error)
+
+        async with asyncio.TaskGroup() as group:
+            await world.settler.settle(world.settler.begin([copy], group))
+
+        assert not world.settler.busy
+
+    assert (refused.state, refused.reason) == (State.BLOCKED, Reason.PREPARATION_REFUSED)
+    assert (away.state, away.attempts) == (State.UNKNOWN, 1)
+
+
+async def test_a_partition_paused_while_it_is_prepared_stays_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    What was prepared is noted all the same.
+    """
+    copy = partition()
+    world = World(monkeypatch, copy)
+    async with asyncio.TaskGroup() as group:
+        await world.settler.settle(world.settler.begin([copy], group))
+        copy.stop(State.PAUSED, Reason.OPERATOR, "paused", None)
+        world.padded.set_result(None)
+
+    assert (copy.state, copy.look_due_at) == (State.PAUSED, None)
+    assert not world.memory.unprepared
+
+
+# -- what has changed since the look began -------------------------------------------------------
+
+
+async def test_a_partition_paused_during_a_look_stays_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    The operator spoke last.
+    """
+    copy = partition()
+    world = World(monkeypatch)
+
+    async with world.looking(copy):
+        copy.stop(State.PAUSED, Reason.OPERATOR, "paused", None)
+
+    assert (copy.state, copy.look_due_at) == (State.PAUSED, None)
+    assert world.hooks.changes == [copy]
+
+
+async def test_a_partition_resumed_during_a_look_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    What an operator's word changes in the durable state may not be in what the look has read.
+    """
+    copy = partition()
+    world = World(monkeypatch)
+
+    async with world.looking(copy):
+        copy.look_anew(7.0)
+
+    assert (copy.state, copy.look_due_at) == (State.UNKNOWN, 7.0)
+
+
+async def test_a_batch_of_another_replica_that_came_during_a_look_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    It is on its way when the look ends: what the look has seen says nothing any more.
+    """
+    copy = partition()
+    world = World(monkeypatch)
+    async with world.looking(copy):
+        pass
+    copy.stop(State.BLOCKED, Reason.CORRUPT_BATCH, "corrupt", time.monotonic())
+
+    async with world.looking(copy):
+        copy.resume_with([Batch(0, 3, 0, 1, memoryview(bytearray(3)))], [])
+        copy.take()
+
+    assert (copy.state, len(copy.in_flight)) == (State.ACTIVE, 1)
+
+
+async def test_a_look_begins_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    What changes before its task gets its turn is not taken for what the look began with.
+    """
+    copy = partition()
+    world = World(monkeypatch)
+    async with asyncio.TaskGroup() as group:
+        look = world.settler.begin([copy], group)
+        copy.stop(State.PAUSED, Reason.OPERATOR, "paused", None)
+
+        await world.settler.settle(look)
+
+    assert copy.state is State.PAUSED
+
+
+async def test_a_look_that_failed_refuses_nobody_who_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A partition that has gone on since is not stopped by a broker's silence to an older question.
+    """
+    copy = partition()
+    world = World(monkeypatch)
+
+    async def no_answer(_flow: object, tps: Collection[TopicPartition]) -> Answers[TargetLook]:
+        await world.seen.wait()
+        return {tp: ConnectionFailedError("no answer for 30 s") for tp in tps}
+
+    monkeypatch.setattr(settling, "look_at_target", no_answer)
+    async with world.looking(copy):
+        copy.look_anew(7.0)
+
+    assert (copy.attempts, copy.look_due_at) == (0, 7.0)
+
+
+# -- brokers that do not answer ------------------------------------------------------------------
+
+
+class Patient:
+    """A settler: the looks at partition 0 never end, the others find them active."""
+
+    def __init__(self) -> None:
+        self.is_owner = False
+        self.busy: set[PartitionCopy] = set()
+        self.looks: list[int] = []
+
+    def begin(self, partitions: Collection[PartitionCopy], group: asyncio.TaskGroup) -> Look:
+        self.busy.update(partitions)
+        return Look({p: p.generation for p in partitions}, self.is_owner, group)
+
+    async def settle(self, look: Look) -> None:
+        self.looks += [p.tp.partition for p in look.generations]
+        if any(p.tp.partition == 0 for p in look.generations):
+            await asyncio.Event().wait()
+        for copy in look.generations:
+            copy.stop(State.BLOCKED, Reason.TARGET_NOT_EMPTY, "", time.monotonic() + 0.01)
+            self.busy.discard(copy)
+
+
+class Owned:
+    """The right to write, held."""
+
+    held = True
+
+    async def confirm(self) -> bool:
+        return True
+
+
+def engine_of(settler: Patient, leaders: Callable[[TopicPartition], int]) -> Engine:
+    """An engine whose partitions are led by these target brokers, and by one at the source."""
+
+    async def refresh(_sole_writer: bool) -> None: ...
+
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    def info(leader: Callable[[TopicPartition], int]) -> SimpleNamespace:
+        return SimpleNamespace(partition=lambda tp: SimpleNamespace(leader=leader(tp)))
+
+    engine = Engine()
+    flow = Mirror().lane._flow
+    flow.hooks = engine
+    flow.source = cast(Any, SimpleNamespace(info=info(lambda _: 1)))
+    flow.target = cast(Any, SimpleNamespace(info=info(leaders)))
+    keeper = SimpleNamespace(run=forever, forget=lambda _: None)
+    engine.wire(flow, cast(Any, Owned()), cast(Any, settler), cast(Any, keeper), refresh)
+    return engine
+
+
+async def eventually(condition: Callable[[], bool], running: Awaitable[None]) -> None:
+    """Run until the condition holds."""
+    task = asyncio.ensure_future(running)
+    try:
+        async with asyncio.timeout(SOON):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    finally:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_a_broker_that_does_not_answer_holds_up_its_own_partitions_only() -> None:
+    """
+    Those on another leader are looked at again and again meanwhile.
+    """
+    settler = Patient()
+    engine = engine_of(settler, lambda tp: tp.partition)
+    for number in (0, 1):
+        engine.add(partition(number))
+
+    await eventually(lambda: settler.looks.count(1) > 3, engine.run())
+
+    assert settler.looks.count(0) == 1
+
+
+async def test_partitions_between_the_same_brokers_are_looked_at_together() -> None:
+    """
+    One question for all of them; who comes late waits for the next one.
+    """
+    settler = Patient()
+    engine = engine_of(settler, lambda tp: tp.partition // 2)
+    for number in (0, 1, 2, 3):
+        engine.add(partition(number))
+
+    await eventually(lambda: settler.looks.count(3) > 3, engine.run())
+
+    assert settler.looks.count(0) == settler.looks.count(1) == 1
+    assert settler.looks.count(2) == settler.looks.count(3)
