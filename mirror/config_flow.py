@@ -36,7 +36,9 @@ class TopicsSettings(Section):
         default=(), description="Regular expressions; a topic whose whole name matches one is not copied."
     )
     names: Literal["identity", "prefix"] = Field(
-        default="identity", description="Target topics have the source's name, or prefix and that name."
+        default="identity",
+        description="Target topics have the source's name, or prefix and that name. A flow keeps its names: "
+        "with others it does not start, and wants another name itself.",
     )
     prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")] | None = Field(
         default=None, description="For names: prefix, for example east. with the dot."

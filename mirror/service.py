@@ -48,6 +48,7 @@ from mirror.kafka.transactions import Token
 from mirror.model import FlowStatus, State, TopicPartition
 from mirror.observing import instruments_of, register_metrics
 from mirror.sync.follow import Follower
+from mirror.sync.names import NamePolicy
 from monitoring.health import Heartbeats, Readiness
 
 log = structlog.get_logger(__name__)
@@ -180,10 +181,11 @@ class Service:
 
     @classmethod
     async def open(cls, settings: Settings, source: Cluster, target: Cluster) -> Service:
-        """Claim the flow on the target and read its durable state."""
+        """Read the flow's durable state, and claim the flow on the target unless that speaks against it."""
         owner = Owner(target, settings.flow)
-        token = await owner.claim()
         memory = await _open_memory(settings, target, owner)
+        memory.check_names(NamePolicy(settings.topics.prefix or "").to_target)
+        token = await owner.claim()
         await _introduce(memory, owner, token, source, target)
         registry = CollectorRegistry()
         engine = Engine()

@@ -7,7 +7,7 @@ written first.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -15,7 +15,7 @@ from checkpoint.errors import UntranslatableError
 from checkpoint.flow_state import FlowState
 from checkpoint.model import FlowRecord, OwnerRecord, PartitionRecord
 from checkpoint.offset_map import OffsetMap
-from mirror.errors import TwinsiteError
+from mirror.errors import TwinsiteError, UsageError
 from mirror.failpoints import reach
 from mirror.flow.position import Known, Register
 from mirror.model import OffsetMode, TopicPartition
@@ -26,6 +26,12 @@ class AnotherClusterError(TwinsiteError):
 
     exit_code = 4
     hint = "check the addresses, or give the flow another name"
+
+
+class OtherNamesError(UsageError):
+    """The flow copied topics under other names than the settings give them now."""
+
+    hint = "give the flow another name: it copies anew; or set topics.names and topics.prefix back"
 
 
 class FlowMemory:
@@ -55,6 +61,20 @@ class FlowMemory:
                 f"the flow was made for source cluster {known.source_cluster_id} and target cluster "
                 f"{known.target_cluster_id}, but {source_cluster_id} and {target_cluster_id} were reached"
             )
+
+    def check_names(self, to_target: Callable[[str], str]) -> None:
+        """See that topics go where they went before: a position at one topic means nothing at another.
+
+        Raises:
+            OtherNamesError: One of them would not.
+        """
+        for record in self._state.partitions.values():
+            now = to_target(record.topic)
+            if record.target_topic != now:
+                raise OtherNamesError(
+                    f"the flow copies topic {record.topic} to {record.target_topic}; "
+                    f"with these settings it would go on in {now}"
+                )
 
     @property
     def introduced(self) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
+from mirror.flow.memory import OtherNamesError
 from mirror.model import OffsetMode, Reason, State
 from tests.conftest import TopicFactory
 from tests.harness.checker import assert_exact, watermarks
@@ -207,3 +210,30 @@ async def test_a_topic_deleted_at_the_source_keeps_its_copy_and_says_so(
         await until(lambda seen: states(seen) == [(State.BLOCKED, Reason.TOPIC_DELETED)])
 
     assert watermarks(target.bootstrap, name) == {0: (0, 20)}
+
+
+# -- names that were changed ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offsets", ["same", "mapped"])
+async def test_a_flow_does_not_start_with_other_names_for_what_it_has_copied(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, offsets: Literal["same", "mapped"]
+) -> None:
+    """
+    Its position would be looked for in another topic; nothing is made, and the flow goes on as it was.
+    """
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(20, 50))
+    as_before = flow_of(source, target, name, offsets=offsets)
+    await mirror_once(as_before)
+    prefixed = {"names": "prefix", "prefix": "east."}
+
+    with pytest.raises(OtherNamesError, match=rf"{name} to {name}; .* in east\.{name}") as refused:
+        await mirror_once(flow_of(source, target, name, prefixed, offsets=offsets))
+    load(source.bootstrap, name, json_rows(10, 50))
+    async with running(as_before) as until:
+        await until(lambda seen: seen[0].next_offset == 30)
+
+    assert (refused.value.exit_code, "another name" in refused.value.hint) == (2, True)
+    assert f"east.{name}" not in target.admin.list_topics(timeout=10).topics
+    assert_exact(source.bootstrap, target.bootstrap, [name], offsets=offsets)
