@@ -34,7 +34,7 @@ class State(StrEnum):
     LAGGING = "LAGGING"
     """Being copied, behind by more than the stated lag."""
     PAUSED = "PAUSED"
-    """Stopped by an operator; goes on when told to."""
+    """Stopped by an operator; goes on when told to, or when the mirror is started again."""
     BLOCKED = "BLOCKED"
     """Cannot go on for the reason given; tried again by itself where that can help."""
     DATA_LOSS = "DATA_LOSS"

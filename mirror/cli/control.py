@@ -26,9 +26,10 @@ partition_option = click.option(
 @partition_option
 @url_option
 def pause(topic: str, partition: int | None, url: str) -> None:
-    """Copy nothing of TOPIC until told to go on.
+    """Copy nothing of TOPIC until told to go on, or until the mirror is started again.
 
-    Retention at the source does not wait.
+    A pause is not remembered beyond the process, and other mirrors of the flow do not know of it;
+    topics.exclude is for longer. Retention at the source does not wait.
 
     \b
     twinsite pause orders --partition 3

@@ -22,7 +22,8 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
             "the source leaves enough time."
         ),
         Reason.OPERATOR: (
-            "Resume it when the pause has served its purpose; retention at the source does not wait."
+            "Resume it when the pause has served its purpose: retention at the source does not wait, and a "
+            "restart of the mirror forgets the pause."
         ),
         Reason.OPEN_TRANSACTION: (
             "Find the producer that has left a transaction open (kafka-transactions.sh find-hanging) "
