@@ -4,8 +4,10 @@ Rights to read and to describe are carried over, and denials; rights to change a
 are not, because the mirror is the only writer of a copy. ACLs are only ever added.
 Pure: no I/O.
 
-A pattern for all topics (``*``) becomes one for all copies: a prefixed one where copies
-have a prefix, else one for each topic, so that nothing else at the target is opened.
+A pattern for all topics (``*``), or for all that begin alike, becomes a prefixed one
+where copies have a prefix that ends with a separator. Else it becomes one for each
+topic that is copied: ``east`` is also how the name of ``eastern`` begins. So nothing
+else at the target is opened, and nothing closed.
 
 Sources: KIP-290 (prefixed patterns), MirrorMaker 2's ``MirrorSourceConnector``
 (its rules are the least that is done here), Kafka's ``AclOperation``.
@@ -23,6 +25,7 @@ from mirror.sync.names import NamePolicy
 LITERAL, PREFIXED = "LITERAL", "PREFIXED"
 ALLOW, DENY = "ALLOW", "DENY"
 WILDCARD = "*"
+SEPARATORS = (".", "_", "-")
 EVERYONE = "User:*"
 CARRIED = frozenset({"READ", "DESCRIBE", "DESCRIBE_CONFIGS"})
 """What ALLOW may speak of. ALL becomes the first two."""
@@ -99,9 +102,12 @@ def _carried(acl: TopicAcl, topics: Collection[str], policy: NamePolicy) -> Iter
 
 def _patterns(acl: TopicAcl, topics: Collection[str], policy: NamePolicy) -> Iterator[tuple[str, str]]:
     """What the binding speaks of, in target names."""
-    if (acl.name, acl.pattern_type) != (WILDCARD, LITERAL):
-        yield policy.to_target(acl.name), acl.pattern_type
-    elif policy.prefix:
-        yield policy.prefix, PREFIXED
+    wildcard = (acl.name, acl.pattern_type) == (WILDCARD, LITERAL)
+    if not wildcard and acl.pattern_type == LITERAL:
+        yield policy.to_target(acl.name), LITERAL
+        return
+    beginning = "" if wildcard else acl.name
+    if policy.prefix.endswith(SEPARATORS):
+        yield policy.to_target(beginning), PREFIXED
     else:
-        yield from ((policy.to_target(topic), LITERAL) for topic in sorted(topics))
+        yield from ((policy.to_target(t), LITERAL) for t in sorted(topics) if t.startswith(beginning))

@@ -29,13 +29,19 @@ def test_a_right_to_read_a_topic_becomes_one_to_read_its_copy() -> None:
     assert plan(from_host, prefix="east.").create == (replace(from_host, name="east.orders"),)
 
 
-def test_a_prefixed_pattern_is_renamed_as_a_prefix() -> None:
+@pytest.mark.parametrize("permission", ["ALLOW", "DENY"])
+def test_a_prefixed_pattern_stays_one_where_copies_have_a_prefix_of_their_own(permission: str) -> None:
     """
-    It goes on to cover topics that come later.
+    It goes on to cover topics that come later. With identity names, or a prefix with which other names may
+    begin too, it would speak of the target's own topics: it becomes one pattern for each topic copied.
     """
-    prefixed = replace(READ, name="ord", pattern_type="PREFIXED")
+    prefixed = replace(READ, name="ord", pattern_type="PREFIXED", permission=permission)
 
     assert plan(prefixed, prefix="east.").create == (replace(prefixed, name="east.ord"),)
+    assert plan(prefixed).create == tuple(
+        replace(prefixed, name=name, pattern_type="LITERAL") for name in ("orders", "orders.eu")
+    )
+    assert [acl.name for acl in plan(prefixed, prefix="east").create] == ["eastorders", "eastorders.eu"]
 
 
 @pytest.mark.parametrize(
