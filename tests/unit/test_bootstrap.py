@@ -1,0 +1,70 @@
+"""scripts/bootstrap for who may not install anything: it says what to type, in words of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "bootstrap"
+USER_ID = "#!/bin/sh\necho 1000\n"
+REFUSES = "#!/bin/sh\necho 'sudo: a password is required' >&2\nexit 1\n"
+WORKS = "#!/bin/sh\n"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The script in a folder of its own, on a machine where all packages are installed and sudo refuses."""
+    programs = {
+        "id": USER_ID,
+        "sudo": REFUSES,
+        "java": WORKS,
+        "mvn": WORKS,
+        "promtool": WORKS,
+        "python3": WORKS,
+    }
+    for name, text in programs.items():
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(text)
+        program.chmod(0o755)
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "lists").mkdir()
+    return Path(shutil.copy(SCRIPT, tmp_path / "scripts" / "bootstrap"))
+
+
+def run(script: Path) -> subprocess.CompletedProcess[str]:
+    folder = script.parents[1]
+    environment = {
+        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        "TWINSITE_APT_LISTS": str(folder / "lists"),
+    }
+    return subprocess.run([script], env=environment, capture_output=True, text=True, timeout=30)
+
+
+def test_a_missing_package_index_is_asked_for(copy: Path) -> None:
+    """
+    Before anything is downloaded, and without the words of sudo.
+    """
+    ended = run(copy)
+
+    assert ended.returncode == 1
+    assert "bootstrap: fetch it and run this again: sudo apt-get update\n" in ended.stderr
+    assert "password" not in ended.stderr
+    assert not (copy.parents[1] / ".venv").exists()
+
+
+def test_missing_packages_are_asked_for(copy: Path) -> None:
+    """
+    All of them in one command that can be pasted.
+    """
+    (copy.parents[1] / "bin" / "python3").write_text("#!/bin/sh\nexit 1\n")
+
+    ended = run(copy)
+
+    assert ended.returncode == 1
+    assert "sudo apt-get install python3-venv\n" in ended.stderr
+    assert "password" not in ended.stderr
