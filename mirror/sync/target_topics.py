@@ -11,6 +11,7 @@ Sources: KIP-107 (DeleteRecords), docs/design.md.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -32,7 +33,7 @@ from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, TopicPartition
 from mirror.sync.describe import describe
 from mirror.sync.names import NamePolicy
-from mirror.sync.topic_configs import MESSAGE_BYTES_MAX, TIMESTAMP_TYPE
+from mirror.sync.topic_configs import ALL, KEEP_ALL, MESSAGE_BYTES_MAX, TIMESTAMP_TYPE
 from mirror.sync.topics import (
     AddPartitions,
     AlterConfigs,
@@ -50,7 +51,7 @@ log = structlog.get_logger(__name__)
 VISIBLE_SECONDS = 30.0
 """How long a topic just made may take until all its partitions have leaders."""
 CLEANUP_POLICY = "cleanup.policy"
-PREPARING_CONFIGS = {CLEANUP_POLICY: "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+PREPARING_CONFIGS = KEEP_ALL
 """While a log is made to start at its offset: DeleteRecords wants ``delete``, and nothing may expire."""
 PROBE = "twinsite-settings-probe"
 
@@ -208,7 +209,8 @@ class TargetTopics:
     def _tell(self, plan: TopicPlan) -> None:
         """Say, once, what is not taken over."""
         for note in set(plan.notes) - self._told:
-            log.info("setting_left_out", topic=note.topic, setting=note.setting, why=note.why)
+            level = logging.WARNING if note.setting == ALL else logging.INFO
+            log.log(level, "setting_left_out", topic=note.topic, setting=note.setting, why=note.why)
         self._told.update(plan.notes)
         for change in plan.left_alone:
             if self._left_alone.get(change.name) != change:
@@ -313,11 +315,16 @@ class TargetTopics:
     # -- topics that start late ------------------------------------------------------------------
 
     def _find_unfinished(self) -> None:
-        """Topics that were being prepared when a mirror ended are told by their settings."""
+        """Topics that were being prepared when a mirror ended are told by their settings.
+
+        So are those made to keep everything, because it was not known what to keep; now it is.
+        """
         for name, topic in self._there.items():
             own = {key: topic.configs.values.get(key) for key in topic.configs.explicit}
             source = self._source_facts.get(self._policy.to_source(name) or "")
-            if source is None or any(own.get(key) != value for key, value in PREPARING_CONFIGS.items()):
+            if source is None or not source.configs.values:
+                continue
+            if any(own.get(key) != value for key, value in PREPARING_CONFIGS.items()):
                 continue
             wanted = {key: source.configs.values.get(key) for key in source.configs.explicit}
             if any(wanted.get(key) != value for key, value in PREPARING_CONFIGS.items()):

@@ -7,7 +7,8 @@ them; and what fits into the source topic fits into the target's, unless the lim
 batches is among the settings an operator excludes. Pure: no I/O.
 
 Which keys a target knows is read from the target, so a key of another Kafka version
-never makes the creation of a topic fail; it is left out and reported.
+never makes the creation of a topic fail; it is left out and reported. Where the source's
+settings may not be read, the target topic is made to keep every record.
 
 Sources: KIP-937 and KIP-1030 (limits of timestamps, least segment size), KIP-724
 (settings removed with message formats v0 and v1), Kafka's ``LogConfig`` of 3.9 and 4.3.
@@ -25,6 +26,8 @@ TIMESTAMP_TYPE = "message.timestamp.type"
 COMPRESSION_TYPE = "compression.type"
 MESSAGE_BYTES_MAX = "max.message.bytes"
 SEGMENT_BYTES = "segment.bytes"
+ALL = "all"
+"""In place of a setting: every one of a topic."""
 MIN_IN_SYNC = "min.insync.replicas"
 TIMESTAMP_LIMITS = (
     "message.timestamp.before.max.ms",
@@ -32,6 +35,8 @@ TIMESTAMP_LIMITS = (
     "message.timestamp.difference.max.ms",
 )
 """How far a record's time may be from now. A mirror that catches up appends old records."""
+KEEP_ALL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+"""With these no record goes away by itself."""
 DECIDED_HERE = frozenset({TIMESTAMP_TYPE, *TIMESTAMP_LIMITS})
 """Neither the source's value nor the list of exclusions has a say in these."""
 REMOVED_IN_4 = frozenset({"message.format.version", "message.downconversion.enable", TIMESTAMP_LIMITS[2]})
@@ -83,6 +88,11 @@ def wanted_configs(
     """
     left_out: list[LeftOut] = []
     taken: dict[str, str] = {}
+    if not source.values:
+        taken = {name: value for name, value in KEEP_ALL.items() if not excluded(name, exclude)}
+        left_out = [
+            LeftOut(ALL, "they may not be read (DescribeConfigs): the target topic keeps all records")
+        ]
     for name in sorted(source.explicit - DECIDED_HERE):
         if excluded(name, exclude):
             continue

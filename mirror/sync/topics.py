@@ -19,6 +19,7 @@ from mirror.config import TopicsSettings
 from mirror.model import Reason
 from mirror.sync.names import NamePolicy, collision_key
 from mirror.sync.topic_configs import (
+    ALL,
     TIMESTAMP_TYPE,
     Defaults,
     LeftOut,
@@ -85,7 +86,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A setting of a source topic that the target topic does not get, and why."""
+    """A setting of a source topic, or ``all``, that the target topic does not get, and why."""
 
     topic: str
     setting: str
@@ -240,7 +241,7 @@ def _alter(
 ) -> tuple[tuple[AlterConfigs, ...], tuple[Note, ...]]:
     """Changes of settings, where both sides' settings may be read."""
     if not topic.configs.values or not existing.configs.values:
-        return (), (Note(topic.name, "all", "the settings of one side may not be read (DescribeConfigs)"),)
+        return (), (Note(topic.name, ALL, "the settings of one side may not be read (DescribeConfigs)"),)
     exclude = settings.config_exclude
     wanted = wanted_configs(
         topic.configs,

@@ -304,6 +304,37 @@ async def test_settings_that_may_not_be_changed_do_not_stop_the_copy(source: Sit
     assert (held, retention_ms(target, "orders.held")) == ("-1", "864000000")
 
 
+async def test_a_topic_whose_settings_may_not_be_read_is_made_to_keep_everything(
+    source: Site, target: Site
+) -> None:
+    """
+    A compacted topic would else expire at the target; once they may be read its settings are those of the
+    source, and until then the log warns.
+    """
+    grants = grants_on_the_page(without=[SYNC_ACLS])
+    source.allow_only([grant for grant in grants if grant.operation != "DescribeConfigs"])
+    target.allow_only(grants)
+    own = {"cleanup.policy": "compact", "retention.ms": 864_000_000}
+    await source.cluster.create_topic("orders.unreadable", config=own)
+    write_records(source.cluster, "orders.unreadable", 20)
+
+    def keeping() -> tuple[str, ...]:
+        found = target.cluster.topic_config("orders.unreadable")
+        return found["cleanup.policy"], found["retention.ms"], found["retention.bytes"]
+
+    with capture_logs() as logs:
+        async with running(settings(source, target, "orders.unreadable")) as until:
+            await until(lambda seen: seen[0].next_offset == 20)
+            before = keeping()
+            source.allow(grants)
+            await until(lambda _: keeping()[:2] == ("compact", "864000000"))
+
+    assert before == ("delete", "-1", "-1")
+    assert ("warning", "all") in [
+        (line["log_level"], line["setting"]) for line in logs if line["event"] == "setting_left_out"
+    ]
+
+
 async def test_what_a_running_mirror_may_not_change_is_said_and_the_rest_goes_on(
     source: Site, target: Site
 ) -> None:

@@ -509,6 +509,20 @@ def test_settings_that_may_not_be_read_are_not_guessed() -> None:
     assert [(note.topic, note.setting) for note in made.notes] == [("orders", "all")]
 
 
+def test_a_topic_whose_settings_may_not_be_read_is_made_to_lose_nothing() -> None:
+    """
+    It may be compacted, or kept for ever; what an operator excludes is left to the target.
+    """
+    unreadable = TopicFacts("orders", 4, 1)
+
+    made = plan(unreadable, config_exclude=[r"retention\.bytes"])
+
+    configs = made.create[0].configs
+    assert (configs["cleanup.policy"], configs["retention.ms"]) == ("delete", "-1")
+    assert "retention.bytes" not in configs
+    assert [(note.topic, note.setting) for note in made.notes] == [("orders", "all")]
+
+
 def test_one_topic_in_conflict_does_not_hold_up_another() -> None:
     """
     The plan speaks of every topic for itself, in the order of names.
