@@ -63,6 +63,8 @@ class Follower:
         self._in_flight_max = settings.append.batches_in_flight_max
         self._topics = TargetTopics(settings.topics, flow, memory, engine.partitions.values, self._policy)
         self._in_conflict: set[TopicPartition] = set()
+        self._offsets = settings.offsets.mode
+        self._memory = memory
         self._repeats = Repeats()
         self._mirror_principals = principals(settings.target.security)
 
@@ -114,6 +116,7 @@ class Follower:
         await self._flow.source.refresh()
         self._note_gone(found)
         self._add_partitions(chosen, conflicts)
+        self._tell_other_modes(chosen)
         await self._topics.finish(again=True)
         if self._settings.sync_acls:
             await self._carry_acls(chosen)
@@ -164,6 +167,17 @@ class Follower:
             self._in_conflict.remove(tp)
             if partition.state is State.BLOCKED:
                 self._engine.resume(partition)
+
+    def _tell_other_modes(self, chosen: Mapping[str, TopicInfo]) -> None:
+        """Say, once, that partitions began with another offset mode than the one asked for now."""
+        if self.followed_once or self._offsets == "auto":
+            return
+        began = [self._memory.known(tp) for tp in self._engine.partitions if tp.topic in chosen]
+        others = [known for known in began if known is not None and known.mode != self._offsets]
+        if others:
+            log.warning(
+                "offset_mode_kept", asked_for=self._offsets, mode=others[0].mode.value, partitions=len(others)
+            )
 
     def _recreated(self, partition: PartitionCopy, topic: TopicInfo) -> None:
         if partition.state is State.TOPIC_RECREATED:

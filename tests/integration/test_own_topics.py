@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import MutableMapping
+from typing import Any, Literal
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
+from structlog.testing import capture_logs
 
 from mirror.flow.memory import OtherNamesError
 from mirror.model import OffsetMode, Reason, State
@@ -212,7 +214,7 @@ async def test_a_topic_deleted_at_the_source_keeps_its_copy_and_says_so(
     assert watermarks(target.bootstrap, name) == {0: (0, 20)}
 
 
-# -- names that were changed ---------------------------------------------------------------------------
+# -- settings that were changed ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("offsets", ["same", "mapped"])
@@ -237,3 +239,27 @@ async def test_a_flow_does_not_start_with_other_names_for_what_it_has_copied(
     assert (refused.value.exit_code, "another name" in refused.value.hint) == (2, True)
     assert f"east.{name}" not in target.admin.list_topics(timeout=10).topics
     assert_exact(source.bootstrap, target.bootstrap, [name], offsets=offsets)
+
+
+async def test_an_offset_mode_that_comes_too_late_is_said_once(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    A partition keeps the mode it began with; a change to auto is heeded, and nothing is said of it.
+    """
+    name = await topic(source, partitions=2)
+    await mirror_once(flow_of(source, target, name))
+    logs: dict[str, list[MutableMapping[str, Any]]] = {}
+
+    for mode in ("mapped", "auto"):
+        with capture_logs() as logs[mode]:
+            async with running(flow_of(source, target, name, offsets=mode)) as until:
+                await until(lambda seen: states(seen) == [(State.ACTIVE, None)] * 2)
+
+    said = {
+        mode: [line for line in lines if line["event"] == "offset_mode_kept"] for mode, lines in logs.items()
+    }
+    assert [(line["asked_for"], line["mode"], line["partitions"]) for line in said["mapped"]] == [
+        ("mapped", OffsetMode.SAME, 2)
+    ]
+    assert said["auto"] == []

@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka.admin import (
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    NewPartitions,
+    ResourcePatternType,
+    ResourceType,
+)
 from structlog.testing import capture_logs
 
 from mirror import service
@@ -391,6 +398,47 @@ async def test_a_topic_that_was_hidden_for_a_while_goes_on(source: Site, target:
         await until(lambda seen: seen[0].next_offset == 20 and seen[0].state is State.ACTIVE)
 
     assert_exact(source.cluster.bootstrap, target.cluster.bootstrap, ["orders.hidden"])
+
+
+async def test_acls_reach_the_target_of_a_running_mirror_once_they_may(source: Site, target: Site) -> None:
+    """
+    Without the rights that is said and records come; with them readers may read the copy, and nothing else.
+    """
+    grants = grants_on_the_page()
+    source.allow_only(grants)
+    target.allow_only(grants_on_the_page(without=[SYNC_ACLS]))
+    await source.cluster.create_topic("orders.readable")
+    await target.cluster.create_topic("orders.own")
+    write_records(source.cluster, "orders.readable", 10)
+    ann = Grant("User:ann", "Read", "topic", "orders.", prefixed=True)
+    allow(source.cluster.admin, [ann, Grant("User:ann", "Write", "topic", "orders.readable")])
+    wanted = settings(source, target, "orders.readable")
+    wanted = wanted.model_copy(update={"topics": wanted.topics.model_copy(update={"sync_acls": True})})
+
+    with capture_logs() as logs:
+        async with running(wanted) as until:
+            await until(lambda seen: seen[0].next_offset == 10)
+            refused = [line for line in logs if line["event"] == "acls_not_carried"]
+            target.allow(grants)
+            await until(lambda _: bool(rights_of(target, "User:ann")))
+
+    assert refused
+    assert rights_of(target, "User:ann") == {("orders.readable", "LITERAL", "READ")}
+
+
+def rights_of(site: Site, principal: str) -> set[tuple[str, str, str]]:
+    """Name, kind of pattern and operation of what is allowed to somebody."""
+    asked = AclBindingFilter(
+        ResourceType.TOPIC,
+        None,
+        ResourcePatternType.ANY,
+        principal,
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ALLOW,
+    )
+    found = site.cluster.admin.describe_acls(asked).result(10)
+    return {(acl.name, acl.resource_pattern_type.name, acl.operation.name) for acl in found}
 
 
 def retention_ms(site: Site, topic: str) -> str:
