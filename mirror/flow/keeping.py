@@ -11,22 +11,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from mirror.errors import TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow
+from mirror.flow.marking import LANE, mark
 from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.states import append_refusal, pause_seconds
-from mirror.kafka.offsets import Answers, Marking, write_markers
 from mirror.model import OffsetMode, Reason, State, TopicPartition
 
-MARKERS_AT_ONCE = 2_000
-"""Markers of one partition in one request: a fifth of a second for the broker."""
 STANDBY_LOOK_SECONDS = 1.0
 CLUSTER_AUTHORIZATION_FAILED = 31
+
+
+Ready = Sequence[PartitionCopy]
 
 
 class Ledger(Protocol):
@@ -52,6 +54,7 @@ class Keeper:
         self._auto = offsets == "auto"
         self._waiting: dict[PartitionCopy, None] = {}
         self._wake = asyncio.Event()
+        self._marked: set[int] = set()
 
     def offer(self, partition: PartitionCopy) -> None:
         """The partition waits for the owner."""
@@ -60,24 +63,32 @@ class Keeper:
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            ready = [p for p in self._waiting if p.owner_work]
-            if not ready or self._flow.draining:
-                continue
-            try:
-                if await self._owner.confirm():
-                    await self._serve([p for p in ready if p.owner_work])
-                else:
-                    self._stand_by(ready)
-            except TwinsiteError as error:
-                now = time.monotonic()
-                for partition in ready:
-                    self._waiting.pop(partition, None)
-                    partition.refused(append_refusal(-1), str(error), now)
+        async with asyncio.TaskGroup() as self._group:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                ready = [p for p in self._waiting if p.owner_work and self._leader(p) not in self._marked]
+                if ready and not self._flow.draining:
+                    await self._try(self._serve, ready)
+
+    async def _try(self, step: Callable[[Ready], Awaitable[None]], ready: Ready) -> None:
+        """Take a step for these as the owner, or let them wait for who is."""
+        try:
+            if await self._owner.confirm():
+                await step([p for p in ready if p.owner_work])
+            else:
+                self._stand_by([p for p in ready if p.owner_work])
+        except TwinsiteError as error:
+            now = time.monotonic()
             for partition in ready:
-                self._flow.hooks.changed(partition)
+                self._waiting.pop(partition, None)
+                partition.refused(append_refusal(-1), str(error), now)
+        for partition in ready:
+            self._flow.hooks.changed(partition)
+
+    def _leader(self, partition: PartitionCopy) -> int:
+        info = self._flow.target.info.partition(partition.target)
+        return info.leader if info else -1
 
     def forget(self, partition: PartitionCopy) -> None:
         """The partition has moved on, or stopped: it does not wait any more."""
@@ -95,12 +106,27 @@ class Keeper:
 
     # -- the owner -------------------------------------------------------------------------------
 
-    async def _serve(self, partitions: Sequence[PartitionCopy]) -> None:
+    async def _serve(self, partitions: Ready) -> None:
         await self._note_epochs([p for p in partitions if p.epochs_ahead()])
         await self._note_runs([p for p in partitions if p.mode is OffsetMode.MAPPED and p.gap_ahead()])
-        await self._mark([p for p in partitions if p.mode is OffsetMode.SAME and p.gap_ahead()])
+        with_gaps = [p for p in partitions if p.mode is OffsetMode.SAME and p.gap_ahead()]
+        leaders: dict[int, list[PartitionCopy]] = {}
+        for partition in [p for p in with_gaps if not await self._too_large(p)]:
+            leaders.setdefault(self._leader(partition), []).append(partition)
         for partition in partitions:
             self._waiting.pop(partition, None)
+        for node, together in leaders.items():
+            self._marked.add(node)
+            self._group.create_task(self._mark_at(node, together))
+
+    async def _mark_at(self, node: int, partitions: Ready) -> None:
+        """A task for each broker, so that nobody waits for one that is not theirs.
+
+        What had to be noted before may have taken its time: whether we are the owner is asked again.
+        """
+        await self._try(partial(self._mark, node), partitions)
+        self._marked.discard(node)
+        self._wake.set()
 
     async def _note_epochs(self, partitions: Sequence[PartitionCopy]) -> None:
         epochs = {p: p.epochs_ahead() for p in partitions}
@@ -122,43 +148,20 @@ class Keeper:
             if partition.generation == generation:
                 partition.runs_noted(len(pairs), now)
 
-    async def _mark(self, partitions: Sequence[PartitionCopy]) -> None:
-        allowed = [p for p in partitions if not await self._too_large(p)]
-        markings = {}
-        for partition in allowed:
-            gap = partition.gap_ahead()
-            if gap is not None and not partition.unanswered:
-                markings[partition] = Marking(min(gap.offsets, MARKERS_AT_ONCE), partition.coordinator_epoch)
-        if not markings:
-            return
-        generations = {p: p.generation for p in markings}
-        answers = await self._written(markings)
+    async def _mark(self, node: int, partitions: Ready) -> None:
+        await self._flow.target.connection(node, LANE)
+        generations = {p: p.generation for p in partitions}
+        answers = await mark(self._flow, node, partitions)
         reach("markers_written")
         now = time.monotonic()
-        for partition, marking in markings.items():
-            answer = answers[partition.target]
-            if partition.generation != generations[partition]:
+        for partition, generation in generations.items():
+            answer = answers.get(partition.target)
+            if answer is None or partition.generation != generation:
                 continue  # in doubt since: a look sees what has become of them
-            if answer is None:
-                partition.gap_marked(marking.count, now)
+            if isinstance(answer, int):
+                partition.gap_marked(answer, now)
             else:
                 await self._refused(partition, answer)
-
-    async def _written(self, markings: Mapping[PartitionCopy, Marking]) -> Answers[None]:
-        """Nobody is looked at while its markers are on their way: its log end would say nothing."""
-        for partition in markings:
-            partition.markers_under_way = True
-        try:
-            return await write_markers(
-                self._flow.target,
-                {p.target: marking for p, marking in markings.items()},
-                producer_id=self._flow.producer_id,
-                producer_epoch=self._flow.producer_epoch,
-            )
-        finally:
-            for partition in markings:
-                partition.markers_under_way = False
-            self._flow.room.set()
 
     async def _too_large(self, partition: PartitionCopy) -> bool:
         gap, limit = partition.gap_ahead(), self._flow.limits.gap_limit
@@ -176,9 +179,6 @@ class Keeper:
             await self._cannot_keep_offsets(partition, Reason.MARKERS_NOT_AUTHORIZED, words)
         else:
             partition.refused(append_refusal(code), str(error), time.monotonic())
-            if partition.look_due_at is not None:
-                # some of the markers may still be on their way: let them land first
-                partition.look_due_at = time.monotonic() + STANDBY_LOOK_SECONDS
 
     async def _cannot_keep_offsets(self, partition: PartitionCopy, reason: Reason, words: str) -> None:
         now = time.monotonic()

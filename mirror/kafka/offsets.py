@@ -142,8 +142,12 @@ async def write_markers(
     *,
     producer_id: int,
     producer_epoch: int,
+    node: int,
+    lane: str,
 ) -> Answers[None]:
     """Append control markers that no consumer sees. They are fenced, but not conditional.
+
+    All go to one broker, in one request, on a connection for this purpose.
 
     A lower coordinator epoch than one seen before is refused with TRANSACTION_COORDINATOR_FENCED, a lower
     producer epoch with INVALID_PRODUCER_EPOCH. An error says nothing about how many were appended.
@@ -180,7 +184,8 @@ async def write_markers(
                     else:
                         out.setdefault(tp, None)
 
-    return await _ask_leaders(cluster, markings, request, read, highest=1)
+    leaders = {node: list(markings)} if markings else {}
+    return await _ask_leaders(cluster, markings, request, read, highest=1, leaders=leaders, lane=lane)
 
 
 # -- one request a leader ------------------------------------------------------------------------
@@ -235,6 +240,7 @@ async def _ask_leaders(
     *,
     highest: int | None = None,
     leaders: dict[int, list[TopicPartition]] | None = None,
+    lane: str = "control",
 ) -> Answers[T]:
     out: Answers[T] = {}
 
@@ -242,7 +248,7 @@ async def _ask_leaders(
         try:
             if node < 0:
                 raise ConnectionFailedError(f"{cluster.name}: no leader is known for {tps[0]}")
-            read(await cluster.call(request(tps), node=node, highest=highest), out)
+            read(await cluster.call(request(tps), node=node, highest=highest, lane=lane), out)
         except TwinsiteError as error:
             out.update({tp: error for tp in tps if tp not in out})
         for tp in tps:
@@ -250,6 +256,6 @@ async def _ask_leaders(
                 out[tp] = BrokerError("NO_ANSWER", -1, f"{cluster.name}: the answer leaves out {tp}")
 
     async with asyncio.TaskGroup() as group:
-        for node, tps in (leaders or by_leader(cluster, partitions)).items():
+        for node, tps in (by_leader(cluster, partitions) if leaders is None else leaders).items():
             group.create_task(ask(node, tps))
     return out

@@ -5,28 +5,50 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from mirror.errors import ConnectionFailedError
-from mirror.flow import keeping
+from mirror.flow import marking
 from mirror.flow.engine import wants_look
 from mirror.flow.keeping import Keeper
+from mirror.flow.marking import MARKERS_AT_ONCE, spread
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.kafka.offsets import Answers, Marking
-from mirror.model import Gap, OffsetMode, State, TopicPartition
+from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition
 from tests.unit.target_model import Hooks, Mirror
 
 NOW = 1_000.0
+LANDING_SECONDS = 0.05
 
 
 class Coordinator:
-    """The owner is always we."""
+    """Says whether we are the owner."""
+
+    def __init__(self) -> None:
+        self.answers = [True]
 
     async def confirm(self) -> bool:
-        return True
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+class Target:
+    """The target cluster: who leads what, and whether brokers let themselves be reached."""
+
+    def __init__(self) -> None:
+        self.leaders = {0: 1, 1: 1, 2: 2}
+        self.reachable = asyncio.Event()
+        self.reachable.set()
+        self.info = SimpleNamespace(partition=lambda tp: SimpleNamespace(leader=self.leaders[tp.partition]))
+
+    async def connection(self, node: int, lane: str) -> None:
+        assert (node, lane) in {(1, "markers"), (2, "markers")}
+        if not self.reachable.is_set():
+            raise ConnectionFailedError(f"broker {node} does not answer")
 
 
 class Broker:
@@ -37,7 +59,7 @@ class Broker:
         self.answers: list[asyncio.Future[Answers[None]]] = []
 
     async def write_markers(
-        self, _cluster: object, markings: Mapping[TopicPartition, Marking], **_: int
+        self, _cluster: object, markings: Mapping[TopicPartition, Marking], **_: object
     ) -> Answers[None]:
         self.requests.append(dict(markings))
         self.answers.append(asyncio.get_running_loop().create_future())
@@ -46,6 +68,11 @@ class Broker:
     def answer(self, error: ConnectionFailedError | None = None) -> None:
         """Answer the last request, for all partitions alike."""
         self.answers[-1].set_result(dict.fromkeys(self.requests[-1], error))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Markers of each request, in all."""
+        return [sum(marking.count for marking in request.values()) for request in self.requests]
 
 
 class Engaged(Hooks):
@@ -66,7 +93,8 @@ class Engaged(Hooks):
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     broker = Broker()
-    monkeypatch.setattr(keeping, "write_markers", broker.write_markers)
+    monkeypatch.setattr(marking, "write_markers", broker.write_markers)
+    monkeypatch.setattr(marking, "LANDING_SECONDS", LANDING_SECONDS)
     return broker
 
 
@@ -76,6 +104,8 @@ async def a_keeper() -> AsyncIterator[Keeper]:
     hooks = Engaged()
     flow = Mirror().lane._flow
     flow.hooks = hooks
+    flow.target = cast(Any, Target())
+    flow.limits = replace(flow.limits, gap_limit=2 * MARKERS_AT_ONCE)
     hooks.keeper = keeper = Keeper(flow, cast(Any, Coordinator()), cast(Any, None), offsets="same")
     running = asyncio.create_task(keeper.run())
     yield keeper
@@ -95,7 +125,7 @@ def with_a_gap(offsets: int = 7, number: int = 0) -> PartitionCopy:
 
 async def turns() -> None:
     """Let everything happen that waits for nothing."""
-    for _ in range(10):
+    for _ in range(20):
         await asyncio.sleep(0)
 
 
@@ -177,3 +207,145 @@ async def test_no_markers_are_begun_while_the_mirror_drains(broker: Broker) -> N
         await turns()
 
     assert not broker.requests
+
+
+# -- how many at once ----------------------------------------------------------------------------
+
+
+def test_markers_of_one_request_are_spread_fairly() -> None:
+    """
+    Who needs few gets them all; the others share what is left.
+    """
+    short, long, longer = (with_a_gap(number=number) for number in range(3))
+
+    shares = spread({longer: 900, short: 10, long: 800}, 100)
+
+    assert shares == {short: 10, long: 45, longer: 45}
+
+
+def test_with_more_partitions_than_markers_some_wait() -> None:
+    """
+    Each of the others gets one.
+    """
+    copies = [with_a_gap(number=number) for number in range(5)]
+
+    shares = spread(dict.fromkeys(copies, 7), 3)
+
+    assert sorted(shares.values()) == [1, 1, 1]
+
+
+async def test_a_request_holds_no_more_markers_than_a_broker_writes_quickly(broker: Broker) -> None:
+    """
+    However many partitions wait: the next owner counts on its end. The rest follows.
+    """
+    copies = [with_a_gap(MARKERS_AT_ONCE, number) for number in (0, 1)]
+    async with a_keeper() as keeper:
+        for copy in copies:
+            keeper.offer(copy)
+        await turns()
+
+        broker.answer()
+        await turns()
+
+    assert broker.sizes == [MARKERS_AT_ONCE, MARKERS_AT_ONCE]
+    assert [copy.next_offset for copy in copies] == [100 + MARKERS_AT_ONCE // 2] * 2
+
+
+async def test_a_broker_that_takes_its_time_over_markers_holds_up_no_other(broker: Broker) -> None:
+    """
+    Partitions on another broker get theirs meanwhile.
+    """
+    slow, other = with_a_gap(7, 0), with_a_gap(7, 2)
+    async with a_keeper() as keeper:
+        keeper.offer(slow)
+        await turns()
+
+        keeper.offer(other)
+        await turns()
+        broker.answer()
+        await turns()
+
+    assert (slow.next_offset, other.next_offset) == (100, 107)
+
+
+async def test_the_owner_asks_again_just_before_it_writes_markers(broker: Broker) -> None:
+    """
+    What had to be noted first may have taken half a minute: another mirror may be the owner by now.
+    """
+    copy = with_a_gap(7)
+    async with a_keeper() as keeper:
+        cast(Any, keeper._owner).answers = [True, False]
+
+        keeper.offer(copy)
+        await turns()
+
+    assert not broker.requests
+    assert copy.waiting_for_owner_since is not None
+
+
+# -- no answer -----------------------------------------------------------------------------------
+
+
+async def test_after_no_answer_nobody_is_looked_at_before_the_broker_answers_again(broker: Broker) -> None:
+    """
+    It may be frozen with the request in its hands. The partition is in doubt meanwhile, and says so in time.
+    """
+    copy = with_a_gap(7)
+    async with a_keeper() as keeper:
+        target = cast(Any, keeper._flow.target)
+        keeper.offer(copy)
+        await turns()
+        target.reachable.clear()
+        broker.answer(ConnectionFailedError("no answer for 30 s"))
+        async with asyncio.timeout(5):
+            while copy.state is not State.BLOCKED:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        looked_at_while_blocked = wants_look(copy)
+
+        target.reachable.set()
+        async with asyncio.timeout(5):
+            while not wants_look(copy):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    assert not looked_at_while_blocked
+    assert copy.reason is Reason.TARGET_UNAVAILABLE
+
+
+async def test_a_broker_that_answers_again_gets_time_to_write_what_it_has(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    It has begun with what it had received before, but need not be done.
+    """
+    monkeypatch.setattr(marking, "LANDING_SECONDS", 3_600)
+    copy = with_a_gap(7)
+    async with a_keeper() as keeper:
+        keeper.offer(copy)
+        await turns()
+
+        broker.answer(ConnectionFailedError("the connection was lost"))
+        await turns()
+        in_doubt, looked_at = copy.look_due_at is not None, wants_look(copy)
+
+    assert in_doubt
+    assert not looked_at
+
+
+async def test_a_broker_that_leads_no_more_is_not_waited_for(broker: Broker) -> None:
+    """
+    What it appends now does not last.
+    """
+    copy = with_a_gap(7)
+    async with a_keeper() as keeper:
+        target = cast(Any, keeper._flow.target)
+        keeper.offer(copy)
+        await turns()
+        target.reachable.clear()
+        target.leaders[0] = 2
+
+        broker.answer(ConnectionFailedError("no answer for 30 s"))
+        async with asyncio.timeout(5):
+            while copy.unanswered:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    assert (copy.next_offset, copy.state) == (100, State.ACTIVE)

@@ -1,0 +1,107 @@
+"""Write control markers to one broker: not many at a time, and not without knowing when they have landed.
+
+A marker is not conditional, it lands wherever the log ends. So a request stays small
+enough that the next owner may count on its end, and where no answer came nobody may
+read a log end before the markers can land no more.
+
+Sources: KIP-98 (WriteTxnMarkers), docs/design.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+from mirror.errors import ConnectionFailedError, TwinsiteError
+from mirror.flow.context import Flow
+from mirror.flow.partition import PartitionCopy
+from mirror.flow.states import append_refusal, pause_seconds
+from mirror.kafka.offsets import Answers, Marking, write_markers
+
+MARKERS_AT_ONCE = 5_000
+"""In one request, to all its partitions: half a second for the broker, a fifth of what a new owner waits."""
+LANDING_SECONDS = 2.0
+"""Four times what a broker needs for the markers of a request it has begun with."""
+LANE = "markers"
+"""A connection of their own: a broker answers one request of a connection after the other."""
+
+
+def spread(offsets: Mapping[PartitionCopy, int], at_once: int = MARKERS_AT_ONCE) -> dict[PartitionCopy, int]:
+    """How many markers each partition gets of those that fit a request: the same for all who need so many."""
+    shares: dict[PartitionCopy, int] = {}
+    left, waiting = at_once, len(offsets)
+    for partition, wanted in sorted(offsets.items(), key=lambda item: item[1]):
+        if left:
+            shares[partition] = min(wanted, max(1, left // waiting))
+            left -= shares[partition]
+        waiting -= 1
+    return shares
+
+
+async def mark(flow: Flow, node: int, partitions: Sequence[PartitionCopy]) -> Answers[int]:
+    """Begin with the gaps at the head of these partitions' queues; ``node`` leads them all.
+
+    Nobody is looked at meanwhile. That lasts until the broker has answered, or until it is certain that what
+    it did not answer has landed or never will.
+
+    Returns:
+        How many markers were appended to each target partition, or why it is not known that any were.
+    """
+    gaps = {p: gap.offsets for p in partitions if (gap := p.gap_ahead()) is not None and not p.unanswered}
+    markings = {p: Marking(count, p.coordinator_epoch) for p, count in spread(gaps).items()}
+    for partition in markings:
+        partition.markers_under_way = True
+    try:
+        answers = await write_markers(
+            flow.target,
+            {p.target: marking for p, marking in markings.items()},
+            producer_id=flow.producer_id,
+            producer_epoch=flow.producer_epoch,
+            node=node,
+            lane=LANE,
+        )
+        lost = next((a for a in answers.values() if isinstance(a, ConnectionFailedError)), None)
+        if lost is not None:
+            await _landed(flow, node, list(markings), lost)
+    finally:
+        for partition in markings:
+            partition.markers_under_way = False
+        flow.room.set()
+    counts = {p.target: marking.count for p, marking in markings.items()}
+    return {tp: counts[tp] if answer is None else answer for tp, answer in answers.items()}
+
+
+async def _landed(
+    flow: Flow, node: int, partitions: Sequence[PartitionCopy], lost: ConnectionFailedError
+) -> None:
+    """Return when markers that were not answered can land no more.
+
+    The connection they were sent on is closed, but the broker may have them, and be frozen. Once it answers
+    on another connection it has begun with what it had received before: it takes requests in their order. A
+    broker that leads the partitions no more appends nothing that lasts.
+    """
+    error: TwinsiteError = lost
+    attempts = 0
+    while any(_leader(flow, p) == node for p in partitions):
+        _say(flow, partitions, error)
+        try:
+            await flow.target.connection(node, LANE)
+            break
+        except TwinsiteError as refused:
+            error, attempts = refused, attempts + 1
+            await asyncio.sleep(pause_seconds(attempts))
+    await asyncio.sleep(LANDING_SECONDS)
+
+
+def _say(flow: Flow, partitions: Sequence[PartitionCopy], error: TwinsiteError) -> None:
+    """They are in doubt; to be looked at when nothing is on its way any more."""
+    for partition in partitions:
+        partition.refused(append_refusal(-1), str(error), time.monotonic())
+        flow.hooks.changed(partition)
+    flow.hooks.stale(flow.target)
+
+
+def _leader(flow: Flow, partition: PartitionCopy) -> int:
+    info = flow.target.info.partition(partition.target)
+    return info.leader if info else -1
