@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 from confluent_kafka import TopicPartition
+from kafka.protocol.admin import AlterClientQuotasRequest
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitoring import catalogue
 from tests.conftest import TopicFactory
+from tests.contract.connected import connected
 from tests.harness.data import json_rows, load, load_transactions
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Twinsite, twinsite
@@ -60,6 +62,56 @@ async def test_the_metrics_of_a_mirror_at_work_are_clean(
         re.sub("_total$", "", metric.name) for metric in catalogue.ALL if metric.name not in left_out
     } <= found
     assert (b'partition="0"' in text) is partition_metrics
+
+
+@pytest.mark.parametrize(
+    ("api", "quota"), [("fetch", "consumer_byte_rate"), ("produce", "producer_byte_rate")]
+)
+async def test_quotas_of_the_brokers_show(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path, api: str, quota: str
+) -> None:
+    """
+    A mirror that is held back, by either side, is not slow for reasons that nobody can see.
+    """
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(400, 500), batch_size=8_192)
+    side = source if api == "fetch" else target
+    await limit(side, client_id=f"held-{name}", quota=quota, bytes_per_second=10_000.0)
+    settings = tmp_path / "flow.yaml"
+    document = {
+        "flow": name,
+        "source": {"bootstrap_servers": source.bootstrap, "client_id": f"held-{name}"},
+        "target": {"bootstrap_servers": target.bootstrap, "client_id": f"held-{name}"},
+        "topics": {"include": [name]},
+    }
+    settings.write_text(yaml.safe_dump(document))
+
+    with Twinsite.run("mirror", "--config", str(settings), work_dir=tmp_path) as mirror:
+        await mirror.wait_for(lambda: throttled(mirror)[api] > 0, "it is held back")
+        other = "produce" if api == "fetch" else "fetch"
+
+        assert throttled(mirror)[other] == 0
+
+
+async def limit(cluster: KafkaCluster, *, client_id: str, quota: str, bytes_per_second: float) -> None:
+    """Set a quota of one client."""
+    entry = AlterClientQuotasRequest.EntryData
+    entity = entry.EntityData(entity_type="client-id", entity_name=client_id)
+    change = entry.OpData(key=quota, value=bytes_per_second, remove=False)
+    request = AlterClientQuotasRequest(entries=[entry(entity=[entity], ops=[change])], validate_only=False)
+    async with connected(cluster) as way:
+        answer = await way.call(request)
+    assert [told.error_code for told in answer.entries] == [0]
+
+
+def throttled(mirror: Twinsite) -> dict[str, float]:
+    """Seconds held back so far, by API."""
+    try:
+        text = mirror.get("/metrics").decode()
+    except OSError:
+        return dict.fromkeys(("fetch", "produce"), 0.0)
+    samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
+    return {s.labels["api"]: s.value for s in samples if s.name == "twinsite_throttled_seconds_total"}
 
 
 def states(mirror: Twinsite) -> dict[str, set[str]]:
