@@ -98,8 +98,8 @@ class OffsetsSettings(Section):
         default="same",
         description="same: every record has its source offset, or the partition is refused with the reason. "
         "auto: the same where that can be, else mapped. mapped: dense offsets and an exact map. A partition "
-        "keeps the mode it began with: a change is for partitions that come later, or, from same to auto, for "
-        "those that cannot go on as same. Else a topic is to be copied anew, by a flow of another name.",
+        "keeps the mode it began with: a change is for partitions that come later, or, from same to auto, "
+        "for those that cannot go on as same. Else a topic is to be copied anew, by a flow of another name.",
     )
     gap_limit: Whole = Field(
         default=100_000,

@@ -265,7 +265,8 @@ def _too_many_partitions(topic: TopicFacts, existing: TopicFacts) -> Conflict:
 
 
 def _too_few_partitions(topic: TopicFacts, existing: TopicFacts, settings: TopicsSettings) -> Conflict:
-    why = "this flow does not own it" if settings.create else "topics.create is false"
+    unsure = "not all of them are known to hold this flow's copy alone"
+    why = unsure if settings.create else "topics.create is false"
     else_create = "" if settings.create else ", or set topics.create to true"
     return Conflict(
         topic.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -17,6 +18,7 @@ from tests.harness.checker import assert_exact, watermarks
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
 from tests.harness.mirror import Condition, flow_of, mirror_once, running, states
+from tests.harness.process import Twinsite, twinsite
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -198,20 +200,36 @@ async def test_more_replicas_than_brokers_are_said_and_others_go_on(
 
 
 async def test_a_topic_deleted_at_the_source_keeps_its_copy_and_says_so(
-    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    The running mirror sees it; nothing is taken away at the target.
+    The running mirror sees it; nothing is taken away at the target. What an operator paused stays paused.
     """
-    name = await topic(source)
-    load(source.bootstrap, name, json_rows(20, 50))
+    gone, paused = await topic(source, prefix="gone"), await topic(source, prefix="gone")
+    settings = tmp_path / "flow.yaml"
+    settings.write_text(
+        f"flow: {gone}\nsource: {{bootstrap_servers: [{source.bootstrap}]}}\n"
+        f"target: {{bootstrap_servers: [{target.bootstrap}]}}\n"
+        f"topics: {{include: ['{gone}|{paused}'], refresh_seconds: 1}}\n"
+    )
+    for name in (gone, paused):
+        load(source.bootstrap, name, json_rows(20, 50))
 
-    async with running(flow_of(source, target, name)) as until:
-        await until(lambda seen: seen[0].next_offset == 20)
-        await source.delete_topic(name)
-        await until(lambda seen: states(seen) == [(State.BLOCKED, Reason.TOPIC_DELETED)])
+    with Twinsite.run("mirror", "--config", str(settings), work_dir=tmp_path) as mirror:
 
-    assert watermarks(target.bootstrap, name) == {0: (0, 20)}
+        def found(key: str) -> dict[str, Any]:
+            return {p["topic"]: p[key] for p in mirror.status().get("partitions", [])}
+
+        await mirror.wait_for(lambda: found("next_offset") == {gone: 20, paused: 20}, "both are copied")
+        url = f"http://127.0.0.1:{mirror.port}"
+        assert (await twinsite("pause", paused, "--url", url, work_dir=tmp_path)).code == 0
+        for name in (paused, gone):
+            await source.delete_topic(name)
+        await mirror.wait_for(lambda: found("reason")[gone] == "topic_deleted", "it is seen that it is gone")
+        states = found("state")
+
+    assert states == {gone: "BLOCKED", paused: "PAUSED"}
+    assert watermarks(target.bootstrap, gone) == watermarks(target.bootstrap, paused) == {0: (0, 20)}
 
 
 # -- settings that were changed ------------------------------------------------------------------------
