@@ -3,7 +3,8 @@
 The order matters. What the target remembers of our producer is read before and
 after the log end; only when nothing has changed between does the pair count.
 A sequence older than the log end would at worst be refused; a newer one could
-continue the log with records that are there already.
+continue the log with records that are there already. How far the log is acknowledged is
+read after its end: what is not acknowledged by then may vanish with its leader.
 """
 
 from __future__ import annotations
@@ -55,28 +56,33 @@ async def look_at_source(flow: Flow, tps: Collection[TopicPartition]) -> Answers
 
 
 async def look_at_target(flow: Flow, tps: Collection[TopicPartition]) -> Answers[TargetLook]:
-    """Where each target partition ends, what the broker remembers of us, and who wrote last."""
+    """Where each target partition ends and is acknowledged, what the broker knows of us, who wrote last."""
     before = await describe_producer(flow.target, tps, flow.producer_id)
     ends = await list_offsets(flow.target, tps, LATEST, replica_id=DEBUGGER)
-    starts = await list_offsets(flow.target, tps, EARLIEST)
+    starts, acknowledged = await asyncio.gather(
+        list_offsets(flow.target, tps, EARLIEST), list_offsets(flow.target, tps, LATEST)
+    )
     after = await describe_producer(flow.target, tps, flow.producer_id)
     tails = await last_batches(flow.target, {tp: end for tp, end in ends.items() if isinstance(end, int)})
     looks: Answers[TargetLook] = {}
     for tp in tps:
-        answers = (before[tp], ends[tp], starts[tp], after[tp], tails.get(tp))
+        answers = (before[tp], ends[tp], starts[tp], acknowledged[tp], after[tp], tails.get(tp))
         failed = next((answer for answer in answers if isinstance(answer, TwinsiteError)), None)
         if failed is not None:
             looks[tp] = failed
         elif before[tp] != after[tp]:
             looks[tp] = ConnectionFailedError(f"{tp}: somebody is writing to the target just now")
         else:
-            looks[tp] = _target_look(starts[tp], ends[tp], before[tp], tails.get(tp))
+            looks[tp] = _target_look(starts[tp], ends[tp], acknowledged[tp], before[tp], tails.get(tp))
     return looks
 
 
-def _target_look(start: object, end: object, producer: object, tail: object) -> TargetLook:
+def _target_look(
+    start: object, end: object, high_watermark: object, producer: object, tail: object
+) -> TargetLook:
     assert isinstance(start, int)
     assert isinstance(end, int)
+    assert isinstance(high_watermark, int)
     known = producer if isinstance(producer, ProducerState) else None
     return TargetLook(
         target_log_start_offset=start,
@@ -86,6 +92,7 @@ def _target_look(start: object, end: object, producer: object, tail: object) -> 
         coordinator_epoch=(known.coordinator_epoch if known else -1) + 1,
         last_producer_id=tail.producer_id if isinstance(tail, Tail) else None,
         tail=tail if isinstance(tail, Tail) else None,
+        unreplicated=max(0, end - high_watermark),
     )
 
 

@@ -56,6 +56,7 @@ class TargetLook:
         coordinator_epoch: The highest one a control marker of ours has carried; -1 when none.
         last_producer_id: Who wrote the last batch of the log; None when there is none to look at.
         tail: That batch, to be held against the source's; None likewise.
+        unreplicated: Offsets at the end that are not on all replicas in sync yet: they may vanish again.
     """
 
     target_log_start_offset: int
@@ -65,6 +66,7 @@ class TargetLook:
     coordinator_epoch: int
     last_producer_id: int | None
     tail: Tail | None = None
+    unreplicated: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,14 @@ class Stop:
     lost_to: int | None = None
 
 
-Decision = Proceed | Register | Prepare | Stop
+@dataclass(frozen=True, slots=True)
+class Unreplicated:
+    """The target's log has an end that is not acknowledged: nothing follows it before it is."""
+
+    detail: str
+
+
+Decision = Proceed | Register | Prepare | Unreplicated | Stop
 
 
 def next_sequence(look: TargetLook) -> int:
@@ -272,6 +281,10 @@ def _go_on(
             f"before they were copied",
             lost_from=position,
             lost_to=lost_to,
+        )
+    if target.unreplicated:
+        return Unreplicated(
+            f"{target.unreplicated} offsets before target offset {end} are not on all replicas in sync yet"
         )
     return Proceed(
         next_offset=position,

@@ -28,10 +28,11 @@ from mirror.flow.position import (
     SourceLook,
     Stop,
     TargetLook,
+    Unreplicated,
     decide,
 )
 from mirror.flow.prepare import NotPreparableError, prepare
-from mirror.flow.states import look_refusal
+from mirror.flow.states import UNREPLICATED, look_refusal
 from mirror.kafka.fetch import Isolation
 from mirror.kafka.offsets import Answers
 from mirror.model import OffsetMode, State, TopicPartition
@@ -248,6 +249,8 @@ class Settler:
                 partition.stop(state, reason, detail, again)
                 if lost_from is not None and lost_to is not None:
                     partition.lost = (lost_from, lost_to)
+            case Unreplicated(detail):
+                partition.refused(UNREPLICATED, detail, now)
             case Register() if self._may_write(look):
                 await self._memory.register(partition.tp, partition.target, topic_id, decision)
                 if look.counts_for(partition):

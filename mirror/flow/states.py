@@ -55,6 +55,9 @@ APPEND_REFUSALS: dict[int, Refusal] = {
     90: Refusal(State.FENCED, Reason.NEWER_EPOCH, retry=False),
 }
 
+UNREPLICATED = Refusal(None, Reason.NOT_ENOUGH_REPLICAS)
+"""What was appended is not acknowledged yet: replicas are slow, or missing."""
+
 FETCH_REFUSALS: dict[int, Refusal] = {
     1: Refusal(None, Reason.LOG_START_MOVED),
     2: Refusal(_BLOCKED, Reason.CORRUPT_BATCH),

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,6 +130,38 @@ class Way:
         for mirror in self.mirrors:
             done = partial(flows.complete, mirror, self.source, [self.topic])
             await mirror.wait_for(done, f"{self.topic} are copied", 90)
+
+
+async def test_what_is_on_too_few_replicas_is_not_called_copied(tmp_path: Path) -> None:
+    """
+    The leader has appended it and says that replicas are missing. It stands at the log's end, and may vanish.
+    """
+    async with (
+        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as source,
+        KafkaCluster.start(version="4.3", nodes=3, name="target", work_dir=tmp_path) as target,
+    ):
+        await source.create_topic("orders", 1)
+        await target.create_topic("orders", 1, replication=3, config={"min.insync.replicas": 3})
+        load(source.bootstrap, "orders", json_rows(100, 300))
+        with Twinsite.run(*mirror_of(source, target), work_dir=tmp_path) as mirror:
+            await mirror.wait_for(lambda: flows.reached(mirror, "orders") == 100, "it is copied")
+            follower = target.broker(min({1, 2, 3} - {await target.leader("orders")}))
+
+            await follower.freeze()
+            load(source.bootstrap, "orders", json_rows(50, 300, seed=2))
+            await mirror.wait_for(lambda: "not on all replicas" in orders(mirror)["detail"], "it is said", 60)
+            stuck = orders(mirror)
+            await follower.thaw()
+            await mirror.wait_for(lambda: flows.reached(mirror, "orders") == 150, "all is copied", 90)
+
+        assert (stuck["state"], stuck["reason"]) == ("BLOCKED", "not_enough_replicas")
+        assert (stuck["next_offset"], stuck["target_log_end_offset"]) == (100, 100)
+        assert assert_exact(source.bootstrap, target.bootstrap, ["orders"]) == 150
+
+
+def orders(mirror: Twinsite) -> dict[str, Any]:
+    """What the status says of the topic's only partition."""
+    return {"detail": "", **flows.partition(flows.partitions(mirror), "orders")}
 
 
 @pytest.mark.skipif(not MAY_MOUNT, reason="only root can make a small disk")

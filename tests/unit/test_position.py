@@ -20,6 +20,7 @@ from mirror.flow.position import (
     SourceLook,
     Stop,
     TargetLook,
+    Unreplicated,
     decide,
     next_sequence,
 )
@@ -511,3 +512,22 @@ def test_a_map_that_cannot_say_is_never_guessed_for() -> None:
     )
 
     assert "not in any run" in refused.detail
+
+
+def test_nothing_goes_on_from_a_log_end_that_is_not_acknowledged() -> None:
+    """
+    What is on too few replicas may vanish with the leader; it would count as copied.
+    """
+    decision = decided(SAME, replace(COPIED, unreplicated=30))
+
+    assert decision == Unreplicated("30 offsets before target offset 500 are not on all replicas in sync yet")
+
+
+def test_a_log_that_lost_its_end_is_named_though_replicas_are_missing() -> None:
+    """
+    What an operator has to know does not wait for replicas.
+    """
+    decision = decided(SAME, replace(COPIED, unreplicated=30), acknowledged=501)
+
+    assert isinstance(decision, Stop)
+    assert decision.reason is Reason.TARGET_TRUNCATED

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from mirror.flow.engine import Engine
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Known, SourceLook, TargetLook
 from mirror.flow.settling import Look, Settler
+from mirror.flow.states import PATIENCE
 from mirror.kafka.offsets import Answers
 from mirror.model import Batch, OffsetMode, Reason, State, TopicPartition
 from tests.unit.target_model import Hooks, Mirror
@@ -68,6 +70,7 @@ class World:
         self.seen.set()
         self.padded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.preparations = 0
+        self.target = TargetLook(0, 0, None, None, 0, None)
         flow = Mirror().lane._flow
         flow.hooks = self.hooks
         self.settler = Settler(flow, cast(Any, self.memory), offsets="same", continue_after_loss=False)
@@ -81,7 +84,7 @@ class World:
         return {tp: SourceLook(TOPIC_ID, 0, 10) for tp in tps}
 
     async def look_at_target(self, _flow: object, tps: Collection[TopicPartition]) -> Answers[TargetLook]:
-        return {tp: TargetLook(0, 0, None, None, 0, None) for tp in tps}
+        return dict.fromkeys(tps, self.target)
 
     async def compare_ends(self, *_: object) -> dict[TopicPartition, None]:
         return {}
@@ -242,6 +245,29 @@ async def test_a_look_that_failed_refuses_nobody_who_has_changed(monkeypatch: py
         copy.look_anew(7.0)
 
     assert (copy.attempts, copy.look_due_at) == (0, 7.0)
+
+
+# -- an end that is not acknowledged -------------------------------------------------------------
+
+
+async def test_what_is_on_too_few_replicas_does_not_count_as_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    It is looked at again and again, and after some tries the partition is blocked with the reason.
+    """
+    copy = partition()
+    world = World(monkeypatch)
+    world.target = replace(world.target, target_log_end_offset=10, unreplicated=10)
+    async with world.looking(copy):
+        pass
+    passing = (copy.state, copy.next_offset, copy.acknowledged_target_offset)
+
+    for _ in range(PATIENCE - 1):
+        async with world.looking(copy):
+            pass
+
+    assert passing == (State.UNKNOWN, None, None)
+    assert (copy.state, copy.reason) == (State.BLOCKED, Reason.NOT_ENOUGH_REPLICAS)
+    assert copy.look_due_at is not None
 
 
 # -- brokers that do not answer ------------------------------------------------------------------
