@@ -11,12 +11,17 @@ Sources: KIP-98 (InitProducerId), KIP-664 (DescribeTransactions), docs/design.md
 
 from __future__ import annotations
 
+import asyncio
 import time
+
+import structlog
 
 from mirror.errors import TwinsiteError
 from mirror.failpoints import reach
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.transactions import Token, current_token, init_producer_id
+
+log = structlog.get_logger(__name__)
 
 CONFIRMED_FOR_SECONDS = 1.0
 TAKEOVER_WAIT_SECONDS = 2.5
@@ -37,6 +42,7 @@ class Owner:
         self._target = target
         self._confirmed_at = 0.0
         self._may_write_at = 0.0
+        self._claiming = asyncio.Lock()
 
     async def claim(self) -> Token:
         """Take the right from whoever holds it.
@@ -62,7 +68,7 @@ class Owner:
         return self.held and time.monotonic() >= self._may_write_at
 
     async def confirm(self) -> bool:
-        """True when we hold the right now and may write.
+        """True when we hold the right now and may write. Takes it again if the coordinator has forgotten it.
 
         Raises:
             TwinsiteError: The coordinator cannot be asked: the right is neither proven nor lost.
@@ -71,14 +77,28 @@ class Owner:
             return False
         if time.monotonic() - self._confirmed_at < CONFIRMED_FOR_SECONDS:
             return True
-        asked_at = time.monotonic()
+        asked_at, token = time.monotonic(), self.token
         try:
-            self.held = await current_token(self._target, self.transactional_id) == self.token
+            holder = await current_token(self._target, self.transactional_id)
         except TwinsiteError:
             self._confirmed_at = 0.0
             raise
-        self._confirmed_at = asked_at
+        if holder is None:
+            await self._claim_again(token)
+            return self.may_write
+        if token == self.token:
+            self.held, self._confirmed_at = holder == token, asked_at
         return self.held
+
+    async def _claim_again(self, forgotten: Token | None) -> None:
+        """The coordinator has forgotten the id, as it does with one unused for a week: nobody else holds it.
+
+        Of those who ask meanwhile only the first claims.
+        """
+        async with self._claiming:
+            if self.token == forgotten:
+                log.warning("ownership_forgotten", transactional_id=self.transactional_id)
+                await self.claim()
 
     async def holder(self) -> Token | None:
         """What the coordinator gave to whoever holds the right now; None when nobody ever took it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,11 @@ from tests.contract.connected import NUMBERS, connected
 from tests.harness.kafka import KafkaCluster
 
 pytestmark = pytest.mark.timeout(60)
+
+FORGETFUL = {
+    "transactional.id.expiration.ms": 1_000,
+    "transaction.remove.expired.transaction.cleanup.interval.ms": 200,
+}
 
 
 async def test_of_mirrors_that_begin_a_flow_at_once_only_the_first_may_write_at_once(
@@ -66,3 +72,26 @@ async def eventually_confirmed(owner: Owner) -> None:
     # its right ripens with the clock, nothing rings a bell
     while not await owner.confirm():  # noqa: ASYNC110
         await asyncio.sleep(0.05)
+
+
+async def test_a_right_that_the_coordinator_has_forgotten_is_taken_again(tmp_path: Path) -> None:
+    """
+    It forgets ids that nobody used for a week, here for a second. Several who ask at once take it once.
+    """
+    async with (
+        KafkaCluster.start(
+            version="4.3", name="forgetful", properties=FORGETFUL, work_dir=tmp_path
+        ) as target,
+        connected(target) as cluster,
+    ):
+        owner = Owner(cluster, "forgotten")
+        first = await owner.claim()
+        while await owner.holder() is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+        confirmed = await asyncio.gather(owner.confirm(), owner.confirm())
+
+        assert all(confirmed)
+        assert owner.token == await owner.holder() != first
+        assert owner.token is not None
+        assert owner.token.epoch == 0
