@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import structlog
@@ -54,8 +55,7 @@ class Engine:
         self._lane_of: dict[PartitionCopy, FetchLane] = {}
         self._due = asyncio.Event()
         self._looking: set[Brokers] = set()
-        self._stale: dict[str, Cluster] = {}
-        self._stale_event = asyncio.Event()
+        self._stale: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._crashed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._rereading: set[asyncio.Task[None]] = set()
         self._was_owner = False
@@ -112,8 +112,7 @@ class Engine:
 
     def stale(self, cluster: Cluster) -> None:
         """Read the cluster's metadata again soon."""
-        self._stale[cluster.name] = cluster
-        self._stale_event.set()
+        self._stale[cluster.name].set()
 
     def crash(self, error: BaseException) -> None:
         """End the mirror with this error."""
@@ -158,8 +157,10 @@ class Engine:
         """
         try:
             async with asyncio.TaskGroup() as self._group:
-                for loop in (self._settle_loop(), self._keeper.run(), self._metadata_loop(), self._watch()):
+                for loop in (self._settle_loop(), self._keeper.run(), self._watch()):
                     self._group.create_task(loop)
+                for cluster in (self._flow.source, self._flow.target):
+                    self._group.create_task(self._metadata_loop(cluster, self._stale[cluster.name]))
         finally:
             for lane in self._append_lanes.values():
                 await lane.close()
@@ -254,17 +255,16 @@ class Engine:
         except TimeoutError:
             return
 
-    async def _metadata_loop(self) -> None:
+    async def _metadata_loop(self, cluster: Cluster, stale: asyncio.Event) -> None:
+        """One for each cluster: neither waits for the other's brokers."""
         while True:
-            await self._stale_event.wait()
-            self._stale_event.clear()
-            stale, self._stale = self._stale, {}
-            for cluster in stale.values():
-                try:
-                    await cluster.refresh()
-                except TwinsiteError as error:
-                    log.warning("metadata_refresh_failed", cluster=cluster.name, error=str(error))
-                    self.stale(cluster)
+            await stale.wait()
+            stale.clear()
+            try:
+                await cluster.refresh()
+            except TwinsiteError as error:
+                log.warning("metadata_refresh_failed", cluster=cluster.name, error=str(error))
+                stale.set()
             self._follow_leaders()
             await asyncio.sleep(STALE_PAUSE_SECONDS)
 

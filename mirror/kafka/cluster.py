@@ -46,6 +46,9 @@ OPENING_PAUSE_SECONDS = 0.5
 
 BeforeSleep = Callable[[RetryCallState], None]
 
+SILENT_SECONDS = 3.0
+"""A broker that lets a question wait for so long is asked nothing that others can answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
@@ -254,17 +257,17 @@ class Cluster:
             return self._keep(key, await self._open(address))
 
     async def any_connection(self) -> Connection:
-        """A connection to whichever broker answers.
+        """A connection to whichever broker answers; if there is a choice, to one that did so lately.
 
         Raises:
             ConnectionFailedError: None of the known brokers and bootstrap addresses answers.
         """
-        for connection in self._connections.values():
-            if not connection.closed and connection.unanswered == 0:
-                return connection
+        silent, best = self._silent(), self._heard_last()
+        if best is not None and best.address not in silent:
+            return best
         addresses = dict.fromkeys([*self.info.brokers.values(), *self._bootstrap])
         failures: list[TwinsiteError] = []
-        for index, address in enumerate(addresses):
+        for index, address in sorted(enumerate(addresses), key=lambda pair: pair[1] in silent):
             key = (-1 - index, "bootstrap")
             async with self._opening.setdefault(key, asyncio.Lock()):
                 existing = self._connections.get(key)
@@ -276,6 +279,25 @@ class Cluster:
                     failures.append(error)
         worst = next((f for f in failures if not f.retriable), failures[-1])
         raise type(worst)(f"{self.name}: {worst}", hint=worst.hint)
+
+    def _silent(self) -> set[Address]:
+        """Brokers that leave a question unanswered, or were not heard since a connection to them ended."""
+        heard, connections = self._heard(), self._connections.values()
+        overdue = {c.address for c in connections if c.unanswered_seconds > SILENT_SECONDS}
+        return overdue | {c.address for c in connections if (c.closed_at or 0.0) > heard[c.address]}
+
+    def _heard_last(self) -> Connection | None:
+        """Of the connections on which nothing is on its way, one to the broker that was heard last."""
+        heard, silent = self._heard(), self._silent()
+        free = [c for c in self._connections.values() if not c.closed and c.unanswered == 0]
+        return max(free, key=lambda c: (c.address not in silent, heard[c.address]), default=None)
+
+    def _heard(self) -> dict[Address, float]:
+        """When a broker last answered, on any connection."""
+        heard: dict[Address, float] = {}
+        for c in self._connections.values():
+            heard[c.address] = max(c.answered_at, heard.get(c.address, 0.0))
+        return heard
 
     async def _open(self, address: Address) -> Connection:
         refused = self._refused.get(address)

@@ -70,6 +70,8 @@ class Connection:
     def __init__(self, sock: socket.socket, address: Address, options: ConnectionOptions) -> None:
         self.address = address
         self.api_versions: dict[int, tuple[int, int]] = {}
+        self.answered_at = time.monotonic()
+        self.closed_at: float | None = None
         self.bytes_received = 0
         self.bytes_sent = 0
         self.closed_because: ConnectionFailedError | AuthenticationError | None = None
@@ -215,6 +217,11 @@ class Connection:
             return None
         shown = self._sock.getpeercert()
         return float(ssl.cert_time_to_seconds(str(shown["notAfter"]))) if shown else None
+
+    @property
+    def unanswered_seconds(self) -> float:
+        """For how long the oldest of them has been waiting; 0 when there is none."""
+        return time.monotonic() - self._pending[0].sent_at if self._pending else 0.0
 
     def version(self, api_key: int, highest: int, name: str = "", *, lowest: int = 0) -> int:
         """The highest version of an API both sides speak.
@@ -421,7 +428,9 @@ class Connection:
                     f"{self.address}: answer {correlation_id} came where {pending.correlation_id} was due"
                 )
             )
-        elif not pending.future.done():
+            return
+        self.answered_at = time.monotonic()
+        if not pending.future.done():
             # brokers send no tagged fields in answer headers: one zero byte where the header is flexible
             pending.future.set_result(body[pending.header_bytes :])
 
@@ -447,7 +456,7 @@ class Connection:
     def _fail(self, error: ConnectionFailedError | AuthenticationError) -> None:
         if self.closed_because is not None:
             return
-        self.closed_because = error
+        self.closed_because, self.closed_at = error, time.monotonic()
         self._loop.remove_reader(self._sock.fileno())
         self._loop.remove_writer(self._sock.fileno())
         for handle in (self._timer, self._reauthentication):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
+from kafka.protocol.metadata import MetadataRequest
 
+from mirror.kafka.cluster import SILENT_SECONDS
 from mirror.kafka.transactions import current_token
 from tests.contract.connected import NUMBERS, connected
 from tests.harness.kafka import KafkaCluster
@@ -28,3 +31,27 @@ async def test_questions_asked_at_once_share_what_connections_there_are(target: 
 
     assert len(open_ones) <= 2
     assert all(connection.closed for connection in open_ones)
+
+
+async def test_a_broker_that_does_not_answer_is_not_asked_what_others_know(tmp_path: Path) -> None:
+    """
+    It is frozen while one question waits for it; its idle connections are still open, and came first.
+    """
+    async with (
+        KafkaCluster.start(version="4.3", nodes=2, name="two", work_dir=tmp_path) as brokers,
+        connected(brokers) as cluster,
+    ):
+        for node in (2, 1):
+            await cluster.connection(node)
+        await brokers.broker(1).freeze()
+        asking = asyncio.create_task(cluster.call(MetadataRequest(topics=[]), node=1, highest=12))
+        connection = await cluster.connection(1)
+        while connection.unanswered_seconds <= SILENT_SECONDS:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+        async with asyncio.timeout(5):
+            await cluster.refresh()
+
+        assert not asking.done()
+        asking.cancel()
+        await brokers.broker(1).thaw()

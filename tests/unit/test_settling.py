@@ -311,14 +311,17 @@ def engine_of(settler: Patient, leaders: Callable[[TopicPartition], int]) -> Eng
     async def forever() -> None:
         await asyncio.Event().wait()
 
+    async def refreshed() -> None:
+        engine.add(partition(1))
+
     def info(leader: Callable[[TopicPartition], int]) -> SimpleNamespace:
         return SimpleNamespace(partition=lambda tp: SimpleNamespace(leader=leader(tp)))
 
     engine = Engine()
     flow = Mirror().lane._flow
     flow.hooks = engine
-    flow.source = cast(Any, SimpleNamespace(info=info(lambda _: 1)))
-    flow.target = cast(Any, SimpleNamespace(info=info(leaders)))
+    flow.source = cast(Any, SimpleNamespace(name="source", info=info(lambda _: 1), refresh=forever))
+    flow.target = cast(Any, SimpleNamespace(name="target", info=info(leaders), refresh=refreshed))
     keeper = SimpleNamespace(run=forever, forget=lambda _: None)
     engine.wire(flow, cast(Any, Owned()), cast(Any, settler), cast(Any, keeper), refresh)
     return engine
@@ -364,3 +367,17 @@ async def test_partitions_between_the_same_brokers_are_looked_at_together() -> N
 
     assert settler.looks.count(0) == settler.looks.count(1) == 1
     assert settler.looks.count(2) == settler.looks.count(3)
+
+
+async def test_the_metadata_of_one_cluster_does_not_wait_for_the_other() -> None:
+    """
+    The source does not answer; what the target looks like now is read all the same.
+    """
+    settler = Patient()
+    engine = engine_of(settler, lambda tp: tp.partition)
+    engine.stale(engine._flow.source)
+    engine.stale(engine._flow.target)
+
+    await eventually(lambda: bool(engine.partitions), engine.run())
+
+    assert not engine._stale["target"].is_set()
