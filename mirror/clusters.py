@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import structlog
 
-from mirror.config import ClusterSettings, host_and_port
+from mirror.config import ClusterSettings, Settings, host_and_port
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.kafka.fetch import FETCH, FETCH_VERSION
@@ -16,16 +17,21 @@ from mirror.logs import Repeats, log_retry
 
 log = structlog.get_logger(__name__)
 
-UNREACHED_EVERY_SECONDS = 5.0
+START_SECONDS = 30.0
+"""For so long a cluster that does not answer is tried again, unless somebody has more patience."""
+UNREACHED_EVERY_SECONDS = 10.0
 """How often it is said that a cluster does not answer, at most."""
 
 
 @contextlib.asynccontextmanager
-async def connected(name: str, settings: ClusterSettings) -> AsyncIterator[Cluster]:
+async def connected(
+    name: str, settings: ClusterSettings, *, patience_seconds: float = START_SECONDS
+) -> AsyncIterator[Cluster]:
     """A cluster that has answered once; its connections end with the block.
 
     Args:
         name: How people call it: ``source`` or ``target``.
+        patience_seconds: For how long it is tried again, where that can help.
 
     Raises:
         ConnectionFailedError: None of the bootstrap addresses answers.
@@ -43,8 +49,43 @@ async def connected(name: str, settings: ClusterSettings) -> AsyncIterator[Clust
     try:
         log.info("reaching_cluster", cluster=name, servers=list(settings.bootstrap_servers))
         repeats = Repeats(every_seconds=UNREACHED_EVERY_SECONDS)
-        await cluster.start(before_sleep=log_retry(log, repeats, "cluster_not_reached", cluster=name))
+        say = log_retry(log, repeats, "cluster_not_reached", cluster=name)
+        await cluster.start(timeout_seconds=patience_seconds, before_sleep=say)
         (await cluster.any_connection()).version(FETCH, FETCH_VERSION, "Fetch", lowest=FETCH_VERSION)
         yield cluster
     finally:
         await cluster.close()
+
+
+@contextlib.asynccontextmanager
+async def both_connected(
+    settings: Settings, *, patience_seconds: float, reached: Callable[[str], None]
+) -> AsyncIterator[tuple[Cluster, Cluster]]:
+    """Source and target, asked at the same time; their connections end with the block.
+
+    Args:
+        patience_seconds: As for :func:`connected`.
+        reached: Told the name of each cluster that has answered.
+
+    Raises:
+        TwinsiteError: As for :func:`connected`; of the one that failed first.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def reach(name: str, one: ClusterSettings) -> Cluster:
+            way = connected(name, one, patience_seconds=patience_seconds)
+            cluster = await stack.enter_async_context(way)
+            reached(name)
+            return cluster
+
+        tasks = [
+            asyncio.create_task(reach(name, one))
+            for name, one in (("source", settings.source), ("target", settings.target))
+        ]
+        try:
+            source, target = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        yield source, target

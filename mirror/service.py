@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import structlog
 from prometheus_client import CollectorRegistry
 
-from checkpoint.errors import StateTakenOverError
-from checkpoint.flow_state import FlowState
-from checkpoint.topic_store import TopicStore
 from mirror.api.server import ApiServer, Backend
-from mirror.clusters import connected
+from mirror.clusters import START_SECONDS, both_connected
 from mirror.config import Settings
 from mirror.errors import (
     ConnectionFailedError,
@@ -33,6 +31,7 @@ from mirror.flow.announcing import Announcer, require_owner
 from mirror.flow.context import Flow, Limits
 from mirror.flow.engine import Engine
 from mirror.flow.goals import Goals
+from mirror.flow.introducing import introduce, open_memory
 from mirror.flow.keeping import Keeper
 from mirror.flow.lagging import LagMeter, LagWatch
 from mirror.flow.memory import FlowMemory
@@ -43,12 +42,11 @@ from mirror.flow.snapshot import Snapshots
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import FetchLimits, Isolation
-from mirror.kafka.log_port import TopicLog, ensure_state_topic
-from mirror.kafka.transactions import Token
 from mirror.model import FlowStatus, State, TopicPartition
 from mirror.observing import instruments_of, register_metrics
 from mirror.sync.follow import Follower
 from mirror.sync.names import NamePolicy
+from mirror.waiting import Waiting, opened_port
 from monitoring.health import Heartbeats, Readiness
 
 log = structlog.get_logger(__name__)
@@ -56,8 +54,6 @@ log = structlog.get_logger(__name__)
 DRAIN_SECONDS = 10.0
 FINISH_SECONDS = 3.0
 STATUS_SECONDS = 0.25
-INTRODUCTION_PAUSE_SECONDS = 0.2
-STATE_TOPIC_REPLICAS_MAX = 3
 TIME_IS_UP = 5
 WATCH, WATCH_SILENT_SECONDS = "partitions_watched", 30.0
 
@@ -102,8 +98,8 @@ async def run(
         TwinsiteError: A cluster cannot be reached or does not allow what is needed, or no topic matches.
     """
     ends_at = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-    async with contextlib.AsyncExitStack() as clusters:
-        service = await _unless_ended(_begin(settings, clusters), stop, ends_at)
+    async with contextlib.AsyncExitStack() as stack:
+        service = await _unless_ended(_begin(settings, stack, once=once), stop, ends_at)
         try:
             await service.run(stop, once=once, ends_at=ends_at, on_status=on_status)
         except* TwinsiteError as group:
@@ -111,10 +107,14 @@ async def run(
         return service.status()
 
 
-async def _begin(settings: Settings, clusters: contextlib.AsyncExitStack) -> Service:
-    source = await clusters.enter_async_context(connected("source", settings.source))
-    target = await clusters.enter_async_context(connected("target", settings.target))
-    return await Service.open(settings, source, target)
+async def _begin(settings: Settings, stack: contextlib.AsyncExitStack, *, once: bool) -> Service:
+    """The port, both clusters, the flow; a mirror that runs for ever waits for them as long as it takes."""
+    patience = START_SECONDS if once else math.inf
+    waiting = Waiting(settings)
+    port = await stack.enter_async_context(opened_port(settings, waiting))
+    both = both_connected(settings, patience_seconds=patience, reached=waiting.reached.add)
+    source, target = await stack.enter_async_context(both)
+    return await Service.open(settings, source, target, port)
 
 
 async def _unless_ended(work: Coroutine[Any, Any, T], stop: asyncio.Event, ends_at: float | None) -> T:
@@ -177,16 +177,18 @@ class Service:
     snapshots: Snapshots
     registry: CollectorRegistry
     heartbeats: Heartbeats
-    settled: bool = False
+    port: ApiServer | None = None
 
     @classmethod
-    async def open(cls, settings: Settings, source: Cluster, target: Cluster) -> Service:
+    async def open(
+        cls, settings: Settings, source: Cluster, target: Cluster, port: ApiServer | None = None
+    ) -> Service:
         """Read the flow's durable state, and claim the flow on the target unless that speaks against it."""
         owner = Owner(target, settings.flow)
-        memory = await _open_memory(settings, target, owner)
+        memory = await open_memory(settings.flow, target, owner)
         memory.check_names(NamePolicy(settings.topics.prefix or "").to_target)
         token = await owner.claim()
-        await _introduce(memory, owner, token, source, target)
+        await introduce(memory, owner, token, source, target)
         registry = CollectorRegistry()
         engine = Engine()
         limits = _limits(settings)
@@ -220,7 +222,9 @@ class Service:
             started_at_ms=int(time.time() * 1000),
             started_at=time.monotonic(),
         )
-        return cls(settings, flow, engine, owner, memory, follower, watch, snapshots, registry, Heartbeats())
+        return cls(
+            settings, flow, engine, owner, memory, follower, watch, snapshots, registry, Heartbeats(), port
+        )
 
     def status(self) -> FlowStatus:
         """A snapshot, at once."""
@@ -240,24 +244,24 @@ class Service:
             NotBegunError: It was to end before the topics were known.
         """
         register_metrics(self.registry, self.settings, self.status, (self.flow.source, self.flow.target))
-        async with self._api() as url:
-            await _unless_ended(self.follower.follow(), stop, ends_at)
-            if not self.engine.partitions:
-                self._say_nothing_matches(once=once)
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self.engine.run()), group.create_task(self._watch())]
-                following = self.follower.tend() if once else self.follower.run()
-                tasks.append(group.create_task(following))
-                if not once:
-                    tasks.append(group.create_task(Announcer(self.owner, self.memory, url).run()))
-                if on_status is not None:
-                    tasks.append(group.create_task(self._report(on_status)))
-                await self._wait(stop, once=once, ends_at=ends_at, tasks=tasks)
-                self._conclude()
-                await self.engine.drain(DRAIN_SECONDS)
-                await self._leave_topics_ready()
-                for task in tasks:
-                    task.cancel()
+        url = self._answer()
+        await _unless_ended(self.follower.follow(), stop, ends_at)
+        if not self.engine.partitions:
+            self._say_nothing_matches(once=once)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self.engine.run()), group.create_task(self._watch())]
+            following = self.follower.tend() if once else self.follower.run()
+            tasks.append(group.create_task(following))
+            if not once:
+                tasks.append(group.create_task(Announcer(self.owner, self.memory, url).run()))
+            if on_status is not None:
+                tasks.append(group.create_task(self._report(on_status)))
+            await self._wait(stop, once=once, ends_at=ends_at, tasks=tasks)
+            self._conclude()
+            await self.engine.drain(DRAIN_SECONDS)
+            await self._leave_topics_ready()
+            for task in tasks:
+                task.cancel()
 
     async def _wait(
         self,
@@ -311,21 +315,13 @@ class Service:
 
     # -- the port for people ---------------------------------------------------------------------
 
-    @contextlib.asynccontextmanager
-    async def _api(self) -> AsyncIterator[str]:
-        """The port, while the block lasts; its URL, or nothing where there is none."""
-        api = self.settings.api
-        if api.port < 0:
-            yield ""
-            return
+    def _answer(self) -> str:
+        """From now on the port asks us; its URL, or nothing where there is none."""
+        if self.port is None:
+            return ""
         backend = Backend(self.status, self._readiness, self.heartbeats, self, self._translate, self.registry)
-        server = ApiServer(backend, host=api.host, port=api.port, remote_control=api.remote_control)
-        await server.start()
-        log.info("listening", host=api.host, port=server.port)
-        try:
-            yield f"http://{api.host}:{server.port}"
-        finally:
-            await server.close()
+        self.port.serve(backend)
+        return self.port.url
 
     def _readiness(self) -> Readiness:
         return Readiness(
@@ -371,30 +367,3 @@ class Service:
             await require_owner(self.owner, self.memory, tp)
             await self.memory.accept_loss(tp, partition.lost[1])
         self.engine.resume(partition)
-
-
-async def _introduce(
-    memory: FlowMemory, owner: Owner, token: Token, source: Cluster, target: Cluster
-) -> None:
-    """Of several mirrors that start a new flow at once, one writes its record; the others wait for it."""
-    while True:
-        while not memory.introduced and not await owner.confirm():
-            await asyncio.sleep(INTRODUCTION_PAUSE_SECONDS)
-            await memory.refresh(sole_writer=False)
-        await memory.refresh(sole_writer=False)
-        try:
-            await memory.introduce(token.producer_id, source.info.cluster_id, target.info.cluster_id)
-        except StateTakenOverError as error:
-            log.info("another_mirror_starts_too", error=str(error))
-            await asyncio.sleep(INTRODUCTION_PAUSE_SECONDS)
-        else:
-            return
-
-
-async def _open_memory(settings: Settings, target: Cluster, owner: Owner) -> FlowMemory:
-    topic = f"__twinsite_state.{settings.flow}"
-    replicas = min(STATE_TOPIC_REPLICAS_MAX, len(target.info.brokers))
-    await ensure_state_topic(target, topic, replicas)
-    state = FlowState(TopicStore(TopicLog(target, topic), writer=lambda: owner.token))
-    await state.load()
-    return FlowMemory(state)

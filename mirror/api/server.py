@@ -118,6 +118,30 @@ class ApiServer:
             await self._runner.cleanup()
             self._runner = None
 
+    def serve(self, backend: Backend) -> None:
+        """From now on ask this one; connections stay open."""
+        self._backend = backend
+
+    def _take_status(self) -> FlowStatus:
+        return self._backend.status()
+
+    async def pause(self, tp: TopicPartition) -> None:
+        """See :class:`Control`."""
+        await self._backend.control.pause(tp)
+
+    async def resume(self, tp: TopicPartition) -> None:
+        """See :class:`Control`."""
+        await self._backend.control.resume(tp)
+
+    async def accept_loss(self, tp: TopicPartition) -> None:
+        """See :class:`Control`."""
+        await self._backend.control.accept_loss(tp)
+
+    @property
+    def url(self) -> str:
+        """Where it can be asked; call it after :meth:`start`."""
+        return f"http://{self._host}:{self.port}"
+
     @property
     def port(self) -> int:
         """The port listened on; call it after :meth:`start`."""
@@ -128,7 +152,7 @@ class ApiServer:
 
     def _application(self) -> web.Application:
         app = web.Application(middlewares=[problems], client_max_size=BODY_BYTES_MAX)
-        control = ControlHandlers(self._backend.control, self._backend.status, remote=self._remote_control)
+        control = ControlHandlers(self, self._take_status, remote=self._remote_control)
         app.add_routes(
             [
                 web.get("/", self._index),

@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 import sys
+import urllib.error
 from asyncio.subprocess import PIPE
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tests.harness.data import json_rows, load
 from tests.harness.jvm import REPOSITORY
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import NotReadyError
-from tests.harness.process import Twinsite, twinsite
+from tests.harness.process import Twinsite, events, twinsite
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -108,11 +109,12 @@ async def test_a_cluster_that_cannot_be_reached_is_said_while_it_is_tried_again(
     command = ("mirror", "--source=127.0.0.1:1", "--target=127.0.0.1:2", "--topics=.*", *more)
 
     with Twinsite.run(*command, work_dir=tmp_path) as mirror:
-        await mirror.wait_for(lambda: "cluster_not_reached" in mirror.stderr, "it says so", seconds=5)
+        await mirror.wait_for(lambda: len(events(mirror.stderr, "cluster_not_reached")) == 2, "it says so", 5)
 
-    said = next(line for line in mirror.stderr.splitlines() if "cluster_not_reached" in line)
-    assert json.loads(said)["cluster"] == "source"
-    assert "127.0.0.1:1" in json.loads(said)["error"]
+    lines = [json.loads(line) for line in events(mirror.stderr, "cluster_not_reached")]
+    said = {line["cluster"]: line["error"] for line in lines}
+    assert said.keys() == {"source", "target"}
+    assert "127.0.0.1:1" in said["source"]
 
 
 async def test_a_sigterm_does_not_wait_for_a_resolver_that_does_not_answer() -> None:
@@ -144,3 +146,38 @@ async def test_a_sigterm_does_not_wait_for_a_resolver_that_does_not_answer() -> 
             await asking.wait()
 
     assert asking.returncode == 0, said.decode()
+
+
+async def test_a_mirror_that_is_started_during_an_outage_goes_on_when_it_is_over(
+    target: KafkaCluster, tmp_path: Path
+) -> None:
+    """
+    It says that it is not ready and for which cluster it waits; nobody has to start it again.
+    """
+    async with KafkaCluster.start(version="3.9", name="late", work_dir=tmp_path) as late:
+        await late.create_topic("late-orders")
+        load(late.bootstrap, "late-orders", json_rows(50, 100))
+        await late.broker(1).stop()
+
+        with Twinsite.run(*arguments(late, target, "late-orders"), work_dir=tmp_path) as mirror:
+            await mirror.wait_for(lambda: "cluster_not_reached" in mirror.stderr, "it waits")
+            asked = await twinsite("status", "--url", f"http://127.0.0.1:{mirror.port}", work_dir=tmp_path)
+            not_ready = refusal(mirror, "/readyz")
+            await late.broker(1).start()
+            await mirror.wait_for(lambda: not refusal(mirror, "/readyz"), "it is ready", 60)
+            await mirror.wait_for(
+                lambda: [p["next_offset"] for p in mirror.status()["partitions"]] == [50], "all is copied"
+            )
+
+    assert (asked.code, "no partitions" in asked.stdout) == (3, True)
+    assert "[-] source: not reached since start" in not_ready
+    assert "target" not in not_ready
+
+
+def refusal(mirror: Twinsite, path: str) -> str:
+    """What a probe says that fails; nothing if it does not."""
+    try:
+        mirror.get(path)
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
+    return ""

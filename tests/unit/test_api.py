@@ -81,6 +81,7 @@ class Port:
     mirror: Mirror
     session: aiohttp.ClientSession
     url: str
+    server: ApiServer
 
     async def get(self, path: str) -> tuple[int, str]:
         async with self.session.get(self.url + path) as answer:
@@ -98,11 +99,11 @@ class Port:
             return answer.status, json.loads(await answer.text())
 
 
-def a_server(mirror: Mirror, *, host: str = "127.0.0.1", port: int = 0) -> ApiServer:
+def a_backend(mirror: Mirror) -> Backend:
     registry = CollectorRegistry()
     register(registry, mirror.take_status)
     Instruments(registry, mirror.status.flow)
-    backend = Backend(
+    return Backend(
         status=mirror.take_status,
         readiness=lambda: mirror.readiness,
         heartbeats=mirror.heartbeats,
@@ -110,7 +111,10 @@ def a_server(mirror: Mirror, *, host: str = "127.0.0.1", port: int = 0) -> ApiSe
         translate=mirror.translate,
         registry=registry,
     )
-    return ApiServer(backend, host=host, port=port, clock=lambda: mirror.now)
+
+
+def a_server(mirror: Mirror, *, host: str = "127.0.0.1", port: int = 0) -> ApiServer:
+    return ApiServer(a_backend(mirror), host=host, port=port, clock=lambda: mirror.now)
 
 
 @pytest.fixture
@@ -120,7 +124,7 @@ async def port() -> AsyncIterator[Port]:
     server = a_server(mirror)
     await server.start()
     async with aiohttp.ClientSession() as session:
-        yield Port(mirror, session, f"http://127.0.0.1:{server.port}")
+        yield Port(mirror, session, server.url, server)
     await server.close()
 
 
@@ -387,7 +391,8 @@ async def test_control_is_not_taken_from_other_machines() -> None:
     try:
         async with aiohttp.ClientSession() as session:
             far, near = (
-                Port(mirror, session, f"http://{host}:{server.port}") for host in (address, "127.0.0.1")
+                Port(mirror, session, f"http://{host}:{server.port}", server)
+                for host in (address, "127.0.0.1")
             )
             refused = await far.post("/partitions/orders/0/pause")
             probed = await far.get("/livez")
@@ -567,6 +572,22 @@ async def test_a_port_in_use_is_a_usage_error(port: Port) -> None:
         await a_server(port.mirror, port=taken).start()
 
     assert "--api-port" in refused.value.hint
+
+
+async def test_another_may_stand_behind_the_port(port: Port) -> None:
+    """
+    A mirror that waits for its clusters gives way to the one under way, and nobody is turned away meanwhile.
+    """
+    later = Mirror(a_flow(a_partition("late")))
+    assert "late" not in (await port.get("/status"))[1]
+
+    port.server.serve(a_backend(later))
+
+    _, status = await port.get("/status")
+    paused = await port.post("/partitions/late/0/pause")
+    assert json.loads(status)["partitions"][0]["topic"] == "late"
+    assert paused[0] == 200
+    assert (later.told, port.mirror.told) == ([("pause", TopicPartition("late", 0))], [])
 
 
 async def test_closing_does_not_wait_for_idle_connections() -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import aiohttp
 import pytest
 
 from mirror import service
+from mirror.api.schema import status_from_json
 from mirror.config import Settings, parse
-from mirror.errors import ConnectionFailedError
+from mirror.errors import ConnectionFailedError, UsageError
+from tests.harness.node import free_ports
 
 SOON_SECONDS = 1.0
 CLOSED_PORT = 1
@@ -35,16 +40,17 @@ async def silent_broker() -> AsyncIterator[int]:
         server.close()
 
 
-def settings_for(port: int, connect_timeout_seconds: float = 60.0) -> Settings:
+def settings_for(source: int, connect_timeout_seconds: float = 60.0, port: int | None = None) -> Settings:
+    """A mirror of clusters that do not answer; ``port`` is its own."""
     return parse(
         {
             "source": {
-                "bootstrap_servers": f"127.0.0.1:{port}",
+                "bootstrap_servers": f"127.0.0.1:{source}",
                 "connect_timeout_seconds": connect_timeout_seconds,
             },
             "target": {"bootstrap_servers": "127.0.0.1:2"},
             "topics": {"include": [".*"]},
-            "api": {"port": None},
+            "api": {"port": port},
         }
     )
 
@@ -109,3 +115,64 @@ async def test_what_is_wrong_with_a_cluster_is_said_when_nobody_told_it_to_stop(
 
     with pytest.raises(ConnectionFailedError, match="nobody there"):
         await service.run(settings_for(CLOSED_PORT), stop=asyncio.Event())
+
+
+async def probe(port: int, path: str) -> tuple[int, str]:
+    """What the port says; waits until it is there."""
+    async with aiohttp.ClientSession() as session:
+        while True:
+            try:
+                async with session.get(f"http://127.0.0.1:{port}{path}") as answer:
+                    return answer.status, await answer.text()
+            except aiohttp.ClientConnectionError:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_mirror_that_waits_for_a_cluster_is_alive_and_not_ready() -> None:
+    """
+    Probes tell it from one that hangs, and people learn which cluster it is.
+    """
+    stop, [port] = asyncio.Event(), free_ports(1)
+    running = asyncio.create_task(service.run(settings_for(CLOSED_PORT, port=port), stop=stop))
+
+    alive, ready = await probe(port, "/livez"), await probe(port, "/readyz")
+    _, metrics = await probe(port, "/metrics")
+    _, status = await probe(port, "/status")
+    stop.set()
+    with pytest.raises(service.NotBegunError):
+        await running
+
+    assert alive == (200, "ok\n")
+    assert ready[0] == 503
+    assert "[-] source: not reached since start" in ready[1]
+    assert "twinsite_build_info" in metrics
+    assert status_from_json(json.loads(status)).partitions == ()
+
+
+async def test_a_taken_port_is_said_before_any_cluster_is_asked() -> None:
+    """
+    A second mirror on the machine must not become the owner of a flow on its way to that error.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = settings_for(CLOSED_PORT, port=taken.getsockname()[1])
+
+        with pytest.raises(UsageError, match="cannot listen"):
+            await service.run(settings, stop=asyncio.Event())
+
+
+async def test_a_copy_that_is_to_end_gives_up_and_a_mirror_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Who waits for an end wants one; who runs for ever finds both clusters again after an outage.
+    """
+    monkeypatch.setattr(service, "START_SECONDS", 0.2)
+    stop = asyncio.Event()
+    mirror = asyncio.create_task(service.run(settings_for(CLOSED_PORT), stop=stop))
+
+    with pytest.raises(ConnectionFailedError):
+        await service.run(settings_for(CLOSED_PORT), stop=asyncio.Event(), once=True)
+    _, still_running = await asyncio.wait({mirror}, timeout=1.0)
+    stop.set()
+
+    assert still_running == {mirror}
+    with pytest.raises(service.NotBegunError, match="stopped"):
+        await mirror

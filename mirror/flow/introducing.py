@@ -1,0 +1,54 @@
+"""What a flow remembers is opened, or begun: of several mirrors that start a new flow at once, by one.
+
+Sources: docs/decisions/0003-owner-by-transactional-id.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from checkpoint.errors import StateTakenOverError
+from checkpoint.flow_state import FlowState
+from checkpoint.topic_store import TopicStore
+from mirror.flow.memory import FlowMemory
+from mirror.flow.owner import Owner
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.log_port import TopicLog, ensure_state_topic
+from mirror.kafka.transactions import Token
+
+log = structlog.get_logger(__name__)
+
+PAUSE_SECONDS = 0.2
+STATE_TOPIC_REPLICAS_MAX = 3
+
+
+async def open_memory(flow: str, target: Cluster, owner: Owner) -> FlowMemory:
+    """The flow's durable state, read from its topic at the target; the topic is made where there is none.
+
+    Raises:
+        TwinsiteError: The topic cannot be read, or not be made.
+    """
+    topic = f"__twinsite_state.{flow}"
+    replicas = min(STATE_TOPIC_REPLICAS_MAX, len(target.info.brokers))
+    await ensure_state_topic(target, topic, replicas)
+    state = FlowState(TopicStore(TopicLog(target, topic), writer=lambda: owner.token))
+    await state.load()
+    return FlowMemory(state)
+
+
+async def introduce(memory: FlowMemory, owner: Owner, token: Token, source: Cluster, target: Cluster) -> None:
+    """Of several mirrors that start a new flow at once, one writes its record; the others wait for it."""
+    while True:
+        while not memory.introduced and not await owner.confirm():
+            await asyncio.sleep(PAUSE_SECONDS)
+            await memory.refresh(sole_writer=False)
+        await memory.refresh(sole_writer=False)
+        try:
+            await memory.introduce(token.producer_id, source.info.cluster_id, target.info.cluster_id)
+        except StateTakenOverError as error:
+            log.info("another_mirror_starts_too", error=str(error))
+            await asyncio.sleep(PAUSE_SECONDS)
+        else:
+            return

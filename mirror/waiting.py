@@ -1,0 +1,114 @@
+"""The port of a mirror that still waits for its clusters: alive, not ready, and it says for which.
+
+A mirror that runs for ever waits for ever: whoever restarts both sides after an outage
+need not restart the mirror too, and probes tell a mirror that waits from one that hangs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from mirror import __version__
+from mirror.api.server import ApiServer, Backend
+from mirror.config import Settings
+from mirror.errors import ConnectionFailedError
+from mirror.flow.snapshot import resident_bytes
+from mirror.model import FlowStatus, TopicPartition
+from mirror.observing import register_metrics
+from monitoring.health import Heartbeats, Readiness
+
+log = structlog.get_logger(__name__)
+
+
+class Waiting:
+    """A flow of which nothing is known yet.
+
+    Attributes:
+        reached: Names of the clusters that have answered.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.reached: set[str] = set()
+        self._settings = settings
+        self._started_at = time.monotonic()
+        self._started_at_ms = int(time.time() * 1000)
+
+    def status(self) -> FlowStatus:
+        """No partitions, no clusters; what is not known is None."""
+        return FlowStatus(
+            flow=self._settings.flow,
+            version=__version__,
+            source_cluster_id=None,
+            target_cluster_id=None,
+            producer_id=None,
+            producer_epoch=None,
+            owner=False,
+            started_at_ms=self._started_at_ms,
+            uptime_seconds=time.monotonic() - self._started_at,
+            cpu_seconds=time.process_time(),
+            resident_bytes=resident_bytes(),
+            bytes_fetched=0,
+            bytes_appended=0,
+            partitions=(),
+        )
+
+    def readiness(self) -> Readiness:
+        """Not ready, and which cluster is missing."""
+        return Readiness(
+            settings_loaded=True,
+            source_reached="source" in self.reached,
+            target_reached="target" in self.reached,
+            flow_running=False,
+        )
+
+    def backend(self) -> Backend:
+        """What the port asks."""
+        registry = CollectorRegistry()
+        register_metrics(registry, self._settings, self.status, ())
+        return Backend(self.status, self.readiness, Heartbeats(), self, self._translate, registry)
+
+    async def pause(self, tp: TopicPartition) -> None:
+        """Nothing is copied yet."""
+        raise self._not_yet(tp)
+
+    async def resume(self, tp: TopicPartition) -> None:
+        """Nothing is copied yet."""
+        raise self._not_yet(tp)
+
+    async def accept_loss(self, tp: TopicPartition) -> None:
+        """Nothing is copied yet."""
+        raise self._not_yet(tp)
+
+    async def _translate(self, tp: TopicPartition, _: int, __: bool) -> int:
+        raise self._not_yet(tp)
+
+    def _not_yet(self, tp: TopicPartition) -> ConnectionFailedError:
+        missing = sorted({"source", "target"} - self.reached)
+        return ConnectionFailedError(f"{tp}: nothing is known of it before {' and '.join(missing)} answer")
+
+
+@contextlib.asynccontextmanager
+async def opened_port(settings: Settings, waiting: Waiting) -> AsyncIterator[ApiServer | None]:
+    """The port, while the block lasts: asks who waits, until it is told to ask somebody else.
+
+    None where the settings want no port.
+
+    Raises:
+        UsageError: The address cannot be listened on.
+    """
+    api = settings.api
+    if api.port < 0:
+        yield None
+        return
+    server = ApiServer(waiting.backend(), host=api.host, port=api.port, remote_control=api.remote_control)
+    await server.start()
+    log.info("listening", host=api.host, port=server.port)
+    try:
+        yield server
+    finally:
+        await server.close()
