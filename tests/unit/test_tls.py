@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from mirror.errors import AuthenticationError, ConnectionFailedError
+from mirror.errors import AuthenticationError, ConnectionFailedError, TlsRefusedError
 from mirror.kafka.secret import SecretSource
 from mirror.kafka.tls import ContextCache, TlsOptions, make_context
 from mirror.kafka.tls_errors import is_tls_alert, rename_ssl_error
@@ -147,16 +147,16 @@ def test_files_that_do_not_fit_are_named(
     [
         (ConnectionResetError(104, "Connection reset by peer"), ConnectionFailedError, "reset by peer"),
         (ssl.SSLEOFError(8, "EOF occurred"), ConnectionFailedError, "ended during the TLS handshake"),
-        (ssl.SSLError(1, "WRONG_VERSION_NUMBER"), AuthenticationError, "does not speak TLS"),
-        (ssl.SSLError(1, "TLSV1_ALERT_PROTOCOL_VERSION"), AuthenticationError, "no TLS version in common"),
-        (ssl.SSLError(1, "TLSV13_ALERT_CERTIFICATE_REQUIRED"), AuthenticationError, "certificate required"),
-        (ssl.SSLError(1, "TLSV1_ALERT_UNKNOWN_CA"), AuthenticationError, "unknown ca"),
+        (ssl.SSLError(1, "WRONG_VERSION_NUMBER"), TlsRefusedError, "does not speak TLS"),
+        (ssl.SSLError(1, "TLSV1_ALERT_PROTOCOL_VERSION"), TlsRefusedError, "no TLS version in common"),
+        (ssl.SSLError(1, "TLSV13_ALERT_CERTIFICATE_REQUIRED"), TlsRefusedError, "certificate required"),
+        (ssl.SSLError(1, "TLSV1_ALERT_UNKNOWN_CA"), TlsRefusedError, "unknown ca"),
         (ssl.SSLError(1, "DECRYPTION_FAILED_OR_BAD_RECORD_MAC"), ConnectionFailedError, "TLS failed"),
     ],
 )
 def test_an_error_of_the_socket_gets_its_name(error: OSError, renamed: type[Exception], reason: str) -> None:
     """
-    What passes by itself may be tried again; what an operator must mend is an AuthenticationError.
+    What passes by itself may be tried again; what an operator must mend is an TlsRefusedError.
     """
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
         error.reason = str(error.args[1])
