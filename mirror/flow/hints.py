@@ -106,8 +106,8 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
             "delete it, then copy the topic anew."
         ),
         Reason.TOPIC_DELETED: (
-            "The source topic was deleted: the copy is kept; exclude the topic from the flow when that "
-            "was meant."
+            "The source topic was deleted, or Describe on it was taken away: the copy is kept; exclude the "
+            "topic from the flow when that was meant, else grant Describe."
         ),
         Reason.NEWER_EPOCH: "Another mirror of a newer epoch has taken over: stop this one.",
         Reason.ANOTHER_MIRROR: (

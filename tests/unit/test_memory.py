@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from checkpoint.errors import UntranslatableError
 from checkpoint.flow_state import FlowState
 from checkpoint.store import MemoryStore
 from mirror.flow.keeping import Ledger
-from mirror.flow.memory import AnotherClusterError, FlowMemory
+from mirror.flow.memory import AnotherClusterError, FlowMemory, OtherNamesError
 from mirror.flow.position import Proceed, Register, SourceLook, TargetLook, decide
 from mirror.flow.settling import Memory
 from mirror.model import OffsetMode, TopicPartition
@@ -54,6 +56,32 @@ async def test_a_memory_is_what_settler_and_keeper_ask_for(restarts: Restarts) -
 
     assert memory.known(ORDERS_0) is None
     assert memory.epoch_at(ORDERS_0, 5) == -1
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_whose_the_target_partition_is_outlives_a_restart(restarts: Restarts, shared: bool) -> None:
+    """
+    Settings of a topic that held records of others are left alone, whoever asks and whenever.
+    """
+    memory = await restarts.start()
+    await memory.register(ORDERS_0, EAST_ORDERS_0, TOPIC_ID, replace(MAPPED, shared=shared))
+
+    known = (await restarts.start()).known(ORDERS_0)
+
+    assert known is not None
+    assert (known.target_topic, known.shared) == ("east.orders", shared)
+
+
+async def test_names_that_were_changed_are_refused(restarts: Restarts) -> None:
+    """
+    Both names are told; the names the flow began with are taken.
+    """
+    memory = await restarts.start()
+    await memory.register(ORDERS_0, EAST_ORDERS_0, TOPIC_ID, SAME)
+
+    memory.check_names(lambda topic: f"east.{topic}")
+    with pytest.raises(OtherNamesError, match=r"orders to east\.orders; .* in west\.orders"):
+        memory.check_names(lambda topic: f"west.{topic}")
 
 
 async def test_a_registered_partition_is_known_after_a_restart(restarts: Restarts) -> None:
