@@ -156,7 +156,7 @@ def test_files_that_do_not_fit_are_named(
 )
 def test_an_error_of_the_socket_gets_its_name(error: OSError, renamed: type[Exception], reason: str) -> None:
     """
-    What passes by itself may be tried again; what an operator must mend is an TlsRefusedError.
+    What passes by itself may be tried again; what an operator must mend is a TlsRefusedError.
     """
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
         error.reason = str(error.args[1])
