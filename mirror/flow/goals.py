@@ -45,11 +45,14 @@ class Goals:
     def _done(partition: PartitionCopy) -> bool:
         if partition.goal_offset is None:
             partition.goal_offset = partition.source_high_watermark
-        goal = partition.goal_offset
-        return goal is not None and partition.next_offset is not None and partition.next_offset >= goal
+        goal, reached = partition.goal_offset, partition.next_offset
+        if goal is None or reached is None or partition.state is State.UNKNOWN:
+            return False  # a position that was only read off somebody else's work may still be corrected
+        return reached >= goal
 
 
 def _stuck(partition: PartitionCopy) -> bool:
     """True when it goes on by itself only if something else changes."""
     held = partition.reason is Reason.OPEN_TRANSACTION
-    return partition.state in HOPELESS or partition.state is State.BLOCKED or held
+    waits = partition.state is State.UNKNOWN and partition.waiting_for_owner_since is not None
+    return partition.state in HOPELESS or partition.state is State.BLOCKED or held or waits

@@ -162,3 +162,28 @@ async def test_the_goal_is_where_the_source_ended_at_first() -> None:
 
     assert await over(waiting)
     assert copy.goal_offset == 100
+
+
+async def test_a_copy_that_somebody_else_has_made_is_no_end_before_it_was_looked_at() -> None:
+    """
+    For a moment after the start only the former owner of the flow may know where its offset map ends.
+    """
+    copy = copied(0, 100, 100)
+    copy.stop(State.UNKNOWN, Reason.STARTING, "not looked at yet", 0.0)
+    waiting = Goals([copy])
+    assert await open_after(waiting, 0.05)
+
+    copy.proceed(Proceed(100, 100, 0, 0, 100), OffsetMode.MAPPED, 0, 0.0)
+
+    assert await over(waiting)
+
+
+async def test_a_copy_that_waits_for_an_owner_for_ever_has_an_end() -> None:
+    """
+    Another mirror has the flow, and keeps it.
+    """
+    copy = copied(0, 100, 100)
+    copy.stop(State.UNKNOWN, Reason.STARTING, "not looked at yet", 0.0)
+    copy.wait_for_owner(0.0, 1.0)
+
+    assert await over(Goals([copy]))
