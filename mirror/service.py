@@ -45,7 +45,7 @@ from mirror.kafka.fetch import FetchLimits, Isolation
 from mirror.model import FlowStatus, State, TopicPartition
 from mirror.observing import instruments_of, register_metrics
 from mirror.sync.follow import Follower
-from mirror.sync.names import NamePolicy
+from mirror.sync.names import NamePolicy, nearest
 from mirror.waiting import Waiting, opened_port
 from monitoring.health import Heartbeats, Readiness
 
@@ -308,7 +308,8 @@ class Service:
 
     def _say_nothing_matches(self, *, once: bool) -> None:
         """A mirror that runs for ever may wait for a topic to be made; more often a pattern is mistaken."""
-        there = f"topics there: {', '.join(self.follower.seen[:10]) or 'none that may be described'}"
+        near = nearest(self.follower.seen, self.settings.topics.include)
+        there = f"topics there: {', '.join(near) or 'none that may be described'}"
         if once:
             raise UsageError("no topic at the source matches topics.include", hint=there)
         log.warning("no_topic_matches", include=list(self.settings.topics.include), message=there)

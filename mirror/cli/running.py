@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import resource
 import signal
 import sys
 import time
@@ -20,13 +19,13 @@ from mirror.cli.progress import reporter
 from mirror.cli.render import Totals, copy_document, is_there, status_table
 from mirror.config import Settings
 from mirror.errors import TwinsiteError
+from mirror.flow.snapshot import peak_resident_bytes
 from mirror.model import FlowStatus
 
 NOT_THERE, TIME_IS_UP = 3, 5
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STOP_SECONDS = 15.0
 """A mirror that was told to stop takes up to ten to let everything arrive."""
-KIB = 1024
 GARBAGE_THRESHOLD = 20_000
 """Containers made and not freed before Python looks for cycles; its own 700 costs a tenth of the time."""
 
@@ -147,8 +146,7 @@ async def _cut_off(work: asyncio.Task[FlowStatus]) -> None:
 
 def totals_now(seconds: float) -> Totals:
     """What this process has used so far."""
-    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return Totals(seconds, cpu_seconds=time.process_time(), peak_memory_bytes=peak_kib * KIB)
+    return Totals(seconds, cpu_seconds=time.process_time(), peak_memory_bytes=peak_resident_bytes())
 
 
 def _listen(stop: asyncio.Event) -> None:

@@ -27,7 +27,7 @@ from mirror.kafka.cluster import ClusterInfo, TopicInfo
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State, TopicPartition
 from mirror.sync.carry_acls import carry_acls, principals
-from mirror.sync.names import NamePolicy, TopicSelector
+from mirror.sync.names import Ignored, NamePolicy, TopicSelector
 from mirror.sync.target_topics import TargetTopics
 from mirror.sync.topics import Conflict
 
@@ -36,13 +36,14 @@ log = structlog.get_logger(__name__)
 CONFLICT_AGAIN_SECONDS = 30.0
 TEND_SECONDS = 1.0
 """How often it is seen whether topics have become what they were to be."""
+_INTERNAL = {Ignored.INTERNAL, Ignored.COPY_INTERNAL}
 
 
 class Follower:
     """Follows the topics of one source.
 
     Attributes:
-        seen: Names of all topics the source may show us.
+        seen: Names of all topics the source shows us, but for internal ones.
         topics_ignored: How many of them are not copied.
     """
 
@@ -108,7 +109,7 @@ class Follower:
         found = await self._flow.source.describe_topics(None)
         internal = {name for name, topic in found.topics.items() if topic.internal}
         selection = self._selector.select(found.topics, internal=internal)
-        self.seen = sorted(set(found.topics) - internal)
+        self.seen = [name for name in sorted(found.topics) if selection.ignored.get(name) not in _INTERNAL]
         self.topics_ignored = len(selection.ignored)
         chosen = {name: found.topics[name] for name in selection.chosen}
         conflicts = await self._topics.bring_up(chosen)

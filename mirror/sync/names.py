@@ -13,7 +13,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from enum import StrEnum
+from heapq import nsmallest
 
 from mirror.errors import UsageError
 
@@ -169,3 +171,12 @@ class TopicSelector:
 
 def _matches(patterns: Iterable[re.Pattern[str]], name: str) -> bool:
     return any(pattern.fullmatch(name) for pattern in patterns)
+
+
+def nearest(names: Iterable[str], patterns: Sequence[str], at_most: int = 10) -> list[str]:
+    """The names that look most like one of the patterns: somebody has mistyped one of them."""
+
+    def distance(name: str) -> float:
+        return 1 - max(SequenceMatcher(None, pattern, name).ratio() for pattern in patterns)
+
+    return nsmallest(at_most, names, key=distance)

@@ -412,3 +412,19 @@ def test_help_does_not_wait_for_the_mirror_to_be_imported() -> None:
     )
 
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30).returncode == 0
+
+
+def test_the_peak_of_memory_is_that_of_the_mirror_alone() -> None:
+    """
+    Whoever starts it may be large: Linux lets a child begin with the parent's peak.
+    """
+    large = bytearray(200 << 20)
+    large[::4096] = b"x" * len(large[::4096])
+
+    said = subprocess.run(
+        [sys.executable, "-c", "from mirror.flow.snapshot import *; print(peak_resident_bytes())"],
+        check=True,
+        capture_output=True,
+    )
+
+    assert int(said.stdout) < len(large)

@@ -17,6 +17,7 @@ from mirror.sync.names import (
     collision_key,
     is_internal,
     is_legal,
+    nearest,
 )
 
 LEGAL = string.ascii_letters + string.digits + "._-"
@@ -178,3 +179,14 @@ def test_kafkas_rules_of_names() -> None:
     assert is_legal("a.B_c-9")
     assert not any(is_legal(name) for name in ["", ".", "..", "a b", "a/b", "ä", "x" * 250, "a\n"])
     assert collision_key("a.b") == collision_key("a_b") != collision_key("a-b")
+
+
+def test_names_are_told_by_how_much_they_look_like_what_was_asked_for() -> None:
+    """
+    Among a thousand topics the one that was meant is not the first of the alphabet.
+    """
+    found = [f"audit-{number}" for number in range(100)] + ["orders", "orders-eu"]
+
+    assert nearest(found, ["odrers"])[0] == "orders"
+    assert nearest(found, ["audit-7", "order-eu"], at_most=2) == ["audit-7", "orders-eu"]
+    assert nearest([], ["odrers"]) == []
