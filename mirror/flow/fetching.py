@@ -76,7 +76,7 @@ class FetchLane:
             self.leave(key)
             return
         self._members[key] = partition
-        full = partition.queued_bytes >= self._flow.limits.partition_buffer_bytes_max
+        full = partition.queue.bytes >= self._flow.limits.partition_buffer_bytes_max
         if full or (partition.pending and self._bad_at.get(key) == partition.fetch_offset):
             self._crowded.add(key)
             self._session.forget(key)
@@ -99,7 +99,10 @@ class FetchLane:
         info = self._flow.source.info.partition(partition.tp)
         bytes_max = max(self._share, self._bytes_max.get(key, 0))
         return Want(
-            partition.fetch_offset, info.leader_epoch if info else -1, partition.fetched_epoch, bytes_max
+            partition.fetch_offset,
+            info.leader_epoch if info else -1,
+            partition.queue.fetched_epoch,
+            bytes_max,
         )
 
     # -- the loop --------------------------------------------------------------------------------
@@ -265,7 +268,7 @@ class FetchLane:
         self, partition: PartitionCopy, fetched: Fetched, want: Want, intake: Intake, buffer: Buffer
     ) -> None:
         partition.counters.batches_reencoded += intake.reencoded
-        partition.push(intake.items, intake.leader_epochs, buffer)
+        partition.queue.push(intake.items, intake.leader_epochs, buffer)
         if intake.error is not None and not intake.items:
             self._bad_batch(partition, fetched.key, intake.error)
         elif not intake.items:

@@ -59,7 +59,8 @@ class Intake:
         self.next_offset = offset
 
     def add(self, batch: Batch) -> None:
-        self.skip_to(batch.base_offset)
+        if batch.base_offset > self.next_offset:
+            self.skip_to(batch.base_offset)
         self.items.append(batch)
         self.next_offset = batch.next_offset
 

@@ -107,9 +107,9 @@ class Keeper:
     # -- the owner -------------------------------------------------------------------------------
 
     async def _serve(self, partitions: Ready) -> None:
-        await self._note_epochs([p for p in partitions if p.epochs_ahead()])
-        await self._note_runs([p for p in partitions if p.mode is OffsetMode.MAPPED and p.gap_ahead()])
-        with_gaps = [p for p in partitions if p.mode is OffsetMode.SAME and p.gap_ahead()]
+        await self._note_epochs([p for p in partitions if p.queue.epochs])
+        await self._note_runs([p for p in partitions if p.mode is OffsetMode.MAPPED and p.queue.gap])
+        with_gaps = [p for p in partitions if p.mode is OffsetMode.SAME and p.queue.gap]
         leaders: dict[int, list[PartitionCopy]] = {}
         for partition in [p for p in with_gaps if not await self._too_large(p)]:
             leaders.setdefault(self._leader(partition), []).append(partition)
@@ -129,13 +129,13 @@ class Keeper:
         self._wake.set()
 
     async def _note_epochs(self, partitions: Sequence[PartitionCopy]) -> None:
-        epochs = {p: p.epochs_ahead() for p in partitions}
+        epochs = {p: p.queue.epochs for p in partitions}
         if not epochs:
             return
         await self._ledger.note_epochs({p.tp: pairs for p, pairs in epochs.items()})
         reach("epoch_noted")
         for partition, pairs in epochs.items():
-            partition.epochs_noted(pairs)
+            partition.queue.note_epochs(pairs)
 
     async def _note_runs(self, partitions: Sequence[PartitionCopy]) -> None:
         runs = {p: (p.runs_ahead(), p.generation) for p in partitions}
@@ -164,7 +164,7 @@ class Keeper:
                 await self._refused(partition, answer)
 
     async def _too_large(self, partition: PartitionCopy) -> bool:
-        gap, limit = partition.gap_ahead(), self._flow.limits.gap_limit
+        gap, limit = partition.queue.gap, self._flow.limits.gap_limit
         if gap is None or gap.offsets <= limit:
             return False
         seen = f"a gap of {gap.offsets} offsets at {gap.base_offset}"

@@ -85,7 +85,7 @@ class LagMeter:
         """The source should have answered by now. Whoever has no room asks nothing, and hears nothing."""
         limits, pool = self._flow.limits, self._flow.pool
         crowded = pool.used_bytes + limits.fetch.bytes_max > limits.buffer_bytes_max
-        if not p.copying or crowded or p.queued_bytes or p.in_flight:
+        if not p.copying or crowded or p.queue.bytes or p.in_flight:
             return False
         return lag.heard_at is None or now - lag.heard_at > self.fresh_seconds
 

@@ -48,7 +48,7 @@ async def mark(flow: Flow, node: int, partitions: Sequence[PartitionCopy]) -> An
     Returns:
         How many markers were appended to each target partition, or why it is not known that any were.
     """
-    gaps = {p: gap.offsets for p in partitions if (gap := p.gap_ahead()) is not None and not p.unanswered}
+    gaps = {p: gap.offsets for p in partitions if (gap := p.queue.gap) is not None and not p.unanswered}
     markings = {p: Marking(count, p.coordinator_epoch) for p, count in spread(gaps).items()}
     for partition in markings:
         partition.markers_under_way = True

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mirror.flow.position import SEQUENCES, Proceed
+from mirror.flow.queue import Queue
 from mirror.flow.states import PATIENCE, Refusal, pause_seconds
 from mirror.kafka.buffers import Buffer
 from mirror.kafka.fetch import Isolation
@@ -51,10 +52,7 @@ class PartitionCopy:
     """The state of one partition; mutable, owned by the event loop."""
 
     __slots__ = (
-        "_epochs_ahead",
         "_in_flight_room",
-        "_noted_epoch",
-        "_queue",
         "_retrying",
         "acknowledged_at",
         "acknowledged_target_offset",
@@ -63,8 +61,6 @@ class PartitionCopy:
         "coordinator_epoch",
         "counters",
         "detail",
-        "fetch_offset",
-        "fetched_epoch",
         "generation",
         "goal_offset",
         "in_flight",
@@ -77,7 +73,7 @@ class PartitionCopy:
         "mode",
         "next_offset",
         "pause_asked",
-        "queued_bytes",
+        "queue",
         "reason",
         "rereading",
         "send_offset",
@@ -110,19 +106,14 @@ class PartitionCopy:
 
         self.next_offset: int | None = None
         self.send_offset = 0
-        self.fetch_offset = 0
         self.target_next_offset: int | None = None
         self.acknowledged_target_offset: int | None = None
         self.sequence = 0
         self.coordinator_epoch = 0
-        self.fetched_epoch = -1
         self.generation = 0
         self.in_flight: deque[Sent] = deque()
         self.markers_under_way = False
-        self.queued_bytes = 0
-        self._queue: deque[tuple[Batch | Gap, Buffer | None]] = deque()
-        self._epochs_ahead: list[tuple[int, int]] = []
-        self._noted_epoch = -1
+        self.queue = Queue()
         self._in_flight_room = 1
         self._retrying = False
         self.rereading = False
@@ -151,9 +142,7 @@ class PartitionCopy:
         """Begin, or begin again, where a look says; ``epoch`` is that of the last record copied."""
         assert not self.unanswered, f"{self.tp}: looked at while its log end may still move"
         if not self._queue_fits(decision, mode):
-            self._drop_queue()
-            self.fetch_offset = decision.next_offset
-            self.fetched_epoch = self._noted_epoch = epoch
+            self.queue.begin(decision.next_offset, epoch)
         if self.next_offset is None or decision.next_offset > self.next_offset:
             self.attempts = 0
             self.waiting_for_owner_since = None
@@ -172,12 +161,12 @@ class PartitionCopy:
             self.state, self.reason, self.detail = State.ACTIVE, None, ""
         if decision.skip_to > decision.next_offset:
             self.counters.lost_offsets += decision.skip_to - decision.next_offset
-            self._push(Gap(decision.next_offset, decision.skip_to), None)
+            self.queue.push([Gap(decision.next_offset, decision.skip_to)], (), None)
 
     def _queue_fits(self, decision: Proceed, mode: OffsetMode) -> bool:
         """True when what is queued is what goes on from there; what was noted ahead in a map has to go."""
         return (
-            bool(self._queue)
+            bool(self.queue)
             and mode is self.mode is OffsetMode.SAME
             and self.send_offset == decision.next_offset == decision.skip_to
             and self.target_next_offset == decision.target_next_offset
@@ -191,7 +180,7 @@ class PartitionCopy:
     def stop(self, state: State, reason: Reason, detail: str, look_due_at: float | None) -> None:
         """Write nothing for now; look again at ``look_due_at``, or when an operator says so (None)."""
         self.generation += 1
-        self._drop_queue()
+        self.queue.clear(self.send_offset)
         self._retrying = False
         self.state, self.reason, self.detail = state, reason, detail
         self.look_due_at = look_due_at
@@ -207,12 +196,12 @@ class PartitionCopy:
         self.generation += 1
         self.state, self.reason, self.detail = State.ACTIVE, None, ""
         self.look_due_at = None
-        self.push(items, epochs, None)
+        self.queue.push(items, epochs, None)
 
     def look_anew(self, now: float) -> None:
         """Forget what was concluded and queued, and be looked at: an operator said so."""
         self.generation += 1
-        self._drop_queue()
+        self.queue.clear(self.send_offset)
         self.state, self.reason, self.detail = State.UNKNOWN, Reason.STARTING, "to be looked at again"
         self.acknowledged_target_offset = None
         self.attempts = 0
@@ -230,7 +219,7 @@ class PartitionCopy:
             return
         self.generation += 1
         self.counters.doubts += 1
-        self._drop_queue()
+        self.queue.clear(self.send_offset)
         self.look_due_at = now + delay_seconds
 
     def refused(self, refusal: Refusal, words: str, now: float) -> None:
@@ -245,43 +234,12 @@ class PartitionCopy:
             state = refusal.state or State.BLOCKED
             self.stop(state, refusal.reason, words, now + delay if refusal.retry else None)
 
-    def _drop_queue(self) -> None:
-        for _, buffer in self._queue:
-            if buffer is not None:
-                buffer.release()
-        self._queue.clear()
-        self._epochs_ahead.clear()
-        self.fetched_epoch = self._noted_epoch
-        self.queued_bytes = 0
-        self.fetch_offset = self.send_offset
-
     # -- from the source -------------------------------------------------------------------------
 
-    def push(
-        self, items: Sequence[Batch | Gap], epochs: Sequence[tuple[int, int]], buffer: Buffer | None
-    ) -> None:
-        """Queue what was fetched; it begins at ``fetch_offset``. Each batch holds the buffer once.
-
-        Args:
-            epochs: Leader epochs met, (epoch, first offset), in order; older ones are known already.
-        """
-        for item in items:
-            self._push(item, buffer)
-        for epoch, offset in epochs:
-            if epoch > self.fetched_epoch and offset < self.fetch_offset:
-                self.fetched_epoch = epoch
-                self._epochs_ahead.append((epoch, offset))
-
-    def _push(self, item: Batch | Gap, buffer: Buffer | None) -> None:
-        assert item.base_offset == self.fetch_offset, f"{self.tp}: {item} pushed at {self.fetch_offset}"
-        self.fetch_offset = item.next_offset
-        if isinstance(item, Gap):
-            self._queue.append((item, None))
-            return
-        if buffer is not None:
-            buffer.hold()
-        self.queued_bytes += len(item.view)
-        self._queue.append((item, buffer))
+    @property
+    def fetch_offset(self) -> int:
+        """Source offset from which to fetch."""
+        return self.queue.end
 
     def heard(
         self,
@@ -321,7 +279,7 @@ class PartitionCopy:
     @property
     def pending(self) -> bool:
         """True while something that was fetched is not written."""
-        return bool(self._queue or self.in_flight)
+        return bool(self.queue or self.in_flight)
 
     @property
     def unanswered(self) -> bool:
@@ -331,25 +289,16 @@ class PartitionCopy:
     @property
     def batch_ready(self) -> bool:
         """True when :meth:`take` would give a batch."""
-        if not self._queue or len(self.in_flight) >= self._in_flight_room:
-            return False
-        head = self._queue[0][0]
-        return isinstance(head, Batch) and not self._new_epoch_in(head)
-
-    def _new_epoch_in(self, item: Batch | Gap) -> bool:
-        """True when the item reaches into a leader epoch that is not noted durably."""
-        return bool(self._epochs_ahead) and item.next_offset > self._epochs_ahead[0][1]
+        return self.queue.batch_ready and len(self.in_flight) < self._in_flight_room
 
     def take(self) -> tuple[Sent, int]:
         """The next batch to send and its sequence; call it only when ``batch_ready``."""
-        batch, buffer = self._queue.popleft()
-        assert isinstance(batch, Batch)
+        batch, buffer = self.queue.pop()
         assert batch.base_offset >= self.send_offset
         assert self.target_next_offset is not None
         sent = Sent(batch, buffer, self.target_next_offset, self.generation)
         sequence = self.sequence
         records = batch.next_offset - batch.base_offset
-        self.queued_bytes -= len(batch.view)
         self.send_offset = batch.next_offset
         self.target_next_offset += records
         self.sequence = (sequence + records) % SEQUENCES
@@ -383,8 +332,8 @@ class PartitionCopy:
 
     def _catch_up(self) -> None:
         """With nothing queued and nothing in flight all that was fetched is dealt with, gaps included."""
-        if not self._queue and not self.in_flight:
-            self.next_offset = self.send_offset = self.fetch_offset
+        if not self.queue and not self.in_flight:
+            self.next_offset = self.send_offset = self.queue.end
 
     # -- what only the owner may write ----------------------------------------------------------
 
@@ -395,66 +344,33 @@ class PartitionCopy:
         A control marker is not conditional: it may only follow a log end that is known for certain, so
         nothing may be in flight. What goes into the flow's own state is written ahead and may overtake.
         """
-        if not self._queue or self.look_due_at is not None or self.markers_under_way:
+        if not self.queue or self.look_due_at is not None or self.markers_under_way:
             return False
-        head = self._queue[0][0]
-        if self._new_epoch_in(head):
+        if self.queue.epoch_first:
             return True
-        return isinstance(head, Gap) and (self.mode is OffsetMode.MAPPED or not self.in_flight)
-
-    def gap_ahead(self) -> Gap | None:
-        """The gap at the head of the queue."""
-        head = self._queue[0][0] if self._queue else None
-        return head if isinstance(head, Gap) else None
+        return self.queue.gap is not None and (self.mode is OffsetMode.MAPPED or not self.in_flight)
 
     def runs_ahead(self) -> list[tuple[int, int]]:
         """For ``mapped``: the runs that begin after each gap in the queue, as (source, target) offsets."""
         assert self.target_next_offset is not None
-        runs: list[tuple[int, int]] = []
-        target = self.target_next_offset
-        for item, _ in self._queue:
-            if isinstance(item, Gap):
-                runs.append((item.next_offset, target))
-            else:
-                target += item.records
-        return runs
+        return self.queue.runs(self.target_next_offset)
 
     def runs_noted(self, count: int, now: float) -> None:
         """The first ``count`` runs ahead are in the offset map: their gaps stand in nobody's way any more."""
-        head_is_gap = isinstance(self._queue[0][0], Gap)
-        kept: deque[tuple[Batch | Gap, Buffer | None]] = deque()
-        for item, buffer in self._queue:
-            if isinstance(item, Gap) and count:
-                count -= 1
-                self.counters.gap_offsets += item.offsets
-                if head_is_gap and not kept:
-                    self.send_offset = item.next_offset
-            else:
-                kept.append((item, buffer))
-        self._queue = kept
-        if head_is_gap and not self.in_flight:
+        at_head = self.queue.gap is not None
+        self.counters.gap_offsets += self.queue.drop_gaps(count)
+        if at_head:
+            self.send_offset = self.queue.start
+        if at_head and not self.in_flight:
             self.next_offset, self.acknowledged_at = self.send_offset, now
             self._unblock()
         self._catch_up()
 
-    def epochs_ahead(self) -> list[tuple[int, int]]:
-        """Leader epochs in the queue not yet noted durably: (epoch, first source offset)."""
-        return list(self._epochs_ahead)
-
-    def epochs_noted(self, epochs: Sequence[tuple[int, int]]) -> None:
-        """These leader epochs are in the durable state now."""
-        self._noted_epoch = max(self._noted_epoch, epochs[-1][0])
-        self._epochs_ahead = [pair for pair in self._epochs_ahead if pair[0] > epochs[-1][0]]
-
     def gap_marked(self, offsets: int, now: float) -> None:
         """For ``same``: so many offsets of the gap ahead hold control markers now."""
-        gap, _ = self._queue.popleft()
-        assert isinstance(gap, Gap)
         assert self.target_next_offset is not None
         assert not self.in_flight
-        if offsets < gap.offsets:
-            self._queue.appendleft((Gap(gap.base_offset + offsets, gap.next_offset), None))
-        self.next_offset = self.send_offset = gap.base_offset + offsets
+        self.next_offset = self.send_offset = self.queue.cut_gap(offsets)
         self.target_next_offset += offsets
         self.acknowledged_target_offset = self.target_next_offset
         self.acknowledged_at = now

@@ -282,5 +282,5 @@ def _follow_owner(partition: PartitionCopy, decision: Proceed, now: float) -> No
     at, before = decision.next_offset, partition.next_offset
     if before is None or at > before or at >= (partition.source_high_watermark or 0):
         partition.waiting_for_owner_since = None
-    partition.next_offset = partition.send_offset = partition.fetch_offset = at
+    partition.next_offset = partition.send_offset = at
     partition.wait_for_owner(now, STANDBY_LOOK_SECONDS)

@@ -93,7 +93,7 @@ class TargetTopics:
         self._preparing: dict[str, dict[str, str | None]] = {}
         self._kept_as_prepared: set[str] = set()
         """Topics whose settings may not be changed."""
-        self._told: set[Note | AlterConfigs] = set()
+        self._told: set[Note] = set()
         self._repeats = Repeats()
 
     def retention_ms(self, topic: str) -> int | None:

@@ -149,12 +149,17 @@ class Target:
 
 @dataclass
 class Hooks:
-    """Notes what a lane tells the engine."""
+    """Notes what a lane tells the engine, which does nothing about it.
+
+    Attributes:
+        changes: Of whom it was told that they may want something, in order.
+    """
 
     crashed: BaseException | None = None
+    changes: list[PartitionCopy] = field(default_factory=list)
 
     def changed(self, partition: PartitionCopy) -> None:
-        """Hypothesis decides what happens next."""
+        self.changes.append(partition)
 
     def reread(self, partition: PartitionCopy, why: str) -> None:
         raise AssertionError(why)

@@ -6,30 +6,17 @@ import asyncio
 from typing import Any
 
 from mirror.errors import ConnectionFailedError
-from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.model import OffsetMode, State
-from tests.unit.target_model import IDLE_LOOK_SECONDS, Hooks, Mirror, source_batch
+from tests.unit.target_model import IDLE_LOOK_SECONDS, Mirror, source_batch
 
 
-class Told(Hooks):
-    """Notes of whom the engine was told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.changes: list[PartitionCopy] = []
-
-    def changed(self, partition: PartitionCopy) -> None:
-        self.changes.append(partition)
-
-
-def a_mirror(hooks: Hooks, *, looked_at: float) -> Mirror:
+def a_mirror(*, looked_at: float) -> Mirror:
     """A mirror with a batch queued, whose partition was looked at at some moment."""
     mirror = Mirror()
-    mirror.lane._flow.hooks = hooks
     mirror.copy.proceed(Proceed(0, 0, 0, 0, 0), OffsetMode.SAME, -1, looked_at)
     buffer = mirror.pool.take(100)
-    mirror.copy.push([source_batch(0, 3)], [], buffer)
+    mirror.copy.queue.push([source_batch(0, 3)], [], buffer)
     buffer.release()
     return mirror
 
@@ -48,13 +35,12 @@ async def test_after_a_long_silence_the_engine_is_told_to_look() -> None:
     """
     Nothing is sent before: the broker may have forgotten the producer.
     """
-    hooks = Told()
-    mirror = a_mirror(hooks, looked_at=now() - IDLE_LOOK_SECONDS - 1)
+    mirror = a_mirror(looked_at=now() - IDLE_LOOK_SECONDS - 1)
 
     mirror.lane.offer(mirror.copy)
     await turns()
 
-    assert hooks.changes == [mirror.copy]
+    assert mirror.hooks.changes == [mirror.copy]
     assert mirror.copy.look_due_at is not None
     assert not mirror.target.connections[-1].unheard
 
@@ -64,7 +50,7 @@ async def test_what_was_queued_before_a_look_is_sent_after_it() -> None:
     If the look finds what was expected nothing has to be fetched again: over a slow link it might be too late
     again when it comes.
     """
-    mirror = a_mirror(Told(), looked_at=now() - IDLE_LOOK_SECONDS - 1)
+    mirror = a_mirror(looked_at=now() - IDLE_LOOK_SECONDS - 1)
     mirror.lane.offer(mirror.copy)
     await turns()
 
@@ -80,7 +66,7 @@ async def test_what_was_queued_before_a_look_is_dropped_when_the_target_has_move
     """
     Another mirror of the flow has written it meanwhile.
     """
-    mirror = a_mirror(Told(), looked_at=now() - IDLE_LOOK_SECONDS - 1)
+    mirror = a_mirror(looked_at=now() - IDLE_LOOK_SECONDS - 1)
     mirror.lane.offer(mirror.copy)
     await turns()
 
@@ -94,8 +80,7 @@ async def test_whoever_waits_for_a_broker_that_cannot_be_reached_is_looked_at() 
     """
     The engine is told: nobody else would.
     """
-    hooks = Told()
-    mirror = a_mirror(hooks, looked_at=now())
+    mirror = a_mirror(looked_at=now())
 
     async def refuse(*_: Any) -> Any:
         raise ConnectionFailedError("nobody there")
@@ -104,6 +89,6 @@ async def test_whoever_waits_for_a_broker_that_cannot_be_reached_is_looked_at() 
     mirror.lane.offer(mirror.copy)
     await turns()
 
-    assert hooks.changes == [mirror.copy]
+    assert mirror.hooks.changes == [mirror.copy]
     assert mirror.copy.look_due_at is not None
     assert mirror.copy.state is State.ACTIVE

@@ -119,7 +119,7 @@ class World:
         copy = self.mirror.copy
         if copy.copying and copy.fetch_offset < self.source_end:
             buffer = self.mirror.pool.take(1)
-            copy.push(list(self.fetched(copy.fetch_offset, 1 + number % 5)), (), buffer)
+            copy.queue.push(list(self.fetched(copy.fetch_offset, 1 + number % 5)), (), buffer)
             buffer.release()
         self.send(0)
 
@@ -140,7 +140,7 @@ class World:
             runs = copy.runs_ahead()
             self.map.extend(runs)
             copy.runs_noted(len(runs), time.monotonic())
-        elif (gap := copy.gap_ahead()) is not None:
+        elif (gap := copy.queue.gap) is not None:
             count = min(gap.offsets, 1 + number % 3)
             self.log.write([MARKER] * count, OURS)
             copy.gap_marked(count, time.monotonic())
@@ -294,7 +294,7 @@ class World:
         assert self.excused or self.log.log == self.expected()[: len(self.log.log)]
         assert copy.next_offset is None or copy.next_offset <= copy.send_offset <= copy.fetch_offset
         assert copy.state in {State.ACTIVE, State.LAGGING} or (copy.reason and copy.detail)
-        assert copy.queued_bytes or copy.in_flight or not self.mirror.pool.used_bytes
+        assert copy.queue.bytes or copy.in_flight or not self.mirror.pool.used_bytes
 
     def come_to_an_end(self) -> None:
         """No more accidents: after a while all is copied, or somebody is told why not, with good reason."""

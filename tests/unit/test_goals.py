@@ -33,7 +33,7 @@ def copied(number: int, position: int, high_watermark: int) -> PartitionCopy:
 
 def advance(copy: PartitionCopy, to: int) -> None:
     assert copy.next_offset is not None
-    copy.push([Gap(copy.next_offset, to)], (), None)
+    copy.queue.push([Gap(copy.next_offset, to)], (), None)
     copy.gap_marked(to - copy.next_offset, 0.0)
 
 

@@ -20,9 +20,11 @@ from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.kafka.offsets import Answers, Marking
 from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition
+from tests.harness.node import until
 from tests.unit.target_model import Hooks, Mirror
 
 NOW = 1_000.0
+SOON = 5.0
 LANDING_SECONDS = 0.05
 
 
@@ -119,7 +121,7 @@ def with_a_gap(offsets: int = 7, number: int = 0) -> PartitionCopy:
     tp = TopicPartition("orders", number)
     copy = PartitionCopy(tp, tp, b"t" * 16, in_flight_max=5)
     copy.proceed(Proceed(100, 100, 0, 1, 100), OffsetMode.SAME, -1, NOW)
-    copy.push([Gap(100, 100 + offsets)], [], None)
+    copy.queue.push([Gap(100, 100 + offsets)], [], None)
     return copy
 
 
@@ -297,15 +299,11 @@ async def test_after_no_answer_nobody_is_looked_at_before_the_broker_answers_aga
         await turns()
         target.reachable.clear()
         broker.answer(ConnectionFailedError("no answer for 30 s"))
-        async with asyncio.timeout(5):
-            while copy.state is not State.BLOCKED:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: copy.state is State.BLOCKED, "it says that the broker is away", SOON)
         looked_at_while_blocked = wants_look(copy)
 
         target.reachable.set()
-        async with asyncio.timeout(5):
-            while not wants_look(copy):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: wants_look(copy), "it may be looked at", SOON)
 
     assert not looked_at_while_blocked
     assert copy.reason is Reason.TARGET_UNAVAILABLE
@@ -344,8 +342,6 @@ async def test_a_broker_that_leads_no_more_is_not_waited_for(broker: Broker) -> 
         target.leaders[0] = 2
 
         broker.answer(ConnectionFailedError("no answer for 30 s"))
-        async with asyncio.timeout(5):
-            while copy.unanswered:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: not copy.unanswered, "nothing is waited for", SOON)
 
     assert (copy.next_offset, copy.state) == (100, State.ACTIVE)

@@ -43,7 +43,7 @@ def proceeding(
 
 def sent(copy: PartitionCopy, *items: Batch | Gap) -> list[Sent]:
     """Queue these and send all that may be sent."""
-    copy.push(items, (), None)
+    copy.queue.push(items, (), None)
     return [copy.take()[0] for _ in items if copy.batch_ready]
 
 
@@ -69,13 +69,13 @@ def test_a_look_says_where_to_begin() -> None:
     """
     copy = proceeding(100, target=7, sequence=40, epoch=6)
 
-    copy.push([batch(100)], (), None)
+    copy.queue.push([batch(100)], (), None)
     first, sequence = copy.take()
 
     assert copy.copying
     assert (copy.state, copy.reason, copy.detail) == (State.ACTIVE, None, "")
     assert (first.target_offset, sequence) == (7, 40)
-    assert (copy.fetched_epoch, copy.coordinator_epoch) == (6, 3)
+    assert (copy.queue.fetched_epoch, copy.coordinator_epoch) == (6, 3)
     assert (copy.next_offset, copy.send_offset, copy.fetch_offset) == (100, 105, 105)
 
 
@@ -85,7 +85,7 @@ def test_batches_carry_on_where_the_one_before_ends() -> None:
     """
     copy = proceeding(100, target=7, sequence=SEQUENCES - 7)
 
-    copy.push([batch(100, 5), batch(105, 2), batch(107, 1)], (), None)
+    copy.queue.push([batch(100, 5), batch(105, 2), batch(107, 1)], (), None)
     taken = [copy.take() for _ in range(3)]
 
     assert [one.target_offset for one, _ in taken] == [7, 12, 14]
@@ -98,7 +98,7 @@ def test_what_was_lost_and_accepted_is_a_gap_to_begin_with() -> None:
     """
     copy = proceeding(100, skip_to=130)
 
-    assert copy.gap_ahead() == Gap(100, 130)
+    assert copy.queue.gap == Gap(100, 130)
     assert copy.fetch_offset == 130
     assert copy.counters.lost_offsets == 30
 
@@ -138,7 +138,7 @@ def test_a_batch_pushed_elsewhere_than_at_the_end_is_a_bug() -> None:
     copy = proceeding(100)
 
     with pytest.raises(AssertionError, match="pushed at 100"):
-        copy.push([batch(101)], (), None)
+        copy.queue.push([batch(101)], (), None)
 
 
 # -- answers -------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_a_doubt_drops_what_is_not_acknowledged_and_asks_for_a_look() -> None:
     The state stays: nobody needs to know yet.
     """
     copy = proceeding(100)
-    copy.push([batch(100), Gap(105, 110), batch(110)], [(4, 110)], None)
+    copy.queue.push([batch(100), Gap(105, 110), batch(110)], [(4, 110)], None)
     copy.take()
 
     copy.doubt(NOW, 2.5)
@@ -217,7 +217,7 @@ def test_a_doubt_drops_what_is_not_acknowledged_and_asks_for_a_look() -> None:
     assert not copy.copying
     assert not copy.batch_ready
     assert not copy.owner_work
-    assert (copy.queued_bytes, copy.counters.doubts) == (0, 1)
+    assert (copy.queue.bytes, copy.counters.doubts) == (0, 1)
     assert copy.state is State.ACTIVE
 
 
@@ -318,7 +318,7 @@ def test_an_operator_who_says_go_on_is_heard_in_the_middle_of_copying() -> None:
     """
     copy = proceeding(100)
     (on_its_way,) = sent(copy, batch(100))
-    copy.push([batch(105), Gap(110, 112), batch(112)], (), None)
+    copy.queue.push([batch(105), Gap(110, 112), batch(112)], (), None)
 
     copy.look_anew(NOW)
 
@@ -356,7 +356,7 @@ def test_a_gap_waits_until_nothing_is_on_its_way() -> None:
     copy.answered(first, appended=True, now=NOW)
 
     assert (before, copy.owner_work) == (False, True)
-    assert copy.gap_ahead() == Gap(105, 110)
+    assert copy.queue.gap == Gap(105, 110)
     assert copy.next_offset == 105
 
 
@@ -385,10 +385,10 @@ def test_a_large_gap_is_marked_piece_by_piece() -> None:
 
     copy.gap_marked(4, NOW)
 
-    assert copy.gap_ahead() == Gap(104, 110)
+    assert copy.queue.gap == Gap(104, 110)
     assert (copy.next_offset, copy.target_next_offset) == (104, 104)
     copy.gap_marked(6, NOW)
-    assert copy.gap_ahead() is None
+    assert not copy.pending
     assert copy.next_offset == copy.fetch_offset == 110
 
 
@@ -398,7 +398,9 @@ def test_a_large_gap_is_marked_piece_by_piece() -> None:
 def mapped() -> PartitionCopy:
     """Batches and gaps in turn: source 100-104, 110-114, 117-118, target from 7 on."""
     copy = proceeding(100, target=7, mode=OffsetMode.MAPPED)
-    copy.push([batch(100), Gap(105, 110), batch(110), Gap(115, 117), batch(117, 2), Gap(119, 125)], (), None)
+    copy.queue.push(
+        [batch(100), Gap(105, 110), batch(110), Gap(115, 117), batch(117, 2), Gap(119, 125)], (), None
+    )
     return copy
 
 
@@ -439,7 +441,7 @@ def test_runs_noted_while_more_came_leave_the_new_gaps() -> None:
     copy = mapped()
     copy.take()
     noted = copy.runs_ahead()
-    copy.push([batch(125), Gap(130, 133)], (), None)
+    copy.queue.push([batch(125), Gap(130, 133)], (), None)
 
     copy.runs_noted(len(noted), NOW)
 
@@ -468,14 +470,14 @@ def test_a_batch_of_a_new_leader_epoch_waits_until_the_epoch_is_noted() -> None:
     """
     copy = proceeding(100, epoch=4)
 
-    copy.push([batch(100), batch(105, epoch=5)], [(4, 100), (5, 105)], None)
+    copy.queue.push([batch(100), batch(105, epoch=5)], [(4, 100), (5, 105)], None)
     copy.take()
 
     assert not copy.batch_ready
     assert copy.owner_work
-    assert copy.epochs_ahead() == [(5, 105)]
-    assert copy.fetched_epoch == 5
-    copy.epochs_noted([(5, 105)])
+    assert copy.queue.epochs == [(5, 105)]
+    assert copy.queue.fetched_epoch == 5
+    copy.queue.note_epochs([(5, 105)])
     assert copy.batch_ready
 
 
@@ -485,10 +487,10 @@ def test_an_epoch_that_is_known_is_not_noted_again() -> None:
     """
     copy = proceeding(100, epoch=4)
 
-    copy.push([batch(100)], [(4, 90), (5, 105)], None)
+    copy.queue.push([batch(100)], [(4, 90), (5, 105)], None)
 
-    assert copy.epochs_ahead() == []
-    assert copy.fetched_epoch == 4
+    assert copy.queue.epochs == []
+    assert copy.queue.fetched_epoch == 4
 
 
 def test_an_epoch_dropped_before_it_was_noted_is_noted_when_it_comes_again() -> None:
@@ -496,12 +498,12 @@ def test_an_epoch_dropped_before_it_was_noted_is_noted_when_it_comes_again() -> 
     Else a restart would ask about an older epoch, and the source answer that we have diverged.
     """
     copy = proceeding(100, epoch=4)
-    copy.push([batch(100, epoch=5)], [(5, 100)], None)
+    copy.queue.push([batch(100, epoch=5)], [(5, 100)], None)
     copy.stop(State.BLOCKED, Reason.CORRUPT_BATCH, "the next batch is corrupt", NOW + 1)
 
     copy.resume_with([batch(100, epoch=5), batch(105, epoch=5)], [(5, 100)])
 
-    assert copy.epochs_ahead() == [(5, 100)]
+    assert copy.queue.epochs == [(5, 100)]
     assert not copy.batch_ready
 
 
@@ -515,7 +517,7 @@ def test_a_buffer_is_given_back_when_the_last_batch_in_it_is_answered() -> None:
     pool = BufferPool(idle_bytes_max=0)
     copy = proceeding(0)
     buffer = pool.take(1)
-    copy.push([batch(0), Gap(5, 7), batch(7), batch(12)], (), buffer)
+    copy.queue.push([batch(0), Gap(5, 7), batch(7), batch(12)], (), buffer)
     buffer.release()
     first, _ = copy.take()
 
@@ -532,11 +534,11 @@ def test_queued_bytes_are_those_not_yet_sent() -> None:
     """
     copy = proceeding(0)
 
-    copy.push([batch(0, 5), Gap(5, 7), batch(7, 3)], (), None)
+    copy.queue.push([batch(0, 5), Gap(5, 7), batch(7, 3)], (), None)
 
-    assert copy.queued_bytes == 8
+    assert copy.queue.bytes == 8
     copy.take()
-    assert copy.queued_bytes == 3
+    assert copy.queue.bytes == 3
 
 
 # -- what the source says ------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from mirror.flow.settling import Look, Settler
 from mirror.flow.states import PATIENCE
 from mirror.kafka.offsets import Answers
 from mirror.model import Batch, OffsetMode, Reason, State, TopicPartition
+from tests.harness.node import until
 from tests.unit.target_model import Hooks, Mirror
 
 TOPIC_ID = "t"
@@ -30,17 +31,6 @@ SOON = 5.0
 def partition(number: int = 0) -> PartitionCopy:
     tp = TopicPartition("orders", number)
     return PartitionCopy(tp, tp, b"t" * 16, in_flight_max=5)
-
-
-class Told(Hooks):
-    """Notes of whom the engine was told, in order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.changes: list[PartitionCopy] = []
-
-    def changed(self, partition: PartitionCopy) -> None:
-        self.changes.append(partition)
 
 
 class Remembered:
@@ -64,7 +54,7 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *partitions: PartitionCopy) -> None:
         self.memory = Remembered(partitions)
-        self.hooks = Told()
+        self.hooks = Hooks()
         self.looked = asyncio.Event()
         self.seen = asyncio.Event()
         self.seen.set()
@@ -331,9 +321,7 @@ async def eventually(condition: Callable[[], bool], running: Awaitable[None]) ->
     """Run until the condition holds."""
     task = asyncio.ensure_future(running)
     try:
-        async with asyncio.timeout(SOON):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(condition, "it comes true", SOON)
     finally:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
