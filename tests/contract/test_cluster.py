@@ -12,6 +12,7 @@ from mirror.kafka.cluster import SILENT_SECONDS
 from mirror.kafka.transactions import current_token
 from tests.contract.connected import NUMBERS, connected
 from tests.harness.kafka import KafkaCluster
+from tests.harness.node import until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -46,8 +47,7 @@ async def test_a_broker_that_does_not_answer_is_not_asked_what_others_know(tmp_p
         await brokers.broker(1).freeze()
         asking = asyncio.create_task(cluster.call(MetadataRequest(topics=[]), node=1, highest=12))
         connection = await cluster.connection(1)
-        while connection.unanswered_seconds <= SILENT_SECONDS:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+        await until(lambda: connection.unanswered_seconds > SILENT_SECONDS, "it is silent for long")
 
         async with asyncio.timeout(5):
             await cluster.refresh()
