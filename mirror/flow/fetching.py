@@ -44,8 +44,8 @@ CROWDED_WAIT_MS = 5
 ROOM_WAIT_SECONDS = 5.0
 """So long without an answer from the target while the buffers are full, and they are taken back."""
 BATCH_BYTES_DEFAULT = 1 << 20
-SHARE_BYTES_MIN = 64 << 10
-"""The least a partition may bring when many are behind: a few usual batches."""
+SHARE_BYTES_MIN = 256 << 10
+"""The least a partition may bring when many are behind: reading a little of each costs both sides more."""
 FETCH_BYTES_CEILING = 128 << 20
 """A fetch limit is not raised beyond this, whatever the size of a batch."""
 

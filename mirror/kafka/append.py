@@ -21,7 +21,8 @@ PRODUCE_VERSION_MIN = 9
 PRODUCE_VERSION_MAX = 12
 """The last one that names topics by name; from 13 on by id."""
 
-_OUTCOME = struct.Struct(">ihqqq")
+_OUTCOME = struct.Struct(">ihqqq3s")
+"""With the three bytes after it, which mostly say that there is nothing to say."""
 _THROTTLE_MS = struct.Struct(">i")
 _NOTHING_TO_SAY = b"\1\0\0"
 """No bad records, no message, no tagged fields."""
@@ -88,8 +89,11 @@ def _decode_answer(body: memoryview) -> tuple[dict[TopicPartition, Outcome], int
         topic, at = read_compact_string(body, at)
         count, at = read_uvarint(body, at)
         for _ in range(count - 1):
-            index, code, base, _, log_start = _OUTCOME.unpack_from(body, at)
-            message, at = _read_messages(body, at + _OUTCOME.size)
+            index, code, base, _, log_start, tail = _OUTCOME.unpack_from(body, at)
+            at += _OUTCOME.size
+            message = None
+            if tail != _NOTHING_TO_SAY:
+                message, at = _read_messages(body, at - len(tail))
             outcomes[TopicPartition(topic or "", index)] = Outcome(code, base, log_start, message)
         at = skip_tags(body, at)
     return outcomes, _THROTTLE_MS.unpack_from(body, at)[0]
@@ -97,8 +101,6 @@ def _decode_answer(body: memoryview) -> tuple[dict[TopicPartition, Outcome], int
 
 def _read_messages(body: memoryview, at: int) -> tuple[str | None, int]:
     """The message for the batch, or that of its first bad record."""
-    if body[at : at + 3] == _NOTHING_TO_SAY:
-        return None, at + 3
     first: str | None = None
     count, at = read_uvarint(body, at)
     for _ in range(count - 1):

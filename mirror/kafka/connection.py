@@ -45,6 +45,7 @@ SEND_BUFFERS_MAX = 256
 RECEIVE_ROUNDS_MAX = 32
 """``recv_into`` calls in one turn of the event loop, so that one peer cannot starve the others."""
 
+Buffers = Sequence[memoryview | bytes]
 Allocate = Callable[[int], memoryview]
 """Gives a writable buffer of exactly the number of bytes asked for."""
 
@@ -81,7 +82,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._correlation_id = 0
         self._pending: deque[_Pending] = deque()
-        self._outgoing: deque[memoryview] = deque()
+        self._outgoing: deque[memoryview | bytes] = deque()
         self._writer_armed = False
         self._size = memoryview(bytearray(4))
         self._target = self._size
@@ -90,7 +91,7 @@ class Connection:
         self._timer: asyncio.TimerHandle | None = None
         self._reauthentication: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[None]] = set()
-        self._held: list[tuple[_Pending, list[memoryview]]] | None = None
+        self._held: list[tuple[_Pending, Buffers]] | None = None
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -268,14 +269,14 @@ class Connection:
         frame = request.encode(framed=True, header=True)
         answer_class = request.header.get_response_class()
         flexible_header = answer_class.flexible_version_q(version) and request.API_KEY != 18
-        body = await self._enqueue([memoryview(frame)], _plain_buffer, 5 if flexible_header else 4, held=held)
+        body = await self._enqueue([frame], _plain_buffer, 5 if flexible_header else 4, held=held)
         return answer_class.decode(body, version=version)
 
     def send(
         self,
         api_key: int,
         api_version: int,
-        parts: Sequence[memoryview | bytes],
+        parts: Buffers,
         *,
         allocate: Allocate = _plain_buffer,
     ) -> asyncio.Future[memoryview]:
@@ -293,11 +294,10 @@ class Connection:
         client_id = self._options.client_id.encode()
         size = sum(map(len, parts)) + 11 + len(client_id)
         head = struct.pack(">ihhih", size, api_key, api_version, self._correlation_id, len(client_id))
-        first = memoryview(head + client_id + b"\0")
-        return self._enqueue([first, *[memoryview(part) for part in parts]], allocate, 5)
+        return self._enqueue([head + client_id + b"\0", *parts], allocate, 5)
 
     def _enqueue(
-        self, buffers: list[memoryview], allocate: Allocate, header_bytes: int, *, held: bool = True
+        self, buffers: Buffers, allocate: Allocate, header_bytes: int, *, held: bool = True
     ) -> asyncio.Future[memoryview]:
         future: asyncio.Future[memoryview] = self._loop.create_future()
         if self.closed_because is not None:
@@ -310,7 +310,7 @@ class Connection:
             self._submit(pending, buffers)
         return future
 
-    def _submit(self, pending: _Pending, buffers: list[memoryview]) -> None:
+    def _submit(self, pending: _Pending, buffers: Buffers) -> None:
         if self.closed_because is not None:
             if not pending.future.done():
                 pending.future.set_exception(self.closed_because)
@@ -350,7 +350,7 @@ class Connection:
             while sent:
                 size = len(outgoing[0])
                 if sent < size:
-                    outgoing[0] = outgoing[0][sent:]
+                    outgoing[0] = memoryview(outgoing[0])[sent:]
                     break
                 sent -= size
                 outgoing.popleft()
@@ -362,7 +362,7 @@ class Connection:
             sent = self._sock.send(outgoing[0])
             self.bytes_sent += sent
             if sent < len(outgoing[0]):
-                outgoing[0] = outgoing[0][sent:]
+                outgoing[0] = memoryview(outgoing[0])[sent:]
             else:
                 outgoing.popleft()
         return True
