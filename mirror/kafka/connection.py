@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import structlog
 from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
@@ -37,6 +38,8 @@ from mirror.kafka.security import (
     rename_ssl_error,
     speaks_tls_error,
 )
+
+log = structlog.get_logger(__name__)
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 """An answer that claims to be larger is not Kafka's (an HTTP or TLS server reads as about 1 GB)."""
@@ -191,6 +194,7 @@ class Connection:
             await self._options.security.prepare()
             self._held = []
             await self._authenticate()
+            log.debug("session_renewed", broker=str(self.address))
         except (AuthenticationError, ConnectionFailedError) as error:
             self._fail(error)
             self.closed_because = error

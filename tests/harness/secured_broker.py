@@ -25,7 +25,7 @@ from tests.harness.security import Authority, BrokerSecurity, Identity, Listener
 USER, PASSWORD = "alice", "correct-horse-battery"
 ODD_USER, ODD_PASSWORD = "a,b=c=2C", "pa,ss=wörd ª\u00ad"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-SESSION_MS = 5000
+SESSION_MS, SESSION_UNDER_TLS_MS = 5000, 3000
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _all_listeners(authority: Authority) -> tuple[Listener, ...]:
     broker = authority.issue("broker", ["localhost", "127.0.0.1"])
     expired = authority.issue("broker", ["localhost"], valid_for=-timedelta(hours=1), file="expired")
     other = authority.issue("broker", ["other.test"], file="other")
-    mtls, old, named, sasl, tls, plain, short = free_ports(7)
+    mtls, old, named, sasl, tls, plain, short, short_tls = free_ports(8)
     return (
         Listener("MTLS", mtls, "SSL", identity=broker, client_certificate=True),
         Listener("EXPIRED", old, "SSL", identity=expired),
@@ -121,6 +121,7 @@ def _all_listeners(authority: Authority) -> tuple[Listener, ...]:
         Listener("SASLTLS", tls, "SASL_SSL", MECHANISMS, identity=broker),
         Listener("PLAINONLY", plain, "SASL_PLAINTEXT", ("PLAIN",)),
         Listener("SHORT", short, "SASL_PLAINTEXT", MECHANISMS, reauthenticate_ms=SESSION_MS),
+        Listener("SHORTTLS", short_tls, "SASL_SSL", MECHANISMS, SESSION_UNDER_TLS_MS, broker),
     )
 
 
