@@ -121,10 +121,14 @@ class Gap(NamedTuple):
     """Source offsets ``[base_offset, next_offset)`` that hold no record for a consumer.
 
     Transaction markers, aborted records, empty batches and what compaction removed look alike from here.
+
+    Attributes:
+        lost: There were records, they were removed before they were copied, and that was accepted.
     """
 
     base_offset: int
     next_offset: int
+    lost: bool = False
 
     @property
     def offsets(self) -> int:

@@ -8,9 +8,13 @@ import click
 
 from mirror.api.schema import status_from_json
 from mirror.cli.client import MirrorClient, ProblemAnswerError, url_option
-from mirror.cli.output import clean, number
+from mirror.cli.output import clean, duration, number, size
 from mirror.errors import UsageError
-from mirror.model import PartitionStatus, State
+from mirror.model import OffsetMode, PartitionStatus, State
+
+MARKER_SECONDS = 0.0001
+MARKER_BYTES = 78
+"""What one control marker costs a broker; the same figures are in docs/settings.md."""
 
 topic_argument = click.argument("topic")
 partition_option = click.option(
@@ -66,10 +70,19 @@ def accept_loss(topic: str, partition: int | None, yes: bool, url: str) -> None:
     client = MirrorClient(url)
     lost = _lost(client, topic, partition)
     for one in lost:
-        click.echo(f"{clean(one.topic)}-{one.partition}: {clean(one.detail)}", err=True)
+        click.echo(f"{clean(one.topic)}-{one.partition}: {clean(one.detail)}{_price(one)}", err=True)
     if not yes and lost:
         click.confirm(f"Give this up in {number(len(lost))} partitions?", abort=True, err=True)
     _act(client, "accept-loss", topic, partition)
+
+
+def _price(one: PartitionStatus) -> str:
+    """What it takes to go on with the same offsets: a control marker for each that is lost."""
+    if one.offset_mode is not OffsetMode.SAME or one.lost_from is None or one.lost_to is None:
+        return ""
+    markers = one.lost_to - one.lost_from
+    seconds, room = markers * MARKER_SECONDS, markers * MARKER_BYTES
+    return f"; control markers in their place take about {duration(seconds)}, and {size(room)} at the target"
 
 
 def _lost(client: MirrorClient, topic: str, partition: int | None) -> list[PartitionStatus]:

@@ -7,6 +7,7 @@ answers their hooks; what a partition does next it decides itself.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -256,20 +257,28 @@ class Engine:
             return
 
     async def _metadata_loop(self, cluster: Cluster, stale: asyncio.Event) -> None:
-        """One for each cluster: neither waits for the other's brokers."""
+        """Read it again when an answer says that it is old, and now and then. One loop for each cluster:
+        neither waits for the other's brokers.
+        """
         while True:
-            await stale.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(cluster.refresh_seconds):
+                    await stale.wait()
             stale.clear()
             try:
                 await cluster.refresh()
             except TwinsiteError as error:
                 log.warning("metadata_refresh_failed", cluster=cluster.name, error=str(error))
                 stale.set()
-            self._follow_leaders()
+            self.follow_leaders()
             await asyncio.sleep(STALE_PAUSE_SECONDS)
 
-    def _follow_leaders(self) -> None:
-        """Read partitions from where their leader is now; a dead broker never says that it has moved."""
+    def follow_leaders(self) -> None:
+        """The picture of a cluster is new: read partitions from where their leader is now.
+
+        The leader before may be dead, or cut off and still answer that nothing is new.
+        """
+        self._keeper.leaders_moved()
         for partition, lane in list(self._lane_of.items()):
             if partition.copying and self._fetch_lane(partition) is not lane:
                 self.changed(partition)

@@ -141,17 +141,20 @@ class FetchLane:
             self.update(self._members[key])
 
     async def _wait_for_room(self) -> None:
-        while (
-            self._flow.pool.used_bytes + self._flow.limits.fetch.bytes_max
-            > self._flow.limits.buffer_bytes_max
-        ):
-            if self._flow.pool.used_bytes == 0:
-                return
+        pool, limits = self._flow.pool, self._flow.limits
+        while pool.used_bytes and pool.used_bytes + limits.fetch.bytes_max > limits.buffer_bytes_max:
             try:
                 async with asyncio.timeout(ROOM_WAIT_SECONDS):
-                    await self._room()
+                    await self._more_room()
             except TimeoutError:
                 self._take_back_room()
+
+    async def _more_room(self) -> None:
+        """Return when some buffer was given back; that the bell rang says nothing yet."""
+        used, before = self._flow.pool.used_bytes, 0
+        while used >= before:
+            await self._room()
+            used, before = self._flow.pool.used_bytes, used
 
     async def _room(self) -> None:
         self._flow.room.clear()
@@ -280,6 +283,8 @@ class FetchLane:
         Where the answer was full, the broker begins with this partition another time (KIP-227).
         """
         missing = partition.readable_end(self._flow.limits.fetch.isolation) > want.offset
+        if not missing and not partition.pending:
+            partition.attempts = 0  # all is well; nothing will be appended that could show it
         if missing and want.bytes_max <= self._spare:
             self._grow(partition, fetched.key, want)
 

@@ -61,6 +61,10 @@ class Keeper:
         self._waiting[partition] = None
         self._wake.set()
 
+    def leaders_moved(self) -> None:
+        """Those that wait may be served by another broker now."""
+        self._wake.set()
+
     async def run(self) -> None:
         """Serve until cancelled."""
         async with asyncio.TaskGroup() as self._group:
@@ -150,6 +154,9 @@ class Keeper:
 
     async def _mark(self, node: int, partitions: Ready) -> None:
         await self._flow.target.connection(node, LANE)
+        if not await self._owner.confirm():  # to open it may have taken longer than a new owner waits
+            self._stand_by(partitions)
+            return
         generations = {p: p.generation for p in partitions}
         answers = await mark(self._flow, node, partitions)
         reach("markers_written")
@@ -164,8 +171,9 @@ class Keeper:
                 await self._refused(partition, answer)
 
     async def _too_large(self, partition: PartitionCopy) -> bool:
+        """A gap above the limit; not so an accepted loss that keeps its offsets: going on was asked for."""
         gap, limit = partition.queue.gap, self._flow.limits.gap_limit
-        if gap is None or gap.offsets <= limit:
+        if gap is None or gap.offsets <= limit or (gap.lost and not self._auto):
             return False
         seen = f"a gap of {gap.offsets} offsets at {gap.base_offset}"
         words = f"{seen} is above the limit of {limit} (offsets.gap_limit)"

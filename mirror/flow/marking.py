@@ -18,9 +18,12 @@ from mirror.flow.context import Flow
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.states import append_refusal, pause_seconds
 from mirror.kafka.offsets import Answers, Marking, write_markers
+from mirror.model import Gap
 
 MARKERS_AT_ONCE = 5_000
 """In one request, to all its partitions: half a second for the broker, a fifth of what a new owner waits."""
+LOST_AT_ONCE = 500
+"""Of what was lost, so many: it may be millions, and whoever else needs markers is not to wait for that."""
 LANDING_SECONDS = 2.0
 """Four times what a broker needs for the markers of a request it has begun with."""
 LANE = "markers"
@@ -48,7 +51,7 @@ async def mark(flow: Flow, node: int, partitions: Sequence[PartitionCopy]) -> An
     Returns:
         How many markers were appended to each target partition, or why it is not known that any were.
     """
-    gaps = {p: gap.offsets for p in partitions if (gap := p.queue.gap) is not None and not p.unanswered}
+    gaps = {p: _wanted(gap) for p in partitions if (gap := p.queue.gap) is not None and not p.unanswered}
     markings = {p: Marking(count, p.coordinator_epoch) for p, count in spread(gaps).items()}
     for partition in markings:
         partition.markers_under_way = True
@@ -70,6 +73,10 @@ async def mark(flow: Flow, node: int, partitions: Sequence[PartitionCopy]) -> An
         flow.room.set()
     counts = {p.target: marking.count for p, marking in markings.items()}
     return {tp: counts[tp] if answer is None else answer for tp, answer in answers.items()}
+
+
+def _wanted(gap: Gap) -> int:
+    return min(gap.offsets, LOST_AT_ONCE) if gap.lost else gap.offsets
 
 
 async def _landed(

@@ -47,6 +47,11 @@ class Counters:
     lost_offsets: int = 0
     doubts: int = 0
 
+    def passed(self, gap: Gap) -> None:
+        """A gap, or a part of one, is dealt with."""
+        self.gap_offsets += gap.offsets
+        self.lost_offsets += gap.offsets if gap.lost else 0
+
 
 class PartitionCopy:
     """The state of one partition; mutable, owned by the event loop."""
@@ -160,8 +165,7 @@ class PartitionCopy:
         if self.state is not State.LAGGING and not self._retrying:
             self.state, self.reason, self.detail = State.ACTIVE, None, ""
         if decision.skip_to > decision.next_offset:
-            self.counters.lost_offsets += decision.skip_to - decision.next_offset
-            self.queue.push([Gap(decision.next_offset, decision.skip_to)], (), None)
+            self.queue.push([Gap(decision.next_offset, decision.skip_to, lost=True)], (), None)
 
     def _queue_fits(self, decision: Proceed, mode: OffsetMode) -> bool:
         """True when what is queued is what goes on from there; what was noted ahead in a map has to go."""
@@ -184,6 +188,7 @@ class PartitionCopy:
         self._retrying = False
         self.state, self.reason, self.detail = state, reason, detail
         self.look_due_at = look_due_at
+        self.waiting_for_owner_since = None
 
     def _unblock(self) -> None:
         """What was blocked is shown so until something was written, or nothing is left to write."""
@@ -206,9 +211,16 @@ class PartitionCopy:
         self.acknowledged_target_offset = None
         self.attempts = 0
         self.look_due_at = now
+        self.waiting_for_owner_since = None
 
     def wait_for_owner(self, now: float, look_after_seconds: float) -> None:
-        """Only the owner may go on here, and that is another mirror: look later whether it did."""
+        """Only the owner may go on here, and that is another mirror: look later whether it did.
+
+        Whoever has waited for long without a break takes the owner for gone; so anything else that happens to
+        the partition ends the wait.
+        """
+        if self.state in HOPELESS:
+            return
         since = self.waiting_for_owner_since or now
         self.doubt(now, look_after_seconds)
         self.waiting_for_owner_since = since
@@ -221,6 +233,7 @@ class PartitionCopy:
         self.counters.doubts += 1
         self.queue.clear(self.send_offset)
         self.look_due_at = now + delay_seconds
+        self.waiting_for_owner_since = None
 
     def refused(self, refusal: Refusal, words: str, now: float) -> None:
         """A broker said no, or nothing: shown at once where that is final, else after some tries."""
@@ -358,7 +371,8 @@ class PartitionCopy:
     def runs_noted(self, count: int, now: float) -> None:
         """The first ``count`` runs ahead are in the offset map: their gaps stand in nobody's way any more."""
         at_head = self.queue.gap is not None
-        self.counters.gap_offsets += self.queue.drop_gaps(count)
+        for gap in self.queue.drop_gaps(count):
+            self.counters.passed(gap)
         if at_head:
             self.send_offset = self.queue.start
         if at_head and not self.in_flight:
@@ -370,10 +384,11 @@ class PartitionCopy:
         """For ``same``: so many offsets of the gap ahead hold control markers now."""
         assert self.target_next_offset is not None
         assert not self.in_flight
-        self.next_offset = self.send_offset = self.queue.cut_gap(offsets)
+        marked = self.queue.cut_gap(offsets)
+        self.next_offset = self.send_offset = marked.next_offset
         self.target_next_offset += offsets
         self.acknowledged_target_offset = self.target_next_offset
         self.acknowledged_at = now
-        self.counters.gap_offsets += offsets
+        self.counters.passed(marked)
         self.attempts = 0
         self._unblock()

@@ -104,14 +104,14 @@ class Queue:
         head = self._items[0][0] if self._items else None
         return head if isinstance(head, Gap) else None
 
-    def cut_gap(self, offsets: int) -> int:
-        """Take so many offsets off the gap at the head; answers where the rest begins."""
+    def cut_gap(self, offsets: int) -> Gap:
+        """Take so many offsets off the gap at the head; answers what was taken."""
         gap, _ = self._items.popleft()
         assert isinstance(gap, Gap)
-        rest = Gap(gap.base_offset + offsets, gap.next_offset)
+        rest = gap._replace(base_offset=gap.base_offset + offsets)
         if rest.offsets:
             self._items.appendleft((rest, None))
-        return rest.base_offset
+        return gap._replace(next_offset=rest.base_offset)
 
     def runs(self, target_offset: int) -> list[tuple[int, int]]:
         """The runs of an offset map that begin after each gap, as (source, target) offsets.
@@ -127,18 +127,17 @@ class Queue:
                 target_offset += item.records
         return runs
 
-    def drop_gaps(self, count: int) -> int:
-        """Leave out the first so many gaps; answers how many offsets that were."""
+    def drop_gaps(self, count: int) -> list[Gap]:
+        """Leave out the first so many gaps; answers what was left out."""
         kept: deque[tuple[Batch | Gap, Buffer | None]] = deque()
-        offsets = 0
+        dropped: list[Gap] = []
         for item, buffer in self._items:
-            if isinstance(item, Gap) and count:
-                count -= 1
-                offsets += item.offsets
+            if isinstance(item, Gap) and len(dropped) < count:
+                dropped.append(item)
             else:
                 kept.append((item, buffer))
         self._items = kept
-        return offsets
+        return dropped
 
     # -- leader epochs ---------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -105,7 +105,7 @@ class Cluster:
     Args:
         name: How people call it: ``source`` or ``target``.
         bootstrap: Addresses to begin with; any one that answers is enough.
-        refresh_seconds: A snapshot older than this is read again when it is next asked for.
+        refresh_seconds: How old the snapshot may get; whoever watches the cluster reads it again then.
     """
 
     def __init__(
@@ -118,11 +118,11 @@ class Cluster:
     ) -> None:
         self.name = name
         self.options = options
+        self.refresh_seconds = refresh_seconds
         self.info = ClusterInfo("", -1, {}, {})
         self.last_answer_at: float | None = None
         self.on_auth_failure: Callable[[AuthenticationError], None] | None = None
         self._bootstrap = list(bootstrap)
-        self._refresh_seconds = refresh_seconds
         self._connections: dict[tuple[int, str], Connection] = {}
         self._opening: dict[tuple[int, str], asyncio.Lock] = {}
         self._bytes_before = (0, 0)
@@ -182,7 +182,7 @@ class Cluster:
         asked_at = time.monotonic()
         async with self._refreshing:
             if self.info.seen_at < asked_at - not_older_than_seconds:
-                self.info = await self._read_metadata(self._topics)
+                self.info = newer_leaders(self.info, await self._read_metadata(self._topics))
             return self.info
 
     async def describe_topics(self, topics: Iterable[str] | None) -> ClusterInfo:
@@ -367,6 +367,25 @@ def _cluster_info(answer: Any) -> ClusterInfo:
     return ClusterInfo(
         answer.cluster_id, answer.controller_id, brokers, topics, errors, seen_at=time.monotonic()
     )
+
+
+def newer_leaders(known: ClusterInfo, told: ClusterInfo) -> ClusterInfo:
+    """What was told, but of each partition the newer leader epoch: a broker that is cut off tells old things.
+
+    Only of the same topic; leader epochs of another one of its name begin anew.
+    """
+    return replace(told, topics={name: _newer(known.topics.get(name), t) for name, t in told.topics.items()})
+
+
+def _newer(known: TopicInfo | None, told: TopicInfo) -> TopicInfo:
+    if known is None or known.topic_id != told.topic_id:
+        return told
+    newer = {
+        number: known.partitions[number]
+        for number, partition in told.partitions.items()
+        if number in known.partitions and known.partitions[number].leader_epoch > partition.leader_epoch
+    }
+    return replace(told, partitions={**told.partitions, **newer}) if newer else told
 
 
 def retrying(

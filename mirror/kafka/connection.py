@@ -29,7 +29,7 @@ import structlog
 from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
-from mirror.errors import AuthenticationError, ConnectionFailedError, UnsupportedVersionError
+from mirror.errors import AnswerError, AuthenticationError, ConnectionFailedError, UnsupportedVersionError
 from mirror.kafka.dial import Address, ConnectionOptions, dial
 from mirror.kafka.security import (
     SaslExchange,
@@ -274,7 +274,11 @@ class Connection:
         answer_class = request.header.get_response_class()
         flexible_header = answer_class.flexible_version_q(version) and request.API_KEY != 18
         body = await self._enqueue([frame], _plain_buffer, 5 if flexible_header else 4, held=held)
-        return answer_class.decode(body, version=version)
+        try:
+            return answer_class.decode(body, version=version)
+        except (ValueError, TypeError, IndexError, struct.error) as error:
+            words = f"{self.address}: {len(body)} bytes that are no whole answer to {request.name}: {error}"
+            raise AnswerError(words) from error
 
     def send(
         self,

@@ -15,9 +15,11 @@ from mirror.flow.context import Flow, Limits
 from mirror.flow.fetching import FetchLane
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
+from mirror.flow.states import PATIENCE
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import FETCH_VERSION, FetchLimits
 from mirror.model import OffsetMode, Reason, State, TopicPartition
+from tests.harness.node import until
 from tests.unit.batches import entries, v2
 from tests.unit.target_model import Hooks, Meters
 
@@ -176,6 +178,50 @@ async def test_full_buffers_that_wait_for_a_dead_broker_are_taken_back(monkeypat
     assert (copy.pending, flow.pool.used_bytes) == (False, 0)
     assert copy.state is State.ACTIVE
     running.cancel()
+
+
+async def test_a_bell_without_room_does_not_put_off_taking_buffers_back(monkeypatch: Any) -> None:
+    """
+    It rings for everybody who may want something; four partitions that are looked at in turn ring it often.
+    """
+    monkeypatch.setattr(fetching, "ROOM_WAIT_SECONDS", 0.2)
+    source, hooks = Source(bytes(v2(entries(0, 3)))), Quiet()
+    copy = PartitionCopy(ORDERS_0, ORDERS_0, TOPIC_ID, in_flight_max=5)
+    copy.proceed(Proceed(0, 0, 0, 0, 0), OffsetMode.SAME, 0, 0.0)
+    flow = _flow(source, hooks, buffer_bytes_max=8 << 20)
+    hooks.lane = lane = FetchLane(flow, 1)
+    lane.update(copy)
+
+    async def ring() -> None:
+        while True:
+            await asyncio.sleep(0.02)
+            flow.room.set()
+
+    running = [asyncio.create_task(lane.run()), asyncio.create_task(ring())]
+    async with asyncio.timeout(SOON):
+        await hooks.doubted.wait()
+
+    assert (copy.pending, flow.pool.used_bytes) == (False, 0)
+    for task in running:
+        task.cancel()
+
+
+async def test_a_quiet_partition_that_is_read_again_has_patience_again() -> None:
+    """
+    Nothing is appended that could show it: without that every later leader change would block it for longer.
+    """
+    source, hooks = Source(b""), Quiet()
+    copy = PartitionCopy(ORDERS_0, ORDERS_0, TOPIC_ID, in_flight_max=5)
+    copy.proceed(Proceed(99, 99, 0, 0, 0), OffsetMode.SAME, 0, 0.0)
+    copy.attempts = PATIENCE - 1
+    hooks.lane = lane = FetchLane(_flow(source, hooks), 1)
+    lane.update(copy)
+
+    running = asyncio.create_task(lane.run())
+    await until(lambda: source.asked > 1, "an answer came", SOON)
+    running.cancel()
+
+    assert copy.attempts == 0
 
 
 def _flow(source: Source, hooks: Quiet, buffer_bytes_max: int = 1 << 30) -> Flow:

@@ -15,7 +15,7 @@ from mirror.errors import ConnectionFailedError
 from mirror.flow import marking
 from mirror.flow.engine import wants_look
 from mirror.flow.keeping import Keeper
-from mirror.flow.marking import MARKERS_AT_ONCE, spread
+from mirror.flow.marking import LOST_AT_ONCE, MARKERS_AT_ONCE, spread
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.kafka.offsets import Answers, Marking
@@ -283,6 +283,67 @@ async def test_the_owner_asks_again_just_before_it_writes_markers(broker: Broker
 
     assert not broker.requests
     assert copy.waiting_for_owner_since is not None
+
+
+async def test_the_owner_asks_again_when_the_connection_for_markers_is_open(broker: Broker) -> None:
+    """
+    To open one may take longer than a new owner waits before it writes.
+    """
+    copy = with_a_gap(7)
+    async with a_keeper() as keeper:
+        cast(Any, keeper._owner).answers = [True, True, False]
+
+        keeper.offer(copy)
+        await turns()
+
+    assert not broker.requests
+    assert copy.waiting_for_owner_since is not None
+
+
+async def test_what_was_lost_takes_few_markers_at_a_time_and_no_limit_stops_it(broker: Broker) -> None:
+    """
+    It may be millions, and takes minutes; others on that broker need a few each, now.
+    """
+    copy = with_a_gap(0)
+    copy.queue.clear(100)
+    copy.queue.push([Gap(100, 1_000_100, lost=True)], [], None)
+    async with a_keeper() as keeper:
+        keeper.offer(copy)
+        await turns()
+        broker.answer()
+        await turns()
+
+        other = with_a_gap(7, number=1)
+        keeper.offer(other)
+        await turns()
+        broker.answer()
+        await turns()
+
+    assert broker.sizes[:2] == [LOST_AT_ONCE, LOST_AT_ONCE]
+    assert max(broker.sizes) <= LOST_AT_ONCE + 7
+    assert copy.counters.lost_offsets == 2 * LOST_AT_ONCE
+
+
+async def test_a_partition_whose_leader_moves_waits_for_the_old_one_no_more(broker: Broker) -> None:
+    """
+    The broker that led it is busy with others, or frozen.
+    """
+    slow, moving = with_a_gap(7, 0), with_a_gap(7, 1)
+    async with a_keeper() as keeper:
+        keeper.offer(slow)
+        await turns()
+        keeper.offer(moving)
+        await turns()
+        waited = not moving.markers_under_way
+
+        cast(Any, keeper._flow.target).leaders[1] = 2
+        keeper.leaders_moved()
+        await turns()
+        broker.answer()
+        await turns()
+
+    assert waited
+    assert (slow.next_offset, moving.next_offset) == (100, 107)
 
 
 # -- no answer -----------------------------------------------------------------------------------

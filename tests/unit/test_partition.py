@@ -94,13 +94,27 @@ def test_batches_carry_on_where_the_one_before_ends() -> None:
 
 def test_what_was_lost_and_accepted_is_a_gap_to_begin_with() -> None:
     """
-    It is counted as lost; reading begins behind it.
+    Reading begins behind it.
     """
     copy = proceeding(100, skip_to=130)
 
-    assert copy.queue.gap == Gap(100, 130)
+    assert copy.queue.gap == Gap(100, 130, lost=True)
     assert copy.fetch_offset == 130
+    assert copy.counters.lost_offsets == 0
+
+
+def test_what_was_lost_is_counted_once_however_often_its_place_is_begun() -> None:
+    """
+    It counts when its place is filled, so a look in the middle of that changes nothing.
+    """
+    copy = proceeding(100, skip_to=130)
+    copy.gap_marked(10, NOW)
+    copy.doubt(NOW)
+    copy.proceed(Proceed(110, 110, 0, 0, 130), OffsetMode.SAME, -1, NOW)
+    copy.gap_marked(20, NOW)
+
     assert copy.counters.lost_offsets == 30
+    assert copy.counters.gap_offsets == 30
 
 
 def test_at_most_so_many_batches_are_on_their_way() -> None:
@@ -343,6 +357,27 @@ def test_waiting_for_the_owner_is_timed_from_when_it_began() -> None:
 
 
 # -- gaps with the same offsets ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["stop", "refused", "resume", "doubt"])
+def test_whatever_else_happens_ends_the_wait_for_the_owner(end: str) -> None:
+    """
+    Else a topic that was deleted would make a standby take the right from an owner that is well.
+    """
+    copy = proceeding(100)
+    copy.wait_for_owner(NOW, 1.0)
+
+    match end:
+        case "stop":
+            copy.stop(State.BLOCKED, Reason.TOPIC_DELETED, "gone", None)
+        case "refused":
+            copy.refused(PASSING, "no", NOW)
+        case "resume":
+            copy.look_anew(NOW)
+        case _:
+            copy.doubt(NOW)
+
+    assert copy.waiting_for_owner_since is None
 
 
 def test_a_gap_waits_until_nothing_is_on_its_way() -> None:

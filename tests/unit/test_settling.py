@@ -310,9 +310,10 @@ def engine_of(settler: Patient, leaders: Callable[[TopicPartition], int]) -> Eng
     engine = Engine()
     flow = Mirror().lane._flow
     flow.hooks = engine
-    flow.source = cast(Any, SimpleNamespace(name="source", info=info(lambda _: 1), refresh=forever))
-    flow.target = cast(Any, SimpleNamespace(name="target", info=info(leaders), refresh=refreshed))
-    keeper = SimpleNamespace(run=forever, forget=lambda _: None)
+    seldom = {"refresh_seconds": 3_600.0}
+    flow.source = cast(Any, SimpleNamespace(name="source", info=info(lambda _: 1), refresh=forever, **seldom))
+    flow.target = cast(Any, SimpleNamespace(name="target", info=info(leaders), refresh=refreshed, **seldom))
+    keeper = SimpleNamespace(run=forever, forget=lambda _: None, leaders_moved=lambda: None)
     engine.wire(flow, cast(Any, Owned()), cast(Any, settler), cast(Any, keeper), refresh)
     return engine
 
@@ -367,5 +368,19 @@ async def test_the_metadata_of_one_cluster_does_not_wait_for_the_other() -> None
     engine.stale(engine._flow.target)
 
     await eventually(lambda: bool(engine.partitions), engine.run())
+
+    assert not engine._stale["target"].is_set()
+
+
+async def test_the_metadata_of_a_cluster_is_read_again_though_nobody_complains() -> None:
+    """
+    A leader that was cut off still answers that nothing is new; only the metadata tells of the one after it.
+    """
+    engine = engine_of(Patient(), lambda tp: tp.partition)
+    cast(Any, engine._flow.target).refresh_seconds = 0.01
+    heard: list[str] = []
+    cast(Any, engine._keeper).leaders_moved = lambda: heard.append("moved")
+
+    await eventually(lambda: bool(engine.partitions and heard), engine.run())
 
     assert not engine._stale["target"].is_set()

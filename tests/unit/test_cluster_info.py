@@ -1,0 +1,49 @@
+"""What of two pictures of a cluster is the newer one, partition by partition."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from mirror.kafka.cluster import ClusterInfo, PartitionInfo, TopicInfo, newer_leaders
+
+ORDERS, ANOTHER = UUID(int=1), UUID(int=2)
+
+
+def picture(*leaders: tuple[int, int], topic_id: UUID = ORDERS) -> ClusterInfo:
+    """A cluster with one topic; of each partition (leader, leader epoch)."""
+    partitions = {
+        number: PartitionInfo(leader, epoch, (1, 2), (1, 2)) for number, (leader, epoch) in enumerate(leaders)
+    }
+    return ClusterInfo("c", 1, {}, {"orders": TopicInfo("orders", topic_id, False, partitions)})
+
+
+def leaders(info: ClusterInfo) -> list[int]:
+    return [partition.leader for partition in info.topics["orders"].partitions.values()]
+
+
+def test_of_each_partition_the_newer_leader_epoch_counts() -> None:
+    """
+    A broker that is cut off from its cluster answers with what was; what is newer there is taken.
+    """
+    merged = newer_leaders(picture((2, 7), (1, 3)), picture((1, 6), (2, 4), (3, 0)))
+
+    assert leaders(merged) == [2, 2, 3]
+
+
+def test_a_topic_made_again_begins_with_leader_epochs_of_its_own() -> None:
+    """
+    Low epochs of another topic are not old ones of this.
+    """
+    merged = newer_leaders(picture((2, 7)), picture((1, 0), topic_id=ANOTHER))
+
+    assert leaders(merged) == [1]
+
+
+def test_what_is_gone_is_gone() -> None:
+    """
+    Topics and partitions are those of the newer picture.
+    """
+    gone = ClusterInfo("c", 1, {}, {})
+
+    assert newer_leaders(picture((2, 7)), gone).topics == {}
+    assert leaders(newer_leaders(picture((1, 1), (2, 7)), picture((1, 1)))) == [1]
