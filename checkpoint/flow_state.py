@@ -3,6 +3,9 @@
 A change is written first and believed afterwards. When a write fails, nobody
 knows what of it is stored, so before the next change everything is loaded again.
 Changes come one after the other, each for many partitions in one write.
+
+Whoever only looks on loads again and again: what is stored as it was is not decoded
+anew, so a load costs what has changed, and not what the flow remembers.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ class FlowState:
         self._lock = asyncio.Lock()
         self._in_step = False
         self._stored: dict[str, bytes] = {}
-        """What the store holds, as long as we are in step: what is the same need not be read again."""
+        """What records and maps were made of, always: what is stored so still need not be decoded again."""
         self._flow: FlowRecord | None = None
         self._owner: OwnerRecord | None = None
         self._partitions: dict[TopicPartition, PartitionRecord] = {}
@@ -81,7 +84,7 @@ class FlowState:
     # -- reading ---------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Read everything that is stored. It costs little when it is what was known before.
+        """Read everything that is stored. What is as it was costs next to nothing.
 
         Raises:
             CorruptStateError: What is stored cannot be trusted.
@@ -91,15 +94,16 @@ class FlowState:
             await self._load()
 
     async def _load(self) -> None:
-        known, self._in_step = self._in_step, False
+        self._in_step = False
         items = await self._store.load()
-        if not known or items != self._stored:
+        if items != self._stored:
             self._take(items)
-            self._stored = items
         self._in_step = True
 
-    def _take(self, items: Mapping[str, bytes]) -> None:
+    def _take(self, items: dict[str, bytes]) -> None:
+        """Believe what is stored, all of it or nothing."""
         chunks: dict[TopicPartition, dict[int, bytes]] = defaultdict(dict)
+        known = {record.key: record for record in self._partitions.values()}
         records: list[PartitionRecord] = []
         flow = FlowRecord.from_bytes(items[FLOW_KEY]) if FLOW_KEY in items else None
         owner = OwnerRecord.from_bytes(items[OWNER_KEY]) if OWNER_KEY in items else None
@@ -107,14 +111,28 @@ class FlowState:
             if key in {FLOW_KEY, OWNER_KEY}:
                 continue
             if key.startswith("partition/"):
-                records.append(_partition_record(key, value))
+                unchanged = self._stored.get(key) == value
+                records.append(known[key] if unchanged else _partition_record(key, value))
             else:
                 topic, partition, chunk = parse_map_key(key)
                 chunks[TopicPartition(topic, partition)][chunk] = value
         partitions = {_tp(record): record for record in records}
-        maps = {tp: _decode_map(tp, numbered) for tp, numbered in chunks.items()}
+        maps = {tp: self._decode_map(tp, numbered) for tp, numbered in chunks.items()}
         _join_maps(partitions, maps)
         self._flow, self._owner, self._partitions, self._maps = flow, owner, partitions, maps
+        self._stored = items
+
+    def _decode_map(self, tp: TopicPartition, chunks: dict[int, bytes]) -> OffsetMap:
+        """The map known, if it is that still; else another, for which the chunks that changed are read."""
+        known, same = self._maps.get(tp), 0
+        while known is not None and self._stored.get(map_key(*tp, same)) == chunks.get(same, b""):
+            same += 1
+        if known is not None and same == len(chunks) and len(known) <= same * CHUNK_RUNS:
+            return known
+        try:
+            return decode_map(chunks, known, same=same)
+        except CorruptStateError as error:
+            raise CorruptStateError(f"{tp}: {error}") from error
 
     # -- changing --------------------------------------------------------------------------------
 
@@ -195,7 +213,7 @@ class FlowState:
             offsets = self._known_map(tp)
             if offsets.ahead_of(target_log_end):
                 await self._change_chunks({tp: changed_chunks(offsets, drop_ahead_of=target_log_end)})
-                offsets.drop_ahead(target_log_end)
+                self._maps[tp].drop_ahead(target_log_end)
 
     async def forget(self, tp: TopicPartition) -> None:
         """Remove a partition and its offset map. It begins anew when it is seen again."""
@@ -238,6 +256,9 @@ class FlowState:
             gone |= {map_key(*tp, number): None for number in change.gone}
             written |= {map_key(*tp, number): chunk for number, chunk in change.written.items()}
         await self._write(gone)
+        for tp, change in changes.items():
+            if change.gone:
+                self._maps[tp] = self._maps[tp].head(min(change.gone) * CHUNK_RUNS)
         await self._write(written)
 
     def _plan(self, tp: TopicPartition, runs: Sequence[Run]) -> ChunkChanges:
@@ -273,11 +294,12 @@ def _tp(record: PartitionRecord) -> TopicPartition:
 def _join_maps(
     partitions: Mapping[TopicPartition, PartitionRecord], maps: Mapping[TopicPartition, OffsetMap]
 ) -> None:
-    for tp, record in partitions.items():
-        if record.mode is OffsetMode.MAPPED:
-            if tp not in maps:
-                raise CorruptStateError(f"{tp}: its offsets are mapped, and there is no offset map")
-            maps[tp].begins_at = record.start_offset
+    mapped = {tp: record for tp, record in partitions.items() if record.mode is OffsetMode.MAPPED}
+    for tp in mapped:
+        if tp not in maps:
+            raise CorruptStateError(f"{tp}: its offsets are mapped, and there is no offset map")
+    for tp, record in mapped.items():
+        maps[tp].begins_at = record.start_offset
 
 
 def _partition_record(key: str, value: bytes) -> PartitionRecord:
@@ -288,10 +310,3 @@ def _partition_record(key: str, value: bytes) -> PartitionRecord:
     if record.key != key:
         raise CorruptStateError(f"{key} holds the record of {record.key}")
     return record
-
-
-def _decode_map(tp: TopicPartition, chunks: dict[int, bytes]) -> OffsetMap:
-    try:
-        return decode_map(chunks)
-    except CorruptStateError as error:
-        raise CorruptStateError(f"{tp}: {error}") from error

@@ -90,14 +90,18 @@ def _decode_runs(body: bytes) -> list[Run]:
     return runs
 
 
-def decode_map(chunks: dict[int, bytes]) -> OffsetMap:
+def decode_map(chunks: dict[int, bytes], known: OffsetMap | None = None, *, same: int = 0) -> OffsetMap:
     """A map from all of its chunks, by their number.
+
+    Args:
+        known: What the map was when it was last read; it is left as it is.
+        same: So many of its first chunks have not changed since, and are not decoded again.
 
     Raises:
         CorruptStateError: A chunk is damaged or missing, or does not continue the one before.
     """
-    whole = OffsetMap()
-    for number in range(len(chunks)):
+    whole = OffsetMap() if known is None else known.head(same * CHUNK_RUNS)
+    for number in range(same, len(chunks)):
         if number not in chunks:
             raise CorruptStateError(f"chunk {number} of an offset map of {len(chunks)} chunks is missing")
         _append_chunk(whole, number, decode_chunk(chunks[number]))

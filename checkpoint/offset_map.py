@@ -56,6 +56,12 @@ class OffsetMap:
         copy._sources, copy._targets = self._sources[index:], self._targets[index:]
         return copy
 
+    def head(self, count: int) -> OffsetMap:
+        """A map of its own that holds the first ``count`` runs."""
+        copy = OffsetMap(begins_at=self.begins_at)
+        copy._sources, copy._targets = self._sources[:count], self._targets[:count]
+        return copy
+
     def reached(self, target_offset: int) -> int:
         """How many runs begin below a target offset."""
         return bisect_left(self._targets, target_offset)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from checkpoint import flow_state, map_chunk
 from checkpoint.errors import CorruptStateError, StateTakenOverError, StateUnavailableError
 from checkpoint.flow_state import FlowState
-from checkpoint.map_chunk import encode_chunk
+from checkpoint.map_chunk import CHUNK_RUNS, decode_chunk, encode_chunk
 from checkpoint.model import LEADER_EPOCHS_KEPT, FlowRecord, OwnerRecord, PartitionRecord, parse_map_key
 from checkpoint.store import MemoryStore, apply
 from mirror.errors import UnknownPartitionError
@@ -133,12 +133,13 @@ def test_a_record_that_is_not_understood_is_refused(data: bytes, words: str) -> 
         FlowRecord.from_bytes(data)
 
 
-def test_a_partition_record_with_an_unknown_mode_is_refused() -> None:
+@pytest.mark.parametrize("changed", [(b'"mapped"', b'"other"'), (b'"8c9ad3c1-', b'"orders-')])
+def test_a_partition_record_with_an_unknown_mode_or_topic_id_is_refused(changed: tuple[bytes, bytes]) -> None:
     """
     Whatever it is, it cannot be copied by the rules of this version.
     """
     with pytest.raises(CorruptStateError, match="cannot be read"):
-        PartitionRecord.from_bytes(record().to_bytes().replace(b'"mapped"', b'"other"'))
+        PartitionRecord.from_bytes(record().to_bytes().replace(*changed))
 
 
 def test_only_the_newest_leader_epochs_are_kept() -> None:
@@ -417,3 +418,152 @@ def _position(state: FlowState, log_end: int) -> int:
     offsets = state.map(ORDERS_0)
     assert offsets is not None
     return offsets.position(log_end)
+
+
+# -- loading again -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The chunks that are decoded from now on."""
+    chunks: list[bytes] = []
+
+    def note(data: bytes) -> list[tuple[int, int]]:
+        chunks.append(data)
+        return decode_chunk(data)
+
+    monkeypatch.setattr(map_chunk, "decode_chunk", note)
+    return chunks
+
+
+async def test_a_load_decodes_the_chunks_that_have_changed_and_no_others(decoded: list[bytes]) -> None:
+    """
+    A mirror that stands by looks every second, at maps of millions of runs.
+    """
+    items: dict[str, bytes] = {}
+    owner = await begun(MemoryStore(items))
+    await owner.begin(record(ORDERS_1), [(100, 0)])
+    await owner.extend_maps({ORDERS_0: [(100 + 2 * n, n) for n in range(1, 2 * CHUNK_RUNS + 10)]})
+    standby = FlowState(MemoryStore(items))
+    await standby.load()
+    before, other = standby.partition(ORDERS_0), standby.map(ORDERS_1)
+    decoded.clear()
+
+    await owner.extend_maps({ORDERS_0: [(9000, 4000)]})
+    await standby.load()
+
+    assert decoded == [items["map/orders/0/2"]]
+    assert runs(standby) == runs(owner)
+    assert (standby.partition(ORDERS_0) is before, standby.map(ORDERS_1) is other) == (True, True)
+
+
+async def test_a_partition_record_that_changes_has_no_chunk_decoded(decoded: list[bytes]) -> None:
+    """
+    Leader epochs are noted far more often than gaps.
+    """
+    items: dict[str, bytes] = {}
+    owner = await begun(MemoryStore(items))
+    standby = FlowState(MemoryStore(items))
+    await standby.load()
+    decoded.clear()
+
+    await owner.update_partitions({ORDERS_0: lambda r: r.with_epochs(((1, 100),))})
+    await standby.load()
+
+    assert decoded == []
+    assert standby.partitions == owner.partitions
+
+
+async def test_an_owner_whose_write_failed_decodes_what_was_written_and_nothing_else(
+    decoded: list[bytes],
+) -> None:
+    """
+    It does not know what of it is stored; of the rest it does.
+    """
+    store = BreakingStore()
+    state = await begun(store)
+    await state.begin(record(ORDERS_1), [(100, 0)])
+    await state.extend_maps({ORDERS_0: [(100 + 2 * n, n) for n in range(1, CHUNK_RUNS + 10)]})
+    store.items_left = 1
+    with pytest.raises(StateUnavailableError):
+        await state.extend_maps({ORDERS_0: [(9000, 4000)], ORDERS_1: [(9000, 4000)]})
+    decoded.clear()
+
+    await state.load()
+
+    assert decoded == [store.items["map/orders/0/1"]]
+    assert runs(state)[-1] == (9000, 4000)
+
+
+changes = st.lists(
+    st.tuples(
+        st.sampled_from(["extend", "supersede", "drop", "begin", "begin same", "note", "look"]),
+        st.sampled_from([ORDERS_0, ORDERS_1]),
+        st.integers(0, 12),
+        st.one_of(st.none(), st.integers(0, 3)),  # items written before the store fails
+    ),
+    max_size=30,
+)
+
+
+@given(story=changes)
+def test_what_is_loaded_again_is_what_a_first_load_gives(
+    story: list[tuple[str, TopicPartition, int, int | None]],
+) -> None:
+    """
+    Whatever was changed meanwhile, by whom, and wherever a write failed.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(map_chunk, "CHUNK_RUNS", 2)
+        patch.setattr(flow_state, "CHUNK_RUNS", 2)
+        asyncio.run(_look_on(story))
+
+
+async def _look_on(story: list[tuple[str, TopicPartition, int, int | None]]) -> None:
+    store = BreakingStore()
+    owner, standby = await begun(store), FlowState(store)
+    await owner.begin(record(ORDERS_1), [(100, 0)])
+    for what, tp, number, items_left in story:
+        whole_or_not = what.startswith("begin") and items_left is not None
+        store.items_left = 0 if whole_or_not else items_left
+        try:
+            await _change(owner, what, tp, number)
+        except StateUnavailableError:
+            assert items_left is not None
+            await owner.load()
+        store.items_left = None
+        if what == "look":
+            await standby.load()
+            assert _content(standby) == _content(owner)
+
+    await owner.load()
+    await standby.load()
+    again = FlowState(store)
+    await again.load()
+    assert _content(owner) == _content(standby) == _content(again)
+
+
+async def _change(state: FlowState, what: str, tp: TopicPartition, number: int) -> None:
+    offsets = state.map(tp)
+    if what == "begin":
+        await state.begin(replace(record(tp), start_offset=100 + number), [(100 + number, 0)])
+    elif what == "begin same":
+        await state.begin(record(tp, OffsetMode.SAME))
+    elif what == "note":
+        await state.update_partitions({tp: lambda r: r.with_epochs(((number, 100),))})
+    elif offsets is not None and what == "drop":
+        await state.drop_ahead(tp, number)
+    elif offsets is not None and what in {"extend", "supersede"}:
+        first = list(offsets)[-1][1] + 1 if what == "extend" else number
+        source = offsets.position(first)
+        await state.extend_maps({tp: [(source + 2 * n, first + n) for n in range(1, number + 1)]})
+
+
+Content = tuple[object, object, list[tuple[TopicPartition, int | None, list[tuple[int, int]]]]]
+
+
+def _content(state: FlowState) -> Content:
+    """All that a state answers with."""
+    maps = [(tp, offsets) for tp in state.partitions if (offsets := state.map(tp)) is not None]
+    found = sorted((tp, offsets.begins_at, list(offsets)) for tp, offsets in maps)
+    return state.flow, dict(state.partitions), found
