@@ -172,6 +172,8 @@ class PartitionStatus:
     retention_headroom_seconds: float | None = None
     """Lower bound of the time until retention at the source may remove a record that was not copied."""
     goal_offset: int | None = None
+    lost_ranges: tuple[tuple[int, int], ...] = ()
+    """Source ranges [from, to) given up since the copy of this partition began, in this process or before."""
     """Where a copy that is to end has reached its end; None when it is to go on, or not known yet."""
 
 

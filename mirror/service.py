@@ -241,6 +241,7 @@ class Service:
         """Run until stopped, or with ``once`` until done, or until the monotonic clock says ``ends_at``.
 
         Raises:
+            lost_ranges=memory.lost_ranges,
             NotBegunError: It was to end before the topics were known.
         """
         register_metrics(self.registry, self.settings, self.status, (self.flow.source, self.flow.target))

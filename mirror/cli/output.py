@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-PIPE_COLUMNS = 250
+PIPE_COLUMNS = 1000
 """Width of tables where there is no terminal: nothing is cut off."""
 
 output_option: Callable[[Any], Any] = click.option(
@@ -48,6 +48,11 @@ def console(stream: TextIO | None = None) -> Console:
         emoji=False,
         soft_wrap=False,
     )
+
+
+def can_redraw(screen: Console) -> bool:
+    """Whether what was written can be written over: a terminal, and one that moves its cursor."""
+    return screen.is_terminal and not screen.is_dumb_terminal
 
 
 def clean(words: object) -> str:

@@ -5,6 +5,7 @@ Everything goes to standard error. NO_COLOR takes the colours away.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Protocol, Self, TextIO
 
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from mirror.cli.output import console, duration, number, size
+from mirror.cli.output import can_redraw, console, duration, number, size
 from mirror.model import FlowStatus, TopicPartition
 
 LINE_EVERY_SECONDS = 5.0
@@ -31,6 +32,13 @@ class Figures:
     bytes: int
     bytes_per_second: float
     seconds: float
+
+    @property
+    def share(self) -> float | None:
+        """From 0 to 1; None while it is not known what there is to copy."""
+        if self.total:
+            return self.done / self.total
+        return 1.0 if self.partitions_there == self.partitions > 0 else None
 
 
 @dataclass(slots=True)
@@ -106,8 +114,8 @@ class Bar:
         self._progress.update(
             self._task,
             description="copying",
-            completed=figures.done,
-            total=figures.total or None,
+            completed=figures.share or 0.0,
+            total=None if figures.share is None else 1.0,
             figures=f"{_partitions(figures)}  {size(figures.bytes_per_second)}/s",
         )
 
@@ -142,7 +150,7 @@ class Lines:
 
     def _write(self, figures: Figures) -> None:
         self._written = figures
-        share = 100 * figures.done // figures.total if figures.total else 100
+        share = "?" if figures.share is None else f"{math.floor(100 * figures.share)}"
         offsets = f"{number(figures.done)} of {number(figures.total)} offsets"
         amounts = f"{size(figures.bytes)}, {size(figures.bytes_per_second)}/s"
         self._stream.write(
@@ -157,4 +165,4 @@ def _partitions(figures: Figures) -> str:
 
 def reporter(stream: TextIO) -> Reporter:
     """What fits the stream."""
-    return Bar(stream) if stream.isatty() else Lines(stream)
+    return Bar(stream) if can_redraw(console(stream)) else Lines(stream)

@@ -6,24 +6,32 @@ Worst first: what needs somebody stands above what does not.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from mirror.cli.columns import SPACE, STATE, layout
 from mirror.cli.output import clean, duration, number, plain, size
 from mirror.model import FlowStatus, PartitionStatus, Reason, State
 
 SCHEMA = 1
 ROWS_MAX = 60
 """Above this only what is not ACTIVE gets a row of its own, unless all are asked for."""
-TROUBLES_MAX = 20
+ALIKE_MAX = 10
+"""Of partitions with the same way out so many are told of one by one, unless all are asked for."""
+FEWER_ALIKE = (3, 1)
+"""Where lines are few."""
+TABLE_LINES = 4
+"""Titles, two partitions, and how many there are besides."""
+RANGES_MAX = 3
 NOTHING_COPIED = (
     "  hint: no topic of the source matches topics.include and topics.exclude, or none was found yet"
 )
+NO_ROOM = Text("and more: there is no room for it")
 
 STYLES = {
     State.ACTIVE: "green",
@@ -71,24 +79,80 @@ def is_there(partition: PartitionStatus) -> bool:
 # -- the table -----------------------------------------------------------------------------------------
 
 
-def status_table(status: FlowStatus, *, everything: bool = False) -> RenderableType:
+def status_table(status: FlowStatus, *, everything: bool = False, one_screen: bool = False) -> RenderableType:
     """The flow in a line, a table of partitions, and what to do about those in trouble.
 
     Args:
         everything: A row for every partition, however many.
+        one_screen: No more lines than the screen has.
     """
-    shown = sorted(status.partitions, key=_by_need)
-    if len(shown) > ROWS_MAX and not everything:
-        shown = [partition for partition in shown if partition.state is not State.ACTIVE][:ROWS_MAX]
-    parts: list[RenderableType] = [_headline(status)]
-    if shown:
-        parts.append(_rows(shown))
-    if not status.partitions:
-        parts.append(Text(NOTHING_COPIED))
-    hidden = len(status.partitions) - len(shown)
-    if hidden:
-        parts.append(Text(f"and {number(hidden)} other partitions (--all shows them)"))
-    return Group(*parts, *_troubles(shown))
+    return _StatusTable(status, everything, one_screen)
+
+
+@dataclass(frozen=True, slots=True)
+class _StatusTable:
+    """Drawn for the room that is found when it is drawn."""
+
+    status: FlowStatus
+    everything: bool
+    one_screen: bool
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        partitions = sorted(self.status.partitions, key=_by_need)
+        head = _headline(self.status)
+        rows: Sequence[PartitionStatus] = self._rows(partitions)
+        notes = _notes(partitions, self._alike_max)
+        if self.one_screen:
+            lines = _Lines(console, options)
+            room = options.max_height - lines.of(head)
+            notes = self._notes_in(lines, room, partitions)
+            rows = _rows_in(room - lines.of(*notes), partitions)
+        yield head
+        if rows:
+            yield _table(rows, options.max_width)
+        hidden = len(partitions) - len(rows)
+        if hidden:
+            how = "there is no room for them" if self.one_screen else "--all shows them"
+            yield Text(f"and {number(hidden)} other partitions ({how})")
+        yield from notes
+
+    @property
+    def _alike_max(self) -> int | None:
+        return None if self.everything else ALIKE_MAX
+
+    def _rows(self, partitions: Sequence[PartitionStatus]) -> Sequence[PartitionStatus]:
+        if self.everything or len(partitions) <= ROWS_MAX:
+            return partitions
+        return [one for one in partitions if one.state is not State.ACTIVE][:ROWS_MAX]
+
+    def _notes_in(self, lines: _Lines, room: int, partitions: Sequence[PartitionStatus]) -> list[Text]:
+        """As many as leave half of the room to the table; rather each way out than each partition."""
+        share = max(room // 2, room - len(partitions) - 1)
+        for alike_max in (self._alike_max, *FEWER_ALIKE):
+            notes = _notes(partitions, alike_max)
+            if lines.of(*notes) <= share:
+                return notes
+        if lines.of(*notes) <= room - TABLE_LINES:
+            return notes
+        while notes and lines.of(*notes, NO_ROOM) > room - TABLE_LINES:
+            notes = notes[:-1]
+        return [*notes, NO_ROOM]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """Counts lines as they will be on a screen."""
+
+    console: Console
+    options: ConsoleOptions
+
+    def of(self, *parts: RenderableType) -> int:
+        return sum(len(self.console.render_lines(part, self.options, pad=False)) for part in parts)
+
+
+def _rows_in(room: int, partitions: Sequence[PartitionStatus]) -> Sequence[PartitionStatus]:
+    """As many as fit below the titles; the last line says how many do not."""
+    return partitions if len(partitions) < room else partitions[: max(0, room - 2)]
 
 
 def _by_need(partition: PartitionStatus) -> tuple[int, str, int]:
@@ -100,50 +164,46 @@ def _headline(status: FlowStatus) -> Text:
     states = ", ".join(f"{number(counts[state])} {state}" for state in _WORST_FIRST if counts[state])
     records = sum(partition.records for partition in status.partitions)
     copied = sum(partition.bytes for partition in status.partitions)
-    return Text(
+    words = (
         f"flow {clean(status.flow)}: {states or 'no partitions'}; {number(records)} records, "
         f"{size(copied)} copied in {duration(status.uptime_seconds)}; "
         f"cpu {duration(status.cpu_seconds)}, memory {size(status.resident_bytes)}"
     )
+    return Text(words if status.partitions else f"{words}\n{NOTHING_COPIED}")
 
 
-def _rows(partitions: Sequence[PartitionStatus]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("PARTITION", overflow="fold")
-    for name in ("STATE", "REASON", "OFFSETS"):
-        table.add_column(name, no_wrap=True)
-    for name in ("NEXT", "SOURCE END", "TARGET END", "LAG", "LAG TIME", "RECORDS"):
-        table.add_column(name, justify="right", no_wrap=True)
+def _table(partitions: Sequence[PartitionStatus], width: int) -> Table:
+    fitting = layout(partitions, width)
+    table = Table(box=None, pad_edge=False, padding=(0, SPACE, 0, 0), header_style="bold")
+    table.add_column("PARTITION", no_wrap=True)
+    for column in fitting.columns:
+        table.add_column(column.title, justify="right" if column.is_number else "left", no_wrap=True)
     for one in partitions:
-        table.add_row(*_cells(one))
+        words = (
+            plain(column.words(one), STYLES[one.state] if column is STATE else "")
+            for column in fitting.columns
+        )
+        table.add_row(plain(fitting.name(one)), *words)
     return table
 
 
-def _cells(one: PartitionStatus) -> Iterable[Text]:
-    name = f"{one.topic}-{one.partition}"
-    return (
-        plain(name if one.target_topic == one.topic else f"{name} > {one.target_topic}"),
-        plain(one.state, STYLES[one.state]),
-        plain((one.reason or "").replace("_", " ")),
-        plain(one.offset_mode or "?"),
-        plain(number(one.next_offset)),
-        plain(number(one.source_high_watermark)),
-        plain(number(one.target_log_end_offset)),
-        plain(number(one.lag_records)),
-        plain(duration(one.lag_seconds)),
-        plain(number(one.records)),
-    )
+# -- what is to be said of some ------------------------------------------------------------------------
 
 
-def _troubles(partitions: Iterable[PartitionStatus]) -> list[Text]:
-    """What was seen of each partition in trouble; those with the same way out stand together."""
-    wanted = [one for one in partitions if one.detail and not _in_order(one)]
+def _notes(partitions: Sequence[PartitionStatus], alike_max: int | None) -> list[Text]:
+    """What was seen of each partition in trouble, with each way out; then what was given up.
+
+    Args:
+        alike_max: So many of those that have the same way out; None for all.
+    """
     groups: dict[tuple[State, str], list[PartitionStatus]] = {}
-    for one in wanted[:TROUBLES_MAX]:
-        groups.setdefault((one.state, one.hint), []).append(one)
-    lines = [line for (state, hint), group in groups.items() for line in _trouble(state, hint, group)]
-    rest = len(wanted) - TROUBLES_MAX
-    return [*lines, Text(f"and {rest} other partitions in trouble")] if rest > 0 else lines
+    for one in partitions:
+        if one.detail and not _in_order(one):
+            groups.setdefault((one.state, one.hint), []).append(one)
+    notes = [
+        note for (state, hint), group in groups.items() for note in _trouble(state, hint, group, alike_max)
+    ]
+    return [*notes, *_losses([one for one in partitions if one.lost_ranges], alike_max)]
 
 
 def _in_order(partition: PartitionStatus) -> bool:
@@ -151,11 +211,27 @@ def _in_order(partition: PartitionStatus) -> bool:
     return partition.state is State.ACTIVE or partition.reason is Reason.CATCHING_UP
 
 
-def _trouble(state: State, hint: str, group: Iterable[PartitionStatus]) -> Iterable[Text]:
-    for one in group:
+def _trouble(
+    state: State, hint: str, group: Sequence[PartitionStatus], alike_max: int | None
+) -> Iterator[Text]:
+    for one in group[:alike_max]:
         yield plain(f"{one.topic}-{one.partition}: {state}: {one.detail}", STYLES[state])
+    rest = len(group[alike_max:]) if alike_max is not None else 0
+    if rest:
+        yield Text(f"and {number(rest)} more, {state} like these", STYLES[state])
     if hint:
         yield plain(f"  hint: {hint}")
+
+
+def _losses(group: Sequence[PartitionStatus], alike_max: int | None) -> Iterator[Text]:
+    for one in group[:alike_max]:
+        offsets = sum(end - begin for begin, end in one.lost_ranges)
+        ranges = ", ".join(f"{begin} to {end}" for begin, end in one.lost_ranges[-RANGES_MAX:])
+        which = ranges if len(one.lost_ranges) <= RANGES_MAX else f"the last of them {ranges}"
+        yield plain(f"{one.topic}-{one.partition}: {number(offsets)} offsets given up: {which}", "dim")
+    rest = len(group[alike_max:]) if alike_max is not None else 0
+    if rest:
+        yield Text(f"and {number(rest)} more that have given up offsets", "dim")
 
 
 # -- the document --------------------------------------------------------------------------------------
@@ -208,6 +284,7 @@ def _partition(one: PartitionStatus) -> dict[str, Any]:
         "target": {"log_end_offset": one.target_log_end_offset},
         "lag_records": one.lag_records,
         "lost_offsets": one.lost_offsets,
+        "lost_ranges": [list(lost) for lost in one.lost_ranges],
         "records": one.records,
         "bytes": one.bytes,
         "batches": one.batches,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from rich.live import Live
 
 from mirror.api.schema import status_from_json, status_to_json
 from mirror.cli.client import MirrorClient, url_option
-from mirror.cli.output import console, output_option, plain, print_json
+from mirror.cli.output import can_redraw, console, output_option, plain, print_json
 from mirror.cli.render import status_table
 from mirror.errors import ConnectionFailedError
 from mirror.model import FlowStatus, State
@@ -59,14 +60,20 @@ def _watch(client: MirrorClient, output: str, every: float, *, everything: bool)
     if output == "json":
         for seen in _snapshots(client, every):
             _print_line(seen)
-    elif screen.is_terminal:
-        with Live(console=screen, auto_refresh=False, vertical_overflow="visible") as live:
+    elif can_redraw(screen):
+        signal.signal(signal.SIGTERM, _end)
+        with Live(console=screen, screen=True, auto_refresh=False) as live:
             for seen in _snapshots(client, every):
-                live.update(_shown(seen, everything=everything), refresh=True)
+                live.update(_shown(seen, everything=everything, one_screen=True), refresh=True)
     else:
         for seen in _snapshots(client, every):
             screen.print(_shown(seen, everything=everything))
     raise AssertionError("snapshots never end")
+
+
+def _end(received: int, _frame: object) -> NoReturn:
+    """Leave the terminal as it was found, then end as the signal would have it."""
+    sys.exit(128 + received)
 
 
 def _print_line(seen: Seen) -> None:
@@ -77,8 +84,10 @@ def _print_line(seen: Seen) -> None:
     sys.stdout.flush()
 
 
-def _shown(seen: Seen, *, everything: bool) -> RenderableType:
-    return status_table(seen, everything=everything) if isinstance(seen, FlowStatus) else plain(seen)
+def _shown(seen: Seen, *, everything: bool, one_screen: bool = False) -> RenderableType:
+    if isinstance(seen, FlowStatus):
+        return status_table(seen, everything=everything, one_screen=one_screen)
+    return plain(seen)
 
 
 def _snapshots(client: MirrorClient, every: float) -> Iterator[Seen]:

@@ -13,7 +13,7 @@ from mirror.flow.hints import hint
 from mirror.flow.lagging import LagMeter
 from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
-from mirror.model import FlowStatus, PartitionStatus, State
+from mirror.model import FlowStatus, PartitionStatus, State, TopicPartition
 from monitoring.objectives import retention_headroom_seconds
 
 
@@ -24,12 +24,14 @@ class Snapshots:
     Attributes:
         meter: Measures how far behind a partition is; what follows from it is concluded elsewhere.
         retention_ms: ``retention.ms`` of a source topic, None when not known.
+        lost_ranges: The ledger: source ranges [from, to) of a partition that were given up.
     """
 
     flow: Flow
     owner: Owner
     meter: LagMeter
     retention_ms: Callable[[str], int | None]
+    lost_ranges: Callable[[TopicPartition], tuple[tuple[int, int], ...]]
     started_at_ms: int
     started_at: float
 
@@ -84,6 +86,7 @@ class Snapshots:
             lost_from=lost[0],
             lost_to=lost[1],
             lost_offsets=p.counters.lost_offsets,
+            lost_ranges=self.lost_ranges(p.tp),
             retention_headroom_seconds=retention_headroom_seconds(
                 lag.seconds, retention_ms=self.retention_ms(p.tp.topic)
             ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from pathlib import Path
 
 import yaml
@@ -10,6 +12,10 @@ from tests.conftest import TopicFactory
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Twinsite, twinsite
+from tests.harness.terminal import on_terminal
+
+DRAWN_AGAIN = "\r\x1b[2K"
+"""Back to the beginning of the line, and clear it."""
 
 
 async def test_an_operator_asks_pauses_translates_and_stops(
@@ -94,3 +100,31 @@ async def test_a_pattern_that_matches_nothing_is_said(
     assert "warning" in line
     assert name in line.split("topics there")[1]
     assert asked.code == 3
+
+
+async def test_a_copy_moves_a_bar_on_a_terminal_and_writes_lines_into_a_pipe(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Somebody watches the one, a program keeps the other.
+    """
+    watched, kept = [await topic(source) for _ in range(2)]
+    for name in (watched, kept):
+        load(source.bootstrap, name, json_rows(400, 100))
+
+    def copy(name: str) -> tuple[str, ...]:
+        clusters = ("--source", source.bootstrap, "--target", target.bootstrap)
+        return ("mirror", *clusters, "--topics", name, "--flow", name, "--once")
+
+    with on_terminal(*copy(watched), lines=24, columns=80) as seen:
+        code = await asyncio.to_thread(seen.finished)
+    piped = await twinsite(*copy(kept), work_dir=tmp_path)
+
+    last = seen.shown.rsplit(DRAWN_AGAIN, 1)[1]
+    assert code == 0, seen.shown
+    assert "copying" in last
+    assert "100%" in last
+    assert "1 of 1 partitions there" in last
+    assert re.search(rf"{watched}-0\b.*ACTIVE\b", last)
+    assert re.search(r"100 %, (\d+) of \1 offsets, 1 of 1 partitions there", piped.stderr)
+    assert "\x1b" not in piped.stderr + piped.stdout

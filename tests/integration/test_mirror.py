@@ -284,10 +284,13 @@ async def test_a_loss_at_the_source_stops_the_partition_until_it_is_accepted(
         accepted = await twinsite("accept-loss", name, "--yes", "--url", url, work_dir=tmp_path)
         await mirror.wait_for(lambda: _complete(mirror), "it goes on")
 
-    assert (lost["lost_from"], lost["lost_to"]) == (20, 35)
+    later = await copy_once(source, target, name, tmp_path)
+    assert (lost["lost_from"], lost["lost_to"], lost["lost_ranges"]) == (20, 35, [])
     assert accepted.code == 0, accepted.stderr
     assert _offsets(target, name) == [*range(20), *range(35, 50)]
 
+    ledger = partitions(later.document)[name, 0]
+    assert (ledger["lost_offsets"], ledger["lost_ranges"]) == (0, [[20, 35]])
 
 async def test_a_foreign_write_on_the_target_is_seen_and_nothing_is_added(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path

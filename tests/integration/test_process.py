@@ -23,6 +23,9 @@ from tests.harness.process import Twinsite, events, twinsite
 
 pytestmark = pytest.mark.timeout(120)
 
+SOON = 10.0
+"""Of a machine that has much else to do; below the 15 s after which a mirror is cut off."""
+
 
 def arguments(source: KafkaCluster, target: KafkaCluster, topic: str) -> tuple[str, ...]:
     """A mirror of one topic, with a flow of the topic's name."""
@@ -60,7 +63,7 @@ async def test_a_running_mirror_answers_and_dies_when_told(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    Status over HTTP while it runs, SIGTERM ends it in order, SIGKILL at once, a failpoint by itself.
+    Status over HTTP while it runs; SIGTERM ends it in order, with 0; a failpoint kills it.
     """
     name = await topic(source)
     load(source.bootstrap, name, json_rows(100))
@@ -74,7 +77,7 @@ async def test_a_running_mirror_answers_and_dies_when_told(
         stopped = await mirror.finished()
 
     assert crashed.code == -signal.SIGKILL
-    assert stopped.code in (0, 128 + signal.SIGTERM)
+    assert stopped.code == 0, stopped.stderr
     await twinsite(*command, "--once", work_dir=tmp_path)
     assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 100
 
@@ -84,7 +87,8 @@ async def test_a_sigterm_ends_a_mirror_whose_source_cannot_be_reached(
     tmp_path: Path, more: tuple[str, ...], code: int
 ) -> None:
     """
-    Within a second: there is nothing under way that would have to arrive. A copy that was to end is not made.
+    Long before the cluster would be given up, or the mirror cut off: nothing is under way that would have to
+    arrive. A copy that was to end is not made.
     """
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -93,7 +97,7 @@ async def test_a_sigterm_ends_a_mirror_whose_source_cannot_be_reached(
             connection, _ = await asyncio.get_running_loop().run_in_executor(None, silent.accept)
             with connection:
                 mirror.terminate()
-                ended = await mirror.finished(1)
+                ended = await mirror.finished(SOON)
 
     assert ended.code == code, ended.stderr
     assert "stopped before the mirror was under way" in ended.stderr
@@ -109,10 +113,12 @@ async def test_a_cluster_that_cannot_be_reached_is_said_while_it_is_tried_again(
     command = ("mirror", "--source=127.0.0.1:1", "--target=127.0.0.1:2", "--topics=.*", *more)
 
     with Twinsite.run(*command, work_dir=tmp_path) as mirror:
-        await mirror.wait_for(lambda: len(events(mirror.stderr, "cluster_not_reached")) == 2, "it says so", 5)
+        await mirror.wait_for(lambda: len(events(mirror.stderr, "cluster_not_reached")) >= 2, "it says so")
+        still_trying = mirror.running
 
     lines = [json.loads(line) for line in events(mirror.stderr, "cluster_not_reached")]
     said = {line["cluster"]: line["error"] for line in lines}
+    assert still_trying
     assert said.keys() == {"source", "target"}
     assert "127.0.0.1:1" in said["source"]
 
@@ -139,7 +145,7 @@ async def test_a_sigterm_does_not_wait_for_a_resolver_that_does_not_answer() -> 
         assert asking.stdout is not None
         assert await asking.stdout.readline() == b"asked\n"
         asking.terminate()
-        _, said = await asyncio.wait_for(asking.communicate(), 2)
+        _, said = await asyncio.wait_for(asking.communicate(), SOON)
     finally:
         if asking.returncode is None:
             asking.kill()

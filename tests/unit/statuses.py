@@ -71,6 +71,7 @@ def a_loss(topic: str = "audit", partition: int = 2) -> PartitionStatus:
         lost_from=1_000,
         lost_to=1_050,
         lost_offsets=7,
+        lost_ranges=((903, 910),),
         retention_headroom_seconds=0.0,
     )
 

@@ -7,10 +7,8 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -20,52 +18,15 @@ from mirror.api.schema import status_to_json
 from mirror.cli.main import main
 from mirror.config import Settings
 from mirror.model import OffsetMode, Reason, State, TopicPartition
+from tests.unit.fake_mirror import FakeMirror, serving
 from tests.unit.statuses import a_flow, a_loss, a_partition
-
-
-class FakeMirror(ThreadingHTTPServer):
-    """Answers each path with what a test has put there, and notes what it was asked."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.answers: dict[str, tuple[int, object]] = {}
-        self.asked: list[tuple[str, str, str | None]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        mirror = self.server
-        assert isinstance(mirror, FakeMirror)
-        mirror.asked.append((self.command, self.path, self.headers["X-Twinsite-Control"]))
-        status, document = mirror.answers.get(self.path.split("?")[0], (404, {"detail": "no such page"}))
-        body = document if isinstance(document, bytes) else json.dumps(document).encode()
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.do_GET()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the output of a test is its own."""
 
 
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMirror]:
-    with FakeMirror() as mirror:
-        thread = threading.Thread(target=mirror.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving() as mirror:
         monkeypatch.setenv("TWINSITE_URL", mirror.url)
         yield mirror
-        mirror.shutdown()
-        thread.join()
 
 
 def test_the_status_of_a_healthy_mirror_is_a_table_and_0(

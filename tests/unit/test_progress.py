@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 
 from mirror.cli.progress import LINE_EVERY_SECONDS, Bar, Estimate, Lines, reporter
+from mirror.model import PartitionStatus
 from tests.unit.statuses import a_flow, a_partition, an_unknown_partition
 
 
@@ -91,12 +93,47 @@ def test_a_copy_that_saw_nothing_writes_nothing() -> None:
     assert stream.getvalue() == ""
 
 
-def test_a_terminal_gets_a_bar_and_a_file_gets_lines() -> None:
+@pytest.mark.parametrize(
+    ("kind", "stream", "shown"),
+    [("xterm", Terminal(), Bar), ("dumb", Terminal(), Lines), ("xterm", io.StringIO(), Lines)],
+)
+def test_a_terminal_gets_a_bar_and_a_file_gets_lines(
+    monkeypatch: pytest.MonkeyPatch, kind: str, stream: io.StringIO, shown: type
+) -> None:
     """
-    What the stream is decides.
+    What the stream is decides; a terminal that cannot move its cursor could not move a bar.
     """
-    assert isinstance(reporter(Terminal()), Bar)
-    assert isinstance(reporter(io.StringIO()), Lines)
+    monkeypatch.setenv("TERM", kind)
+
+    assert isinstance(reporter(stream), shown)
+
+
+@pytest.mark.parametrize(
+    ("seen", "share"), [([a_partition()], 1.0), ([an_unknown_partition()], None), ([], None)]
+)
+def test_where_nothing_is_left_to_copy_all_of_it_is_there(
+    seen: list[PartitionStatus], share: float | None
+) -> None:
+    """
+    A small copy may be over before it is looked at; what is not known is not over.
+    """
+    figures = Estimate(started_at=0.0).figures(replace(a_flow(), partitions=tuple(seen)), 1.0)
+
+    assert figures.share == share
+
+
+def test_the_bar_of_a_copy_that_was_over_at_once_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A bar that only wanders would say that it was not looked at yet.
+    """
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    stream = Terminal()
+
+    with Bar(stream, clock=Clock()) as bar:
+        bar.show(a_flow(a_partition()))
+
+    assert "100%" in stream.getvalue().rsplit("\x1b[2K", 1)[1]
 
 
 def test_the_bar_shows_the_share_and_the_partitions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ def complaints(value: Any, schema: dict[str, Any], root: dict[str, Any], at: str
     """Where a document breaks a schema, for the words of JSON Schema that ours uses."""
     known = {"title", "description", "default", "$schema", "$defs", "properties", "required"}
     known |= {"additionalProperties", "items", "type", "anyOf", "enum", "const", "$ref"}
+    known |= {"prefixItems", "minItems", "maxItems"}
     assert schema.keys() <= known, f"{at}: this checker does not know {schema.keys() - known}"
     if "$ref" in schema:
         return complaints(value, root["$defs"][schema["$ref"].rsplit("/", 1)[1]], root, at)
@@ -33,8 +34,11 @@ def complaints(value: Any, schema: dict[str, Any], root: dict[str, Any], at: str
     if "enum" in schema and value not in schema["enum"]:
         found.append(f"{at}: {value!r} is not one of the words")
     if isinstance(value, list):
-        for number, item in enumerate(value):
-            found += complaints(item, schema["items"], root, f"{at}[{number}]")
+        if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
+            found.append(f"{at}: {len(value)} are too few or too many")
+        kinds = schema.get("prefixItems") or [schema["items"]] * len(value)
+        for number, (item, kind) in enumerate(zip(value, kinds, strict=False)):
+            found += complaints(item, kind, root, f"{at}[{number}]")
     if isinstance(value, dict):
         found += [f"{at}.{name}: missing" for name in schema["required"] if name not in value]
         found += [f"{at}.{name}: unexpected" for name in value if name not in schema["properties"]]
@@ -84,6 +88,16 @@ def test_the_document_fits_its_schema() -> None:
         (["partitions", 0, "state"], "FINE", "$.partitions[0].state: 'FINE' is not one of the words"),
         (["partitions", 1, "lag_seconds"], "1", "$.partitions[1].lag_seconds: fits none of 2"),
         (["partitions", 0, "color"], "red", "$.partitions[0].color: unexpected"),
+        (
+            ["partitions", 1, "lost_ranges"],
+            [[1]],
+            "$.partitions[1].lost_ranges[0]: 1 are too few or too many",
+        ),
+        (
+            ["partitions", 1, "lost_ranges"],
+            [[1, "2"]],
+            "$.partitions[1].lost_ranges[0][1]: '2' is no integer",
+        ),
     ],
 )
 def test_a_document_that_does_not_fit_is_noticed(path: list[Any], value: object, complaint: str) -> None:

@@ -1,0 +1,119 @@
+"""Which columns a table of partitions has room for, and how names are cut. Pure.
+
+Which partition it is and what state it is in are always there; what is needed least is left out first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mirror.cli.output import clean, duration, number
+from mirror.model import PartitionStatus
+
+SPACE = 2
+"""Between two columns."""
+NAME_COLUMNS = 32
+"""A longer name is cut before a column is left out for it."""
+NAME_COLUMNS_MIN = 12
+CUT = ".."
+TARGET_NAMES = "target names"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column beside the partition's name."""
+
+    title: str
+    words: Callable[[PartitionStatus], str]
+    is_number: bool = True
+
+    def width(self, partitions: Sequence[PartitionStatus]) -> int:
+        """What its cells take, and its title."""
+        return max(len(self.title), *(len(self.words(one)) for one in partitions))
+
+
+STATE = Column("STATE", lambda one: one.state.value, is_number=False)
+COLUMNS = (
+    STATE,
+    Column("REASON", lambda one: (one.reason or "").replace("_", " "), is_number=False),
+    Column("OFFSETS", lambda one: one.offset_mode or "?", is_number=False),
+    Column("NEXT", lambda one: number(one.next_offset)),
+    Column("SOURCE END", lambda one: number(one.source_high_watermark)),
+    Column("TARGET END", lambda one: number(one.target_log_end_offset)),
+    Column("LAG", lambda one: number(one.lag_records)),
+    Column("LAG TIME", lambda one: duration(one.lag_seconds)),
+    Column("RECORDS", lambda one: number(one.records)),
+)
+LEFT_OUT_FIRST = (
+    "RECORDS",
+    "TARGET END",
+    "OFFSETS",
+    TARGET_NAMES,
+    "SOURCE END",
+    "NEXT",
+    "LAG TIME",
+    "LAG",
+    "REASON",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What fits.
+
+    Attributes:
+        columns: In their order.
+        name_columns: Room for the partition's name.
+        target_names: Whether the name at the target stands beside it.
+    """
+
+    columns: tuple[Column, ...]
+    name_columns: int
+    target_names: bool
+
+    def name(self, one: PartitionStatus) -> str:
+        """Which partition it is, in the room there is."""
+        return shortened(_name(one, target_names=self.target_names), self.name_columns, _number(one))
+
+
+def layout(partitions: Sequence[PartitionStatus], width: int) -> Layout:
+    """The richest table of these partitions that fits.
+
+    Args:
+        partitions: At least one.
+        width: Of the screen, in columns.
+    """
+    widths = {column.title: column.width(partitions) for column in COLUMNS}
+    for count in range(len(LEFT_OUT_FIRST) + 1):
+        left_out = LEFT_OUT_FIRST[:count]
+        columns = tuple(column for column in COLUMNS if column.title not in left_out)
+        target_names = TARGET_NAMES not in left_out
+        room = width - sum(widths[column.title] + SPACE for column in columns)
+        if room >= _wanted(partitions, target_names=target_names):
+            break
+    return Layout(columns, max(room, NAME_COLUMNS_MIN), target_names)
+
+
+def _wanted(partitions: Sequence[PartitionStatus], *, target_names: bool) -> int:
+    """Two names are shown whole or not at all."""
+    longest = max(len(_name(one, target_names=target_names)) for one in partitions)
+    return longest if target_names else min(longest, NAME_COLUMNS)
+
+
+def _name(one: PartitionStatus, *, target_names: bool) -> str:
+    name = clean(one.topic) + _number(one)
+    return f"{name} > {clean(one.target_topic)}" if target_names and one.target_topic != one.topic else name
+
+
+def _number(one: PartitionStatus) -> str:
+    return f"-{one.partition}"
+
+
+def shortened(name: str, width: int, end: str) -> str:
+    """A name that is too long loses its middle; its ``end`` stays."""
+    if len(name) <= width:
+        return name
+    room = max(width - len(CUT) - len(end), 0)
+    head = room - room // 2
+    return name[:head] + CUT + name[len(name) - len(end) - room // 2 :]

@@ -1,0 +1,266 @@
+"""A status as people read it: on every screen it can be seen which partition is in what state, and why."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from mirror.cli.columns import shortened
+from mirror.cli.output import PIPE_COLUMNS
+from mirror.cli.render import ALIKE_MAX, status_table
+from mirror.model import PartitionStatus, Reason, State
+from tests.unit.statuses import a_flow, a_loss, a_partition, an_unknown_partition
+
+LONG = "orders-of-the-north-region-with-a-name-of-sixty-letters-east"
+
+
+def drawn(
+    *partitions: PartitionStatus, columns: int, lines: int | None = None, everything: bool = False
+) -> list[str]:
+    """The table as lines; kept to one screen where the number of its lines is given."""
+    out = io.StringIO()
+    console = Console(file=out, width=columns, height=lines, markup=False, highlight=False)
+    console.print(status_table(a_flow(*partitions), everything=everything, one_screen=lines is not None))
+    return out.getvalue().splitlines()
+
+
+def rows(screen: Sequence[str]) -> list[list[str]]:
+    """What stands below the titles, each line in words."""
+    titles = next(number for number, line in enumerate(screen) if line.startswith("PARTITION"))
+    return [line.split() for line in screen[titles + 1 :]]
+
+
+def titles(screen: Sequence[str]) -> str:
+    return next(line for line in screen if line.startswith("PARTITION"))
+
+
+def diverged(count: int) -> list[PartitionStatus]:
+    return [
+        a_partition(
+            "told-twice",
+            number,
+            state=State.DIVERGED,
+            reason=Reason.FOREIGN_WRITE,
+            detail="somebody else wrote at 4711",
+        )
+        for number in range(count)
+    ]
+
+
+def blocked() -> PartitionStatus:
+    return a_partition(
+        "held", state=State.BLOCKED, reason=Reason.MARKERS_NOT_AUTHORIZED, detail="error 31 was the answer"
+    )
+
+
+# -- the width of the screen ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [40, 80, 100, 140])
+@pytest.mark.parametrize("topic", ["orders", LONG])
+def test_which_partition_is_in_what_state_can_be_read_on_every_screen(columns: int, topic: str) -> None:
+    """
+    Names and states of all kinds, the longest among them, and figures of a large topic.
+    """
+    large = {"next_offset": 123_456_789_012, "source_high_watermark": 123_456_789_012}
+    partitions = [
+        a_partition(topic, number, state=state, **large)
+        for number, state in enumerate([State.DIVERGED, State.TOPIC_RECREATED, State.BLOCKED, State.ACTIVE])
+    ]
+
+    screen = drawn(*partitions, an_unknown_partition(), columns=columns)
+
+    lines = [line.split() for line in screen]
+    for one in [*partitions, an_unknown_partition()]:
+        ends = (one.topic[:5], f"-{one.partition}")
+        [line] = [
+            line
+            for line in lines
+            if line[0].startswith(ends[0]) and line[0].endswith(ends[1]) and len(line) > 1
+        ]
+        assert one.state in line[1:4]
+    assert max(map(len, screen)) <= columns
+
+
+@pytest.mark.parametrize(
+    ("columns", "there", "left_out"),
+    [
+        (80, "REASON NEXT LAG", "RECORDS OFFSETS"),
+        (100, "REASON NEXT SOURCE LAG TIME", "RECORDS"),
+        (140, "REASON OFFSETS NEXT SOURCE TARGET LAG TIME RECORDS", ""),
+    ],
+)
+def test_a_narrow_screen_leaves_out_what_is_needed_least(columns: int, there: str, left_out: str) -> None:
+    """
+    Of a short name nothing is cut while there are columns to leave out.
+    """
+    held = a_partition(state=State.BLOCKED, reason=Reason.TARGET_UNAVAILABLE)
+
+    screen = drawn(held, columns=columns)
+
+    assert {*there.split()} <= {*titles(screen).split()}
+    assert not {*left_out.split()} & {*titles(screen).split()}
+    assert rows(screen)[0][:2] == ["orders-0", "BLOCKED"] or "orders-0 > east.orders" in "\n".join(screen)
+
+
+def test_the_reason_is_there_at_80_columns_beside_a_long_name() -> None:
+    """
+    The name gives way before the reason does.
+    """
+    held = a_partition(LONG, 12, state=State.BLOCKED, reason=Reason.MARKERS_NOT_AUTHORIZED)
+
+    [row] = rows(drawn(held, columns=80))
+
+    assert row[0].startswith("orders-of-the")
+    assert row[0].endswith("east-12")
+    assert row[1:5] == ["BLOCKED", "markers", "not", "authorized"]
+
+
+def test_a_name_at_the_target_is_shown_whole_or_not_at_all() -> None:
+    """
+    Half a name at the target would be taken for another topic.
+    """
+    narrow, wide = (drawn(a_partition(LONG), columns=columns) for columns in (140, 250))
+
+    assert not any(">" in line for line in narrow)
+    assert any(f"{LONG}-0 > east.{LONG}" in line for line in wide)
+
+
+def test_in_a_pipe_nothing_is_cut() -> None:
+    """
+    The longest name that Kafka allows, on both sides: who reads it is a program.
+    """
+    longest = "t" * 249
+
+    screen = drawn(replace(a_partition(longest, 100), target_topic="u" * 249), columns=PIPE_COLUMNS)
+
+    assert f"{longest}-100 > {'u' * 249}" in screen[2]
+    assert "RECORDS" in screen[1]
+
+
+@pytest.mark.parametrize("width", range(6, 40))
+def test_a_name_that_is_cut_keeps_its_number_and_both_ends(width: int) -> None:
+    """
+    Many topics begin alike, and many end alike.
+    """
+    cut = shortened("orders-of-the-north-12", width, "-12")
+
+    assert len(cut) == min(width, len("orders-of-the-north-12"))
+    assert cut.startswith("o")
+    assert cut.endswith("-12")
+
+
+# -- the height of the screen --------------------------------------------------------------------------
+
+
+def test_a_screen_that_is_too_low_shows_the_worst_and_how_many_it_leaves_out() -> None:
+    """
+    No more than one screen: what is taller would scroll away.
+    """
+    healthy = [a_partition("orders", number) for number in range(50)]
+
+    screen = drawn(*healthy, a_loss(), columns=80, lines=24)
+
+    shown = [row[0] for row in rows(screen) if row and row[0].startswith(("audit", "orders"))]
+    assert len(screen) <= 24
+    assert shown[0] == "audit-2"
+    hidden = 51 - sum("ACTIVE" in line or "DATA_LOSS" in line for line in screen[2:] if ": " not in line)
+    assert any(f"and {hidden} other partitions (there is no room for them)" in line for line in screen)
+    assert any("hint: The records are gone" in line for line in screen)
+
+
+@pytest.mark.parametrize("lines", [16, 24, 60])
+def test_every_way_out_is_on_the_screen_however_many_are_in_trouble(lines: int) -> None:
+    """
+    Rather each hint once than one partition more.
+    """
+    troubled = [*diverged(40), blocked(), a_loss()]
+
+    screen = drawn(*troubled, columns=100, lines=lines)
+
+    assert len(screen) <= lines
+    for one in (troubled[0], blocked(), a_loss()):
+        assert any(one.hint[:40] in line for line in screen)
+
+
+def test_a_screen_of_a_few_lines_says_that_there_is_more() -> None:
+    """
+    Nothing is left out in silence.
+    """
+    screen = drawn(*diverged(40), blocked(), a_loss(), columns=60, lines=10)
+
+    assert len(screen) <= 10
+    assert any("there is no room for it" in line for line in screen)
+
+
+def test_what_fits_the_screen_is_all_there() -> None:
+    """
+    The last line of the screen is used before anything is left out.
+    """
+    partitions = [a_partition("orders", number) for number in range(21)]
+
+    screen = drawn(*partitions, columns=140, lines=23)
+
+    assert "orders-20" in screen[-1]
+    assert not any("other partitions" in line for line in screen)
+
+
+# -- what is to be done --------------------------------------------------------------------------------
+
+
+def test_a_hint_is_not_hidden_behind_many_others() -> None:
+    """
+    Twenty of one kind are told of in part, so that the one of another kind is seen; with ``--all`` each is.
+    """
+    troubled = [*diverged(200), blocked()]
+
+    short = drawn(*troubled, columns=200)
+    long = drawn(*troubled, columns=200, everything=True)
+
+    assert sum("somebody else wrote at 4711" in line for line in short) == ALIKE_MAX
+    assert f"and {200 - ALIKE_MAX} more, DIVERGED like these" in short
+    assert any("held-0: BLOCKED: error 31 was the answer" in line for line in short)
+    assert any(blocked().hint in line for line in short)
+    assert sum("somebody else wrote at 4711" in line for line in long) == 200
+
+
+# -- what was given up ---------------------------------------------------------------------------------
+
+
+def test_what_was_given_up_stays_to_be_read() -> None:
+    """
+    Long after it was accepted, and though the partition is in order.
+    """
+    held = a_partition("orders", 3, lost_ranges=((20, 35), (50, 60)))
+
+    screen = drawn(held, a_partition("fine"), columns=100)
+
+    assert screen[-1] == "orders-3: 25 offsets given up: 20 to 35, 50 to 60"
+    assert sum("given up" in line for line in screen) == 1
+
+
+def test_of_many_ranges_that_were_given_up_the_last_are_named() -> None:
+    """
+    The status document has them all.
+    """
+    ranges = tuple((start, start + 1) for start in range(0, 20, 2))
+
+    screen = drawn(a_partition(lost_ranges=ranges), columns=100)
+
+    assert screen[-1] == "orders-0: 10 offsets given up: the last of them 14 to 15, 16 to 17, 18 to 19"
+
+
+def test_many_partitions_that_have_given_up_something_are_told_of_in_part() -> None:
+    """
+    It needs nobody any more: it must not fill the screen.
+    """
+    partitions = [a_partition("orders", number, lost_ranges=((0, 5),)) for number in range(30)]
+
+    screen = drawn(*partitions, columns=100)
+
+    assert sum("offsets given up: 0 to 5" in line for line in screen) == ALIKE_MAX
+    assert screen[-1] == f"and {30 - ALIKE_MAX} more that have given up offsets"
