@@ -169,11 +169,11 @@ class PartitionStatus:
     lost_to: int | None = None
     lost_offsets: int = 0
     """Offsets given up since start: removed at the source before they were copied, the loss accepted."""
+    lost_ranges: tuple[tuple[int, int], ...] = ()
+    """Source ranges [from, to) given up since the copy of this partition began, in this process or before."""
     retention_headroom_seconds: float | None = None
     """Lower bound of the time until retention at the source may remove a record that was not copied."""
     goal_offset: int | None = None
-    lost_ranges: tuple[tuple[int, int], ...] = ()
-    """Source ranges [from, to) given up since the copy of this partition began, in this process or before."""
     """Where a copy that is to end has reached its end; None when it is to go on, or not known yet."""
 
 

@@ -219,6 +219,7 @@ class Service:
             owner=owner,
             meter=meter,
             retention_ms=follower.retention_ms,
+            lost_ranges=memory.lost_ranges,
             started_at_ms=int(time.time() * 1000),
             started_at=time.monotonic(),
         )
@@ -241,7 +242,6 @@ class Service:
         """Run until stopped, or with ``once`` until done, or until the monotonic clock says ``ends_at``.
 
         Raises:
-            lost_ranges=memory.lost_ranges,
             NotBegunError: It was to end before the topics were known.
         """
         register_metrics(self.registry, self.settings, self.status, (self.flow.source, self.flow.target))

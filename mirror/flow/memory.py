@@ -193,12 +193,12 @@ class FlowMemory:
 
     # -- for people ------------------------------------------------------------------------------
 
-    def translate(self, tp: TopicPartition, offset: int, *, reverse: bool, target_log_end: int) -> int:
     def lost_ranges(self, tp: TopicPartition) -> tuple[tuple[int, int], ...]:
         """Source ranges [from, to) of a partition that were given up."""
         record = self._state.partition(tp)
         return record.lost if record else ()
 
+    def translate(self, tp: TopicPartition, offset: int, *, reverse: bool, target_log_end: int) -> int:
         """The offset of the same record at the other side.
 
         Raises:

@@ -269,7 +269,8 @@ async def test_a_loss_at_the_source_stops_the_partition_until_it_is_accepted(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    What was deleted before it was copied is named, from where to where; going on takes a command.
+    What was deleted before it was copied is named, from where to where; going on takes a command. What was
+    given up can be read ever after, from another process too.
     """
     name = await topic(source)
     load(source.bootstrap, name, json_rows(20, 50))
@@ -283,14 +284,14 @@ async def test_a_loss_at_the_source_stops_the_partition_until_it_is_accepted(
         url = f"http://127.0.0.1:{mirror.port}"
         accepted = await twinsite("accept-loss", name, "--yes", "--url", url, work_dir=tmp_path)
         await mirror.wait_for(lambda: _complete(mirror), "it goes on")
-
     later = await copy_once(source, target, name, tmp_path)
+
     assert (lost["lost_from"], lost["lost_to"], lost["lost_ranges"]) == (20, 35, [])
     assert accepted.code == 0, accepted.stderr
     assert _offsets(target, name) == [*range(20), *range(35, 50)]
-
     ledger = partitions(later.document)[name, 0]
     assert (ledger["lost_offsets"], ledger["lost_ranges"]) == (0, [[20, 35]])
+
 
 async def test_a_foreign_write_on_the_target_is_seen_and_nothing_is_added(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
