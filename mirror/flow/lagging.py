@@ -137,12 +137,12 @@ class LagWatch:
         if not silent and now - self._held_since(p, now) > self._lagging_seconds:
             return State.LAGGING, Reason.OPEN_TRANSACTION, _held_back(p)
         if silent and lag.seconds is None and now - p.acknowledged_at > self._lagging_seconds:
-            return State.LAGGING, Reason.SOURCE_UNAVAILABLE, p.detail or _unheard(lag, now, now_ms)
+            return State.LAGGING, Reason.SOURCE_UNAVAILABLE, _unheard(p, lag, now, now_ms)
         state = lag_state(lag.records, lag.seconds, before=p.state, lagging_seconds=self._lagging_seconds)
         if state is State.ACTIVE:
             return State.ACTIVE, None, p.detail if silent else ""
         if silent:
-            return State.LAGGING, Reason.SOURCE_UNAVAILABLE, p.detail or _unheard(lag, now, now_ms)
+            return State.LAGGING, Reason.SOURCE_UNAVAILABLE, _unheard(p, lag, now, now_ms)
         words = f"{lag.records} offsets behind" if lag.records else "it is not being read just now"
         return State.LAGGING, Reason.CATCHING_UP, words
 
@@ -163,7 +163,10 @@ def _held_back(p: PartitionCopy) -> str:
     return f"{held} wait for the end of a transaction"
 
 
-def _unheard(lag: Lag, now: float, now_ms: int) -> str:
+def _unheard(p: PartitionCopy, lag: Lag, now: float, now_ms: int) -> str:
+    """What the connection has said, or since when nothing was heard; not what was said of the lag before."""
+    if p.detail and p.reason not in {Reason.CATCHING_UP, Reason.OPEN_TRANSACTION}:
+        return p.detail
     if lag.heard_at is None:
         return "the source has not answered yet"
     answered = time.gmtime(now_ms / 1000 - (now - lag.heard_at))

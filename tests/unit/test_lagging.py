@@ -126,6 +126,21 @@ def test_a_source_that_falls_silent_is_named_as_the_reason(bench: Bench) -> None
     assert "has not answered since" in bench.p.detail
 
 
+def test_a_source_that_falls_silent_while_the_copy_lags_is_not_explained_by_the_lag(bench: Bench) -> None:
+    """
+    How many offsets were missing when it was last heard says nothing of why it is not heard.
+    """
+    bench.source_says(250)
+    bench.look(STATED_SECONDS + 2)
+    bench.source_says(300)
+    bench.look()
+
+    bench.look(STATED_SECONDS + 1)
+
+    assert bench.told[-1] == (State.LAGGING, Reason.SOURCE_UNAVAILABLE)
+    assert "has not answered since" in bench.p.detail
+
+
 def test_a_source_that_has_never_answered_is_named_as_the_reason() -> None:
     """
     It was there when the partition was looked at, and is gone before the first record was read.
