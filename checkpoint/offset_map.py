@@ -9,9 +9,10 @@ map gives the source offset to go on with, exactly, after any crash:
     source     0 1 2 . . 5 6 . . 9          runs (0, 0), (5, 3), (9, 5)
     target     0 1 2     3 4     5          log end 6: go on with source offset 10
 
-What was written ahead and not appended is superseded by what is read next time, which
-may have more gaps (compaction) or others (a source that lost its end): whoever goes on
-after a crash calls :meth:`OffsetMap.drop_ahead` first.
+What was written ahead and not appended stays, because batches sent by whoever wrote it may still
+arrive. It is superseded by what is read next time, which may have more gaps (compaction) or
+others (a source that lost its end); before a record is appended where a run was to begin without
+a gap in front of it, :meth:`OffsetMap.drop_ahead` is called.
 
 Nothing is extrapolated: an offset is translated exactly or refused. Two columns
 of 64-bit integers hold the runs: 16 bytes a gap, a binary search a question.
@@ -72,12 +73,15 @@ class OffsetMap:
         """Let a run begin here.
 
         Runs that were to begin at this target offset or later had been written ahead and were never
-        reached: they are dropped. A run that only continues the one before leaves the map as it is.
+        reached: they are dropped, unless this is one of them. A run that only continues the one before
+        begins none.
 
         Raises:
             ValueError: The run before would reach beyond ``source_start``; the map is unchanged.
         """
         kept = self.reached(target_start)
+        if kept < len(self) and (self._sources[kept], self._targets[kept]) == (source_start, target_start):
+            return
         expected = self._expected(kept, target_start)
         if source_start < expected:
             raise ValueError(
@@ -113,6 +117,11 @@ class OffsetMap:
         """Drop the runs that begin beyond the log end: what is read next may have other gaps."""
         kept = len(self) - self.ahead_of(target_log_end)
         del self._sources[kept:], self._targets[kept:]
+
+    def runs_after(self, target_offset: int) -> list[Run]:
+        """The runs that begin beyond a target offset."""
+        first = bisect_right(self._targets, target_offset)
+        return list(zip(self._sources[first:], self._targets[first:], strict=True))
 
     def ahead_of(self, target_log_end: int) -> int:
         """How many runs begin beyond a log end."""

@@ -40,6 +40,12 @@ class Ledger(Protocol):
     async def note_runs(self, runs: dict[TopicPartition, Sequence[tuple[int, int]]]) -> None:
         """Add (source offset, target offset) runs to offset maps."""
 
+    def runs_after(self, tp: TopicPartition, target_offset: int) -> Sequence[tuple[int, int]]:
+        """What an offset map has beyond a target offset."""
+
+    async def drop_runs(self, tp: TopicPartition, target_offset: int) -> None:
+        """Forget the runs that were to begin at a target offset or beyond it."""
+
     async def become_mapped(self, tp: TopicPartition) -> None:
         """Turn a partition with the same offsets into a mapped one, from its first record on."""
 
@@ -112,6 +118,7 @@ class Keeper:
 
     async def _serve(self, partitions: Ready) -> None:
         await self._note_epochs([p for p in partitions if p.queue.epochs])
+        await self._correct_maps([p for p in partitions if p.contradicts_map])
         await self._note_runs([p for p in partitions if p.mode is OffsetMode.MAPPED and p.queue.gap])
         with_gaps = [p for p in partitions if p.mode is OffsetMode.SAME and p.queue.gap]
         leaders: dict[int, list[PartitionCopy]] = {}
@@ -141,6 +148,14 @@ class Keeper:
         for partition, pairs in epochs.items():
             partition.queue.note_epochs(pairs)
 
+    async def _correct_maps(self, partitions: Sequence[PartitionCopy]) -> None:
+        for partition in partitions:
+            generation, begins = partition.generation, partition.target_next_offset
+            assert begins is not None
+            await self._ledger.drop_runs(partition.tp, begins)
+            if partition.generation == generation:
+                partition.map_corrected()
+
     async def _note_runs(self, partitions: Sequence[PartitionCopy]) -> None:
         runs = {p: (p.runs_ahead(), p.generation) for p in partitions}
         if not runs:
@@ -150,7 +165,8 @@ class Keeper:
         now = time.monotonic()
         for partition, (pairs, generation) in runs.items():
             if partition.generation == generation:
-                partition.runs_noted(len(pairs), now)
+                following = self._ledger.runs_after(partition.tp, pairs[-1][1])
+                partition.runs_noted(len(pairs), now, following)
 
     async def _mark(self, node: int, partitions: Ready) -> None:
         await self._flow.target.connection(node, LANE)

@@ -152,10 +152,6 @@ class FlowMemory:
         await self._state.begin(record, [(what.start_offset, what.target_start_offset)] if mapped else ())
         reach("registered")
 
-    async def begin(self, tp: TopicPartition, target_log_end: int) -> None:
-        """Forget the runs that were written ahead and never reached: what is read now may have others."""
-        await self._state.drop_ahead(tp, target_log_end)
-
     async def prepared(self, tp: TopicPartition) -> None:
         """Note durably that the target partition starts where it should."""
         await self._state.update_partitions({tp: lambda record: replace(record, prepared=True)})
@@ -179,6 +175,15 @@ class FlowMemory:
         await self._state.update_partitions(
             {tp: partial(PartitionRecord.with_epochs, epochs=tuple(pairs)) for tp, pairs in epochs.items()}
         )
+
+    def runs_after(self, tp: TopicPartition, target_offset: int) -> Sequence[tuple[int, int]]:
+        """The (source offset, target offset) runs of a mapped partition that begin beyond a target offset."""
+        offsets = self._state.map(tp)
+        return () if offsets is None else offsets.runs_after(target_offset)
+
+    async def drop_runs(self, tp: TopicPartition, target_offset: int) -> None:
+        """Forget the runs that were to begin at a target offset or beyond it."""
+        await self._state.drop_ahead(tp, target_offset - 1)
 
     async def note_runs(self, runs: Mapping[TopicPartition, Sequence[tuple[int, int]]]) -> None:
         """Add (source offset, target offset) runs to offset maps."""

@@ -59,6 +59,7 @@ class PartitionCopy:
     __slots__ = (
         "_in_flight_room",
         "_retrying",
+        "_runs_ahead",
         "acknowledged_at",
         "acknowledged_target_offset",
         "attempts",
@@ -121,6 +122,7 @@ class PartitionCopy:
         self.queue = Queue()
         self._in_flight_room = 1
         self._retrying = False
+        self._runs_ahead: list[tuple[int, int]] = []
         self.rereading = False
 
         self.source_log_start_offset: int | None = None
@@ -143,8 +145,21 @@ class PartitionCopy:
         copied = self.state is State.ACTIVE or self.state is State.LAGGING or self._retrying
         return copied and self.look_due_at is None
 
-    def proceed(self, decision: Proceed, mode: OffsetMode, epoch: int, now: float) -> None:
-        """Begin, or begin again, where a look says; ``epoch`` is that of the last record copied."""
+    def proceed(
+        self,
+        decision: Proceed,
+        mode: OffsetMode,
+        epoch: int,
+        now: float,
+        runs_ahead: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """Begin, or begin again, where a look says.
+
+        Args:
+            epoch: Of the last record copied.
+            runs_ahead: For ``mapped``: what the offset map has beyond the target's log end. Whoever noted it
+                may have sent what belongs to it, so it stays, unless what is read now says otherwise.
+        """
         assert not self.unanswered, f"{self.tp}: looked at while its log end may still move"
         if not self._queue_fits(decision, mode):
             self.queue.begin(decision.next_offset, epoch)
@@ -156,6 +171,7 @@ class PartitionCopy:
         self.target_next_offset = self.acknowledged_target_offset = decision.target_next_offset
         self.sequence = decision.sequence
         self._in_flight_room = self.in_flight_max if decision.remembered else 1
+        self._runs_ahead = list(runs_ahead)
         self.coordinator_epoch = decision.coordinator_epoch
         self.acknowledged_at = self.looked_at = now
         self.look_due_at = None
@@ -302,6 +318,8 @@ class PartitionCopy:
     @property
     def batch_ready(self) -> bool:
         """True when :meth:`take` would give a batch."""
+        if self._runs_ahead and self.contradicts_map:
+            return False
         return self.queue.batch_ready and len(self.in_flight) < self._in_flight_room
 
     def take(self) -> tuple[Sent, int]:
@@ -359,17 +377,36 @@ class PartitionCopy:
         """
         if not self.queue or self.look_due_at is not None or self.markers_under_way:
             return False
-        if self.queue.epoch_first:
+        if self.queue.epoch_first or self.contradicts_map:
             return True
         return self.queue.gap is not None and (self.mode is OffsetMode.MAPPED or not self.in_flight)
+
+    @property
+    def contradicts_map(self) -> bool:
+        """True when the next batch has records where the offset map, written ahead, has a gap at the source.
+
+        The source is not what it was when that was written: the map has to be corrected first.
+        """
+        if not self._runs_ahead or self.target_next_offset is None:
+            return False
+        return self.target_next_offset + self.queue.records_first > self._runs_ahead[0][1]
+
+    def map_corrected(self) -> None:
+        """The offset map holds nothing any more of what was written ahead."""
+        self._runs_ahead = []
 
     def runs_ahead(self) -> list[tuple[int, int]]:
         """For ``mapped``: the runs that begin after each gap in the queue, as (source, target) offsets."""
         assert self.target_next_offset is not None
         return self.queue.runs(self.target_next_offset)
 
-    def runs_noted(self, count: int, now: float) -> None:
-        """The first ``count`` runs ahead are in the offset map: their gaps stand in nobody's way any more."""
+    def runs_noted(self, count: int, now: float, following: Sequence[tuple[int, int]] = ()) -> None:
+        """The first ``count`` runs ahead are in the offset map: their gaps stand in nobody's way any more.
+
+        Args:
+            following: What the map has beyond them.
+        """
+        self._runs_ahead = list(following)
         at_head = self.queue.gap is not None
         for gap in self.queue.drop_gaps(count):
             self.counters.passed(gap)

@@ -89,6 +89,12 @@ class Queue:
         head = self._items[0][0]
         return isinstance(head, Batch) and not (self._epochs and head.next_offset > self._epochs[0][1])
 
+    @property
+    def records_first(self) -> int:
+        """Records of the first item; 0 where that is a gap, or nothing."""
+        head = self._items[0][0] if self._items else None
+        return head.records if isinstance(head, Batch) else 0
+
     def pop(self) -> tuple[Batch, Buffer | None]:
         """Take the first item, a batch, with its hold of the buffer."""
         batch, buffer = self._items.popleft()

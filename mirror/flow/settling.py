@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -56,8 +56,8 @@ class Memory(Protocol):
     ) -> None:
         """Note durably how a partition begins."""
 
-    async def begin(self, tp: TopicPartition, target_log_end: int) -> None:
-        """A mapped partition goes on where the target's log ends: forget what was written ahead of that."""
+    def runs_after(self, tp: TopicPartition, target_offset: int) -> Sequence[tuple[int, int]]:
+        """What a mapped partition's offset map has beyond a target offset."""
 
     async def prepared(self, tp: TopicPartition) -> None:
         """Note durably that the target partition starts where it should."""
@@ -265,8 +265,6 @@ class Settler:
             # our picture of the map may be old: only who writes it can know where to go on
             _follow_owner(partition, decision, time.monotonic())
             return
-        if known.mode is OffsetMode.MAPPED:
-            await self._memory.begin(partition.tp, decision.target_next_offset)
         if decision.skip_to > decision.next_offset:
             if not self._may_write(look):
                 partition.wait_for_owner(time.monotonic(), STANDBY_LOOK_SECONDS)
@@ -274,7 +272,8 @@ class Settler:
             await self._memory.note_loss(partition.tp, decision.next_offset, decision.skip_to)
         if look.counts_for(partition):
             epoch = self._memory.epoch_at(partition.tp, decision.next_offset)
-            partition.proceed(decision, known.mode, epoch, time.monotonic())
+            ahead = self._memory.runs_after(partition.tp, decision.target_next_offset)
+            partition.proceed(decision, known.mode, epoch, time.monotonic(), ahead)
 
 
 def _follow_owner(partition: PartitionCopy, decision: Proceed, now: float) -> None:

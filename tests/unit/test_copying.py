@@ -65,6 +65,7 @@ class World:
         self.source_end = at
         self.log = TargetLog(first if mode is OffsetMode.SAME else 7)
         self.map = OffsetMap([(first, self.log.start)], begins_at=first)
+        self.ever_noted = OffsetMap(self.map)
         if remembered is not None:
             self.log.memory = [Appended(remembered, remembered, self.log.start - 1)]
         self.mirror = self.start()
@@ -138,8 +139,14 @@ class World:
             return
         if self.mode is OffsetMode.MAPPED:
             runs = copy.runs_ahead()
-            self.map.extend(runs)
-            copy.runs_noted(len(runs), time.monotonic())
+            if copy.contradicts_map:
+                assert copy.target_next_offset is not None
+                self.map.drop_ahead(copy.target_next_offset - 1)
+                copy.map_corrected()
+            if runs:
+                self.map.extend(runs)
+                self.ever_noted.extend(runs)
+                copy.runs_noted(len(runs), time.monotonic(), self.map.runs_after(runs[-1][1]))
         elif (gap := copy.queue.gap) is not None:
             count = min(gap.offsets, 1 + number % 3)
             self.log.write([MARKER] * count, OURS)
@@ -166,9 +173,8 @@ class World:
             copy.stop(State.DIVERGED, Reason.OFFSETS_DIFFER, "the last record is another one", None)
         else:
             assert isinstance(decision, Proceed)
-            if self.mode is OffsetMode.MAPPED:
-                self.map.drop_ahead(decision.target_next_offset)
-            copy.proceed(decision, self.mode, 0, time.monotonic())
+            ahead = self.map.runs_after(self.log.end) if self.mode is OffsetMode.MAPPED else ()
+            copy.proceed(decision, self.mode, 0, time.monotonic(), ahead)
 
     def known(self) -> Known:
         """What the flow remembers of the partition."""
@@ -271,13 +277,18 @@ class World:
     # -- others ----------------------------------------------------------------------------------
 
     def another_mirror(self, number: int) -> None:
-        """Not the owner, with the same flow: it appends what comes next, cut as it likes."""
-        end = self.log.end
-        if self.mode is OffsetMode.SAME and not self.excused and end in self.source and self.source[end][0]:
-            to = min(end + 1 + number % 3, self.source[end][2])
-            known = self.log.memory
-            sequence = (known[-1].last_sequence + 1) if known else end
-            self.log.append(sequence % SEQUENCES, list(range(end, to)))
+        """Not the owner, with the same flow: it appends what comes next, cut as it likes.
+
+        With an offset map it was the owner, and goes on with what it has noted.
+        """
+        end, mapped = self.log.end, self.mode is OffsetMode.MAPPED
+        at = self.ever_noted.position(end) if mapped else end
+        if self.excused or at not in self.source or not self.source[at][0]:
+            return
+        to = min(at + 1 + number % 3, self.source[at][2])
+        known = self.log.memory
+        sequence = (known[-1].last_sequence + 1) if known else end
+        self.log.append(sequence % SEQUENCES, list(range(at, to)))
 
     def foreign_write(self, _: int) -> None:
         """Somebody produces into the copy: the next answer or the next look tells."""
@@ -501,3 +512,28 @@ def test_a_batch_appended_without_the_one_before_is_never_gone_on_with() -> None
 
     assert world.log.log[:2] == [0, 2]
     assert world.mirror.copy.state is State.DIVERGED
+
+
+def test_what_the_owner_before_has_noted_stays_true_while_it_still_writes() -> None:
+    """
+    It has lost the right to write the offset map, and goes on with what it holds: over a gap, and further
+    than the broker remembers. Where the copy goes on from is the same as before.
+    """
+    world = World([(True, 1), (False, 3), *[(True, 1)] * 7], 0, OffsetMode.MAPPED, 12)
+    world.read(4)
+    world.look(0)
+    world.read(4)
+    world.own(0)
+    world.die(0)
+    world.never_arrive(0)
+
+    world.look(0)
+    for _ in range(8):
+        world.another_mirror(0)
+    world.mirror.copy.doubt(time.monotonic())
+    world.look(0)
+
+    assert world.mirror.copy.state is State.ACTIVE
+    assert world.mirror.copy.next_offset == 11
+    world.come_to_an_end()
+    world.close()

@@ -187,6 +187,20 @@ def test_the_position_at_the_start_of_a_run_is_behind_the_gap() -> None:
     assert positions == [0, 1, 2, 5, 6, 9, 10]
 
 
+def test_a_run_that_is_there_already_leaves_what_is_foreseen_behind_it() -> None:
+    """
+    Whoever noted both may have sent what belongs to them; another run at its place supersedes them all.
+    """
+    offsets = OffsetMap([(0, 0), (5, 3), (9, 5), (20, 8)])
+
+    offsets.extend([(5, 3), (9, 5)])
+    agreed = list(offsets)
+    offsets.add(10, 5)
+
+    assert agreed == [(0, 0), (5, 3), (9, 5), (20, 8)]
+    assert list(offsets) == [(0, 0), (5, 3), (10, 5)]
+
+
 def test_a_log_that_ends_below_the_map_has_no_position() -> None:
     """
     The target lost what it held; going on anywhere would be a guess.

@@ -469,6 +469,46 @@ def test_noted_runs_stand_in_nobodys_way_any_more() -> None:
     assert copy.next_offset == 125
 
 
+def going_on_with(*runs_ahead: tuple[int, int]) -> PartitionCopy:
+    """A mapped partition, source 100, target 7, whose map was written ahead by somebody."""
+    copy = waiting()
+    copy.proceed(Proceed(100, 7, 40, 3, 100), OffsetMode.MAPPED, 0, NOW, runs_ahead)
+    return copy
+
+
+def test_records_where_the_map_has_a_gap_wait_until_it_is_corrected() -> None:
+    """
+    The source lost its end and has other records now: what was foreseen would be believed after a crash.
+    """
+    copy = going_on_with((110, 12))
+    copy.queue.push([batch(100), batch(105)], (), None)
+    before, _ = copy.take()
+    stopped = (copy.batch_ready, copy.owner_work, copy.contradicts_map)
+
+    copy.map_corrected()
+
+    assert before.target_offset == 7
+    assert stopped == (False, True, True)
+    assert copy.batch_ready
+
+
+def test_a_gap_that_was_foreseen_is_noted_and_what_is_foreseen_behind_it_stays() -> None:
+    """
+    Up to the next one batches go on at once.
+    """
+    copy = going_on_with((110, 12), (117, 17))
+    copy.queue.push([batch(100), Gap(105, 110), batch(110, 4)], (), None)
+    copy.take()
+    foreseen = (copy.batch_ready, copy.contradicts_map)
+
+    copy.runs_noted(1, NOW, following=[(117, 17)])
+    copy.take()
+    copy.queue.push([batch(114, 2)], (), None)
+
+    assert foreseen == (False, False)
+    assert (copy.target_next_offset, copy.contradicts_map) == (16, True)
+
+
 def test_runs_noted_while_more_came_leave_the_new_gaps() -> None:
     """
     Only what was written down is taken out of the queue.

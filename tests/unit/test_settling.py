@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -44,6 +44,9 @@ class Remembered:
 
     def epoch_at(self, _tp: TopicPartition, _next_offset: int) -> int:
         return -1
+
+    def runs_after(self, _tp: TopicPartition, _target_offset: int) -> Sequence[tuple[int, int]]:
+        return ()
 
     async def prepared(self, tp: TopicPartition) -> None:
         self.unprepared.discard(tp)
