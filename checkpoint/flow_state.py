@@ -215,16 +215,6 @@ class FlowState:
                 await self._change_chunks({tp: changed_chunks(offsets, drop_ahead_of=target_log_end)})
                 self._maps[tp].drop_ahead(target_log_end)
 
-    async def forget(self, tp: TopicPartition) -> None:
-        """Remove a partition and its offset map. It begins anew when it is seen again."""
-        async with self._lock:
-            await self._catch_up()
-            gone = {map_key(*tp, number): None for number in self._chunk_numbers(tp)}
-            record = self._partitions.get(tp)
-            await self._write({record.key: None, **gone} if record else gone)
-            self._partitions.pop(tp, None)
-            self._maps.pop(tp, None)
-
     async def close(self) -> None:
         """Let go of the store."""
         await self._store.close()

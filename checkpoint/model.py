@@ -14,6 +14,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Self, TypeVar
+from uuid import UUID
 
 from checkpoint.errors import CorruptStateError
 from mirror.model import OffsetMode
@@ -156,9 +157,10 @@ class PartitionRecord:
         fields = _decode(data, "partition")
         try:
             fields["mode"] = OffsetMode(fields["mode"])
+            fields["topic_id"] = str(UUID(fields["topic_id"]))
             for name in ("leader_epochs", "lost"):
                 fields[name] = tuple((int(a), int(b)) for a, b in fields[name])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptStateError(f"a partition record cannot be read: {error!r}") from error
         return _build(cls, fields, "partition")
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from mirror.config_values import GIB, KIB, MIB, AlsoTaken, Bytes, Flag, Pattern, Seconds, Section, Whole
+from mirror.topic_names import why_no_prefix
 
 CONFIG_EXCLUDE = (
     r"follower\.replication\.throttled\.replicas",
@@ -41,7 +42,9 @@ class TopicsSettings(Section):
         "with others it does not start, and wants another name itself.",
     )
     prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")] | None = Field(
-        default=None, description="For names: prefix, for example east. with the dot."
+        default=None,
+        description="For names: prefix, for example east. with the dot. A topic whose copy would be taken "
+        "for an internal one, or have a name of more than 249 characters, is BLOCKED (name_not_possible).",
     )
     create: Flag = Field(
         default=True,
@@ -86,8 +89,9 @@ class TopicsSettings(Section):
             raise ValueError("names: prefix needs prefix, for example east.")
         if self.names == "identity" and self.prefix is not None:
             raise ValueError("prefix has no effect with names: identity; is names: prefix meant?")
-        if self.prefix is not None and self.prefix.startswith(("__", ".")):
-            raise ValueError("a prefix that begins with __ or a dot would make internal topics")
+        why_not = why_no_prefix(self.prefix) if self.prefix is not None else None
+        if why_not is not None:
+            raise ValueError(f"prefix {self.prefix}: {why_not}")
         return self
 
 

@@ -20,7 +20,7 @@ from mirror.kafka.cluster import Cluster
 from mirror.kafka.log_port import TopicLog
 from mirror.kafka.offsets import LATEST, list_offsets
 from mirror.model import TopicPartition
-from mirror.sync.names import STATE_TOPIC_PREFIX
+from mirror.topic_names import STATE_TOPIC_PREFIX
 
 
 async def translate(settings: Settings, tp: TopicPartition, offset: int, *, reverse: bool) -> int:

@@ -57,8 +57,22 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
         Reason.TARGET_PARTITIONS: (
             "Give both topics the same number of partitions: keys would land elsewhere."
         ),
-        Reason.TARGET_TOPIC_MISSING: "Create the target topic, or grant the mirror CREATE.",
-        Reason.REPLICATION_FACTOR: "Ask for a replication factor that the target's brokers can hold.",
+        Reason.TARGET_TOPIC_MISSING: (
+            "Create the target topic with the source's number of partitions, or see to it that the mirror "
+            "may: topics.create, and the right to CREATE."
+        ),
+        Reason.NAME_NOT_POSSIBLE: (
+            "Exclude the topic, or copy it in a flow of its own, with another prefix: no copy may have "
+            "this name."
+        ),
+        Reason.NAME_COLLISION: (
+            "Copy the topic in a flow of its own, with another prefix, or exclude it: on one cluster dots "
+            "and underscores make no difference in names."
+        ),
+        Reason.REPLICATION_FACTOR: (
+            "Set topics.replication_factor to what the target's brokers can hold, or "
+            "topics.replication_factor_capped to true."
+        ),
         Reason.GAP_TOO_LARGE: (
             "Raise offsets.gap_limit, or offsets.padding_limit where the source's log starts late, or set "
             "offsets to auto."
@@ -80,6 +94,9 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
         ),
         Reason.TIMESTAMP_REFUSED: (
             "Raise message.timestamp.before.max.ms and message.timestamp.after.max.ms of the target topic."
+        ),
+        Reason.APPEND_TIMES: (
+            "Set message.timestamp.type of the target topic to CreateTime: records are to keep their times."
         ),
         Reason.NULL_KEY_REFUSED: (
             "Take compact off the target topic's cleanup.policy: the source holds records without a key."

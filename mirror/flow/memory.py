@@ -77,6 +77,11 @@ class FlowMemory:
                 )
 
     @property
+    def topic_ids(self) -> Mapping[TopicPartition, str]:
+        """Of which source topic each partition is a copy, for all that were ever begun."""
+        return {tp: record.topic_id for tp, record in self._state.partitions.items()}
+
+    @property
     def introduced(self) -> bool:
         """True when the flow has a record of its own."""
         return self._state.flow is not None
@@ -163,10 +168,6 @@ class FlowMemory:
     async def accept_loss(self, tp: TopicPartition, to: int) -> None:
         """An operator allows to go on behind what the source has removed, up to ``to``."""
         await self._state.update_partitions({tp: lambda record: replace(record, loss_accepted_to=to)})
-
-    async def forget(self, tp: TopicPartition) -> None:
-        """Remember nothing of a partition any more: it is looked at as if for the first time."""
-        await self._state.forget(tp)
 
     # -- for the keeper --------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """Which ACLs the target needs so that who may read a topic may read its copy.
 
-Rights to read and to describe are carried over, and denials; rights to change a topic
-are not, because the mirror is the only writer of a copy. ACLs are only ever added.
-Pure: no I/O.
+Rights to read and to describe are carried over, and denials, but for those that would
+stop the mirror itself. Rights to change a topic are not, because the mirror is the only
+writer of a copy. ACLs are only ever added. Pure: no I/O.
 
 A pattern for all topics (``*``), or for all that begin alike, becomes a prefixed one
 where copies have a prefix that ends with a separator. Else it becomes one for each

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping
+from uuid import UUID
 
 import structlog
 
@@ -26,6 +27,7 @@ from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.kafka.cluster import ClusterInfo, TopicInfo
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State, TopicPartition
+from mirror.sync.acls import DENY, Skipped
 from mirror.sync.carry_acls import carry_acls, principals
 from mirror.sync.names import Ignored, NamePolicy, TopicSelector
 from mirror.sync.target_topics import TargetTopics
@@ -33,10 +35,8 @@ from mirror.sync.topics import Conflict
 
 log = structlog.get_logger(__name__)
 
-CONFLICT_AGAIN_SECONDS = 30.0
 TEND_SECONDS = 1.0
 """How often it is seen whether topics have become what they were to be."""
-_INTERNAL = {Ignored.INTERNAL, Ignored.COPY_INTERNAL}
 
 
 class Follower:
@@ -63,10 +63,12 @@ class Follower:
         )
         self._in_flight_max = settings.append.batches_in_flight_max
         self._topics = TargetTopics(settings.topics, flow, memory, engine.partitions.values, self._policy)
-        self._in_conflict: set[TopicPartition] = set()
+        self._conflicts: dict[TopicPartition, Conflict] = {}
+        """What is in the way of partitions, as of the last pass."""
         self._offsets = settings.offsets.mode
         self._memory = memory
         self._repeats = Repeats()
+        self._denials_left_out: frozenset[Skipped] = frozenset()
         self._mirror_principals = principals(settings.target.security)
 
     def retention_ms(self, topic: str) -> int | None:
@@ -109,13 +111,15 @@ class Follower:
         found = await self._flow.source.describe_topics(None)
         internal = {name for name, topic in found.topics.items() if topic.internal}
         selection = self._selector.select(found.topics, internal=internal)
-        self.seen = [name for name in sorted(found.topics) if selection.ignored.get(name) not in _INTERNAL]
+        self.seen = [n for n in sorted(found.topics) if selection.ignored.get(n) is not Ignored.INTERNAL]
         self.topics_ignored = len(selection.ignored)
         chosen = {name: found.topics[name] for name in selection.chosen}
         conflicts = await self._topics.bring_up(chosen)
         self._flow.source.follow(chosen)
         await self._flow.source.refresh()
+        self._take_up()
         self._note_gone(found)
+        self._note_recreated(chosen)
         self._add_partitions(chosen, conflicts)
         self._tell_other_modes(chosen)
         await self._topics.finish(again=True)
@@ -134,40 +138,61 @@ class Follower:
                 mirror_principals=self._mirror_principals,
             )
         except TwinsiteError as error:
-            log.warning("acls_not_carried", error=str(error))
+            warn_repeated(log, self._repeats, "acls", "acls_not_carried", error=str(error))
             return
-        if plan is not None and plan.create:
+        if plan is None:
+            return
+        if plan.create:
             log.info("acls_added", count=len(plan.create), left_out=len(plan.skipped))
+        self._tell_denials(frozenset(one for one in plan.skipped if one.acl.permission == DENY))
+
+    def _tell_denials(self, left_out: frozenset[Skipped]) -> None:
+        """Say, once, who is kept out at the source and not at the target."""
+        for acl, why in sorted(left_out - self._denials_left_out, key=str):
+            log.warning(
+                "denial_not_carried",
+                topic=acl.name,
+                pattern=acl.pattern_type,
+                principal=acl.principal,
+                host=acl.host,
+                operation=acl.operation,
+                why=why,
+            )
+        self._denials_left_out = left_out
 
     # -- the engine's partitions -----------------------------------------------------------------
 
-    def _add_partitions(self, chosen: Mapping[str, TopicInfo], conflicts: Mapping[str, Conflict]) -> None:
-        for name, topic in chosen.items():
-            conflict = conflicts.get(name)
-            for number in sorted(topic.partitions):
-                stands = conflict is not None and number >= conflict.first_partition
-                self._add(topic, number, conflict if stands else None)
+    def _take_up(self) -> None:
+        """What an earlier run has copied is followed from there, whatever has become of its topic since."""
+        for tp, topic_id in self._memory.topic_ids.items():
+            if tp not in self._engine.partitions and self._selector.why_not(tp.topic) is None:
+                self._begin(tp, UUID(topic_id))
 
-    def _add(self, topic: TopicInfo, number: int, conflict: Conflict | None) -> None:
-        tp = TopicPartition(topic.name, number)
-        partition = self._engine.partitions.get(tp)
-        if partition is None:
-            target = TopicPartition(self._policy.to_target(topic.name), number)
-            partition = PartitionCopy(tp, target, topic.topic_id.bytes, in_flight_max=self._in_flight_max)
-            self._engine.add(partition)
-        elif partition.topic_id != topic.topic_id.bytes:
-            self._recreated(partition, topic)
-        elif partition.reason is Reason.TOPIC_DELETED:
-            self._engine.resume(partition)  # it was hidden from us, not deleted
+    def _begin(self, tp: TopicPartition, topic_id: UUID) -> PartitionCopy:
+        target = TopicPartition(self._policy.to_target(tp.topic), tp.partition)
+        partition = PartitionCopy(tp, target, topic_id.bytes, in_flight_max=self._in_flight_max)
+        self._engine.add(partition)
+        return partition
+
+    def _add_partitions(self, chosen: Mapping[str, TopicInfo], conflicts: Mapping[str, Conflict]) -> None:
+        """Those that are new; and those that were held up and are not any more, or the other way round."""
+        before, self._conflicts = self._conflicts, dict(_by_partition(chosen, conflicts))
+        over = before.keys() - self._conflicts.keys()
+        for topic in chosen.values():
+            for number in sorted(topic.partitions):
+                tp = TopicPartition(topic.name, number)
+                partition = self._engine.partitions.get(tp) or self._begin(tp, topic.topic_id)
+                freed = tp in over and partition.state is State.BLOCKED
+                if freed or partition.reason is Reason.TOPIC_DELETED:  # it was hidden from us, not deleted
+                    self._engine.resume(partition)
+                self.hold(partition)
+
+    def hold(self, partition: PartitionCopy) -> None:
+        """Copy nothing of a partition while something is in the way of its topic, whoever wants to go on."""
+        conflict = self._conflicts.get(partition.tp)
         if conflict is not None and partition.state not in HOPELESS:
-            again = time.monotonic() + CONFLICT_AGAIN_SECONDS
-            partition.stop(State.BLOCKED, conflict.reason, conflict.detail, again)
-            self._in_conflict.add(tp)
+            partition.stop(State.BLOCKED, conflict.reason, conflict.detail, None)
             self._engine.changed(partition)
-        elif conflict is None and tp in self._in_conflict:
-            self._in_conflict.remove(tp)
-            if partition.state is State.BLOCKED:
-                self._engine.resume(partition)
 
     def _tell_other_modes(self, chosen: Mapping[str, TopicInfo]) -> None:
         """Say, once, that partitions began with another offset mode than the one asked for now."""
@@ -180,16 +205,20 @@ class Follower:
                 "offset_mode_kept", asked_for=self._offsets, mode=others[0].mode.value, partitions=len(others)
             )
 
-    def _recreated(self, partition: PartitionCopy, topic: TopicInfo) -> None:
-        if partition.state is State.TOPIC_RECREATED:
-            return
-        partition.stop(
-            State.TOPIC_RECREATED,
-            Reason.TOPIC_ID_CHANGED,
-            f"the source topic was deleted and made again: its id is {topic.topic_id} now",
-            None,
-        )
-        self._engine.changed(partition)
+    def _note_recreated(self, chosen: Mapping[str, TopicInfo]) -> None:
+        """Partitions of a topic that has a successor, also those that the successor does not have."""
+        for partition in self._engine.partitions.values():
+            topic = chosen.get(partition.tp.topic)
+            if topic is None or partition.topic_id == topic.topic_id.bytes:
+                continue
+            if partition.state is not State.TOPIC_RECREATED:
+                partition.stop(
+                    State.TOPIC_RECREATED,
+                    Reason.TOPIC_ID_CHANGED,
+                    f"the source topic was deleted and made again: its id is {topic.topic_id} now",
+                    None,
+                )
+                self._engine.changed(partition)
 
     def _note_gone(self, found: ClusterInfo) -> None:
         """Topics that are not at the source any more; an empty answer says nothing.
@@ -210,3 +239,12 @@ class Follower:
 
     def _copied(self, gone_from: Mapping[str, TopicInfo]) -> Iterable[PartitionCopy]:
         return [p for p in self._engine.partitions.values() if p.tp.topic not in gone_from]
+
+
+def _by_partition(
+    chosen: Mapping[str, TopicInfo], conflicts: Mapping[str, Conflict]
+) -> Iterator[tuple[TopicPartition, Conflict]]:
+    for name, conflict in conflicts.items():
+        for number in chosen[name].partitions:
+            if number >= conflict.first_partition:
+                yield TopicPartition(name, number), conflict

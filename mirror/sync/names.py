@@ -2,10 +2,7 @@
 
 Both policies can be turned round: from a target name the source name follows, so
 that an offset, a group or an ACL finds its way home. Internal topics are never
-copied, whatever the lists say. Pure: no I/O.
-
-Sources: Kafka's ``Topic`` class (legal names, colliding names), KIP-690 and KIP-1074
-(names of MirrorMaker 2's internal topics).
+copied, whatever the lists say; :mod:`mirror.topic_names` says which those are. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -18,16 +15,7 @@ from enum import StrEnum
 from heapq import nsmallest
 
 from mirror.errors import UsageError
-
-NAME_CHARACTERS_MAX = 249
-STATE_TOPIC_PREFIX = "__twinsite_state."
-
-_LEGAL = re.compile(r"[A-Za-z0-9._-]+")
-_INTERNAL = re.compile(
-    r"__.*"  # Kafka's own, and ours
-    r"|mm2-.*[.-]internal|mm2-offset-syncs.*"
-    r"|.*\.checkpoints\.internal"
-)
+from mirror.topic_names import is_internal, why_no_prefix
 
 
 class Ignored(StrEnum):
@@ -39,25 +27,6 @@ class Ignored(StrEnum):
     EXCLUDED = "excluded"
     OWN_COPY = "own_copy"
     """Source and target are one cluster, and this is what the flow writes: copying it would never end."""
-    NAME_TOO_LONG = "name_too_long"
-    """With the prefix it would be longer than Kafka allows."""
-    COPY_INTERNAL = "copy_internal"
-    """With the prefix it would look like an internal topic."""
-
-
-def is_internal(name: str) -> bool:
-    """Whether a topic is Kafka's, MirrorMaker 2's or our own."""
-    return _INTERNAL.fullmatch(name) is not None
-
-
-def is_legal(name: str) -> bool:
-    """Whether Kafka takes this name for a topic."""
-    return len(name) <= NAME_CHARACTERS_MAX and name not in {".", ".."} and _LEGAL.fullmatch(name) is not None
-
-
-def collision_key(name: str) -> str:
-    """Two topics of one cluster may not share this: Kafka's metrics cannot tell ``.`` from ``_``."""
-    return name.replace(".", "_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +43,9 @@ class NamePolicy:
     prefix: str = ""
 
     def __post_init__(self) -> None:
-        if not self.prefix:
-            return
-        if _LEGAL.fullmatch(self.prefix) is None:
-            raise UsageError(
-                f"topic prefix {self.prefix!r}: Kafka takes letters, digits, dot, hyphen and underscore"
-            )
-        if len(self.prefix) >= NAME_CHARACTERS_MAX:
-            raise UsageError(f"topic prefix {self.prefix[:20]!r}...: leaves no room for a name")
-        if self.prefix.startswith(".") or is_internal(f"{self.prefix}x"):
-            raise UsageError(f"topic prefix {self.prefix!r}: topics of that name are taken for internal ones")
+        why_not = why_no_prefix(self.prefix) if self.prefix else None
+        if why_not is not None:
+            raise UsageError(f"topic prefix {self.prefix[:20]!r}: {why_not}")
 
     def to_target(self, source: str) -> str:
         """What a source topic is called at the target."""
@@ -145,12 +107,7 @@ class TopicSelector:
             return Ignored.EXCLUDED
         if self._same_cluster and self.policy.to_source(name) is not None:
             return Ignored.OWN_COPY
-        return self._why_not_named(self.policy.to_target(name))
-
-    def _why_not_named(self, target: str) -> Ignored | None:
-        if len(target) > NAME_CHARACTERS_MAX:
-            return Ignored.NAME_TOO_LONG
-        return Ignored.COPY_INTERNAL if is_internal(target) else None
+        return None
 
     def select(self, names: Iterable[str], *, internal: Collection[str] = ()) -> Selection:
         """Go through the topics of the source.

@@ -200,7 +200,7 @@ class TargetTopics:
                 await self._add_to(addition)
             except (NotAuthorizedError, BrokerError) as error:
                 first = self._there[addition.name].partitions
-                refused.append(self._refused(addition.name, error, first))
+                refused.append(self._refused(addition.name, error, Reason.TARGET_PARTITIONS, first))
         for change in plan.alter_configs:
             conflict = await self._change(change)
             refused.extend([conflict] if conflict is not None else [])
@@ -218,11 +218,10 @@ class TargetTopics:
                 log.info("settings_left_alone", topic=change.name, settings=sorted(change.changes), why=why)
         self._left_alone = {change.name: change for change in plan.left_alone}
 
-    def _refused(self, name: str, error: TwinsiteError, first_partition: int) -> Conflict:
-        authorized = not isinstance(error, NotAuthorizedError)
-        reason = Reason.TARGET_TOPIC_MISSING if authorized else Reason.TARGET_NOT_AUTHORIZED
-        source = self._policy.to_source(name) or name
-        return Conflict(source, name, reason, str(error), error.hint, first_partition)
+    def _refused(self, name: str, error: TwinsiteError, reason: Reason, first_partition: int = 0) -> Conflict:
+        """What the target did not do; ``reason`` where it is not a right that is missing."""
+        named = Reason.TARGET_NOT_AUTHORIZED if isinstance(error, NotAuthorizedError) else reason
+        return Conflict(self._policy.to_source(name) or name, name, named, str(error), first_partition)
 
     async def _add_to(self, addition: AddPartitions) -> None:
         await create_partitions(self._flow.target, addition.name, addition.partitions)
@@ -239,9 +238,8 @@ class TargetTopics:
                 log, self._repeats, key, "settings_not_changed", topic=name, settings=keys, error=str(error)
             )
             replaced = self._there[name].configs.values.get(TIMESTAMP_TYPE) == "LogAppendTime"
-            return (
-                replace(self._refused(name, error, 0), reason=Reason.TIMESTAMP_REFUSED) if replaced else None
-            )
+            source = self._policy.to_source(name) or name
+            return Conflict(source, name, Reason.APPEND_TIMES, str(error)) if replaced else None
         log.info("settings_changed", topic=name, settings=keys)
         return None
 
@@ -263,7 +261,7 @@ class TargetTopics:
             reach("topic_created")
             if isinstance(made, TwinsiteError):
                 self._preparing.pop(name, None)
-                refused.append(self._refused(name, made, 0))
+                refused.append(self._refused(name, made, Reason.TARGET_TOPIC_MISSING))
             elif made:
                 self._made[name] = self._source_ids[name]
                 log.info("topic_created", topic=name, partitions=partitions[name])

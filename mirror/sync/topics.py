@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from mirror.config import TopicsSettings
 from mirror.model import Reason
-from mirror.sync.names import NamePolicy, collision_key
+from mirror.sync.names import NamePolicy
 from mirror.sync.topic_configs import (
     ALL,
     TIMESTAMP_TYPE,
@@ -28,6 +28,7 @@ from mirror.sync.topic_configs import (
     defaults_behind,
     wanted_configs,
 )
+from mirror.topic_names import collision_key, why_no_copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,6 @@ class Conflict:
     target: str
     reason: Reason
     detail: str
-    hint: str
     first_partition: int = 0
 
 
@@ -146,6 +146,10 @@ def plan_topics(
 
 def _plan_one(topic: TopicFacts, target: Target, policy: NamePolicy, settings: TopicsSettings) -> TopicPlan:
     name = policy.to_target(topic.name)
+    why_not = why_no_copy(name)
+    if why_not is not None:
+        refused = Conflict(topic.name, name, Reason.NAME_NOT_POSSIBLE, f"target topic {name} {why_not}")
+        return TopicPlan(conflicts=(refused,))
     existing = target.topics.get(name)
     if existing is None:
         return _plan_missing(topic, name, target, settings)
@@ -175,17 +179,16 @@ def _why_not_made(topic: TopicFacts, name: str, target: Target, settings: Topics
             topic.name,
             name,
             Reason.TARGET_TOPIC_MISSING,
-            f"target topic {name} does not exist, and topics.create is false",
-            f"create {name} with {topic.partitions} partitions, or set topics.create to true",
+            f"target topic {name} does not exist, and topics.create is false: the source topic has "
+            f"{topic.partitions} partitions",
         )
     rival = _rival(name, target.topics)
     if rival is not None:
         return Conflict(
             topic.name,
             name,
-            Reason.TARGET_TOPIC_MISSING,
+            Reason.NAME_COLLISION,
             f"target topic {name} cannot be made: Kafka takes it and {rival}, which exists, for one name",
-            "names that differ in dots and underscores only cannot live on one cluster: use another prefix",
         )
     return _factor_obstacle(topic, name, target.brokers, settings)
 
@@ -205,8 +208,6 @@ def _factor_obstacle(topic: TopicFacts, name: str, brokers: int, settings: Topic
         name,
         Reason.REPLICATION_FACTOR,
         f"target topic {name}: {origin} {factor} replicas, the target has {brokers} brokers",
-        "set topics.replication_factor to what the target can hold, or "
-        "topics.replication_factor_capped to true",
     )
 
 
@@ -260,21 +261,18 @@ def _too_many_partitions(topic: TopicFacts, existing: TopicFacts) -> Conflict:
         existing.name,
         Reason.TARGET_PARTITIONS,
         f"target topic {existing.name} has {existing.partitions} partitions, the source {topic.partitions}",
-        "partitions cannot be taken away: delete the target topic, or give the source topic as many",
     )
 
 
 def _too_few_partitions(topic: TopicFacts, existing: TopicFacts, settings: TopicsSettings) -> Conflict:
     unsure = "not all of them are known to hold this flow's copy alone"
     why = unsure if settings.create else "topics.create is false"
-    else_create = "" if settings.create else ", or set topics.create to true"
     return Conflict(
         topic.name,
         existing.name,
         Reason.TARGET_PARTITIONS,
         f"target topic {existing.name} has {existing.partitions} partitions, the source {topic.partitions}, "
         f"and {why}",
-        f"give {existing.name} {topic.partitions} partitions{else_create}",
         first_partition=existing.partitions,
     )
 
@@ -286,9 +284,8 @@ def _overwritten_times(topic: TopicFacts, existing: TopicFacts) -> Conflict | No
     return Conflict(
         topic.name,
         existing.name,
-        Reason.TIMESTAMP_REFUSED,
+        Reason.APPEND_TIMES,
         f"target topic {existing.name} has {TIMESTAMP_TYPE}=LogAppendTime: it would replace record times",
-        "set message.timestamp.type to CreateTime on it; topics.sync_configs does so for the flow's own",
     )
 
 

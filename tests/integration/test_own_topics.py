@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from mirror.flow.memory import OtherNamesError
 from mirror.model import OffsetMode, Reason, State
 from tests.conftest import TopicFactory
+from tests.faults.flows import configured
 from tests.harness.checker import assert_exact, watermarks
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
@@ -230,6 +231,56 @@ async def test_a_topic_deleted_at_the_source_keeps_its_copy_and_says_so(
 
     assert states == {gone: "BLOCKED", paused: "PAUSED"}
     assert watermarks(target.bootstrap, gone) == watermarks(target.bootstrap, paused) == {0: (0, 20)}
+
+
+async def test_a_topic_deleted_while_no_mirror_ran_is_missed_by_the_next_one(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The flow's state knows what was copied; a topic that is excluded by then is nobody's concern any more.
+    """
+    there, gone, excluded = [await topic(source, prefix="missed") for _ in range(3)]
+    for name in (there, gone, excluded):
+        load(source.bootstrap, name, json_rows(20, 50))
+    topics = {"include": [there, gone, excluded]}
+    command = configured(tmp_path, source, target, there, topics=topics)
+    first = await twinsite(*command, "--once", work_dir=tmp_path)
+    for name in (gone, excluded):
+        await source.delete_topic(name)
+    command = configured(tmp_path, source, target, there, topics=topics | {"exclude": [excluded]})
+
+    second = await twinsite(*command, "--once", "-o", "json", work_dir=tmp_path)
+
+    assert (first.code, second.code) == (0, 3)
+    assert {p["topic"]: (p["state"], p["reason"]) for p in second.document["partitions"]} == {
+        there: ("ACTIVE", None),
+        gone: ("BLOCKED", "topic_deleted"),
+    }
+    assert watermarks(target.bootstrap, gone) == {0: (0, 20)}
+
+
+async def test_a_topic_made_again_with_fewer_partitions_is_another_one_in_all_of_them(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    Those that it does not have any more wait for no broker; seen by a running mirror and by the next one.
+    """
+    name = await topic(source, partitions=3)
+    for partition in range(3):
+        write_to(source, name, partition, 5)
+    wanted = flow_of(source, target, name)
+    recreated = [(State.TOPIC_RECREATED, Reason.TOPIC_ID_CHANGED)] * 3
+
+    async with running(wanted) as until:
+        await until(lambda seen: [p.next_offset for p in seen.values()] == [5, 5, 5])
+        await source.delete_topic(name)
+        await source.create_topic(name, 1)
+        write_to(source, name, 0, 9)
+        await until(lambda seen: states(seen) == recreated)
+    next_one = await mirror_once(wanted)
+
+    assert [(p.state, p.reason) for p in next_one.partitions] == recreated
+    assert watermarks(target.bootstrap, name) == {0: (0, 5), 1: (0, 5), 2: (0, 5)}
 
 
 # -- settings that were changed ------------------------------------------------------------------------

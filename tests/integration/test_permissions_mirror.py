@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import (
+    AclBinding,
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
@@ -426,8 +428,52 @@ async def test_acls_reach_the_target_of_a_running_mirror_once_they_may(source: S
     assert rights_of(target, "User:ann") == {("orders.readable", "LITERAL", "READ")}
 
 
-def rights_of(site: Site, principal: str) -> set[tuple[str, str, str]]:
-    """Name, kind of pattern and operation of what is allowed to somebody."""
+async def test_denials_that_would_stop_the_mirror_are_not_carried_and_named_once(
+    source: Site, target: Site
+) -> None:
+    """
+    Passes go by after that; whom else a rule keeps out is kept out of the copy too.
+    """
+    grants = grants_on_the_page()
+    source.allow_only(grants)
+    target.allow_only(grants)
+    await source.cluster.create_topic("orders.denied")
+    write_records(source.cluster, "orders.denied", 10)
+    for principal in ("User:*", WRITER, "User:bob"):
+        deny_writes(source, principal, "orders.denied")
+    wanted = settings(source, target, "orders.denied")
+    wanted = wanted.model_copy(update={"topics": wanted.topics.model_copy(update={"sync_acls": True})})
+
+    with capture_logs() as logs:
+        async with running(wanted) as until:
+            for later in ("User:ann", "User:eve"):
+                allow(source.cluster.admin, [Grant(later, "Read", "topic", "orders.denied")])
+                await until(partial(may_read, target, later, "orders.denied"))
+            await until(lambda seen: seen[0].next_offset == 10)
+
+    named = [line for line in logs if line["event"] == "denial_not_carried"]
+    assert sorted((line["principal"], line["operation"], line["log_level"]) for line in named) == [
+        ("User:*", "WRITE", "warning"),
+        (WRITER, "WRITE", "warning"),
+    ]
+    assert {line["why"] for line in named} == {"it would stop the mirror itself"}
+    assert rights_of(target, "User:bob", AclPermissionType.DENY) == {("orders.denied", "LITERAL", "WRITE")}
+
+
+def deny_writes(site: Site, principal: str, topic: str) -> None:
+    kind, pattern = ResourceType.TOPIC, ResourcePatternType.LITERAL
+    rule = AclBinding(kind, topic, pattern, principal, "*", AclOperation.WRITE, AclPermissionType.DENY)
+    site.cluster.admin.create_acls([rule])[rule].result(10)
+
+
+def may_read(site: Site, principal: str, topic: str, _: object) -> bool:
+    return (topic, "LITERAL", "READ") in rights_of(site, principal)
+
+
+def rights_of(
+    site: Site, principal: str, permission: AclPermissionType = AclPermissionType.ALLOW
+) -> set[tuple[str, str, str]]:
+    """Name, kind of pattern and operation of what is allowed, or denied, to somebody."""
     asked = AclBindingFilter(
         ResourceType.TOPIC,
         None,
@@ -435,7 +481,7 @@ def rights_of(site: Site, principal: str) -> set[tuple[str, str, str]]:
         principal,
         None,
         AclOperation.ANY,
-        AclPermissionType.ALLOW,
+        permission,
     )
     found = site.cluster.admin.describe_acls(asked).result(10)
     return {(acl.name, acl.resource_pattern_type.name, acl.operation.name) for acl in found}

@@ -308,21 +308,6 @@ async def test_concurrent_changes_of_one_partition_are_all_kept() -> None:
     assert runs(state) == [(105, 0)]
 
 
-async def test_a_forgotten_partition_leaves_nothing_behind() -> None:
-    """
-    It begins anew when it is seen again.
-    """
-    store = BreakingStore()
-    state = await begun(store)
-    await state.save_flow(FLOW)
-
-    await state.forget(ORDERS_0)
-    await state.forget(ORDERS_1)
-
-    assert state.partition(ORDERS_0) is None
-    assert list(store.items) == ["flow"]
-
-
 async def test_runs_of_an_unknown_partition_are_refused() -> None:
     """
     Nothing is written for any partition of the call.

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mirror.config import TopicsSettings
+from mirror.flow.hints import HINTS
 from mirror.model import Reason
 from mirror.sync.names import NamePolicy
 from mirror.sync.topic_configs import (
@@ -277,7 +278,7 @@ def test_more_replicas_than_brokers_are_refused_with_the_way_out() -> None:
     assert refused.actions == 0
     assert conflict.reason is Reason.REPLICATION_FACTOR
     assert "the source topic has 3 replicas, the target has 2 brokers" in conflict.detail
-    assert "topics.replication_factor" in conflict.hint
+    assert "topics.replication_factor" in HINTS[conflict.reason]
 
 
 def test_the_replication_factor_is_lowered_only_where_the_settings_say_so() -> None:
@@ -306,18 +307,42 @@ def test_a_name_kafka_cannot_tell_from_an_existing_one_is_refused() -> None:
     """
     [conflict] = plan(a_topic("a.b"), target=(a_topic("east_a_b"),), names="prefix", prefix="east.").conflicts
 
-    assert conflict.reason is Reason.TARGET_TOPIC_MISSING
+    assert conflict.reason is Reason.NAME_COLLISION
     assert "east_a_b" in conflict.detail
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix", "words"),
+    [
+        ("_schemas", "_", "internal topic"),
+        ("x" * 248, "a.", "250 characters"),
+        ("x-internal", "mm2-", "internal"),
+    ],
+)
+def test_a_name_that_is_not_possible_is_the_conflict_of_that_topic_alone(
+    name: str, prefix: str, words: str
+) -> None:
+    """
+    Others go on; also where somebody has a topic of that name at the target.
+    """
+    there = (a_topic("__schemas"),)
+
+    made = plan(a_topic(name), a_topic("orders"), target=there, names="prefix", prefix=prefix)
+
+    [conflict] = made.conflicts
+    assert (conflict.topic, conflict.reason) == (name, Reason.NAME_NOT_POSSIBLE)
+    assert words in conflict.detail
+    assert [topic.name for topic in made.create] == [f"{prefix}orders"]
 
 
 def test_a_missing_topic_is_named_where_topics_are_not_to_be_made() -> None:
     """
-    The hint says with how many partitions to make it.
+    With how many partitions to make it, too.
     """
     [conflict] = plan(a_topic(partitions=6), create=False).conflicts
 
     assert conflict.reason is Reason.TARGET_TOPIC_MISSING
-    assert "6 partitions" in conflict.hint
+    assert "6 partitions" in conflict.detail
 
 
 # -- topics that are there -----------------------------------------------------------------------------------
@@ -364,8 +389,7 @@ def test_a_target_topic_that_replaces_times_is_refused() -> None:
     """
     [conflict] = plan(a_topic(), target=(a_topic(message_timestamp_type="LogAppendTime"),)).conflicts
 
-    assert conflict.reason is Reason.TIMESTAMP_REFUSED
-    assert "sync_configs" in conflict.hint
+    assert conflict.reason is Reason.APPEND_TIMES
 
 
 def test_settings_of_an_existing_topic_are_not_touched_unless_asked_for() -> None:
@@ -396,7 +420,7 @@ def test_a_topic_the_flow_does_not_own_and_that_replaces_times_is_refused() -> N
 
     made = plan(a_topic(), target=(theirs,), sync_configs=True, owned=False)
 
-    assert (made.actions, [c.reason for c in made.conflicts]) == (0, [Reason.TIMESTAMP_REFUSED])
+    assert (made.actions, [c.reason for c in made.conflicts]) == (0, [Reason.APPEND_TIMES])
 
 
 def test_settings_in_step_are_set_changed_and_taken_off() -> None:
