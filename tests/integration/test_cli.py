@@ -58,7 +58,7 @@ async def test_an_operator_asks_pauses_translates_and_stops(
             "offsets", "translate", "--topic", name, "--partition", "0", "--offset", "7", *url
         )
         mirror.terminate()
-        stopped = await mirror.finished(10)
+        stopped = await mirror.finished()
 
     assert (code, f"{name}-0 > east.{name}" in table) == (0, True)
     assert paused == (0, f"{name}-1: done\n", "")
