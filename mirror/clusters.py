@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 import structlog
 
 from mirror.config import ClusterSettings, Settings, host_and_port
-from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster import Cluster, retrying
 from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.kafka.fetch import FETCH, FETCH_VERSION
 from mirror.kafka.security import Security
@@ -51,7 +51,9 @@ async def connected(
         repeats = Repeats(every_seconds=UNREACHED_EVERY_SECONDS)
         say = log_retry(log, repeats, "cluster_not_reached", cluster=name)
         await cluster.start(timeout_seconds=patience_seconds, before_sleep=say)
-        (await cluster.any_connection()).version(FETCH, FETCH_VERSION, "Fetch", lowest=FETCH_VERSION)
+        async for attempt in retrying(patience_seconds, before_sleep=say):
+            with attempt:
+                (await cluster.any_connection()).version(FETCH, FETCH_VERSION, "Fetch", lowest=FETCH_VERSION)
         yield cluster
     finally:
         await cluster.close()

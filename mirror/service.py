@@ -44,6 +44,7 @@ from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import FetchLimits, Isolation
 from mirror.model import FlowStatus, State, TopicPartition
 from mirror.observing import instruments_of, register_metrics
+from mirror.patience import Patience
 from mirror.sync.follow import Follower
 from mirror.sync.names import NamePolicy, nearest
 from mirror.waiting import Waiting, opened_port
@@ -108,13 +109,33 @@ async def run(
 
 
 async def _begin(settings: Settings, stack: contextlib.AsyncExitStack, *, once: bool) -> Service:
-    """The port, both clusters, the flow; a mirror that runs for ever waits for them as long as it takes."""
+    """The port, both clusters, the flow, its topics; a mirror that runs for ever waits for all of them."""
     patience = START_SECONDS if once else math.inf
     waiting = Waiting(settings)
     port = await stack.enter_async_context(opened_port(settings, waiting))
     both = both_connected(settings, patience_seconds=patience, reached=waiting.reached.add)
     source, target = await stack.enter_async_context(both)
-    return await Service.open(settings, source, target, port)
+    begin = Patience(waiting.tell, once=once)
+    owner, memory = await _take_part(settings, source, target, begin)
+    service = Service.of(settings, source, target, owner, memory, port)
+    await begin.take("the topics of both clusters", service.follower.follow, source, target)
+    return service
+
+
+async def _take_part(
+    settings: Settings, source: Cluster, target: Cluster, begin: Patience
+) -> tuple[Owner, FlowMemory]:
+    """Read the flow's durable state, and claim the flow on the target unless that speaks against it."""
+    owner = Owner(target, settings.flow)
+    memory = await begin.take(
+        "the flow's state at the target", lambda: open_memory(settings.flow, target, owner), target
+    )
+    memory.check_names(NamePolicy(settings.topics.prefix or "").to_target)
+    token = await begin.take("the transaction coordinator of the target", owner.claim, target)
+    await begin.take(
+        "the flow's record at the target", lambda: introduce(memory, owner, token, source, target), target
+    )
+    return owner, memory
 
 
 async def _unless_ended(work: Coroutine[Any, Any, T], stop: asyncio.Event, ends_at: float | None) -> T:
@@ -180,15 +201,16 @@ class Service:
     port: ApiServer | None = None
 
     @classmethod
-    async def open(
-        cls, settings: Settings, source: Cluster, target: Cluster, port: ApiServer | None = None
+    def of(
+        cls,
+        settings: Settings,
+        source: Cluster,
+        target: Cluster,
+        owner: Owner,
+        memory: FlowMemory,
+        port: ApiServer | None,
     ) -> Service:
-        """Read the flow's durable state, and claim the flow on the target unless that speaks against it."""
-        owner = Owner(target, settings.flow)
-        memory = await open_memory(settings.flow, target, owner)
-        memory.check_names(NamePolicy(settings.topics.prefix or "").to_target)
-        token = await owner.claim()
-        await introduce(memory, owner, token, source, target)
+        """Wire a flow that was claimed."""
         registry = CollectorRegistry()
         engine = Engine()
         limits = _limits(settings)
@@ -239,14 +261,9 @@ class Service:
         ends_at: float | None,
         on_status: Callable[[FlowStatus], None] | None,
     ) -> None:
-        """Run until stopped, or with ``once`` until done, or until the monotonic clock says ``ends_at``.
-
-        Raises:
-            NotBegunError: It was to end before the topics were known.
-        """
+        """Run until stopped, or with ``once`` until done, or until the monotonic clock says ``ends_at``."""
         register_metrics(self.registry, self.settings, self.status, (self.flow.source, self.flow.target))
         url = self._answer()
-        await _unless_ended(self.follower.follow(), stop, ends_at)
         if not self.engine.partitions:
             self._say_nothing_matches(once=once)
         async with asyncio.TaskGroup() as group:
@@ -356,7 +373,7 @@ class Service:
         partition = self._partition(tp)
         if partition.state in {State.DATA_LOSS, State.TOPIC_RECREATED, State.FENCED}:
             raise StateConflictError(f"{tp}: looking again would not help: {partition.detail}")
-        self._resume(partition)
+        self.engine.resume(partition)
 
     async def accept_loss(self, tp: TopicPartition) -> None:
         """Go on behind what the source has removed; on another mirror than the owner once the owner did."""
@@ -368,8 +385,4 @@ class Service:
         if known is None or known.loss_accepted_to < partition.lost[1]:
             await require_owner(self.owner, self.memory, tp)
             await self.memory.accept_loss(tp, partition.lost[1])
-        self._resume(partition)
-
-    def _resume(self, partition: PartitionCopy) -> None:
         self.engine.resume(partition)
-        self.follower.hold(partition)

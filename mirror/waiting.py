@@ -1,4 +1,4 @@
-"""The port of a mirror that still waits for its clusters: alive, not ready, and it says for which.
+"""The port of a mirror that has not begun: alive, not ready, and it says what it waits for.
 
 A mirror that runs for ever waits for ever: whoever restarts both sides after an outage
 need not restart the mirror too, and probes tell a mirror that waits from one that hangs.
@@ -34,9 +34,20 @@ class Waiting:
 
     def __init__(self, settings: Settings) -> None:
         self.reached: set[str] = set()
+        self._step = ""
         self._settings = settings
         self._started_at = time.monotonic()
         self._started_at_ms = int(time.time() * 1000)
+
+    def tell(self, step: str) -> None:
+        """Say what is waited for, with what went wrong last."""
+        self._step = step
+
+    @property
+    def waits_for(self) -> str:
+        """In words; of the clusters first."""
+        missing = sorted({"source", "target"} - self.reached)
+        return f"{' and '.join(missing)} to answer" if missing else self._step
 
     def status(self) -> FlowStatus:
         """No partitions, no clusters; what is not known is None."""
@@ -58,12 +69,13 @@ class Waiting:
         )
 
     def readiness(self) -> Readiness:
-        """Not ready, and which cluster is missing."""
+        """Not ready, which cluster is missing, and what else."""
         return Readiness(
             settings_loaded=True,
             source_reached="source" in self.reached,
             target_reached="target" in self.reached,
             flow_running=False,
+            waits_for=self.waits_for,
         )
 
     def backend(self) -> Backend:
@@ -88,8 +100,9 @@ class Waiting:
         raise self._not_yet(tp)
 
     def _not_yet(self, tp: TopicPartition) -> ConnectionFailedError:
-        missing = sorted({"source", "target"} - self.reached)
-        return ConnectionFailedError(f"{tp}: nothing is known of it before {' and '.join(missing)} answer")
+        return ConnectionFailedError(
+            f"{tp}: nothing is known of it yet, the mirror waits for {self.waits_for}"
+        )
 
 
 @contextlib.asynccontextmanager

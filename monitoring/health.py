@@ -44,12 +44,13 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """What readiness is decided on; the engine fills it in."""
+    """What readiness is decided on; ``waits_for`` says in words why the flow is not running."""
 
     settings_loaded: bool
     source_reached: bool
     target_reached: bool
     flow_running: bool
+    waits_for: str = ""
 
 
 @dataclass(slots=True)
@@ -92,12 +93,13 @@ def _beats(name: str, beat: Beat, now: float) -> Check:
 
 def readyz(readiness: Readiness) -> Verdict:
     """Decide on readiness. A cluster that was reached once and is away now does not end it."""
+    why = f", waits for {readiness.waits_for}" if readiness.waits_for else ""
     return Verdict(
         (
             _either("settings", readiness.settings_loaded, "loaded", "not loaded yet"),
             _either("source", readiness.source_reached, "reached", "not reached since start"),
             _either("target", readiness.target_reached, "reached", "not reached since start"),
-            _either("flow", readiness.flow_running, "running", "not running"),
+            _either("flow", readiness.flow_running, "running", f"not running{why}"),
         )
     )
 

@@ -27,14 +27,18 @@ STATE_TOPIC_REPLICAS_MAX = 3
 async def open_memory(flow: str, target: Cluster, owner: Owner) -> FlowMemory:
     """The flow's durable state, read from its topic at the target; the topic is made where there is none.
 
+    A topic made while brokers were missing has fewer replicas than it would be given now: that is said.
+
     Raises:
         TwinsiteError: The topic cannot be read, or not be made.
     """
     topic = f"__twinsite_state.{flow}"
     replicas = min(STATE_TOPIC_REPLICAS_MAX, len(target.info.brokers))
-    await ensure_state_topic(target, topic, replicas)
+    there = await ensure_state_topic(target, topic, replicas)
     state = FlowState(TopicStore(TopicLog(target, topic), writer=lambda: owner.token))
     await state.load()
+    if there < replicas:
+        log.warning("state_topic_has_few_replicas", topic=topic, replicas=there, wanted=replicas)
     return FlowMemory(state)
 
 

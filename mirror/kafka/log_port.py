@@ -69,7 +69,10 @@ class TopicLog:
         raise AssertionError("retrying ends with an answer or an error")
 
     async def _look_again(self) -> None:
-        self._info = (await self._cluster.describe_topics([self._tp.topic])).topics.get(self._tp.topic)
+        found = await self._cluster.describe_topics([self._tp.topic])
+        self._info, partition = found.topics.get(self._tp.topic), found.partition(self._tp)
+        if partition is not None and partition.leader not in self._cluster.info.brokers:
+            await self._cluster.refresh()
 
     async def _leader(self) -> tuple[int, bytes]:
         if self._info is None:
@@ -108,11 +111,14 @@ class TopicLog:
         return answer
 
 
-async def ensure_state_topic(cluster: Cluster, topic: str, replication_factor: int) -> None:
+async def ensure_state_topic(cluster: Cluster, topic: str, replication_factor: int) -> int:
     """Make the topic, compacted and with one partition, if it is not there, and wait until it has a leader.
 
     Of three or more replicas all but one must have a record before it counts as written. A topic that is
     there already keeps its settings; that it is compacted is checked where its settings may be asked for.
+
+    Returns:
+        How many replicas it has.
 
     Raises:
         NotAuthorizedError: No CREATE, or no DESCRIBE, on the topic.
@@ -135,6 +141,8 @@ async def ensure_state_topic(cluster: Cluster, topic: str, replication_factor: i
             info = (await cluster.describe_topics([topic])).partition(TopicPartition(topic, 0))
             if info is None or info.leader < 0:
                 raise ConnectionFailedError(f"{cluster.name}: topic {topic} has no leader yet")
+            return len(info.replicas)
+    raise AssertionError("retrying ends with an answer or an error")
 
 
 async def _check_settings(cluster: Cluster, topic: str) -> None:

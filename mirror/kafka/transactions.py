@@ -84,7 +84,7 @@ async def _ask(
                 error = broker_error(
                     answer.error_code, f"{cluster.name}: transactional id {transactional_id}"
                 )
-                error.retriable = answer.error_code in WORTH_ANOTHER_TRY
+                error.retriable |= answer.error_code in WORTH_ANOTHER_TRY
                 raise error
             return answer
     raise AssertionError("retrying ends with an answer or an error")

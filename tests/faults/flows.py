@@ -23,7 +23,7 @@ def mirror_of(
 
 
 def configured(
-    work_dir: Path, source: KafkaCluster, target: KafkaCluster, flow: str, **sections: object
+    work_dir: Path, source: KafkaCluster, target: KafkaCluster, flow: str, /, **sections: object
 ) -> tuple[str, ...]:
     """The command line of a mirror with a settings file; ``sections`` are those beside the clusters."""
     document = {

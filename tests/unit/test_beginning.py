@@ -1,4 +1,4 @@
-"""A mirror that is ended while it still waits for its clusters."""
+"""A mirror that has not begun: it waits for its clusters, says so, and can be ended."""
 
 from __future__ import annotations
 
@@ -8,14 +8,22 @@ import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 import pytest
 
+from checkpoint.flow_state import FlowState
+from checkpoint.model import FlowRecord
+from checkpoint.store import MemoryStore
 from mirror import service
 from mirror.api.schema import status_from_json
 from mirror.config import Settings, parse
-from mirror.errors import ConnectionFailedError, UsageError
+from mirror.errors import ConnectionFailedError, NotAuthorizedError, TwinsiteError, UsageError
+from mirror.flow.memory import FlowMemory
+from mirror.flow.owner import Owner
+from mirror.kafka.cluster import Cluster, ClusterInfo
+from mirror.kafka.dial import Address, ConnectionOptions
 from tests.harness.node import free_ports
 
 SOON_SECONDS = 1.0
@@ -176,3 +184,128 @@ async def test_a_copy_that_is_to_end_gives_up_and_a_mirror_does_not(monkeypatch:
     assert still_running == {mirror}
     with pytest.raises(service.NotBegunError, match="stopped"):
         await mirror
+
+
+# -- clusters that answer and are not all there --------------------------------------------------
+
+
+def a_cluster(name: str) -> Cluster:
+    """A cluster that was reached, and has no connection."""
+    cluster = Cluster(name, [Address("127.0.0.1", 1)], ConnectionOptions())
+    cluster.info = ClusterInfo(f"{name}-id", -1, {}, {})
+    return cluster
+
+
+class Recovering:
+    """Both clusters answer; one step of the start fails until it is mended.
+
+    Attributes:
+        failure: What the step fails with; None once it is mended.
+        tries: How often the step was taken.
+    """
+
+    def __init__(self, failure: TwinsiteError) -> None:
+        self.failure: TwinsiteError | None = failure
+        self.tries = 0
+        self.closed = 0
+        self.claims = 0
+        self.twice = asyncio.Event()
+
+    @asynccontextmanager
+    async def both_connected(self, *_: object, **options: Any) -> AsyncIterator[tuple[Cluster, Cluster]]:
+        """Clusters that were reached."""
+        source, target = (a_cluster(name) for name in ("source", "target"))
+        for cluster in (source, target):
+            options["reached"](cluster.name)
+        try:
+            yield source, target
+        finally:
+            self.closed += 1
+
+    async def open_memory(self, *_: object) -> FlowMemory:
+        """The memory of a flow that has run before."""
+        state = FlowState(MemoryStore({"flow": FlowRecord(4000, 2, "source-id", "target-id", 0).to_bytes()}))
+        await state.load()
+        return FlowMemory(state)
+
+    async def done(self, *_: object) -> None:
+        """A step that needs nothing."""
+
+    async def claim(self, _: Owner) -> None:
+        """Become the owner."""
+        self.claims += 1
+
+    async def step(self, *_: object) -> None:
+        """The step that fails."""
+        self.tries += 1
+        if self.tries > 1:
+            self.twice.set()
+        if self.failure is not None:
+            raise self.failure
+
+
+STEPS = {
+    "mirror.service.open_memory": "the flow's state at the target",
+    "mirror.flow.owner.Owner.claim": "the transaction coordinator of the target",
+    "mirror.service.introduce": "the flow's record at the target",
+    "mirror.sync.follow.Follower.follow": "the topics of both clusters",
+}
+"""The steps of a start, and what is said to be waited for."""
+
+
+def recovering(monkeypatch: pytest.MonkeyPatch, step: str, failure: TwinsiteError) -> Recovering:
+    """Clusters of which one step of the start finds something missing."""
+    clusters = Recovering(failure)
+    monkeypatch.setattr("mirror.service.both_connected", clusters.both_connected)
+    monkeypatch.setattr("mirror.kafka.cluster.Cluster.refresh", clusters.done)
+    monkeypatch.setattr("mirror.service.open_memory", clusters.open_memory)
+    monkeypatch.setattr("mirror.flow.owner.Owner.claim", lambda owner: clusters.claim(owner))
+    monkeypatch.setattr("mirror.service.introduce", clusters.done)
+    monkeypatch.setattr(step, lambda *_: clusters.step())
+    return clusters
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_mirror_waits_for_what_its_clusters_lack_and_says_for_what(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """
+    After a power cut the first broker answers long before the last log is recovered.
+    """
+    clusters = recovering(monkeypatch, step, ConnectionFailedError("broker 2 recovers its logs"))
+    stop, [port] = asyncio.Event(), free_ports(1)
+
+    running = asyncio.create_task(service.run(settings_for(CLOSED_PORT, port=port), stop=stop))
+    await asyncio.wait_for(clusters.twice.wait(), 10)
+    alive, (code, ready) = await probe(port, "/livez"), await probe(port, "/readyz")
+    stop.set()
+    with pytest.raises(service.NotBegunError):
+        await running
+
+    assert alive == (200, "ok\n")
+    assert (code, ready.splitlines()[0]) == (
+        503,
+        f"[-] flow: not running, waits for {STEPS[step]}: broker 2 recovers its logs",
+    )
+    assert clusters.closed == 1
+    assert clusters.claims <= 1
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("once", "failure"),
+    [(True, ConnectionFailedError("broker 2 recovers its logs")), (False, NotAuthorizedError("no WRITE"))],
+)
+async def test_what_no_wait_can_help_ends_the_start_at_once(
+    monkeypatch: pytest.MonkeyPatch, step: str, once: bool, failure: TwinsiteError
+) -> None:
+    """
+    And a copy that is to end has waited already: each step has a patience of its own.
+    """
+    clusters = recovering(monkeypatch, step, failure)
+
+    with pytest.raises(type(failure)) as raised:
+        await service.run(settings_for(CLOSED_PORT, port=-1), stop=asyncio.Event(), once=once)
+
+    assert raised.value is failure
+    assert clusters.tries == 1

@@ -1,0 +1,71 @@
+"""The steps of a start, each taken again for as long as that can help.
+
+A cluster may answer long before all of it is there: after a power cut one broker tells
+who leads what while the leader of the state topic, or the coordinator, still reads its
+logs. A mirror that runs for ever waits for them as it waits for the clusters; what
+waiting cannot help, a right that is missing or another cluster, ends it at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+from tenacity import RetryCallState
+
+from mirror.kafka.cluster import BeforeSleep, Cluster, retrying
+from mirror.logs import Repeats, log_retry
+
+log = structlog.get_logger(__name__)
+
+SAID_EVERY_SECONDS = 10.0
+"""How often it is said that a step has failed again, at most."""
+
+T = TypeVar("T")
+
+
+class Patience:
+    """Takes steps, and tells what is waited for.
+
+    Args:
+        tell: Told what is waited for, with what went wrong last; nothing when the step is done.
+        once: Take each step once only.
+    """
+
+    def __init__(self, tell: Callable[[str], None], *, once: bool) -> None:
+        self._tell = tell
+        self._seconds = 0.0 if once else math.inf
+        self._repeats = Repeats(every_seconds=SAID_EVERY_SECONDS)
+
+    async def take(self, what: str, step: Callable[[], Awaitable[T]], *clusters: Cluster) -> T:
+        """What comes of a step that can be taken again as a whole.
+
+        Args:
+            what: What it needs, in words.
+            clusters: Those it asks; before it is taken again their brokers are looked at again.
+
+        Raises:
+            TwinsiteError: Waiting does not help, or each step is taken once only.
+        """
+        self._tell(what)
+        async for attempt in retrying(self._seconds, before_sleep=self._say(what)):
+            with attempt:
+                if attempt.retry_state.attempt_number > 1:
+                    for cluster in clusters:
+                        await cluster.refresh()
+                done = await step()
+                self._tell("")
+                return done
+        raise AssertionError("retrying ends with an answer or an error")
+
+    def _say(self, what: str) -> BeforeSleep:
+        logged = log_retry(log, self._repeats, "flow_not_begun", waits_for=what)
+
+        def say(state: RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome is not None else None
+            self._tell(f"{what}: {error}")
+            logged(state)
+
+        return say
