@@ -373,7 +373,7 @@ class Service:
         partition = self._partition(tp)
         if partition.state in {State.DATA_LOSS, State.TOPIC_RECREATED, State.FENCED}:
             raise StateConflictError(f"{tp}: looking again would not help: {partition.detail}")
-        self.engine.resume(partition)
+        self._resume(partition)
 
     async def accept_loss(self, tp: TopicPartition) -> None:
         """Go on behind what the source has removed; on another mirror than the owner once the owner did."""
@@ -385,4 +385,8 @@ class Service:
         if known is None or known.loss_accepted_to < partition.lost[1]:
             await require_owner(self.owner, self.memory, tp)
             await self.memory.accept_loss(tp, partition.lost[1])
+        self._resume(partition)
+
+    def _resume(self, partition: PartitionCopy) -> None:
         self.engine.resume(partition)
+        self.follower.hold(partition)
