@@ -200,3 +200,5 @@ class FlowStatus:
     bytes_appended: int
     partitions: tuple[PartitionStatus, ...]
     topics_ignored: int = 0
+    waits_for: str = ""
+    """What a mirror that has not begun yet waits for, and what went wrong last; empty once it has begun."""

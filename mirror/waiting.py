@@ -50,7 +50,7 @@ class Waiting:
         return f"{' and '.join(missing)} to answer" if missing else self._step
 
     def status(self) -> FlowStatus:
-        """No partitions, no clusters; what is not known is None."""
+        """No partitions, no clusters; what is not known is None, what is waited for is said."""
         return FlowStatus(
             flow=self._settings.flow,
             version=__version__,
@@ -66,6 +66,7 @@ class Waiting:
             bytes_fetched=0,
             bytes_appended=0,
             partitions=(),
+            waits_for=self.waits_for,
         )
 
     def readiness(self) -> Readiness:

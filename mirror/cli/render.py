@@ -169,6 +169,8 @@ def _headline(status: FlowStatus) -> Text:
         f"{size(copied)} copied in {duration(status.uptime_seconds)}; "
         f"cpu {duration(status.cpu_seconds)}, memory {size(status.resident_bytes)}"
     )
+    if status.waits_for:
+        return Text(f"{words}\n  waits for {clean(status.waits_for)}")
     return Text(words if status.partitions else f"{words}\n{NOTHING_COPIED}")
 
 

@@ -155,6 +155,7 @@ async def test_a_mirror_that_waits_for_a_cluster_is_alive_and_not_ready() -> Non
     assert "[-] source: not reached since start" in ready[1]
     assert "twinsite_build_info" in metrics
     assert status_from_json(json.loads(status)).partitions == ()
+    assert status_from_json(json.loads(status)).waits_for == "source and target to answer"
 
 
 async def test_a_taken_port_is_said_before_any_cluster_is_asked() -> None:
@@ -277,16 +278,16 @@ async def test_a_mirror_waits_for_what_its_clusters_lack_and_says_for_what(
 
     running = asyncio.create_task(service.run(settings_for(CLOSED_PORT, port=port), stop=stop))
     await asyncio.wait_for(clusters.twice.wait(), 10)
-    alive, (code, ready) = await probe(port, "/livez"), await probe(port, "/readyz")
+    alive, ready = await probe(port, "/livez"), await probe(port, "/readyz")
+    _, status = await probe(port, "/status")
     stop.set()
     with pytest.raises(service.NotBegunError):
         await running
 
+    waits_for = f"{STEPS[step]}: broker 2 recovers its logs"
     assert alive == (200, "ok\n")
-    assert (code, ready.splitlines()[0]) == (
-        503,
-        f"[-] flow: not running, waits for {STEPS[step]}: broker 2 recovers its logs",
-    )
+    assert ready == (503, f"[-] flow: not running, waits for {waits_for}\nfailed\n")
+    assert status_from_json(json.loads(status)).waits_for == waits_for
     assert clusters.closed == 1
     assert clusters.claims <= 1
 

@@ -112,6 +112,23 @@ def test_a_mirror_that_copies_nothing_is_not_fine(
     assert "topics.include" in out
 
 
+def test_a_mirror_that_has_not_begun_tells_what_it_waits_for(
+    running: FakeMirror, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    No pattern is mistaken: nobody knows yet which topics there are.
+    """
+    waiting = replace(a_flow(), partitions=(), waits_for="source to answer")
+    running.answers["/status"] = (200, status_to_json(waiting))
+
+    code = main(["status"])
+
+    out = capsys.readouterr().out
+    assert code == 3
+    assert "\n  waits for source to answer\n" in out
+    assert "topics.include" not in out
+
+
 def test_the_status_as_json_is_the_document_of_the_mirror(
     running: FakeMirror, capsys: pytest.CaptureFixture[str]
 ) -> None:
