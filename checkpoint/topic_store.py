@@ -33,6 +33,7 @@ from kafka.record.memory_records import MemoryRecords
 from checkpoint.errors import CorruptStateError, StateTakenOverError, StateUnavailableError
 from checkpoint.store import apply
 from mirror.errors import BrokerError
+from mirror.failpoints import reach
 
 BATCH_BYTES_MAX = 512 * 1024
 """Half of what a broker takes in one batch by default. What fits into one batch is written whole or not."""
@@ -179,11 +180,13 @@ class TopicStore:
 
     async def _send(self, batch: bytes) -> int:
         try:
-            return await self._log.append(batch)
+            base = await self._log.append(batch)
         except BrokerError as error:
             if error.code in NOT_OUR_TURN:
                 raise StateTakenOverError(f"a write to the state was refused: {error}") from error
             raise
+        reach("state_written")
+        return base
 
     async def _check_landed(self, base: int, count: int, batch: bytes) -> None:
         """A write given up on may have landed late, and this one been taken for its repetition."""

@@ -25,6 +25,9 @@ NAMES = frozenset(
         "markers_written",
         "epoch_noted",
         "topic_created",
+        "partitions_added",
+        "settings_final",
+        "state_written",
     }
 )
 """Every durable step of the mirror; the fault tests visit each."""

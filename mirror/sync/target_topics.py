@@ -225,6 +225,7 @@ class TargetTopics:
 
     async def _add_to(self, addition: AddPartitions) -> None:
         await create_partitions(self._flow.target, addition.name, addition.partitions)
+        reach("partitions_added")
         log.info("partitions_added", topic=addition.name, partitions=addition.partitions)
 
     async def _change(self, change: AlterConfigs) -> Conflict | None:
@@ -335,6 +336,7 @@ class TargetTopics:
             warn_repeated(log, self._repeats, name, "topic_settings_not_final", topic=name, error=str(error))
             self._kept_as_prepared.add(name)
             return
+        reach("settings_final")
         self._preparing.pop(name, None)
         log.info("topic_prepared", topic=name)
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
-from collections.abc import Iterable, Sequence
+import threading
+import urllib.error
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.harness.checker import watermarks
+from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
-from tests.harness.process import Twinsite
+from tests.harness.process import Twinsite, events
 
 
 def mirror_of(
@@ -74,3 +80,63 @@ def complete(mirror: Twinsite, source: KafkaCluster, topics: Sequence[str]) -> b
         (topic, p): end for topic in topics for p, (_, end) in watermarks(source.bootstrap, topic).items()
     }
     return {(p["topic"], p["partition"]): p["next_offset"] for p in partitions(mirror)} == ends
+
+
+def ready(mirror: Twinsite) -> bool:
+    """Whether it says of itself that it is ready."""
+    try:
+        mirror.get("/readyz")
+    except urllib.error.HTTPError as refused:
+        refused.close()
+        return False
+    except OSError:
+        return False
+    return True
+
+
+async def says(
+    mirror: Twinsite, topic: str, state: str, reason: str, seconds: float = 60.0
+) -> dict[str, Any]:
+    """Wait until status, metrics and log all say that partition 0 is in a state for a reason.
+
+    Returns:
+        What the status says of it.
+    """
+    found: dict[str, Any] = {}
+
+    def told() -> bool:
+        found.clear()
+        found.update(partition(partitions(mirror), topic))
+        metric = f'reason="{reason}",state="{state}",topic="{topic}"}} 1.0'
+        logged = events(mirror.stderr, "partition_state_changed")
+        return (
+            (found.get("state"), found.get("reason")) == (state, reason)
+            and metric in mirror.get("/metrics").decode()
+            and any(f'"reason": "{reason}"' in line and f'"{topic}"' in line for line in logged)
+        )
+
+    await mirror.wait_for(told, f"{topic} is said to be {state} because of {reason}", seconds)
+    return found
+
+
+@asynccontextmanager
+async def writing(source: KafkaCluster, topic: str) -> AsyncIterator[None]:
+    """Write to a topic in small batches, one after the other, as long as the block lasts.
+
+    Raises:
+        NotLoadedError: A record was not accepted.
+    """
+    enough = threading.Event()
+
+    def write() -> None:
+        for seed in itertools.count(100):
+            load(source.bootstrap, topic, json_rows(300, 300, seed=seed), batch_num_messages=20)
+            if enough.is_set():
+                return
+
+    task = asyncio.create_task(asyncio.to_thread(write))
+    try:
+        yield
+    finally:
+        enough.set()
+        await task

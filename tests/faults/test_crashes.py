@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import NewPartitions
 
 from tests.conftest import TopicFactory
-from tests.harness.checker import assert_exact
+from tests.faults import flows
+from tests.harness.checker import assert_exact, read_partition, watermarks
 from tests.harness.data import json_rows, load, load_interleaved
 from tests.harness.kafka import KafkaCluster
-from tests.harness.process import Finished, Twinsite, twinsite
+from tests.harness.process import Finished, Twinsite, events, twinsite
 
 KILLED = -9
+RACED_RECORDS = 10_000
 
 
 def command(source: str, target: str, topics: str, flow: str, *more: str) -> tuple[str, ...]:
@@ -62,6 +68,9 @@ async def odd_topic(source: KafkaCluster, topic: TopicFactory) -> str:
         ("map_written", "mapped"),
         ("produce_sent", "mapped"),
         ("produce_answered", "mapped"),
+        ("settings_final", "same"),
+        *((f"state_written:{number}", "same") for number in range(1, 7)),
+        *((f"state_written:{number}", "mapped") for number in (4, 5)),
     ],
 )
 async def test_a_mirror_killed_at_a_durable_step_leaves_nothing_lost_or_doubled(
@@ -89,26 +98,124 @@ async def test_a_mirror_killed_at_a_durable_step_leaves_nothing_lost_or_doubled(
     )
 
 
+async def test_a_mirror_killed_again_when_it_has_mended_its_map(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The first one dies with runs written ahead of their records, the second one right after it has dropped
+    them.
+    """
+    name = await odd_topic(source, topic)
+    arguments = (source, target, re.escape(name), name, tmp_path, "--offsets", "mapped")
+
+    first = await run_once(*arguments, failpoints="map_written")
+    second = await run_once(*arguments, failpoints="state_written")
+    third = await run_once(*arguments)
+
+    assert (first.code, second.code, third.code) == (KILLED, KILLED, 0), third.stderr
+    assert_exact(source.bootstrap, target.bootstrap, [name], offsets="mapped")
+
+
+@pytest.mark.parametrize("number", [3, 4, 5])
+async def test_a_mirror_killed_while_it_turns_to_mapped_knows_every_offset_afterwards(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path, number: int
+) -> None:
+    """
+    With ``auto`` a gap above the limit ends the same offsets; SIGKILL after each of the writes around that.
+    """
+    name = await topic(source)
+    load_interleaved(source.bootstrap, name, json_rows(300, 100))
+    offsets = {"mode": "auto", "gap_limit": 5}
+    arguments = flows.configured(tmp_path, source, target, name, topics={"include": [name]}, offsets=offsets)
+
+    first = await twinsite(*arguments, "--once", work_dir=tmp_path, failpoints=f"state_written:{number}")
+    second = await twinsite(*arguments, "--once", "-o", "json", work_dir=tmp_path)
+
+    assert first.code == KILLED, first.stderr
+    assert second.code == 0, second.stderr
+    assert [one["offset_mode"] for one in second.document["partitions"]] == ["mapped"]
+    assert_exact(source.bootstrap, target.bootstrap, [name], offsets="mapped")
+
+
+async def test_a_mirror_killed_when_partitions_were_added_copies_them_the_next_time(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The target has them already, and nothing is known of them yet.
+    """
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(300, 100))
+    assert (await run_once(source, target, re.escape(name), name, tmp_path)).code == 0
+    source.admin.create_partitions([NewPartitions(name, 3)])[name].result()
+    load(source.bootstrap, name, json_rows(300, 100, seed=2))
+
+    first = await run_once(source, target, name, name, tmp_path, failpoints="partitions_added")
+    second = await run_once(source, target, name, name, tmp_path)
+
+    assert (first.code, second.code) == (KILLED, 0), first.stderr + second.stderr
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
+@pytest.mark.parametrize("number", [2, 3])
+async def test_a_mirror_killed_while_a_loss_is_accepted_goes_on_behind_it(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path, number: int
+) -> None:
+    """
+    SIGKILL when the operator's word is written down, and when the loss is in the ledger: nobody is asked
+    twice.
+    """
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(300, 100))
+    assert (await run_once(source, target, re.escape(name), name, tmp_path)).code == 0
+    load(source.bootstrap, name, json_rows(200, 100, seed=2))
+    had = list(read_partition(source.bootstrap, name, 0))
+    source.admin.delete_records([TopicPartition(name, 0, 400)])[TopicPartition(name, 0)].result()
+
+    arguments = command(source.bootstrap, target.bootstrap, re.escape(name), name)
+    with Twinsite.run(*arguments, work_dir=tmp_path, failpoints=f"state_written:{number}") as mirror:
+        # the first write says where the owner runs
+        await mirror.wait_for(lambda: bool(events(mirror.stderr, "owner_of_the_flow")), "it is the owner")
+        await mirror.wait_for(lambda: flows.state(mirror, name) == "DATA_LOSS", "the loss is stated")
+        url = f"http://127.0.0.1:{mirror.port}"
+        await twinsite("accept-loss", name, "--yes", "--url", url, work_dir=tmp_path)
+        first = await mirror.finished()
+    second = await run_once(source, target, re.escape(name), name, tmp_path)
+
+    assert first.code == KILLED, first.stderr
+    assert second.code == 0, second.stderr
+    left = [record for record in had if not 300 <= record.offset < 400]
+    assert list(read_partition(target.bootstrap, name, 0)) == left
+
+
 async def test_three_mirrors_racing_on_one_flow_do_no_harm(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
     Three mirrors of the same flow at once by mistake: nothing doubled, lost or reordered, gaps filled once.
     """
-    plain = await topic(source, partitions=4)
-    load(source.bootstrap, plain, json_rows(40_000, 300), "lz4")
-    odd = await odd_topic(source, topic)
-    arguments = command(source.bootstrap, target.bootstrap, f"{plain}|{odd}", plain, "--once", "-o", "json")
+    plain, odd = await topic(source, partitions=4), await odd_topic(source, topic)
+    arguments = command(source.bootstrap, target.bootstrap, f"{plain}|{odd}", plain)
+    with ExitStack() as stack:
+        racing = [stack.enter_context(Twinsite.run(*arguments, work_dir=tmp_path)) for _ in range(3)]
+        for mirror in racing:
+            await mirror.wait_for(
+                partial(flows.complete, mirror, source, [plain, odd]), "all three are there"
+            )
+        before = [_copied(mirror) for mirror in racing]
 
-    with (
-        Twinsite.run(*arguments, work_dir=tmp_path, listen=False) as one,
-        Twinsite.run(*arguments, work_dir=tmp_path, listen=False) as two,
-        Twinsite.run(*arguments, work_dir=tmp_path, listen=False) as three,
-    ):
-        ended = [await mirror.finished(90) for mirror in (one, two, three)]
+        async with flows.writing(source, plain):
+            await racing[0].wait_for(partial(_raced, racing, before), "two of them have copied a lot", 60)
+            load_interleaved(source.bootstrap, odd, json_rows(300, 100, seed=3))
+        for mirror in racing:
+            await mirror.wait_for(partial(flows.complete, mirror, source, [plain, odd]), "all is copied", 60)
 
-    assert [mirror.code for mirror in ended] == [0, 0, 0], "\n".join(m.stderr[-800:] for m in ended)
     assert_exact(source.bootstrap, target.bootstrap, [plain, odd])
+
+
+def _raced(racing: Sequence[Twinsite], before: Sequence[int]) -> bool:
+    """Whether at least two of the mirrors have had thousands of records acknowledged since."""
+    copied = [_copied(mirror) - had for mirror, had in zip(racing, before, strict=True)]
+    return sum(one > RACED_RECORDS for one in copied) > 1
 
 
 async def test_a_mirror_killed_over_and_over_while_the_source_is_written(
@@ -130,10 +237,13 @@ async def test_a_mirror_killed_over_and_over_while_the_source_is_written(
     assert_exact(source.bootstrap, target.bootstrap, [name])
 
 
-@pytest.mark.parametrize("victim", ["source", "target"])
-async def test_a_broker_that_dies_and_comes_back_is_waited_for(tmp_path: Path, victim: str) -> None:
+@pytest.mark.parametrize(("victim", "state"), [("source", "LAGGING"), ("target", "BLOCKED")])
+async def test_a_broker_that_dies_and_comes_back_is_waited_for(
+    tmp_path: Path, victim: str, state: str
+) -> None:
     """
-    SIGKILL of the only broker of a side in the middle of copying; the mirror goes on when it is back.
+    SIGKILL of the only broker of a side in the middle of copying: status, metrics and log name the side; the
+    mirror goes on when it is back.
     """
     async with (
         KafkaCluster.start(version="3.9", name="a", work_dir=tmp_path / "a") as source,
@@ -141,16 +251,79 @@ async def test_a_broker_that_dies_and_comes_back_is_waited_for(tmp_path: Path, v
     ):
         await source.create_topic("t", 3)
         load(source.bootstrap, "t", json_rows(60_000, 500))
-        arguments = command(source.bootstrap, target.bootstrap, "t", "f")
+        more = partial(load, source.bootstrap, "t", json_rows(3_000, 500, seed=2))
+        topics = {"include": ["t"]}
+        arguments = flows.configured(tmp_path, source, target, "f", topics=topics, lagging_after_seconds=1)
         with Twinsite.run(*arguments, work_dir=tmp_path) as mirror:
             await mirror.wait_for(lambda: _copied(mirror) > 0, "something is copied")
             broker = (source if victim == "source" else target).broker(1)
             await broker.kill()
+            if victim == "target":
+                more()  # that a target is away shows only when there is something to write
+            away = await flows.says(mirror, "t", state, f"{victim}_unavailable")
             await broker.start()
-            load(source.bootstrap, "t", json_rows(3_000, 500, seed=2))
+            if victim == "source":
+                more()
             await mirror.wait_for(lambda: _complete(mirror, 63_000), "all is copied", 60)
 
+        assert f"Look at the {victim} brokers" in away["hint"]
+        assert re.search(f":{broker.port}: |has not answered since", away["detail"])
         assert_exact(source.bootstrap, target.bootstrap, ["t"])
+
+
+async def test_a_source_leader_that_moves_twice_while_it_is_read(tmp_path: Path) -> None:
+    """
+    Three nodes at the source, and records arrive all the while: the copy is exact over three leader epochs,
+    nothing is taken for lost or diverged.
+    """
+    async with (
+        KafkaCluster.start(version="3.9", nodes=3, name="a", work_dir=tmp_path / "a") as source,
+        KafkaCluster.start(version="4.3", name="b", work_dir=tmp_path / "b") as target,
+    ):
+        await source.create_topic("t", 2, replication=3)
+        await target.create_topic("t", 2)
+        with Twinsite.run(
+            *command(source.bootstrap, target.bootstrap, "t", "f"), work_dir=tmp_path
+        ) as mirror:
+            async with flows.writing(source, "t"):
+                for _ in range(2):
+                    await _goes_on(mirror)
+                    leader = await source.leader("t")
+                    await source.move_leader("t", 0, leader % 3 + 1)
+                await _goes_on(mirror)
+            await mirror.wait_for(partial(flows.complete, mirror, source, ["t"]), "all is copied", 60)
+            states = [p["state"] for p in flows.partitions(mirror)]
+
+        assert states == ["ACTIVE", "ACTIVE"]
+        assert [
+            word for word in ("DIVERGED", "DATA_LOSS", "broker_not_written") if word in mirror.stderr
+        ] == []
+        assert len(_leader_epochs(source, "t")) >= 3
+        assert_exact(source.bootstrap, target.bootstrap, ["t"])
+
+
+async def _goes_on(mirror: Twinsite) -> None:
+    """Wait until hundreds of records more are copied than now."""
+    wanted = flows.reached(mirror, "t") + 500
+    await mirror.wait_for(lambda: flows.reached(mirror, "t") > wanted, "it goes on", 60)
+
+
+def _leader_epochs(cluster: KafkaCluster, topic: str) -> set[int]:
+    """Under how many leaders the records of partition 0 were written."""
+    _, end = watermarks(cluster.bootstrap, topic)[0]
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "epochs"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    epochs: set[int] = set()
+    try:
+        while True:
+            record = consumer.poll(10)
+            assert record is not None
+            assert record.error() is None
+            epochs.add(record.leader_epoch())
+            if record.offset() + 1 == end:
+                return epochs
+    finally:
+        consumer.close()
 
 
 async def test_leaders_that_move_and_replicas_that_are_missing(tmp_path: Path) -> None:
