@@ -35,10 +35,13 @@ def arrived(target: KafkaCluster) -> int:
     return sum(end for _, end in watermarks(target.bootstrap, "orders").values())
 
 
-@pytest.mark.parametrize("victim", ["source", "target"])
-async def test_a_frozen_broker_is_waited_for_and_nothing_comes_twice(tmp_path: Path, victim: str) -> None:
+@pytest.mark.parametrize(("victim", "state"), [("source", "LAGGING"), ("target", "BLOCKED")])
+async def test_a_frozen_broker_is_waited_for_and_nothing_comes_twice(
+    tmp_path: Path, victim: str, state: str
+) -> None:
     """
     Connections stay open and no answer comes; requests that were on their way may have been done or not.
+    Status, metrics and log say which side does not answer.
     """
     async with (
         KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as source,
@@ -46,24 +49,34 @@ async def test_a_frozen_broker_is_waited_for_and_nothing_comes_twice(tmp_path: P
     ):
         await source.create_topic("orders", 2)
         await target.create_topic("orders", 2)
-        load(source.bootstrap, "orders", json_rows(30_000, 500))
         broker = (source if victim == "source" else target).broker(1)
 
-        with Twinsite.run(*mirror_of(source, target), work_dir=tmp_path) as mirror:
-            await mirror.wait_for(lambda: arrived(target) > 0, "something is copied")
-            await broker.freeze()
-            await frozen_long_enough(mirror)
-            await broker.thaw()
-            load(source.bootstrap, "orders", json_rows(1000, 500, seed=2))
-            await mirror.wait_for(lambda: arrived(target) == 31_000, "all is copied", 90)
+        with Twinsite.run(*impatient(tmp_path, source, target), work_dir=tmp_path) as mirror:
+            async with flows.writing(source, "orders"):
+                await mirror.wait_for(lambda: arrived(target) > 2000, "it is being copied")
+                await broker.freeze()
+                silent = await flows.says(mirror, "orders", state, f"{victim}_unavailable", 90)
+                await broker.thaw()
+            await mirror.wait_for(partial(flows.complete, mirror, source, ["orders"]), "all is copied", 90)
 
-        assert assert_exact(source.bootstrap, target.bootstrap, ["orders"]) == 31_000
+        assert f"Look at the {victim} brokers" in silent["hint"]
+        assert silent["detail"]
+        assert assert_exact(source.bootstrap, target.bootstrap, ["orders"]) > 2000
 
 
-async def frozen_long_enough(mirror: Twinsite) -> None:
-    """Wait until the mirror has noticed: it logs that requests are not answered."""
-    seen = len(mirror.stderr)
-    await mirror.wait_for(lambda: len(mirror.stderr) > seen, "the mirror says that something is wrong", 90)
+def impatient(work_dir: Path, source: KafkaCluster, target: KafkaCluster) -> tuple[str, ...]:
+    """A mirror of the topic ``orders`` that gives a broker three seconds, not thirty."""
+    waits = {"request_timeout_seconds": 3, "connect_timeout_seconds": 1}
+    return flows.configured(
+        work_dir,
+        source,
+        target,
+        "orders",
+        topics={"include": ["orders"]},
+        lagging_after_seconds=1,
+        source={"bootstrap_servers": source.bootstrap, **waits},
+        target={"bootstrap_servers": target.bootstrap, **waits},
+    )
 
 
 async def test_a_broker_frozen_for_a_minute_under_five_mirrors(tmp_path: Path) -> None:
@@ -168,6 +181,7 @@ def orders(mirror: Twinsite) -> dict[str, Any]:
 async def test_a_full_target_disk_stops_the_copy_and_loses_nothing(tmp_path: Path) -> None:
     """
     The target's only broker dies of a full disk in the middle of a batch, and comes back with a larger one.
+    Meanwhile status, metrics and log say that the target is away.
     """
     with small_disk(tmp_path / "disk", 48) as disk:
         async with (
@@ -180,8 +194,10 @@ async def test_a_full_target_disk_stops_the_copy_and_loses_nothing(tmp_path: Pat
 
             with Twinsite.run(*mirror_of(source, target), work_dir=tmp_path) as mirror:
                 await mirror.wait_for(lambda: not target.broker(1).running, "the broker dies of its disk", 60)
+                full = await flows.says(mirror, "orders", "BLOCKED", "target_unavailable")
                 disk.resize(400)
                 await target.broker(1).start()
                 await mirror.wait_for(lambda: arrived(target) == 80_000, "all is copied", 90)
 
+            assert "Look at the target brokers" in full["hint"]
             assert assert_exact(source.bootstrap, target.bootstrap, ["orders"]) == 80_000
