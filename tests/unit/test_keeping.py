@@ -21,7 +21,7 @@ from mirror.flow.position import Proceed
 from mirror.kafka.offsets import Answers, Marking
 from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition
 from tests.harness.node import until
-from tests.unit.target_model import Hooks, Mirror
+from tests.unit.target_model import Hooks, Mirror, source_batch
 
 NOW = 1_000.0
 SOON = 5.0
@@ -344,6 +344,30 @@ async def test_a_partition_whose_leader_moves_waits_for_the_old_one_no_more(brok
 
     assert waited
     assert (slow.next_offset, moving.next_offset) == (100, 107)
+
+
+async def test_a_map_that_is_contradicted_is_corrected_before_the_batch_is_sent(broker: Broker) -> None:
+    """
+    From where the batch begins on nothing stays of what was written ahead.
+    """
+    dropped: list[tuple[TopicPartition, int]] = []
+
+    async def drop_runs(tp: TopicPartition, target_offset: int) -> None:
+        dropped.append((tp, target_offset))
+
+    copy = with_a_gap(0)
+    copy.proceed(Proceed(100, 7, 0, 1, 100), OffsetMode.MAPPED, -1, NOW, [(110, 9)])
+    copy.queue.push([source_batch(100, 3)], [], None)
+    async with a_keeper() as keeper:
+        keeper._ledger = cast(Any, SimpleNamespace(drop_runs=drop_runs))
+        waited = not copy.batch_ready
+
+        keeper.offer(copy)
+        await turns()
+
+    assert waited
+    assert dropped == [(copy.target, 7)]
+    assert copy.batch_ready
 
 
 # -- no answer -----------------------------------------------------------------------------------
