@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +17,8 @@ from tests.harness.checker import assert_exact, watermarks
 from tests.harness.data import json_rows, load, load_transactions
 from tests.harness.disk import MAY_MOUNT, small_disk
 from tests.harness.kafka import KafkaCluster
-from tests.harness.process import Twinsite
+from tests.harness.node import new_id
+from tests.harness.process import Twinsite, twinsite
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -201,3 +203,47 @@ async def test_a_full_target_disk_stops_the_copy_and_loses_nothing(tmp_path: Pat
 
             assert "Look at the target brokers" in full["hint"]
             assert assert_exact(source.bootstrap, target.bootstrap, ["orders"]) == 80_000
+
+
+@pytest.mark.skipif(not MAY_MOUNT, reason="only root can make a small disk")
+async def test_a_disk_of_the_target_that_fails_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
+    """
+    A broker with two disks goes on when one of them is full; what lies on that one says so, and comes back
+    with a larger disk.
+    """
+    with small_disk(tmp_path / "disk", 24) as disk:
+        async with (
+            KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as source,
+            KafkaCluster.start(version="4.3", name="target", work_dir=tmp_path) as target,
+        ):
+            for name in ("orders", "payments"):
+                await source.create_topic(name, 1)
+            load(source.bootstrap, "payments", json_rows(100, 300))
+            once = flows.once(source, target, "payments", "f")
+            assert (await twinsite(*once, work_dir=tmp_path)).code == 0
+            await with_another_disk(target, disk.folder)
+            await target.create_topic("orders", 1)  # it goes where least is
+            load(source.bootstrap, "orders", json_rows(40_000, 1000))
+
+            both = flows.mirror_of(source, target, "orders|payments", "f")
+            with Twinsite.run(*both, work_dir=tmp_path) as mirror:
+                full = await flows.says(mirror, "orders", "BLOCKED", "storage_error")
+                load(source.bootstrap, "payments", json_rows(100, 300, seed=2))
+                await mirror.wait_for(lambda: flows.reached(mirror, "payments") == 200, "the rest goes on")
+                disk.resize(400)
+                await target.broker(1).restart()
+                await mirror.wait_for(lambda: flows.reached(mirror, "orders") == 40_000, "all is copied", 90)
+
+            assert "Look at the disks of the broker" in full["hint"]
+            assert_exact(source.bootstrap, target.bootstrap, ["orders", "payments"])
+
+
+async def with_another_disk(cluster: KafkaCluster, folder: Path) -> None:
+    """Start the only node again with one more folder for partitions."""
+    node = cluster.broker(1)
+    await node.stop()
+    identity = (cluster.log_dir() / "meta.properties").read_text()
+    (folder / "meta.properties").write_text(re.sub("directory.id=.*", f"directory.id={new_id()}", identity))
+    with (node.folder / "server.properties").open("a") as settings:
+        settings.write(f"log.dirs={cluster.log_dir()},{folder}\n")
+    await node.start()

@@ -164,9 +164,9 @@ async def test_a_target_with_records_of_its_own_is_left_alone(
     load(source.bootstrap, name, json_rows(10, 50))
     load(target.bootstrap, name, json_rows(3, 50))
 
-    done = await copy_once(source, target, name, tmp_path, "--timeout-seconds", "4")
+    done = await copy_once(source, target, name, tmp_path)
 
-    assert done.code in {3, 5}
+    assert done.code == 3
     partition = partitions(done.document)[name, 0]
     assert (partition["state"], partition["reason"]) == ("BLOCKED", "target_not_empty")
     assert watermarks(target.bootstrap, name)[0] == (0, 3)
