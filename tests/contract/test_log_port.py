@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -74,9 +75,24 @@ async def test_the_state_topic_is_made_once_and_compacted(target: KafkaCluster) 
     name = f"__twinsite_state.{next(NUMBERS)}"
     async with connected(target) as one, connected(target) as other:
         await asyncio.gather(ensure_state_topic(one, name, 1), ensure_state_topic(other, name, 1))
-        await ensure_state_topic(one, name, 1)
+        assert await ensure_state_topic(one, name, 1) == 1
 
         assert await TopicLog(other, name).append(batch("a")) == 0
+
+
+async def test_a_leader_that_came_after_the_mirror_is_found_at_once(
+    target: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    The topic is asked for by name, and its answer tells of a broker that the snapshot does not have.
+    """
+    name = await topic(target, cleanup_policy="compact")
+
+    async with connected(target) as cluster:
+        cluster.info = replace(cluster.info, brokers={})
+
+        async with asyncio.timeout(10):
+            assert await TopicLog(cluster, name).append(batch("a")) == 0
 
 
 async def test_a_state_topic_whose_records_expire_is_refused(

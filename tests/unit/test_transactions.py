@@ -1,0 +1,58 @@
+"""What a transaction coordinator answers, and whether it is asked again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import pytest
+
+from mirror.errors import BrokerError, NotAuthorizedError, TwinsiteError
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.dial import Address, ConnectionOptions
+from mirror.kafka.transactions import Token, init_producer_id
+
+NONE, REQUEST_TIMED_OUT, COORDINATOR_LOADING, CONCURRENT = 0, 7, 14, 51
+INVALID_PRODUCER_EPOCH, NOT_AUTHORIZED = 47, 53
+
+
+def coordinator(monkeypatch: pytest.MonkeyPatch, codes: Sequence[int]) -> tuple[Cluster, list[int]]:
+    """A cluster whose coordinator answers with these codes; and those it has not given yet."""
+    cluster, left = Cluster("target", [Address("127.0.0.1", 1)], ConnectionOptions()), list(codes)
+
+    async def answer(*_: object, **__: object) -> SimpleNamespace:
+        return SimpleNamespace(error_code=left.pop(0), producer_id=4000, producer_epoch=3)
+
+    monkeypatch.setattr(cluster, "call_transaction_coordinator", answer)
+    return cluster, left
+
+
+@pytest.mark.parametrize("code", [REQUEST_TIMED_OUT, COORDINATOR_LOADING, CONCURRENT])
+async def test_a_coordinator_that_is_not_ready_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """
+    A timeout is among its answers: what it asks of others may have taken too long.
+    """
+    cluster, left = coordinator(monkeypatch, [code, code, NONE])
+
+    token = await init_producer_id(cluster, "twinsite.orders")
+
+    assert (token, left) == (Token(4000, 3), [])
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(INVALID_PRODUCER_EPOCH, BrokerError), (NOT_AUTHORIZED, NotAuthorizedError)]
+)
+async def test_a_coordinator_that_refuses_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch, code: int, kind: type[TwinsiteError]
+) -> None:
+    """
+    Its answer would be the same.
+    """
+    cluster, left = coordinator(monkeypatch, [code, NONE])
+
+    with pytest.raises(kind) as refused:
+        await init_producer_id(cluster, "twinsite.orders")
+
+    assert (refused.value.retriable, left) == (False, [NONE])
