@@ -26,6 +26,7 @@ from mirror.flow.settling import Look, Settler
 from mirror.flow.states import look_refusal
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Key
+from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State, TopicPartition
 
 log = structlog.get_logger(__name__)
@@ -260,6 +261,7 @@ class Engine:
         """Read it again when an answer says that it is old, and now and then. One loop for each cluster:
         neither waits for the other's brokers.
         """
+        repeats = Repeats()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(cluster.refresh_seconds):
@@ -268,8 +270,11 @@ class Engine:
             try:
                 await cluster.refresh()
             except TwinsiteError as error:
-                log.warning("metadata_refresh_failed", cluster=cluster.name, error=str(error))
+                name = cluster.name
+                warn_repeated(log, repeats, name, "metadata_refresh_failed", cluster=name, error=str(error))
                 stale.set()
+            else:
+                repeats.forget(cluster.name)
             self.follow_leaders()
             await asyncio.sleep(STALE_PAUSE_SECONDS)
 

@@ -242,8 +242,8 @@ async def test_a_broker_that_dies_and_comes_back_is_waited_for(
     tmp_path: Path, victim: str, state: str
 ) -> None:
     """
-    SIGKILL of the only broker of a side in the middle of copying: status, metrics and log name the side; the
-    mirror goes on when it is back.
+    SIGKILL of the only broker of a side in the middle of copying: status, metrics and log name the side, and
+    do not repeat themselves; the mirror goes on when it is back.
     """
     async with (
         KafkaCluster.start(version="3.9", name="a", work_dir=tmp_path / "a") as source,
@@ -267,6 +267,7 @@ async def test_a_broker_that_dies_and_comes_back_is_waited_for(
             await mirror.wait_for(lambda: _complete(mirror, 63_000), "all is copied", 60)
 
         assert f"Look at the {victim} brokers" in away["hint"]
+        assert len(events(mirror.stderr, "metadata_refresh_failed")) < 5
         assert re.search(f":{broker.port}: |has not answered since", away["detail"])
         assert_exact(source.bootstrap, target.bootstrap, ["t"])
 
