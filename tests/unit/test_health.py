@@ -70,6 +70,8 @@ def test_what_is_missing_for_readiness_is_named(missing: int, name: str) -> None
     """
     Each of the four alone keeps the mirror from being ready.
     """
-    verdict = readyz(Readiness(*(number != missing for number in range(4))))
+    settings, source, target, flow = (number != missing for number in range(4))
+
+    verdict = readyz(Readiness(settings, source, target, flow))
 
     assert [check.name for check in verdict.checks if not check.ok] == [name]
