@@ -101,7 +101,8 @@ class OffsetsSettings(Section):
     mode: Literal["same", "auto", "mapped"] = Field(
         default="same",
         description="same: every record has its source offset, or the partition is refused with the reason. "
-        "auto: the same where that can be, else mapped. mapped: dense offsets and an exact map. A partition "
+        "auto: the same where that can be, else mapped. mapped: dense offsets and an exact map. "
+        "`offsets: auto` is short for `offsets: {mode: auto}`. A partition "
         "keeps the mode it began with: a change is for partitions that come later, or, from same to auto, "
         "for those that cannot go on as same. Else a topic is to be copied anew, by a flow of another name.",
     )
@@ -110,7 +111,8 @@ class OffsetsSettings(Section):
         ge=0,
         le=1_000_000_000,
         description="Offsets of one gap that are filled with control markers, 78 bytes and 0.1 ms each; "
-        "a larger gap blocks the partition (same) or turns it to mapped (auto).",
+        "a larger gap blocks the partition (same) or turns it to mapped (auto). An accepted loss is filled "
+        "whatever its size, or turns the partition to mapped (auto).",
     )
     padding_limit: Whole = Field(
         default=1_000_000_000,
@@ -142,12 +144,12 @@ class ReadSettings(Section):
         description="Whether records of aborted and open transactions are left out or copied like others.",
     )
     fetch_bytes_max: Bytes = Field(
-        default=4 * MIB, ge=64 * KIB, le=GIB, description="What one answer of a broker may bring."
+        default=4 * MIB, ge=64 * KIB, le=128 * MIB, description="What one answer of a broker may bring."
     )
     partition_fetch_bytes_max: Bytes = Field(
         default=MIB,
         ge=16 * KIB,
-        le=256 * MIB,
+        le=128 * MIB,
         description="What one partition may bring in one answer; less where many are behind and share it, "
         "more for a batch that is larger.",
     )

@@ -14,7 +14,7 @@ from tests.contract.connected import NUMBERS, connected
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import until
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 async def test_questions_asked_at_once_share_what_connections_there_are(target: KafkaCluster) -> None:

@@ -443,7 +443,7 @@ async def test_the_commands_of_the_docs_work_as_they_stand(port: Port) -> None:
     Typed into a shell that finds the programs, with only the address changed, and yes to the question.
     """
     page = (Path(__file__).parents[2] / "docs" / "states.md").read_text()
-    commands, curl = (block.split("```")[0] for block in page.split("```sh\n")[1:])
+    commands, curl, _ = (block.split("```")[0] for block in page.split("```sh\n")[1:])
     script = commands + curl.replace("http://127.0.0.1:9640", port.url)
     port.mirror.status = a_flow(a_loss("orders", 0), a_partition("orders", 1))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
