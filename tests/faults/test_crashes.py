@@ -20,7 +20,7 @@ from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Finished, Twinsite, events, twinsite
 
 KILLED = -9
-RACED_RECORDS = 10_000
+RACED_RECORDS = 5_000
 
 
 def command(source: str, target: str, topics: str, flow: str, *more: str) -> tuple[str, ...]:
