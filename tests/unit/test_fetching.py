@@ -90,10 +90,7 @@ async def test_a_length_that_cannot_be_true_blocks_the_partition(monkeypatch: An
     lying = bytearray(v2(entries(0, 3)))
     struct.pack_into(">i", lying, 8, 1 << 30)
     source, hooks = Source(bytes(lying)), Quiet()
-    copy = PartitionCopy(ORDERS_0, ORDERS_0, TOPIC_ID, in_flight_max=5)
-    copy.proceed(Proceed(0, 0, 0, 0, 0), OffsetMode.SAME, -1, 0.0)
-    hooks.lane = lane = FetchLane(_flow(source, hooks), 1)
-    lane.update(copy)
+    copy, lane, _ = reading(source, hooks)
 
     running = asyncio.create_task(lane.run())
     async with asyncio.timeout(SOON):
@@ -112,11 +109,7 @@ async def test_what_stands_before_a_corrupt_batch_is_written_before_the_partitio
     good, rotten = v2(entries(0, 3)), bytearray(v2(entries(3, 3)))
     rotten[-1] ^= 1
     source, hooks = Source(bytes(good) + bytes(rotten)), Quiet()
-    copy = PartitionCopy(ORDERS_0, ORDERS_0, TOPIC_ID, in_flight_max=5)
-    copy.proceed(Proceed(0, 0, 0, 0, 0), OffsetMode.SAME, 0, 0.0)
-    flow = _flow(source, hooks)
-    hooks.lane = lane = FetchLane(flow, 1)
-    lane.update(copy)
+    copy, lane, flow = reading(source, hooks)
 
     running = asyncio.create_task(lane.run())
     for _ in range(50):
@@ -140,10 +133,7 @@ async def test_a_mistake_of_ours_blocks_one_partition_only(monkeypatch: Any) -> 
     The lane goes on, and the state says whose mistake it is.
     """
     source, hooks = Source(bytes(v2(entries(0, 3)))), Quiet()
-    copy = PartitionCopy(ORDERS_0, ORDERS_0, TOPIC_ID, in_flight_max=5)
-    copy.proceed(Proceed(0, 0, 0, 0, 0), OffsetMode.SAME, 0, 0.0)
-    hooks.lane = lane = FetchLane(_flow(source, hooks), 1)
-    lane.update(copy)
+    copy, lane, _ = reading(source, hooks)
 
     def mistake(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug")
@@ -165,11 +155,7 @@ async def test_full_buffers_that_wait_for_a_dead_broker_are_taken_back(monkeypat
     """
     monkeypatch.setattr(fetching, "ROOM_WAIT_SECONDS", 0.05)
     source, hooks = Source(bytes(v2(entries(0, 3)))), Quiet()
-    copy = PartitionCopy(ORDERS_0, ORDERS_0, TOPIC_ID, in_flight_max=5)
-    copy.proceed(Proceed(0, 0, 0, 0, 0), OffsetMode.SAME, 0, 0.0)
-    flow = _flow(source, hooks, buffer_bytes_max=8 << 20)
-    hooks.lane = lane = FetchLane(flow, 1)
-    lane.update(copy)
+    copy, lane, flow = reading(source, hooks, buffer_bytes_max=8 << 20)
 
     running = asyncio.create_task(lane.run())
     async with asyncio.timeout(SOON):
@@ -186,11 +172,7 @@ async def test_a_bell_without_room_does_not_put_off_taking_buffers_back(monkeypa
     """
     monkeypatch.setattr(fetching, "ROOM_WAIT_SECONDS", 0.2)
     source, hooks = Source(bytes(v2(entries(0, 3)))), Quiet()
-    copy = PartitionCopy(ORDERS_0, ORDERS_0, TOPIC_ID, in_flight_max=5)
-    copy.proceed(Proceed(0, 0, 0, 0, 0), OffsetMode.SAME, 0, 0.0)
-    flow = _flow(source, hooks, buffer_bytes_max=8 << 20)
-    hooks.lane = lane = FetchLane(flow, 1)
-    lane.update(copy)
+    copy, lane, flow = reading(source, hooks, buffer_bytes_max=8 << 20)
 
     async def ring() -> None:
         while True:
@@ -211,11 +193,8 @@ async def test_a_quiet_partition_that_is_read_again_has_patience_again() -> None
     Nothing is appended that could show it: without that every later leader change would block it for longer.
     """
     source, hooks = Source(b""), Quiet()
-    copy = PartitionCopy(ORDERS_0, ORDERS_0, TOPIC_ID, in_flight_max=5)
-    copy.proceed(Proceed(99, 99, 0, 0, 0), OffsetMode.SAME, 0, 0.0)
+    copy, lane, _ = reading(source, hooks, at=99)
     copy.attempts = PATIENCE - 1
-    hooks.lane = lane = FetchLane(_flow(source, hooks), 1)
-    lane.update(copy)
 
     running = asyncio.create_task(lane.run())
     await until(lambda: source.asked > 1, "an answer came", SOON)
@@ -224,7 +203,19 @@ async def test_a_quiet_partition_that_is_read_again_has_patience_again() -> None
     assert copy.attempts == 0
 
 
-def _flow(source: Source, hooks: Quiet, buffer_bytes_max: int = 1 << 30) -> Flow:
+def reading(
+    source: Source, hooks: Quiet, *, at: int = 0, buffer_bytes_max: int = 1 << 30
+) -> tuple[PartitionCopy, FetchLane, Flow]:
+    """A partition that is to be read from an offset on, by a lane that is told of it."""
+    flow = _flow(source, hooks, buffer_bytes_max)
+    copy = PartitionCopy(ORDERS_0, ORDERS_0, TOPIC_ID, in_flight_max=5)
+    copy.proceed(Proceed(at, at, 0, 0, 0), OffsetMode.SAME, 0, 0.0)
+    hooks.lane = lane = FetchLane(flow, 1)
+    lane.update(copy)
+    return copy, lane, flow
+
+
+def _flow(source: Source, hooks: Quiet, buffer_bytes_max: int) -> Flow:
     limits = Limits(
         fetch=FetchLimits(), partition_fetch_bytes_max=1 << 16, request_bytes_max=1 << 20,
         requests_in_flight_max=5, batches_in_flight_max=5, buffer_bytes_max=buffer_bytes_max,
