@@ -167,7 +167,7 @@ AUTH_FAILURES = _counter(
 CRC_FAILURES = _counter(
     "crc_failures_total",
     ("flow", "where"),
-    "Record batches whose bytes did not match their CRC; none was sent on.",
+    "Record batches whose bytes did not match their CRC, as read or at the target; none was appended.",
 )
 
 FLOW_METRICS = (

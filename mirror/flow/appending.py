@@ -31,6 +31,9 @@ from mirror.model import Reason, State
 
 log = structlog.get_logger(__name__)
 
+CORRUPT_MESSAGE = 2
+"""The payload is not what its producer wrote: it was damaged here, or on the way."""
+
 Request = list[tuple[PartitionCopy, Sent]]
 
 
@@ -216,6 +219,8 @@ class AppendLane:
         elif outcome.error_code == 0:
             self._misplaced(partition, sent, outcome.base_offset, now)
         elif partition.answered(sent, appended=False, now=now):
+            if outcome.error_code == CORRUPT_MESSAGE:
+                self._flow.instruments.count_crc_failure("target")
             if outcome.error_code in STALE_METADATA_CODES:
                 self._flow.hooks.stale(self._flow.target)
             partition.refused(

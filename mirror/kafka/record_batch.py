@@ -43,9 +43,12 @@ ATTRIBUTES_AT = 21
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _PREFIX = struct.Struct(">qi")
 _ATTRIBUTES = struct.Struct(">h")
+_CRC_AND_ATTRIBUTES = struct.Struct(">Ih")
 _TO_CRC = struct.Struct(">qiibI")
 _PRODUCER = struct.Struct(">qhi")
 _PRODUCER_AT = 43
+_ZEROS = memoryview(bytes(1 << 20))
+_ALL_BITS = 0xFFFFFFFF
 _KEPT_ATTRIBUTES = ~(LOG_APPEND_TIME | TRANSACTIONAL | DELETE_HORIZON)
 
 
@@ -129,16 +132,33 @@ def seal(view: memoryview, producer_id: int, producer_epoch: int, base_sequence:
     are cleared. With the delete horizon's bit the base timestamp holds the horizon and the records'
     deltas are relative to it, so clearing the bit leaves their times right.
 
+    The CRC is carried over, not computed anew: what has happened to the payload since its producer or
+    broker wrote it, also in our memory, is still found by whoever checks it next.
+
     Raises:
         ValueError: ``producer_id`` is negative: the broker would check nothing at all.
     """
     if producer_id < 0:
         raise ValueError(f"producer id {producer_id} would switch the broker's checks off")
-    (attributes,) = _ATTRIBUTES.unpack_from(view, ATTRIBUTES_AT)
+    crc, attributes = _CRC_AND_ATTRIBUTES.unpack_from(view, CRC_AT)
+    covered = view[ATTRIBUTES_AT:HEADER_BYTES]
+    before = crc32c(covered)
     _ATTRIBUTES.pack_into(view, ATTRIBUTES_AT, attributes & _KEPT_ATTRIBUTES)
     _PRODUCER.pack_into(view, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
-    crc = crc32c(view[ATTRIBUTES_AT:])
+    crc ^= _carried_over(before ^ crc32c(covered), len(view) - HEADER_BYTES)
     _TO_CRC.pack_into(view, 0, 0, len(view) - PREFIX_BYTES, -1, MAGIC_V2, crc)
+
+
+def _carried_over(difference: int, size: int) -> int:
+    """By how much a CRC differs at the end of ``size`` more bytes, whatever they are.
+
+    A CRC is linear: that is what the difference alone would give, followed by zeros.
+    """
+    remainder = difference ^ _ALL_BITS
+    while size > 0:
+        remainder = crc32c(_ZEROS[:size], remainder)
+        size -= len(_ZEROS)
+    return remainder ^ _ALL_BITS
 
 
 def build(

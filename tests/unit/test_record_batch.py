@@ -292,6 +292,36 @@ def test_sealing_twice_is_as_good_as_once() -> None:
     assert bytes(view) == once
 
 
+@pytest.mark.parametrize("size", [0, 1, 70_000, 1 << 20, (1 << 20) + 1, 2_500_000])
+def test_the_crc_is_carried_over_a_payload_of_any_size(size: int) -> None:
+    """
+    It is what it would be if it were computed anew.
+    """
+    view = build(
+        bytes(range(256)) * (size // 256) + bytes(size % 256),
+        count=1,
+        codec=0,
+        base_timestamp=0,
+        max_timestamp=0,
+    )
+
+    seal(view, *OURS)
+
+    assert crc_matches(header_of(view), view)
+
+
+def test_a_payload_that_is_damaged_before_it_is_sealed_does_not_match() -> None:
+    """
+    Whoever checks it next finds what has happened to it in our memory.
+    """
+    view = v2(entries(0, 3))
+    view[-1] ^= 1
+
+    seal(view, *OURS)
+
+    assert not crc_matches(header_of(view), view)
+
+
 def test_times_stay_right_when_the_delete_horizon_goes() -> None:
     """
     With that bit the base timestamp is the horizon, and what the records say is relative to it.
