@@ -24,6 +24,8 @@ from mirror.kafka.transactions import Token, current_token, init_producer_id
 log = structlog.get_logger(__name__)
 
 CONFIRMED_FOR_SECONDS = 1.0
+ASKED_FOR_SECONDS = 3.0
+"""The coordinator is asked for so long; whoever needs the right says that it is away, and asks again."""
 TAKEOVER_WAIT_SECONDS = 2.5
 """A new holder writes nothing for this long: the old one's last confirmation has run out by then."""
 
@@ -79,7 +81,9 @@ class Owner:
             return True
         asked_at, token = time.monotonic(), self.token
         try:
-            holder = await current_token(self._target, self.transactional_id)
+            holder = await current_token(
+                self._target, self.transactional_id, timeout_seconds=ASKED_FOR_SECONDS
+            )
         except TwinsiteError:
             self._confirmed_at = 0.0
             raise

@@ -147,7 +147,7 @@ async def test_a_sigterm_does_not_wait_for_a_resolver_that_does_not_answer() -> 
 
     try:
         assert asking.stdout is not None
-        assert await asking.stdout.readline() == b"asked\n"
+        assert (await asking.stdout.readline()).startswith(b"asked")  # by a thread for each cluster
         asking.terminate()
         _, said = await asyncio.wait_for(asking.communicate(), SOON)
     finally:
