@@ -383,13 +383,16 @@ class PartitionCopy:
 
     @property
     def contradicts_map(self) -> bool:
-        """True when the next batch has records where the offset map, written ahead, has a gap at the source.
+        """True when the next batch reaches a run that the offset map was given ahead, and what is read there
+        does not begin like it.
 
-        The source is not what it was when that was written: the map has to be corrected first.
+        The source is not what it was when that was written, or nobody knows: the map has to be corrected
+        first, because with a log end there it would be believed.
         """
         if not self._runs_ahead or self.target_next_offset is None:
             return False
-        return self.target_next_offset + self.queue.records_first > self._runs_ahead[0][1]
+        reached = self.queue.first_run(self.target_next_offset)
+        return reached is not None and reached[1] >= self._runs_ahead[0][1] and reached != self._runs_ahead[0]
 
     def map_corrected(self) -> None:
         """The offset map holds nothing any more of what was written ahead."""

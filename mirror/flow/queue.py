@@ -89,11 +89,20 @@ class Queue:
         head = self._items[0][0]
         return isinstance(head, Batch) and not (self._epochs and head.next_offset > self._epochs[0][1])
 
-    @property
-    def records_first(self) -> int:
-        """Records of the first item; 0 where that is a gap, or nothing."""
+    def first_run(self, target_offset: int) -> tuple[int, int] | None:
+        """Where what follows the first batch begins, as (source, target) offset, behind a gap if any.
+
+        None where the first item is no batch.
+
+        Args:
+            target_offset: Where the first batch will be at the target.
+        """
         head = self._items[0][0] if self._items else None
-        return head.records if isinstance(head, Batch) else 0
+        if not isinstance(head, Batch):
+            return None
+        behind = self._items[1][0] if len(self._items) > 1 else None
+        begins = behind.next_offset if isinstance(behind, Gap) else head.next_offset
+        return begins, target_offset + head.records
 
     def pop(self) -> tuple[Batch, Buffer | None]:
         """Take the first item, a batch, with its hold of the buffer."""

@@ -480,7 +480,7 @@ def test_records_where_the_map_has_a_gap_wait_until_it_is_corrected() -> None:
     """
     The source lost its end and has other records now: what was foreseen would be believed after a crash.
     """
-    copy = going_on_with((110, 12))
+    copy = going_on_with((110, 13))
     copy.queue.push([batch(100), batch(105)], (), None)
     before, _ = copy.take()
     stopped = (copy.batch_ready, copy.owner_work, copy.contradicts_map)
@@ -490,6 +490,24 @@ def test_records_where_the_map_has_a_gap_wait_until_it_is_corrected() -> None:
     assert before.target_offset == 7
     assert stopped == (False, True, True)
     assert copy.batch_ready
+
+
+@pytest.mark.parametrize(
+    ("behind", "contradicts"),
+    [((), True), ((Gap(105, 110),), False), ((Gap(105, 109),), True), ((batch(105),), True)],
+    ids=["nothing is known", "the gap that was foreseen", "another gap", "records"],
+)
+def test_a_batch_that_ends_where_a_run_was_to_begin_waits_unless_that_is_so(
+    behind: tuple[Batch | Gap, ...], contradicts: bool
+) -> None:
+    """
+    With the log's end there, a crash would make the next mirror go on behind a gap that there may not be.
+    """
+    copy = going_on_with((110, 12))
+
+    copy.queue.push([batch(100), *behind], (), None)
+
+    assert (copy.contradicts_map, copy.batch_ready) == (contradicts, not contradicts)
 
 
 def test_a_gap_that_was_foreseen_is_noted_and_what_is_foreseen_behind_it_stays() -> None:
