@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import json
 import threading
-import urllib.error
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -80,18 +79,6 @@ def complete(mirror: Twinsite, source: KafkaCluster, topics: Sequence[str]) -> b
         (topic, p): end for topic in topics for p, (_, end) in watermarks(source.bootstrap, topic).items()
     }
     return {(p["topic"], p["partition"]): p["next_offset"] for p in partitions(mirror)} == ends
-
-
-def ready(mirror: Twinsite) -> bool:
-    """Whether it says of itself that it is ready."""
-    try:
-        mirror.get("/readyz")
-    except urllib.error.HTTPError as refused:
-        refused.close()
-        return False
-    except OSError:
-        return False
-    return True
 
 
 async def says(
