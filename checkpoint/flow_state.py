@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from checkpoint.errors import CorruptStateError, StateTakenOverError
 from checkpoint.map_chunk import CHUNK_RUNS, ChunkChanges, changed_chunks, decode_map
@@ -173,12 +173,6 @@ class FlowState:
             fresh.extend(runs)
             await self._write({**items, record.key: record.to_bytes()})
             self._partitions[tp], self._maps[tp] = record, fresh
-
-    async def save_partitions(self, records: Iterable[PartitionRecord]) -> None:
-        """Set the records of partitions; their offset maps stay as they are."""
-        async with self._lock:
-            await self._catch_up()
-            await self._save({_tp(record): record for record in records})
 
     async def update_partitions(self, updates: Mapping[TopicPartition, Update]) -> None:
         """Change the records of partitions, each by a function of what it is now.

@@ -19,10 +19,6 @@ class SmallDisk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    @property
-    def free_bytes(self) -> int:
-        return shutil.disk_usage(self.folder).free
-
     def resize(self, mebibytes: int) -> None:
         """Give it another size; what is on it stays."""
         _run("mount", "-o", f"remount,size={mebibytes}m", str(self.folder))
