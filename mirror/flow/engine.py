@@ -101,7 +101,8 @@ class Engine:
             if lane is not None:
                 lane.leave(Key(partition.topic_id, partition.tp.partition))
             self._keeper.forget(partition)
-            self._due.set()
+            if self._due_at(partition) is not None:
+                self._due.set()
             self._flow.room.set()  # its queue was dropped
             return
         self._fetch_lane(partition).update(partition)
@@ -185,14 +186,18 @@ class Engine:
         while True:
             self._due.clear()
             now = time.monotonic()
-            due = self._due_now(self.partitions.values(), now)
+            wanting = self._wanting(self.partitions.values())
+            due = [partition for partition, at in wanting.items() if at <= now]
             if due:
-                await self._look(due, now)
+                await self._look(due)
                 continue
-            await self._wait_for_due(now)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(wanting.values()) - now if wanting else None):
+                    await self._due.wait()
 
-    def _due_now(self, partitions: Iterable[PartitionCopy], now: float) -> list[PartitionCopy]:
-        return [p for p in partitions if (due := self._due_at(p)) is not None and due <= now]
+    def _wanting(self, partitions: Iterable[PartitionCopy]) -> dict[PartitionCopy, float]:
+        """Those of the partitions that are to be looked at and may be, with when."""
+        return {p: at for p in partitions if (at := self._due_at(p)) is not None}
 
     def _due_at(self, partition: PartitionCopy) -> float | None:
         """When to look at the partition; None while it does not want that, or while something forbids it.
@@ -204,7 +209,7 @@ class Engine:
             return None
         return None if self._brokers(partition) in self._looking else partition.look_due_at
 
-    async def _look(self, due: Sequence[PartitionCopy], now: float) -> None:
+    async def _look(self, due: Sequence[PartitionCopy]) -> None:
         """Begin to look at these; returns when it is known who owns the flow."""
         refusal: TwinsiteError | None = None
         try:
@@ -212,7 +217,7 @@ class Engine:
         except TwinsiteError as error:
             refusal = error
         groups: dict[Brokers, list[PartitionCopy]] = {}
-        for partition in self._due_now(due, now):
+        for partition in self._wanting(due):
             if refusal is None:
                 groups.setdefault(self._brokers(partition), []).append(partition)
                 continue
@@ -247,15 +252,6 @@ class Engine:
         now = time.monotonic()
         waiting = (p.waiting_for_owner_since for p in self.partitions.values())
         return any(since is not None and now - since > TAKE_OVER_AFTER_SECONDS for since in waiting)
-
-    async def _wait_for_due(self, now: float) -> None:
-        later = [due for p in self.partitions.values() if (due := self._due_at(p)) is not None]
-        timeout = max(0.0, min(later) - now) if later else None
-        try:
-            async with asyncio.timeout(timeout):
-                await self._due.wait()
-        except TimeoutError:
-            return
 
     async def _metadata_loop(self, cluster: Cluster, stale: asyncio.Event) -> None:
         """Read it again when an answer says that it is old, and now and then. One loop for each cluster:

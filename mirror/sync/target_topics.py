@@ -50,6 +50,7 @@ log = structlog.get_logger(__name__)
 
 VISIBLE_SECONDS = 30.0
 """How long a topic just made may take until all its partitions have leaders."""
+VISIBLE_PAUSE_SECONDS = 0.05
 CLEANUP_POLICY = "cleanup.policy"
 PREPARING_CONFIGS = KEEP_ALL
 """While a log is made to start at its offset: DeleteRecords wants ``delete``, and nothing may expire."""
@@ -290,11 +291,11 @@ class TargetTopics:
         wanted = {self._policy.to_target(name): count for name, count in partitions.items() if count}
         self._flow.target.follow(wanted)
         end = time.monotonic() + VISIBLE_SECONDS
-        while True:
-            info = await self._flow.target.refresh()
-            if not made or time.monotonic() > end or _all_led(info, wanted):
-                return
-            await asyncio.sleep(0.05)
+        missing = wanted if made else {}
+        while missing and time.monotonic() < end:
+            missing = _not_led(await self._flow.target.describe_topics(missing), missing)
+            await asyncio.sleep(VISIBLE_PAUSE_SECONDS if missing else 0)
+        await self._flow.target.refresh()
 
     async def _note_batch_limits(self, chosen: Mapping[str, TopicInfo]) -> None:
         """Limits are read once a topic, and again where they may have changed or a record is above them."""
@@ -346,11 +347,12 @@ def _copies(known: Known, source_id: str, target_topic: str) -> bool:
     return known.topic_id == source_id and known.target_topic == target_topic and not known.shared
 
 
-def _all_led(info: ClusterInfo, wanted: Mapping[str, int]) -> bool:
-    for name, partitions in wanted.items():
+def _not_led(info: ClusterInfo, wanted: Mapping[str, int]) -> dict[str, int]:
+    """Those of the topics that do not have so many partitions yet, or not a leader for each."""
+    missing = {}
+    for name, count in wanted.items():
         topic = info.topics.get(name)
-        if topic is None or len(topic.partitions) < partitions:
-            return False
-        if any(partition.leader < 0 for partition in topic.partitions.values()):
-            return False
-    return True
+        led = topic is not None and all(p.leader >= 0 for p in topic.partitions.values())
+        if topic is None or len(topic.partitions) < count or not led:
+            missing[name] = count
+    return missing

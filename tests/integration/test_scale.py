@@ -26,6 +26,7 @@ PROMISED_BYTES = 150_000_000
 PARTITIONS = 200
 
 
+@pytest.mark.timeout(480)
 async def test_a_thousand_topics_are_made_and_copied(tmp_path: Path) -> None:
     """
     Each has a setting of its own and a few records; one run brings them all.
@@ -38,7 +39,7 @@ async def test_a_thousand_topics_are_made_and_copied(tmp_path: Path) -> None:
         await asyncio.to_thread(create_all, source, names)
         load_topics(source.bootstrap, names, json_rows(5, 100))
 
-        done = await twinsite(*once(source, target, "topic-.*", "f"), work_dir=tmp_path, seconds=120)
+        done = await twinsite(*once(source, target, "topic-.*", "f"), work_dir=tmp_path, seconds=240)
 
         assert done.code == 0, done.stderr[-4000:]
         assert retentions(target, names) == [str(retention(number)) for number in range(TOPICS)]
