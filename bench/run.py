@@ -22,8 +22,8 @@ from bench.contestants import CONTESTANTS, OURS
 from bench.copying import Case
 from bench.measuring import as_json, from_json
 
-SIZES = {100: 60, 1024: 300, 10240: 300}
-"""Bytes of a record, and megabytes of them: small ones take the others very long."""
+SIZES = {100: 100, 1024: 1000, 10240: 1000}
+"""Bytes of a record, and megabytes of them: enough for JVMs to get warm; small records take them very long."""
 CODECS = ("none", "lz4")
 PARTITIONS = (4, 64)
 STANDING = "standing"
