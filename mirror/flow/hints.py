@@ -110,7 +110,8 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
             "which side is right, then copy the topic anew."
         ),
         Reason.TARGET_TRUNCATED: (
-            "The target has lost records it had acknowledged: find out why, then copy the topic anew."
+            "The target has lost records it had acknowledged: find out why. `twinsite resume` then copies "
+            "again what is missing; where it cannot, copy the topic anew."
         ),
         Reason.FOREIGN_WRITE: (
             "Stop whatever else writes to the target partition, then copy the topic anew."

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.faults.flows import configured, mirror_of, once, partition, partitions, reached, state
+from tests.faults.flows import configured, mirror_of, once, partition, partitions, reached, says, state
 from tests.harness.checker import Record, assert_exact, read_partition, watermarks
 from tests.harness.data import Row, json_rows, load
 from tests.harness.kafka import KafkaCluster
@@ -105,6 +105,43 @@ def names_what_was_replaced(status: list[dict[str, Any]]) -> None:
         assert "150" in found["detail"]
         assert "100" in found["detail"]
         assert found["hint"]
+
+
+async def test_a_target_that_lost_its_end_is_named_and_made_whole_on_request(tmp_path: Path) -> None:
+    """
+    An unclean election at the target takes back 50 records it had acknowledged. The running mirror says so
+    and appends nothing behind the hole; told to resume, it copies them again.
+    """
+    async with (
+        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as source,
+        KafkaCluster.start(version="4.3", nodes=3, name="target", work_dir=tmp_path) as target,
+    ):
+        for name, nodes, settings in ((SHORTER, [2, 3], UNCLEAN), (SAFE, [1, 2], {})):
+            await source.create_topic(name)
+            await target.create_topic(name, assignment=[nodes], config=settings)
+        with Twinsite.run(*mirror_of(source, target, "shorter,safe", "f"), work_dir=tmp_path) as mirror:
+            load(source.bootstrap, SHORTER, json_rows(100, 100))
+            await mirror.wait_for(lambda: reached(mirror, SHORTER) == 100, "both replicas have it")
+            await target.broker(3).kill()
+            load(source.bootstrap, SHORTER, json_rows(50, 100, seed=2))
+            await mirror.wait_for(lambda: reached(mirror, SHORTER) == 150, "one replica has it")
+            await target.broker(2).kill()
+            await target.broker(3).start()
+            for name in (SHORTER, SAFE):
+                load(source.bootstrap, name, json_rows(20, 100, seed=3))
+
+            found = await says(mirror, SHORTER, "DIVERGED", "target_truncated")
+            await mirror.wait_for(lambda: reached(mirror, SAFE) == 20, "the other topic goes on")
+            left = watermarks(target.bootstrap, SHORTER)
+            url = ("--url", f"http://127.0.0.1:{mirror.port}")
+            resumed = await twinsite("resume", SHORTER, *url, work_dir=tmp_path)
+            await mirror.wait_for(lambda: reached(mirror, SHORTER) == 170, "what was lost is there again")
+
+        assert "150" in found["detail"]
+        assert "100" in found["detail"]
+        assert left == {0: (0, 100)}
+        assert resumed.code == 0, resumed.stderr
+        assert_exact(source.bootstrap, target.bootstrap, [SHORTER, SAFE])
 
 
 async def test_a_foreign_write_under_a_running_mirror_is_found_and_never_forgotten(

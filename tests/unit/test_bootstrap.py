@@ -33,6 +33,8 @@ def copy(tmp_path: Path) -> Path:
         program.chmod(0o755)
     (tmp_path / "scripts").mkdir()
     (tmp_path / "lists").mkdir()
+    for name in ("requirements-dev.lock", "pyproject.toml"):
+        (tmp_path / name).touch()
     return Path(shutil.copy(SCRIPT, tmp_path / "scripts" / "bootstrap"))
 
 
@@ -41,6 +43,7 @@ def run(script: Path) -> subprocess.CompletedProcess[str]:
     environment = {
         "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
         "TWINSITE_APT_LISTS": str(folder / "lists"),
+        "TWINSITE_PYTHON": "python3",
     }
     return subprocess.run([script], env=environment, capture_output=True, text=True, timeout=30)
 
@@ -68,3 +71,18 @@ def test_missing_packages_are_asked_for(copy: Path) -> None:
     assert ended.returncode == 1
     assert "sudo apt-get install python3-venv\n" in ended.stderr
     assert "password" not in ended.stderr
+
+
+def test_an_old_python_is_refused_with_the_way_out(copy: Path) -> None:
+    """
+    One that could make an environment, but does not know what the code needs.
+    """
+    (copy.parents[1] / "bin" / "python3").write_text("#!/bin/sh\ncase $2 in *version_info*) exit 1;; esac\n")
+    (copy.parents[1] / "lists" / "debian_Packages").touch()
+
+    ended = run(copy)
+
+    assert ended.returncode == 1
+    assert "Python 3.11 or newer is needed" in ended.stderr
+    assert "TWINSITE_PYTHON=/path/to/python3" in ended.stderr
+    assert not (copy.parents[1] / ".venv").exists()
