@@ -37,6 +37,9 @@ TLS_ALERT = b"\x15\x03"
 PLAINTEXT_HINT = "use the port of the broker's TLS listener, or set security.protocol to the one without TLS"
 TLS_HINT = "set security.protocol to SSL or SASL_SSL, or use the port of a listener without TLS"
 
+ENDED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+"""The other side hung up; which of the two it is depends on the release of Python (3.11.2, 3.11.7)."""
+
 
 def rename_ssl_error(error: OSError, where: str, tls: TlsOptions | None = None) -> Renamed:
     """Give an error of a TLS or plain socket its name and the way out.
@@ -51,7 +54,7 @@ def rename_ssl_error(error: OSError, where: str, tls: TlsOptions | None = None) 
     if isinstance(error, ssl.SSLCertVerificationError):
         return _broker_not_trusted(error, where, tls or TlsOptions())
     reason = getattr(error, "reason", None) or ""
-    if isinstance(error, ssl.SSLEOFError):
+    if isinstance(error, ENDED):
         return ConnectionFailedError(
             f"{where}: the connection ended during the TLS handshake",
             hint="the port may belong to a listener without TLS, or the broker is going down",
@@ -147,7 +150,7 @@ async def explain_handshake_error(
             if isinstance(error, ssl.SSLCertVerificationError):
                 shown = await _peer_certificate(host, port)
                 return TlsRefusedError(f"{renamed}; it shows {shown}", hint=renamed.hint)
-            ended = isinstance(error, ssl.SSLEOFError | ConnectionError)
+            ended = isinstance(error, (*ENDED, ConnectionError))
             if ended and await _answers_in_plaintext(host, port):
                 return speaks_plaintext_error(where)
     except (OSError, ValueError, EOFError):

@@ -147,6 +147,7 @@ def test_files_that_do_not_fit_are_named(
     [
         (ConnectionResetError(104, "Connection reset by peer"), ConnectionFailedError, "reset by peer"),
         (ssl.SSLEOFError(8, "EOF occurred"), ConnectionFailedError, "ended during the TLS handshake"),
+        (ssl.SSLZeroReturnError(6, "closed (EOF)"), ConnectionFailedError, "ended during the TLS handshake"),
         (ssl.SSLError(1, "WRONG_VERSION_NUMBER"), TlsRefusedError, "does not speak TLS"),
         (ssl.SSLError(1, "TLSV1_ALERT_PROTOCOL_VERSION"), TlsRefusedError, "no TLS version in common"),
         (ssl.SSLError(1, "TLSV13_ALERT_CERTIFICATE_REQUIRED"), TlsRefusedError, "certificate required"),
@@ -158,7 +159,7 @@ def test_an_error_of_the_socket_gets_its_name(error: OSError, renamed: type[Exce
     """
     What passes by itself may be tried again; what an operator must mend is a TlsRefusedError.
     """
-    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+    if isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
         error.reason = str(error.args[1])
 
     named = rename_ssl_error(error, "broker:9093")
