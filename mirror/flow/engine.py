@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -189,15 +190,17 @@ class Engine:
             wanting = self._wanting(self.partitions.values())
             due = [partition for partition, at in wanting.items() if at <= now]
             if due:
-                await self._look(due)
+                await self._look(due, now)
                 continue
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(wanting.values()) - now if wanting else None):
                     await self._due.wait()
 
-    def _wanting(self, partitions: Iterable[PartitionCopy]) -> dict[PartitionCopy, float]:
+    def _wanting(
+        self, partitions: Iterable[PartitionCopy], until: float = math.inf
+    ) -> dict[PartitionCopy, float]:
         """Those of the partitions that are to be looked at and may be, with when."""
-        return {p: at for p in partitions if (at := self._due_at(p)) is not None}
+        return {p: at for p in partitions if (at := self._due_at(p)) is not None and at <= until}
 
     def _due_at(self, partition: PartitionCopy) -> float | None:
         """When to look at the partition; None while it does not want that, or while something forbids it.
@@ -209,7 +212,7 @@ class Engine:
             return None
         return None if self._brokers(partition) in self._looking else partition.look_due_at
 
-    async def _look(self, due: Sequence[PartitionCopy]) -> None:
+    async def _look(self, due: Sequence[PartitionCopy], now: float) -> None:
         """Begin to look at these; returns when it is known who owns the flow."""
         refusal: TwinsiteError | None = None
         try:
@@ -217,7 +220,7 @@ class Engine:
         except TwinsiteError as error:
             refusal = error
         groups: dict[Brokers, list[PartitionCopy]] = {}
-        for partition in self._wanting(due):
+        for partition in self._wanting(due, now):
             if refusal is None:
                 groups.setdefault(self._brokers(partition), []).append(partition)
                 continue
@@ -277,9 +280,11 @@ class Engine:
     def follow_leaders(self) -> None:
         """The picture of a cluster is new: read partitions from where their leader is now.
 
-        The leader before may be dead, or cut off and still answer that nothing is new.
+        The leader before may be dead, or cut off and still answer that nothing is new. Who had to wait for a
+        look between the old brokers need not wait for one between the new.
         """
         self._keeper.leaders_moved()
+        self._due.set()
         for partition, lane in list(self._lane_of.items()):
             if partition.copying and self._fetch_lane(partition) is not lane:
                 self.changed(partition)

@@ -294,7 +294,8 @@ class TargetTopics:
         missing = wanted if made else {}
         while missing and time.monotonic() < end:
             missing = _not_led(await self._flow.target.describe_topics(missing), missing)
-            await asyncio.sleep(VISIBLE_PAUSE_SECONDS if missing else 0)
+            if missing:
+                await asyncio.sleep(VISIBLE_PAUSE_SECONDS)
         await self._flow.target.refresh()
 
     async def _note_batch_limits(self, chosen: Mapping[str, TopicInfo]) -> None:
