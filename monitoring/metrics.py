@@ -10,16 +10,18 @@ Sources: docs/metrics.md; https://prometheus.io/docs/practices/naming/.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, product
+from itertools import accumulate, groupby, product
 from typing import Literal
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client import CollectorRegistry, Counter, ProcessCollector, disable_created_metrics
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
+from prometheus_client.utils import floatToGoString
 
 from mirror.model import FlowStatus, PartitionStatus, State
 from monitoring import catalogue
@@ -213,14 +215,51 @@ def _add(family: Family, labels: Labels, value: float) -> None:
     family.samples.append(Sample(name, labels, value))
 
 
+class _Durations:
+    """One histogram's counts. A client's own histogram takes a lock and ten times as long."""
+
+    __slots__ = ("_buckets", "_sum")
+
+    def __init__(self) -> None:
+        self._buckets = [0] * (len(catalogue.LATENCY_BUCKETS_SECONDS) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self._buckets[bisect_left(catalogue.LATENCY_BUCKETS_SECONDS, seconds)] += 1
+        self._sum += seconds
+
+    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
+        """Give the family these counts, as a scrape wants them: each bucket with all below it."""
+        bounds = map(floatToGoString, (*catalogue.LATENCY_BUCKETS_SECONDS, float("inf")))
+        counts: Iterator[float] = accumulate(self._buckets)
+        family.add_metric(labels, list(zip(bounds, counts, strict=True)), self._sum)
+
+
+class _DurationsCollector(Collector):
+    """Turns what was observed of one flow into series."""
+
+    def __init__(self, flow: str, latency: _Durations, requests: dict[str, _Durations]) -> None:
+        self._flow = flow
+        self._latency = latency
+        self._requests = requests
+
+    def collect(self) -> Iterable[Family]:
+        latency = _histogram(catalogue.COPY_LATENCY)
+        self._latency.add_to(latency, (self._flow,))
+        requests = _histogram(catalogue.REQUEST_DURATION)
+        for api, durations in self._requests.items():
+            durations.add_to(requests, (self._flow, api))
+        return latency, requests
+
+
 class Instruments:
-    """What the pipeline observes as it happens. Each call costs about two microseconds: once a request."""
+    """What the pipeline observes as it happens. Each call costs less than a microsecond: once a request."""
 
     def __init__(self, registry: CollectorRegistry, flow: str) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._latency = _histogram(catalogue.COPY_LATENCY, registry).labels(flow)
-        self._requests = _histogram(catalogue.REQUEST_DURATION, registry)
-        self._of_api: dict[str, Histogram] = {}
+        self._latency = _Durations()
+        self._requests: dict[str, _Durations] = {}
+        registry.register(_DurationsCollector(flow, self._latency, self._requests))
         crc = catalogue.CRC_FAILURES
         self._crc_failures = Counter(crc.name, crc.help, crc.labels, registry=registry)
         for where in CLUSTERS:
@@ -248,10 +287,10 @@ class Instruments:
         Args:
             api: Kafka's name of the request in small letters, e.g. ``produce``; a label, so from a fixed set.
         """
-        histogram = self._of_api.get(api)
-        if histogram is None:
-            histogram = self._of_api[api] = self._requests.labels(self._flow, api)
-        histogram.observe(seconds)
+        durations = self._requests.get(api)
+        if durations is None:
+            durations = self._requests[api] = _Durations()
+        durations.observe(seconds)
 
     def count_throttled(self, api: Literal["fetch", "produce"], seconds: float) -> None:
         """For how long a quota of a broker holds us back, as its answer says; mostly 0."""
@@ -272,9 +311,8 @@ class Instruments:
         self._crc_failures.labels(self._flow, where).inc()
 
 
-def _histogram(metric: Metric, registry: CollectorRegistry) -> Histogram:
-    buckets = catalogue.LATENCY_BUCKETS_SECONDS
-    return Histogram(metric.name, metric.help, metric.labels, registry=registry, buckets=buckets)
+def _histogram(metric: Metric) -> HistogramMetricFamily:
+    return HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
 
 
 def register(

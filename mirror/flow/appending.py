@@ -24,7 +24,7 @@ from mirror.flow.partition import PartitionCopy, Sent
 from mirror.flow.states import append_refusal
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, Outcome, decode_throttled_answer, encode_request
 from mirror.kafka.cluster import STALE_METADATA_CODES, broker_error
-from mirror.kafka.connection import Connection
+from mirror.kafka.connection import Connection, Ended
 from mirror.kafka.record_batch import seal
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State
@@ -45,7 +45,9 @@ class AppendLane:
         self._node = node
         self._waiting: deque[PartitionCopy] = deque()
         self._members: set[PartitionCopy] = set()
+        self._timeout_ms = int(flow.target.options.request_timeout_seconds * 1000)
         self._connection: Connection | None = None
+        self._version = PRODUCE_VERSION_MAX
         self._opening: asyncio.Task[None] | None = None
         self._pump_planned = False
         self._repeats = Repeats()
@@ -119,16 +121,15 @@ class AppendLane:
         return True
 
     def _send(self, connection: Connection, request: Request) -> None:
-        timeout_ms = int(self._flow.target.options.request_timeout_seconds * 1000)
-        body = encode_request([(p.target, s.batch.view) for p, s in request], timeout_ms)
-        version = connection.version(PRODUCE, PRODUCE_VERSION_MAX, "Produce")
-        answer = connection.send(PRODUCE, version, body)
-        answer.add_done_callback(partial(self._on_answer, request, time.monotonic()))
+        body = encode_request([(p.target, s.batch.view) for p, s in request], self._timeout_ms)
+        connection.submit(PRODUCE, self._version, body, partial(self._on_answer, request, time.monotonic()))
         reach("produce_sent")
 
     async def _open(self) -> None:
         try:
-            self._connection = await self._flow.target.connection(self._node, "append")
+            connection = await self._flow.target.connection(self._node, "append")
+            self._version = connection.version(PRODUCE, PRODUCE_VERSION_MAX, "Produce")
+            self._connection = connection
         except TwinsiteError as error:
             self._give_up(error)
         finally:
@@ -152,17 +153,19 @@ class AppendLane:
 
     # -- answers ---------------------------------------------------------------------------------
 
-    def _on_answer(self, request: Request, sent_at: float, answer: asyncio.Future[memoryview]) -> None:
+    def _on_answer(self, request: Request, sent_at: float, answer: memoryview | Ended) -> None:
         try:
             self._read(request, sent_at, answer)
         except BaseException as error:  # a bug here must end the mirror, not only the callback
             self._flow.hooks.crash(error)
 
-    def _read(self, request: Request, sent_at: float, answer: asyncio.Future[memoryview]) -> None:
+    def _read(self, request: Request, sent_at: float, answer: memoryview | Ended) -> None:
         now = time.monotonic()
         try:
-            outcomes, throttle_ms = decode_throttled_answer(answer.result())
-        except (TwinsiteError, asyncio.CancelledError) as error:
+            if not isinstance(answer, memoryview):
+                raise answer
+            outcomes, throttle_ms = decode_throttled_answer(answer)
+        except TwinsiteError as error:
             self._lost(request, error, now)
             stirred = [partition for partition, _ in request]
         else:
@@ -188,7 +191,10 @@ class AppendLane:
     def _goes_on(self, partition: PartitionCopy, sent: Sent, outcome: Outcome | None, now: float) -> bool:
         """Settle what was sent; True when the partition wants nothing but to send more, now or later."""
         state = partition.state
-        self._settle(partition, sent, outcome, now)
+        if outcome is not None and outcome.error_code == 0 and outcome.base_offset == sent.target_offset:
+            partition.answered(sent, appended=True, now=now)
+        else:
+            self._not_as_hoped(partition, sent, outcome, now)
         if partition.batch_ready:
             self._line_up(partition)
         elif partition.owner_work:
@@ -211,11 +217,11 @@ class AppendLane:
         if partition.answered(sent, appended=False, now=now):
             partition.refused(append_refusal(-1), why, now)
 
-    def _settle(self, partition: PartitionCopy, sent: Sent, outcome: Outcome | None, now: float) -> None:
+    def _not_as_hoped(
+        self, partition: PartitionCopy, sent: Sent, outcome: Outcome | None, now: float
+    ) -> None:
         if outcome is None:
             self._unanswered(partition, sent, "the answer leaves the partition out", now)
-        elif outcome.error_code == 0 and outcome.base_offset == sent.target_offset:
-            partition.answered(sent, appended=True, now=now)
         elif outcome.error_code == 0:
             self._misplaced(partition, sent, outcome.base_offset, now)
         elif partition.answered(sent, appended=False, now=now):

@@ -14,14 +14,20 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from crc32c import crc32c
+
 from mirror.errors import BatchError, CorruptBatchError, UnreadableBatchError
 from mirror.flow.encode import reencode
 from mirror.flow.legacy import sets
 from mirror.kafka.record_batch import (
+    ATTRIBUTES_AT,
     CONTROL,
+    HEADER,
+    HEADER_BYTES,
     LOG_APPEND_TIME,
     MAGIC_AT,
     MAGIC_V2,
+    PREFIX_BYTES,
     TRANSACTIONAL,
     BatchHeader,
     aborts,
@@ -29,6 +35,8 @@ from mirror.kafka.record_batch import (
     walk,
 )
 from mirror.model import Batch, Gap
+
+_NOT_PLAIN = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 
 
 @dataclass(slots=True)
@@ -80,7 +88,9 @@ def take(
         aborted: (producer id, first offset) of aborted transactions, as the answer lists them.
         batch_bytes_max: Larger batches are split.
     """
-    taking = _Taking(Intake(fetch_offset), _Aborted(aborted), fetch_offset, batch_bytes_max)
+    intake = Intake(fetch_offset)
+    records = records[_take_plain(intake, records, batch_bytes_max) :]
+    taking = _Taking(intake, _Aborted(aborted), fetch_offset, batch_bytes_max)
     batches = walk(records)
     # old formats stand at the beginning of a log, if anywhere
     if len(records) > MAGIC_AT and records[MAGIC_AT] < MAGIC_V2:
@@ -94,6 +104,43 @@ def take(
     except BatchError as error:
         taking.intake.error = error
     return taking.intake
+
+
+def _take_plain(intake: Intake, records: memoryview, batch_bytes_max: int) -> int:
+    """Take the batches at the beginning that pass as they are, without a gap between them.
+
+    Nearly all batches are like that, so nothing is done here that they do not need. One that is not, for
+    whatever reason, is left to those who look closer.
+
+    Returns:
+        Where in ``records`` the first batch is that needs a closer look.
+    """
+    at, end, next_offset = 0, len(records), intake.next_offset
+    items, epochs = intake.items, intake.leader_epochs
+    unpack, new = HEADER.unpack_from, tuple.__new__
+    newest = -2
+    while end - at >= HEADER_BYTES:
+        base, length, epoch, magic, crc, attributes, delta, _, newest_ms, _, _, _, count = unpack(records, at)
+        after = at + PREFIX_BYTES + length
+        if (
+            magic != MAGIC_V2
+            or base != next_offset
+            or count != delta + 1
+            or count < 1
+            or attributes & _NOT_PLAIN
+            or not HEADER_BYTES <= after - at <= batch_bytes_max
+            or after > end
+            or crc32c(records[at + ATTRIBUTES_AT : after]) != crc
+        ):
+            break
+        if epoch > newest:
+            newest = epoch
+            epochs.append((epoch, base))
+        next_offset += count
+        items.append(new(Batch, (base, next_offset, epoch, newest_ms, records[at:after])))
+        at = after
+    intake.next_offset = next_offset
+    return at
 
 
 @dataclass(frozen=True, slots=True)

@@ -318,9 +318,9 @@ class PartitionCopy:
     @property
     def batch_ready(self) -> bool:
         """True when :meth:`take` would give a batch."""
-        if self._runs_ahead and self.contradicts_map:
+        if len(self.in_flight) >= self._in_flight_room or not self.queue.batch_ready:
             return False
-        return self.queue.batch_ready and len(self.in_flight) < self._in_flight_room
+        return not (self._runs_ahead and self.contradicts_map)
 
     def take(self) -> tuple[Sent, int]:
         """The next batch to send and its sequence; call it only when ``batch_ready``."""
@@ -353,7 +353,8 @@ class PartitionCopy:
             self._in_flight_room = self.in_flight_max
             self.last_timestamp_ms = batch.max_timestamp_ms
             self.attempts = 0
-            self._unblock()
+            if self._retrying:
+                self._unblock()
             counters = self.counters
             counters.batches += 1
             counters.records += records

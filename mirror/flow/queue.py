@@ -66,16 +66,20 @@ class Queue:
         Args:
             epochs: Leader epochs met, (epoch, first offset), in order; older ones are known already.
         """
+        end, size, batches = self.end, 0, 0
         for item in items:
-            assert item.base_offset == self.end, f"{item} pushed at {self.end}"
-            self.end = item.next_offset
+            assert item.base_offset == end, f"{item} pushed at {end}"
+            end = item.next_offset
             if isinstance(item, Gap):
                 self._items.append((item, None))
             else:
-                self.bytes += len(item.view)
+                size += len(item.view)
+                batches += 1
                 self._items.append((item, buffer))
-                if buffer is not None:
-                    buffer.hold()
+        self.end = end
+        self.bytes += size
+        if buffer is not None:
+            buffer.hold(batches)
         for epoch, offset in epochs:
             if epoch > self.fetched_epoch and offset < self.end:
                 self.fetched_epoch = epoch

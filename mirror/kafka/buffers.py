@@ -26,9 +26,9 @@ class Buffer:
         self._pool = pool
         self._users = 1
 
-    def hold(self) -> None:
-        """One more user; each calls :meth:`release` once."""
-        self._users += 1
+    def hold(self, users: int = 1) -> None:
+        """So many more users; each calls :meth:`release` once."""
+        self._users += users
 
     def release(self) -> None:
         """One user less; after the last one the memory may be overwritten."""

@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -48,9 +49,18 @@ SEND_BUFFERS_MAX = 256
 RECEIVE_ROUNDS_MAX = 32
 """``recv_into`` calls in one turn of the event loop, so that one peer cannot starve the others."""
 
+READ_AHEAD_BYTES = 4 + 1024
+"""Received in one go before it is known how long an answer is: a short one is whole by then, and of a long
+one little is copied once more."""
+
+_HEAD = struct.Struct(">ihhih")
+
 Buffers = Sequence[memoryview | bytes]
 Allocate = Callable[[int], memoryview]
 """Gives a writable buffer of exactly the number of bytes asked for."""
+Ended = ConnectionFailedError | AuthenticationError
+OnAnswer = Callable[[memoryview | Ended], None]
+"""Is told the answer's body, or why there will be none."""
 
 
 @dataclass(slots=True)
@@ -58,7 +68,7 @@ class _Pending:
     """A request that waits for its answer."""
 
     correlation_id: int
-    future: asyncio.Future[memoryview]
+    on_answer: OnAnswer
     sent_at: float
     allocate: Allocate
     header_bytes: int
@@ -66,6 +76,15 @@ class _Pending:
 
 def _plain_buffer(size: int) -> memoryview:
     return memoryview(bytearray(size))
+
+
+def _resolve(future: asyncio.Future[memoryview], answer: memoryview | Ended) -> None:
+    if future.done():
+        return
+    if isinstance(answer, memoryview):
+        future.set_result(answer)
+    else:
+        future.set_exception(answer)
 
 
 class Connection:
@@ -78,17 +97,19 @@ class Connection:
         self.closed_at: float | None = None
         self.bytes_received = 0
         self.bytes_sent = 0
-        self.closed_because: ConnectionFailedError | AuthenticationError | None = None
+        self.closed_because: Ended | None = None
         self._options = options
+        self._client_id = options.client_id.encode()
         self._sock = sock
         self._tls = isinstance(sock, ssl.SSLSocket)
         self._loop = asyncio.get_running_loop()
         self._correlation_id = 0
         self._pending: deque[_Pending] = deque()
         self._outgoing: deque[memoryview | bytes] = deque()
+        self._outgoing_bytes = 0
         self._writer_armed = False
-        self._size = memoryview(bytearray(4))
-        self._target = self._size
+        self._ahead = memoryview(bytearray(READ_AHEAD_BYTES))
+        self._target = self._ahead
         self._filled = 0
         self._in_body = False
         self._timer: asyncio.TimerHandle | None = None
@@ -273,7 +294,12 @@ class Connection:
         frame = request.encode(framed=True, header=True)
         answer_class = request.header.get_response_class()
         flexible_header = answer_class.flexible_version_q(version) and request.API_KEY != 18
-        body = await self._enqueue([frame], _plain_buffer, 5 if flexible_header else 4, held=held)
+        future: asyncio.Future[memoryview] = self._loop.create_future()
+        on_answer = partial(_resolve, future)
+        header_bytes = 5 if flexible_header else 4
+        pending = _Pending(self._correlation_id, on_answer, time.monotonic(), _plain_buffer, header_bytes)
+        self._submit(pending, [frame], held=held)
+        body = await future
         try:
             return answer_class.decode(body, version=version)
         except (ValueError, TypeError, IndexError, struct.error) as error:
@@ -288,43 +314,50 @@ class Connection:
         *,
         allocate: Allocate = _plain_buffer,
     ) -> asyncio.Future[memoryview]:
-        """Send a request coded by hand, of a version with flexible headers.
-
-        Args:
-            parts: The request's body, flexible header version 2 assumed, in pieces that are not copied.
-                They must not change before the future is done.
-            allocate: Where the answer is received; called once with its size in bytes.
+        """Send a request coded by hand, as :meth:`submit` does.
 
         Returns:
             A future of the answer's body. It fails with ConnectionFailedError.
         """
-        self._correlation_id += 1
-        client_id = self._options.client_id.encode()
-        size = sum(map(len, parts)) + 11 + len(client_id)
-        head = struct.pack(">ihhih", size, api_key, api_version, self._correlation_id, len(client_id))
-        return self._enqueue([head + client_id + b"\0", *parts], allocate, 5)
-
-    def _enqueue(
-        self, buffers: Buffers, allocate: Allocate, header_bytes: int, *, held: bool = True
-    ) -> asyncio.Future[memoryview]:
         future: asyncio.Future[memoryview] = self._loop.create_future()
-        if self.closed_because is not None:
-            future.set_exception(self.closed_because)
-            return future
-        pending = _Pending(self._correlation_id, future, time.monotonic(), allocate, header_bytes)
-        if held and self._held is not None:
-            self._held.append((pending, buffers))
-        else:
-            self._submit(pending, buffers)
+        self.submit(api_key, api_version, parts, partial(_resolve, future), allocate=allocate)
         return future
 
-    def _submit(self, pending: _Pending, buffers: Buffers) -> None:
+    def submit(
+        self,
+        api_key: int,
+        api_version: int,
+        parts: Buffers,
+        on_answer: OnAnswer,
+        *,
+        allocate: Allocate = _plain_buffer,
+    ) -> None:
+        """Send a request coded by hand, of a version with flexible headers, and call back with its answer.
+
+        Args:
+            parts: The request's body, flexible header version 2 assumed, in pieces that are not copied.
+                They must not change before the answer.
+            on_answer: Called once, never from within this call: with the body of the answer as soon as it
+                is there, or with the error that ended the connection. It must not raise.
+            allocate: Where the answer is received; called once with its size in bytes.
+        """
+        self._correlation_id += 1
+        client_id = self._client_id
+        size = sum(map(len, parts)) + 11 + len(client_id)
+        head = _HEAD.pack(size, api_key, api_version, self._correlation_id, len(client_id))
+        pending = _Pending(self._correlation_id, on_answer, time.monotonic(), allocate, 5)
+        self._submit(pending, [head + client_id + b"\0", *parts])
+
+    def _submit(self, pending: _Pending, buffers: Buffers, *, held: bool = True) -> None:
+        if held and self._held is not None:
+            self._held.append((pending, buffers))
+            return
         if self.closed_because is not None:
-            if not pending.future.done():
-                pending.future.set_exception(self.closed_because)
+            self._loop.call_soon(pending.on_answer, self.closed_because)
             return
         self._pending.append(pending)
         self._outgoing.extend(buffers)
+        self._outgoing_bytes += sum(map(len, buffers))
         if self._timer is None:
             self._arm_timer()
         if not self._writer_armed:
@@ -355,6 +388,10 @@ class Connection:
         while outgoing:
             sent = self._sock.sendmsg(islice(outgoing, SEND_BUFFERS_MAX))
             self.bytes_sent += sent
+            self._outgoing_bytes -= sent
+            if not self._outgoing_bytes:
+                outgoing.clear()
+                return True
             while sent:
                 size = len(outgoing[0])
                 if sent < size:
@@ -369,6 +406,7 @@ class Connection:
         while outgoing:
             sent = self._sock.send(outgoing[0])
             self.bytes_sent += sent
+            self._outgoing_bytes -= sent
             if sent < len(outgoing[0]):
                 outgoing[0] = memoryview(outgoing[0])[sent:]
             else:
@@ -380,18 +418,18 @@ class Connection:
         try:
             while rounds or (self._tls and self._sock.pending()):  # type: ignore[attr-defined]
                 rounds = max(0, rounds - 1)
-                wanted = len(self._target) - self._filled
                 count = self._sock.recv_into(self._target[self._filled :])
                 if count == 0:
                     self._fail(self._closed_by_broker())
                     return
                 self.bytes_received += count
                 self._filled += count
-                if count == wanted:
-                    self._on_filled()
-                    if self.closed_because is not None:
-                        return
-                elif not self._tls:
+                full = self._filled == len(self._target)
+                if not self._in_body:
+                    self._take_ahead()
+                elif full:
+                    self._take_body()
+                if self.closed_because is not None or not (full or self._tls):
                     return  # less than asked for: there is no more
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
@@ -406,25 +444,46 @@ class Connection:
             what, hint="the listener may want SASL: check security.protocol, and the broker and the network"
         )
 
-    def _on_filled(self) -> None:
-        if self._in_body:
-            body, self._target, self._in_body = self._target, self._size, False
-            self._filled = 0
+    def _take_ahead(self) -> None:
+        """Deal with what came before anything was known of it: whole answers, and the start of one."""
+        at, end = 0, self._filled
+        while end - at >= 4:
+            size = self._answer_size(self._ahead[at : at + 4])
+            if size is None:
+                return
+            at += 4
+            body = self._pending[0].allocate(size)
+            here = min(size, end - at)
+            body[:here] = self._ahead[at : at + here]
+            at += here
+            if here < size:
+                self._target, self._in_body, self._filled = body, True, here
+                return
             self._on_answer(body)
-            return
-        size = int.from_bytes(self._size, "big", signed=True)
-        if is_tls_alert(bytes(self._size)):
+            if self.closed_because is not None:
+                return
+        self._ahead[: end - at] = bytes(self._ahead[at:end])
+        self._filled = end - at
+
+    def _take_body(self) -> None:
+        body, self._target, self._in_body, self._filled = self._target, self._ahead, False, 0
+        self._on_answer(body)
+
+    def _answer_size(self, prefix: memoryview) -> int | None:
+        """How many bytes the next answer has; None, and the connection failed, when it is no answer."""
+        size = int.from_bytes(prefix, "big", signed=True)
+        if self._pending and 4 <= size <= ANSWER_BYTES_MAX:
+            return size
+        if is_tls_alert(bytes(prefix)):
             self._fail(speaks_tls_error(str(self.address)))
-            return
-        if not self._pending or not 4 <= size <= ANSWER_BYTES_MAX:
+        else:
             self._fail(
                 ConnectionFailedError(
-                    f"{self.address}: {bytes(self._size)!r} is not the start of a Kafka answer",
+                    f"{self.address}: {bytes(prefix)!r} is not the start of a Kafka answer",
                     hint="the port may expect TLS, or belong to another service; check security.protocol",
                 )
             )
-            return
-        self._target, self._in_body, self._filled = self._pending[0].allocate(size), True, 0
+        return None
 
     def _on_answer(self, body: memoryview) -> None:
         pending = self._pending.popleft()
@@ -438,9 +497,8 @@ class Connection:
             )
             return
         self.answered_at = time.monotonic()
-        if not pending.future.done():
-            # brokers send no tagged fields in answer headers: one zero byte where the header is flexible
-            pending.future.set_result(body[pending.header_bytes :])
+        # brokers send no tagged fields in answer headers: one zero byte where the header is flexible
+        pending.on_answer(body[pending.header_bytes :])
 
     # -- time and the end ------------------------------------------------------------------------
 
@@ -461,7 +519,7 @@ class Connection:
         """Close the socket; requests without an answer fail. Closing twice does nothing."""
         self._fail(ConnectionFailedError(f"{self.address}: {why}"))
 
-    def _fail(self, error: ConnectionFailedError | AuthenticationError) -> None:
+    def _fail(self, error: Ended) -> None:
         if self.closed_because is not None:
             return
         self.closed_because, self.closed_at = error, time.monotonic()
@@ -475,5 +533,4 @@ class Connection:
         self._outgoing.clear()
         pending, self._pending = self._pending, deque()
         for request in pending:
-            if not request.future.done():
-                request.future.set_exception(error)
+            self._loop.call_soon(request.on_answer, error)

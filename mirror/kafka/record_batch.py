@@ -40,16 +40,19 @@ DELETE_HORIZON = 0x40
 CRC_AT = 17
 ATTRIBUTES_AT = 21
 """Where the bytes that the CRC covers begin."""
-_HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER = struct.Struct(">qiibIhiqqqhii")
 _PREFIX = struct.Struct(">qi")
-_ATTRIBUTES = struct.Struct(">h")
-_CRC_AND_ATTRIBUTES = struct.Struct(">Ih")
-_TO_CRC = struct.Struct(">qiibI")
+_SEALED = struct.Struct(">IH20xQHI")
+"""What sealing changes under the CRC, and the CRC itself: attributes and the producer's three fields."""
+_TO_ATTRIBUTES = struct.Struct(">qiibIH")
 _PRODUCER = struct.Struct(">qhi")
 _PRODUCER_AT = 43
+_DIFFERENCE = struct.Struct(">H20xQHI")
+_AFTER_PRODUCER = 4
+"""Bytes of the header behind what sealing changes."""
 _ZEROS = memoryview(bytes(1 << 20))
 _ALL_BITS = 0xFFFFFFFF
-_KEPT_ATTRIBUTES = ~(LOG_APPEND_TIME | TRANSACTIONAL | DELETE_HORIZON)
+_KEPT_ATTRIBUTES = 0xFFFF & ~(LOG_APPEND_TIME | TRANSACTIONAL | DELETE_HORIZON)
 
 
 class BatchHeader(NamedTuple):
@@ -82,7 +85,7 @@ def walk(records: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
     follows for the end of the data.
     """
     at, end = 0, len(records)
-    unpack = _HEADER.unpack_from
+    unpack = HEADER.unpack_from
     while end - at >= HEADER_BYTES:
         header = BatchHeader._make(unpack(records, at))
         if header.magic != MAGIC_V2 or header.length < _LENGTH_MIN:
@@ -140,25 +143,27 @@ def seal(view: memoryview, producer_id: int, producer_epoch: int, base_sequence:
     """
     if producer_id < 0:
         raise ValueError(f"producer id {producer_id} would switch the broker's checks off")
-    crc, attributes = _CRC_AND_ATTRIBUTES.unpack_from(view, CRC_AT)
-    covered = view[ATTRIBUTES_AT:HEADER_BYTES]
-    before = crc32c(covered)
-    _ATTRIBUTES.pack_into(view, ATTRIBUTES_AT, attributes & _KEPT_ATTRIBUTES)
+    size = len(view)
+    crc, attributes, its_id, its_epoch, its_sequence = _SEALED.unpack_from(view, CRC_AT)
+    kept = attributes & _KEPT_ATTRIBUTES
+    difference = _DIFFERENCE.pack(
+        attributes ^ kept, its_id ^ producer_id, its_epoch ^ producer_epoch, its_sequence ^ base_sequence
+    )
+    crc ^= _difference_at_end(difference, size - HEADER_BYTES + _AFTER_PRODUCER)
+    _TO_ATTRIBUTES.pack_into(view, 0, 0, size - PREFIX_BYTES, -1, MAGIC_V2, crc, kept)
     _PRODUCER.pack_into(view, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
-    crc ^= _carried_over(before ^ crc32c(covered), len(view) - HEADER_BYTES)
-    _TO_CRC.pack_into(view, 0, 0, len(view) - PREFIX_BYTES, -1, MAGIC_V2, crc)
 
 
-def _carried_over(difference: int, size: int) -> int:
-    """By how much a CRC differs at the end of ``size`` more bytes, whatever they are.
+def _difference_at_end(difference: bytes, size: int) -> int:
+    """By how much a CRC differs when these bits are turned and ``size`` more bytes follow, whatever they are.
 
-    A CRC is linear: that is what the difference alone would give, followed by zeros.
+    A CRC is linear: that is what the turned bits alone would give, followed by zeros.
     """
-    remainder = difference ^ _ALL_BITS
+    remainder = crc32c(difference, _ALL_BITS)
     while size > 0:
         remainder = crc32c(_ZEROS[:size], remainder)
         size -= len(_ZEROS)
-    return remainder ^ _ALL_BITS
+    return int(remainder ^ _ALL_BITS)
 
 
 def build(
@@ -176,7 +181,7 @@ def build(
     view[HEADER_BYTES:] = payload
     length = len(view) - PREFIX_BYTES
     fields = (codec, count - 1, base_timestamp, max_timestamp, -1, -1, -1, count)
-    _HEADER.pack_into(view, 0, base_offset, length, leader_epoch, MAGIC_V2, 0, *fields)
+    HEADER.pack_into(view, 0, base_offset, length, leader_epoch, MAGIC_V2, 0, *fields)
     struct.pack_into(">I", view, CRC_AT, crc32c(view[ATTRIBUTES_AT:]))
     return view
 

@@ -10,6 +10,8 @@ def uvarint(value: int) -> bytes:
     """An unsigned variable-length integer, seven bits a byte, least significant first."""
     if value < 0x80:
         return bytes((value,))
+    if 0x4000 <= value < 0x200000:  # the size of most batches
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

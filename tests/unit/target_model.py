@@ -22,6 +22,7 @@ from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import SEQUENCES, TargetLook
 from mirror.kafka.append import PRODUCE_VERSION_MAX
 from mirror.kafka.buffers import BufferPool
+from mirror.kafka.connection import OnAnswer
 from mirror.kafka.fetch import FetchLimits
 from mirror.model import Batch, TopicPartition
 from tests.unit.batches import HEADER, Entry, read_v2, v2
@@ -109,8 +110,9 @@ class Connection:
 
     def __init__(self) -> None:
         self.closed = False
-        self.unheard: deque[tuple[bytes, asyncio.Future[memoryview]]] = deque()
-        self.unread: deque[tuple[bytes, asyncio.Future[memoryview]]] = deque()
+        self._loop = asyncio.get_running_loop()
+        self.unheard: deque[tuple[bytes, OnAnswer]] = deque()
+        self.unread: deque[tuple[bytes, OnAnswer]] = deque()
 
     @property
     def unanswered(self) -> int:
@@ -119,18 +121,19 @@ class Connection:
     def version(self, *_: object, **__: object) -> int:
         return VERSION
 
-    def send(self, _key: int, _version: int, parts: list[bytes | memoryview]) -> asyncio.Future[memoryview]:
-        future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
-        self.unheard.append((b"".join(parts), future))
-        return future
+    def submit(self, _key: int, _version: int, parts: list[bytes | memoryview], on_answer: OnAnswer) -> None:
+        self.unheard.append((b"".join(parts), on_answer))
 
     def lose(self) -> list[bytes]:
         """It breaks: nobody is answered any more. What the broker has not heard yet may still reach it."""
         self.closed = True
-        for _, future in (*self.unheard, *self.unread):
-            if not future.done():
-                future.set_exception(ConnectionFailedError("the connection was lost"))
-        return [body for body, _ in self.unheard]
+        lost = ConnectionFailedError("the connection was lost")
+        for _, on_answer in (*self.unheard, *self.unread):
+            self._loop.call_soon(on_answer, lost)
+        unheard = [body for body, _ in self.unheard]
+        self.unheard.clear()
+        self.unread.clear()
+        return unheard
 
 
 @dataclass

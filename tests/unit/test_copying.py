@@ -207,24 +207,24 @@ class World:
         """The broker takes the next request, and its answer is on the way."""
         connection = self.mirror.connection
         if connection is not None and connection.unheard:
-            body, future = connection.unheard.popleft()
-            connection.unread.append((bytes(said(*self.log.append(*heard(body)))), future))
+            body, on_answer = connection.unheard.popleft()
+            connection.unread.append((bytes(said(*self.log.append(*heard(body)))), on_answer))
 
     def refuse(self, number: int) -> None:
         """The broker answers with an error, which may or may not mean that nothing was appended."""
         connection = self.mirror.connection
         if connection is not None and connection.unheard and not self.foreign:
-            body, future = connection.unheard.popleft()
+            body, on_answer = connection.unheard.popleft()
             code, appended = REFUSALS[number % len(REFUSALS)]
             if appended:
                 self.log.append(*heard(body))
-            connection.unread.append((bytes(said(code, -1)), future))
+            connection.unread.append((bytes(said(code, -1)), on_answer))
 
     def answer(self, _: int) -> None:
         connection = self.mirror.connection
         if connection is not None and connection.unread:
-            body, future = connection.unread.popleft()
-            future.set_result(memoryview(body))
+            body, on_answer = connection.unread.popleft()
+            on_answer(memoryview(body))
             self.spin()
 
     def exchange(self, number: int) -> None:
@@ -464,9 +464,9 @@ def test_an_answer_that_cannot_be_read_is_a_doubt() -> None:
     world.hear(0)
     connection = world.mirror.connection
     assert connection is not None
-    _, future = connection.unread.popleft()
+    _, on_answer = connection.unread.popleft()
 
-    future.set_result(memoryview(b"\xff\xff"))
+    on_answer(memoryview(b"\xff\xff"))
     world.spin()
 
     copy = world.mirror.copy

@@ -1,0 +1,136 @@
+"""Answers come in pieces that the network cuts: each reaches whoever asked, whole and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror.errors import ConnectionFailedError, TwinsiteError
+from mirror.kafka.connection import READ_AHEAD_BYTES, Connection
+from mirror.kafka.dial import Address, ConnectionOptions
+
+KEY, VERSION = 0, 12
+EDGES = [0, 1, READ_AHEAD_BYTES - 10, READ_AHEAD_BYTES - 9, READ_AHEAD_BYTES - 8, 3 * READ_AHEAD_BYTES]
+"""Bodies that end just before, at and behind what is received ahead; nine bytes stand before each."""
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[Connection, socket.socket]]:
+    """A connection past its greeting, and the broker's end of it."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    connection = Connection(ours, Address("broker", 9092), ConnectionOptions())
+    connection._start()
+    try:
+        yield connection, theirs
+    finally:
+        connection.close()
+        theirs.close()
+
+
+def framed(number: int, body: bytes) -> bytes:
+    return struct.pack(">iib", len(body) + 5, number, 0) + body
+
+
+async def turns() -> None:
+    """Let the event loop deal with what has come."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+@given(
+    sizes=st.lists(st.sampled_from(EDGES) | st.integers(0, 3000), min_size=1, max_size=8),
+    cuts=st.lists(st.integers(1, 2500), max_size=12),
+)
+def test_answers_are_whole_wherever_the_network_cuts_them(sizes: list[int], cuts: list[int]) -> None:
+    """
+    Short ones come many at a time, long ones in pieces; a piece may end within a length.
+    """
+    bodies = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
+    stream = b"".join(framed(number, body) for number, body in enumerate(bodies, 1))
+
+    async def run() -> list[bytes]:
+        heard: list[bytes] = []
+
+        def hear(answer: memoryview | TwinsiteError) -> None:
+            assert isinstance(answer, memoryview)
+            heard.append(bytes(answer))
+
+        async with connected() as (connection, theirs):
+            for _ in bodies:
+                connection.submit(KEY, VERSION, [b"?"], hear)
+            at = 0
+            for cut in [*cuts, len(stream)]:
+                theirs.sendall(stream[at : at + cut])
+                at += cut
+                await turns()
+            while len(heard) < len(bodies):
+                await turns()
+            return heard
+
+    assert asyncio.run(run()) == bodies
+
+
+async def test_who_is_called_back_is_never_called_from_within_the_call() -> None:
+    """
+    Also not when the connection is lost while sending, or was closed before.
+    """
+    answers: list[memoryview | TwinsiteError] = []
+    async with connected() as (connection, theirs):
+        theirs.close()
+        connection.submit(KEY, VERSION, [bytes(1 << 20)], answers.append)
+        assert connection.closed
+        connection.submit(KEY, VERSION, [b"?"], answers.append)
+        assert not answers
+
+        await turns()
+
+    assert [type(answer) for answer in answers] == [ConnectionFailedError] * 2
+
+
+async def test_an_answer_may_be_followed_by_a_question_at_once() -> None:
+    """
+    Whoever is called back sends from there: what was received behind the answer is not lost over it.
+    """
+    heard: list[bytes] = []
+    async with connected() as (connection, theirs):
+
+        def ask(answer: memoryview | TwinsiteError | None = None) -> None:
+            if isinstance(answer, memoryview):
+                heard.append(bytes(answer))
+            if len(heard) < 3:
+                connection.submit(KEY, VERSION, [b"?"], ask)
+
+        ask()
+        ask()
+        theirs.sendall(framed(1, b"one") + framed(2, b"two") + framed(3, b"three"))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                while len(heard) < 3:
+                    await turns()
+
+    assert heard == [b"one", b"two", b"three"]
+
+
+@pytest.mark.parametrize("strange", [b"HTTP/1.1 400 Bad Request\r\n", bytes(8), b"\x7f\xff\xff\xff1234"])
+async def test_what_is_no_answer_ends_the_connection(strange: bytes) -> None:
+    """
+    Everybody who waits is told, and what the port may be.
+    """
+    answers: list[memoryview | TwinsiteError] = []
+    async with connected() as (connection, theirs):
+        connection.submit(KEY, VERSION, [b"?"], answers.append)
+        theirs.sendall(strange)
+        while not answers:
+            await turns()
+
+        assert connection.closed
+    assert isinstance(answers[0], ConnectionFailedError)
+    assert "is not the start of a Kafka answer" in str(answers[0])
