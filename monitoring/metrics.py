@@ -216,7 +216,7 @@ def _add(family: Family, labels: Labels, value: float) -> None:
 
 
 class _Durations:
-    """One histogram's counts. A client's own histogram takes a lock and ten times as long."""
+    """One histogram's counts, without the lock of prometheus_client's: only the event loop observes."""
 
     __slots__ = ("_buckets", "_sum")
 
@@ -253,7 +253,7 @@ class _DurationsCollector(Collector):
 
 
 class Instruments:
-    """What the pipeline observes as it happens. Each call costs less than a microsecond: once a request."""
+    """What the pipeline observes as it happens: once a request, never once a record."""
 
     def __init__(self, registry: CollectorRegistry, flow: str) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]

@@ -47,7 +47,6 @@ class AppendLane:
         self._members: set[PartitionCopy] = set()
         self._timeout_ms = int(flow.target.options.request_timeout_seconds * 1000)
         self._connection: Connection | None = None
-        self._version = PRODUCE_VERSION_MAX
         self._opening: asyncio.Task[None] | None = None
         self._pump_planned = False
         self._repeats = Repeats()
@@ -122,14 +121,13 @@ class AppendLane:
 
     def _send(self, connection: Connection, request: Request) -> None:
         body = encode_request([(p.target, s.batch.view) for p, s in request], self._timeout_ms)
-        connection.submit(PRODUCE, self._version, body, partial(self._on_answer, request, time.monotonic()))
+        version = connection.version(PRODUCE, PRODUCE_VERSION_MAX, "Produce")
+        connection.submit(PRODUCE, version, body, partial(self._on_answer, request, time.monotonic()))
         reach("produce_sent")
 
     async def _open(self) -> None:
         try:
-            connection = await self._flow.target.connection(self._node, "append")
-            self._version = connection.version(PRODUCE, PRODUCE_VERSION_MAX, "Produce")
-            self._connection = connection
+            self._connection = await self._flow.target.connection(self._node, "append")
         except TwinsiteError as error:
             self._give_up(error)
         finally:
@@ -191,10 +189,7 @@ class AppendLane:
     def _goes_on(self, partition: PartitionCopy, sent: Sent, outcome: Outcome | None, now: float) -> bool:
         """Settle what was sent; True when the partition wants nothing but to send more, now or later."""
         state = partition.state
-        if outcome is not None and outcome.error_code == 0 and outcome.base_offset == sent.target_offset:
-            partition.answered(sent, appended=True, now=now)
-        else:
-            self._not_as_hoped(partition, sent, outcome, now)
+        self._settle(partition, sent, outcome, now)
         if partition.batch_ready:
             self._line_up(partition)
         elif partition.owner_work:
@@ -217,11 +212,11 @@ class AppendLane:
         if partition.answered(sent, appended=False, now=now):
             partition.refused(append_refusal(-1), why, now)
 
-    def _not_as_hoped(
-        self, partition: PartitionCopy, sent: Sent, outcome: Outcome | None, now: float
-    ) -> None:
+    def _settle(self, partition: PartitionCopy, sent: Sent, outcome: Outcome | None, now: float) -> None:
         if outcome is None:
             self._unanswered(partition, sent, "the answer leaves the partition out", now)
+        elif outcome.error_code == 0 and outcome.base_offset == sent.target_offset:
+            partition.answered(sent, appended=True, now=now)
         elif outcome.error_code == 0:
             self._misplaced(partition, sent, outcome.base_offset, now)
         elif partition.answered(sent, appended=False, now=now):

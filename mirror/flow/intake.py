@@ -118,7 +118,6 @@ def _take_plain(intake: Intake, records: memoryview, batch_bytes_max: int) -> in
     at, end, next_offset = 0, len(records), intake.next_offset
     items, epochs = intake.items, intake.leader_epochs
     unpack, new = HEADER.unpack_from, tuple.__new__
-    newest = -2
     while end - at >= HEADER_BYTES:
         base, length, epoch, magic, crc, attributes, delta, _, newest_ms, _, _, _, count = unpack(records, at)
         after = at + PREFIX_BYTES + length
@@ -133,8 +132,7 @@ def _take_plain(intake: Intake, records: memoryview, batch_bytes_max: int) -> in
             or crc32c(records[at + ATTRIBUTES_AT : after]) != crc
         ):
             break
-        if epoch > newest:
-            newest = epoch
+        if not epochs or epoch > epochs[-1][0]:
             epochs.append((epoch, base))
         next_offset += count
         items.append(new(Batch, (base, next_offset, epoch, newest_ms, records[at:after])))

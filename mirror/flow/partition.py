@@ -353,8 +353,7 @@ class PartitionCopy:
             self._in_flight_room = self.in_flight_max
             self.last_timestamp_ms = batch.max_timestamp_ms
             self.attempts = 0
-            if self._retrying:
-                self._unblock()
+            self._unblock()
             counters = self.counters
             counters.batches += 1
             counters.records += records

@@ -84,7 +84,7 @@ def decode_throttled_answer(body: memoryview) -> tuple[dict[TopicPartition, Outc
 
 def _decode_answer(body: memoryview) -> tuple[dict[TopicPartition, Outcome], int]:
     outcomes: dict[TopicPartition, Outcome] = {}
-    new = tuple.__new__  # a NamedTuple's own constructor takes three times as long
+    new = tuple.__new__  # a NamedTuple's own constructor is a Python function
     topics, at = read_uvarint(body, 0)
     for _ in range(topics - 1):
         name, at = read_compact_string(body, at)

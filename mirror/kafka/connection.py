@@ -1,8 +1,9 @@
 """One connection to one broker: requests go out in order, answers come back in order.
 
-The socket is ours and non-blocking: an answer is received straight into one
-buffer (``recv_into``), a request leaves as a list of buffers (``sendmsg``), so
-record batches are copied by the kernel only. Plain and TLS sockets share all of it.
+The socket is ours and non-blocking: a large answer is received straight into one
+buffer (``recv_into``), but for its first thousand bytes, which come before its size is
+known; a request leaves as a list of buffers (``sendmsg``). So record batches are copied
+by the kernel only. Plain and TLS sockets share all of it.
 
 After any error the connection is closed and every unanswered request fails:
 whoever asked must look again, because nobody knows what the broker did.
@@ -106,7 +107,6 @@ class Connection:
         self._correlation_id = 0
         self._pending: deque[_Pending] = deque()
         self._outgoing: deque[memoryview | bytes] = deque()
-        self._outgoing_bytes = 0
         self._writer_armed = False
         self._ahead = memoryview(bytearray(READ_AHEAD_BYTES))
         self._target = self._ahead
@@ -357,7 +357,6 @@ class Connection:
             return
         self._pending.append(pending)
         self._outgoing.extend(buffers)
-        self._outgoing_bytes += sum(map(len, buffers))
         if self._timer is None:
             self._arm_timer()
         if not self._writer_armed:
@@ -388,10 +387,6 @@ class Connection:
         while outgoing:
             sent = self._sock.sendmsg(islice(outgoing, SEND_BUFFERS_MAX))
             self.bytes_sent += sent
-            self._outgoing_bytes -= sent
-            if not self._outgoing_bytes:
-                outgoing.clear()
-                return True
             while sent:
                 size = len(outgoing[0])
                 if sent < size:
@@ -406,7 +401,6 @@ class Connection:
         while outgoing:
             sent = self._sock.send(outgoing[0])
             self.bytes_sent += sent
-            self._outgoing_bytes -= sent
             if sent < len(outgoing[0]):
                 outgoing[0] = memoryview(outgoing[0])[sent:]
             else:
