@@ -44,7 +44,7 @@ class Ledger(Protocol):
         """What an offset map has beyond a target offset."""
 
     async def drop_runs(self, tp: TopicPartition, target_offset: int) -> None:
-        """Forget the runs that were to begin at a target offset or beyond it."""
+        """Forget the runs that were to begin beyond a target offset; one that begins there is stood on."""
 
     async def become_mapped(self, tp: TopicPartition) -> None:
         """Turn a partition with the same offsets into a mapped one, from its first record on."""

@@ -183,8 +183,8 @@ class FlowMemory:
         return () if offsets is None else offsets.runs_after(target_offset)
 
     async def drop_runs(self, tp: TopicPartition, target_offset: int) -> None:
-        """Forget the runs that were to begin at a target offset or beyond it."""
-        await self._state.drop_ahead(tp, target_offset - 1)
+        """Forget the runs that were to begin beyond a target offset; one that begins there is stood on."""
+        await self._state.drop_ahead(tp, target_offset)
 
     async def note_runs(self, runs: Mapping[TopicPartition, Sequence[tuple[int, int]]]) -> None:
         """Add (source offset, target offset) runs to offset maps."""

@@ -141,7 +141,7 @@ class World:
             runs = copy.runs_ahead()
             if copy.contradicts_map:
                 assert copy.target_next_offset is not None
-                self.map.drop_ahead(copy.target_next_offset - 1)
+                self.map.drop_ahead(copy.target_next_offset)
                 copy.map_corrected()
             if runs:
                 self.map.extend(runs)
@@ -325,6 +325,9 @@ class World:
             assert self.log.log == self.expected()
             assert copy.next_offset == self.source_end
             assert self.mirror.pool.used_bytes == 0
+            if self.mode is OffsetMode.MAPPED:
+                ours = range(self.log.start, self.log.end)
+                assert [self.map.source_of(offset, self.log.end) for offset in ours] == self.log.log
 
 
 Step = Callable[[World, int], None]

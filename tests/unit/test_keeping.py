@@ -348,7 +348,7 @@ async def test_a_partition_whose_leader_moves_waits_for_the_old_one_no_more(brok
 
 async def test_a_map_that_is_contradicted_is_corrected_before_the_batch_is_sent(broker: Broker) -> None:
     """
-    From where the batch begins on nothing stays of what was written ahead.
+    Behind where the batch begins nothing stays of what was written ahead.
     """
     dropped: list[tuple[TopicPartition, int]] = []
 

@@ -11,9 +11,11 @@ from checkpoint.flow_state import FlowState
 from checkpoint.store import MemoryStore
 from mirror.flow.keeping import Ledger
 from mirror.flow.memory import AnotherClusterError, FlowMemory, OtherNamesError
+from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed, Register, SourceLook, TargetLook, decide
 from mirror.flow.settling import Memory
 from mirror.model import OffsetMode, TopicPartition
+from tests.unit.target_model import source_batch
 
 ORDERS_0 = TopicPartition("orders", 0)
 EAST_ORDERS_0 = TopicPartition("east.orders", 0)
@@ -135,11 +137,33 @@ async def test_runs_that_were_never_reached_stay_until_what_is_read_contradicts_
 
     again = await restarts.start()
     ahead, there = again.runs_after(ORDERS_0, 9), position(again, 25)
-    await again.drop_runs(ORDERS_0, 20)
+    await again.drop_runs(ORDERS_0, 15)
 
     assert (ahead, there) == ([(120, 10), (150, 20)], 155)
     assert position(again, 25) == 135
     assert position(await restarts.start(), 25) == 135
+
+
+async def test_a_run_that_begins_where_the_log_ends_stays_when_the_map_is_corrected(
+    restarts: Restarts,
+) -> None:
+    """
+    The position is behind its gap, which is not read again: without the run the records that follow would
+    have the offsets of the gap.
+    """
+    memory = await restarts.start()
+    await memory.register(ORDERS_0, ORDERS_0, TOPIC_ID, MAPPED)
+    await memory.note_runs({ORDERS_0: [(120, 10), (150, 20)]})
+    copy = PartitionCopy(ORDERS_0, ORDERS_0, b"t" * 16, in_flight_max=5)
+    copy.proceed(Proceed(120, 10, 0, 1, 120), OffsetMode.MAPPED, -1, 0.0, memory.runs_after(ORDERS_0, 10))
+    copy.queue.push([source_batch(120, 10)], [], None)  # what is behind the batch was not read yet
+
+    contradicted = copy.contradicts_map
+    await memory.drop_runs(ORDERS_0, copy.target_next_offset or 0)
+
+    assert contradicted
+    assert memory.translate(ORDERS_0, 12, reverse=True, target_log_end=20) == 122
+    assert position(await restarts.start(), 20) == 130
 
 
 async def test_a_prepared_partition_stays_prepared(restarts: Restarts) -> None:
