@@ -8,8 +8,11 @@ by the kernel only. Plain and TLS sockets share all of it.
 After any error the connection is closed and every unanswered request fails:
 whoever asked must look again, because nobody knows what the broker did.
 
-Sources: the Kafka protocol guide (framing, headers), KIP-368 (re-authentication),
-KIP-511 (client name and version).
+Here is when something happens: opening, sending, receiving, renewing a session, giving up.
+What is said in the beginning stands in ``greeting``, how bytes leave in ``outgoing``, and how
+bytes that came become answers in ``answers``; those three need no event loop.
+
+Sources: the Kafka protocol guide (framing, headers), KIP-368 (re-authentication).
 """
 
 from __future__ import annotations
@@ -20,59 +23,24 @@ import socket
 import ssl
 import struct
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import structlog
-from kafka.protocol.metadata import ApiVersionsRequest
-from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from mirror.errors import AnswerError, AuthenticationError, ConnectionFailedError, UnsupportedVersionError
+from mirror.kafka.answers import Allocate, Answers, Due, Ended, OnAnswer
 from mirror.kafka.dial import Address, ConnectionOptions, dial
-from mirror.kafka.security import (
-    SaslExchange,
-    is_tls_alert,
-    reauthenticate_after_seconds,
-    rename_ssl_error,
-    speaks_tls_error,
-)
+from mirror.kafka.greeting import Versions, ask_versions, authenticate
+from mirror.kafka.outgoing import Buffers, Outgoing
+from mirror.kafka.security import reauthenticate_after_seconds, rename_ssl_error
 
 log = structlog.get_logger(__name__)
 
-ANSWER_BYTES_MAX = 256 * 1024 * 1024
-"""An answer that claims to be larger is not Kafka's (an HTTP or TLS server reads as about 1 GB)."""
-SEND_BUFFERS_MAX = 256
-"""Buffers handed to one ``sendmsg`` call; the kernel's IOV_MAX is 1024."""
 RECEIVE_ROUNDS_MAX = 32
 """``recv_into`` calls in one turn of the event loop, so that one peer cannot starve the others."""
 
-READ_AHEAD_BYTES = 4 + 1024
-"""Received in one go before it is known how long an answer is: a short one is whole by then, and of a long
-one little is copied once more."""
-
 _HEAD = struct.Struct(">ihhih")
-
-Buffers = Sequence[memoryview | bytes]
-Allocate = Callable[[int], memoryview]
-"""Gives a writable buffer of exactly the number of bytes asked for."""
-Ended = ConnectionFailedError | AuthenticationError
-OnAnswer = Callable[[memoryview | Ended], None]
-"""Is told the answer's body, or why there will be none."""
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A request that waits for its answer."""
-
-    correlation_id: int
-    on_answer: OnAnswer
-    sent_at: float
-    allocate: Allocate
-    header_bytes: int
 
 
 def _plain_buffer(size: int) -> memoryview:
@@ -93,11 +61,9 @@ class Connection:
 
     def __init__(self, sock: socket.socket, address: Address, options: ConnectionOptions) -> None:
         self.address = address
-        self.api_versions: dict[int, tuple[int, int]] = {}
-        self.answered_at = time.monotonic()
+        self.api_versions: Versions = {}
         self.closed_at: float | None = None
         self.bytes_received = 0
-        self.bytes_sent = 0
         self.closed_because: Ended | None = None
         self._options = options
         self._client_id = options.client_id.encode()
@@ -105,17 +71,13 @@ class Connection:
         self._tls = isinstance(sock, ssl.SSLSocket)
         self._loop = asyncio.get_running_loop()
         self._correlation_id = 0
-        self._pending: deque[_Pending] = deque()
-        self._outgoing: deque[memoryview | bytes] = deque()
+        self._answers = Answers(str(address))
+        self._outgoing = Outgoing(sock)
         self._writer_armed = False
-        self._ahead = memoryview(bytearray(READ_AHEAD_BYTES))
-        self._target = self._ahead
-        self._filled = 0
-        self._in_body = False
         self._timer: asyncio.TimerHandle | None = None
         self._reauthentication: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[None]] = set()
-        self._held: list[tuple[_Pending, Buffers]] | None = None
+        self._held: list[tuple[Due, Buffers]] | None = None
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -139,7 +101,7 @@ class Connection:
         connection._start()
         try:
             async with asyncio.timeout(options.connect_timeout_seconds):
-                await connection._introduce()
+                connection.api_versions = await ask_versions(connection._ask, str(address))
                 await connection._authenticate()
         except TimeoutError as error:
             connection.close("no answer to the greeting")
@@ -155,45 +117,9 @@ class Connection:
     def _start(self) -> None:
         self._loop.add_reader(self._sock.fileno(), self._on_readable)
 
-    async def _introduce(self) -> None:
-        """Learn which versions of each API the broker speaks."""
-        from mirror import __version__
-
-        request = ApiVersionsRequest(client_software_name="twinsite", client_software_version=__version__)
-        answer = await self._ask(request, 3)
-        if answer.error_code == 35:
-            answer = await self._ask(ApiVersionsRequest(), 0)
-        if answer.error_code:
-            raise UnsupportedVersionError(f"{self.address}: ApiVersions answered code {answer.error_code}")
-        self.api_versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
-
     async def _authenticate(self) -> None:
-        security = self._options.security
-        await security.prepare()
-        try:
-            exchange = security.sasl()
-            if exchange is not None:
-                self._plan_reauthentication(await self._exchange(exchange))
-        except AuthenticationError as error:
-            if str(error).startswith(str(self.address)):
-                raise
-            raise AuthenticationError(f"{self.address}: {error}", hint=error.hint) from error
-
-    async def _exchange(self, exchange: SaslExchange) -> int:
-        """Prove who we are; the answer is how long the broker believes it, in milliseconds."""
-        security = self._options.security
-        answer = await self._ask_now(SaslHandshakeRequest(mechanism=exchange.mechanism))
-        if answer.error_code:
-            raise security.handshake_refused(str(self.address), answer.error_code, answer.mechanisms)
-        token: bytes | None = exchange.first()
-        lifetime_ms = 0
-        while token is not None:
-            reply = await self._ask_now(SaslAuthenticateRequest(auth_bytes=token))
-            if reply.error_code:
-                raise security.credentials_refused(str(self.address), reply.error_message)
-            lifetime_ms = reply.session_lifetime_ms or 0
-            token = exchange.next(bytes(reply.auth_bytes))
-        return lifetime_ms
+        security, where = self._options.security, str(self.address)
+        self._plan_reauthentication(await authenticate(self._ask_now, security, where))
 
     def _plan_reauthentication(self, lifetime_ms: int) -> None:
         if lifetime_ms > 0 and not self.closed:
@@ -221,9 +147,9 @@ class Connection:
             self.closed_because = error
         finally:
             held, self._held = self._held or [], None
-            for pending, buffers in held:
-                pending.sent_at = time.monotonic()
-                self._submit(pending, buffers)
+            for due, buffers in held:
+                due.sent_at = time.monotonic()
+                self._submit(due, buffers)
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -232,9 +158,18 @@ class Connection:
         return self.closed_because is not None
 
     @property
+    def bytes_sent(self) -> int:
+        return self._outgoing.bytes_sent
+
+    @property
+    def answered_at(self) -> float:
+        """When the last answer came, in monotonic seconds; before the first, when the connection was made."""
+        return self._answers.answered_at
+
+    @property
     def unanswered(self) -> int:
         """Requests that wait for their answer."""
-        return len(self._pending) + len(self._held or ())
+        return len(self._answers.due) + len(self._held or ())
 
     @property
     def certificate_valid_until(self) -> float | None:
@@ -247,7 +182,8 @@ class Connection:
     @property
     def unanswered_seconds(self) -> float:
         """For how long the oldest of them has been waiting; 0 when there is none."""
-        return time.monotonic() - self._pending[0].sent_at if self._pending else 0.0
+        due = self._answers.due
+        return time.monotonic() - due[0].sent_at if due else 0.0
 
     def version(self, api_key: int, highest: int, name: str = "", *, lowest: int = 0) -> int:
         """The highest version of an API both sides speak.
@@ -297,8 +233,8 @@ class Connection:
         future: asyncio.Future[memoryview] = self._loop.create_future()
         on_answer = partial(_resolve, future)
         header_bytes = 5 if flexible_header else 4
-        pending = _Pending(self._correlation_id, on_answer, time.monotonic(), _plain_buffer, header_bytes)
-        self._submit(pending, [frame], held=held)
+        due = Due(self._correlation_id, on_answer, time.monotonic(), _plain_buffer, header_bytes)
+        self._submit(due, [frame], held=held)
         body = await future
         try:
             return answer_class.decode(body, version=version)
@@ -345,18 +281,18 @@ class Connection:
         client_id = self._client_id
         size = sum(map(len, parts)) + 11 + len(client_id)
         head = _HEAD.pack(size, api_key, api_version, self._correlation_id, len(client_id))
-        pending = _Pending(self._correlation_id, on_answer, time.monotonic(), allocate, 5)
-        self._submit(pending, [head + client_id + b"\0", *parts])
+        due = Due(self._correlation_id, on_answer, time.monotonic(), allocate, 5)
+        self._submit(due, [head + client_id + b"\0", *parts])
 
-    def _submit(self, pending: _Pending, buffers: Buffers, *, held: bool = True) -> None:
+    def _submit(self, due: Due, buffers: Buffers, *, held: bool = True) -> None:
         if held and self._held is not None:
-            self._held.append((pending, buffers))
+            self._held.append((due, buffers))
             return
         if self.closed_because is not None:
-            self._loop.call_soon(pending.on_answer, self.closed_because)
+            self._loop.call_soon(due.on_answer, self.closed_because)
             return
-        self._pending.append(pending)
-        self._outgoing.extend(buffers)
+        self._answers.due.append(due)
+        self._outgoing.buffers.extend(buffers)
         if self._timer is None:
             self._arm_timer()
         if not self._writer_armed:
@@ -366,14 +302,15 @@ class Connection:
 
     def _flush(self) -> None:
         try:
-            drained = self._send_tls() if self._tls else self._send_plain()
+            self._outgoing.send()
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            drained = False
+            if not self._writer_armed:
+                self._arm_writer(True)
         except OSError as error:
             self._fail(ConnectionFailedError(f"{self.address}: connection lost while sending: {error}"))
-            return
-        if drained == self._writer_armed:
-            self._arm_writer(not drained)
+        else:
+            if self._writer_armed:
+                self._arm_writer(False)
 
     def _arm_writer(self, armed: bool) -> None:
         self._writer_armed = armed
@@ -382,48 +319,21 @@ class Connection:
         else:
             self._loop.remove_writer(self._sock.fileno())
 
-    def _send_plain(self) -> bool:
-        outgoing = self._outgoing
-        while outgoing:
-            sent = self._sock.sendmsg(islice(outgoing, SEND_BUFFERS_MAX))
-            self.bytes_sent += sent
-            while sent:
-                size = len(outgoing[0])
-                if sent < size:
-                    outgoing[0] = memoryview(outgoing[0])[sent:]
-                    break
-                sent -= size
-                outgoing.popleft()
-        return True
-
-    def _send_tls(self) -> bool:
-        outgoing = self._outgoing
-        while outgoing:
-            sent = self._sock.send(outgoing[0])
-            self.bytes_sent += sent
-            if sent < len(outgoing[0]):
-                outgoing[0] = memoryview(outgoing[0])[sent:]
-            else:
-                outgoing.popleft()
-        return True
-
     def _on_readable(self) -> None:
-        rounds = RECEIVE_ROUNDS_MAX
+        rounds, answers = RECEIVE_ROUNDS_MAX, self._answers
         try:
             while rounds or (self._tls and self._sock.pending()):  # type: ignore[attr-defined]
                 rounds = max(0, rounds - 1)
-                count = self._sock.recv_into(self._target[self._filled :])
+                room = answers.room
+                count = self._sock.recv_into(room)
                 if count == 0:
                     self._fail(self._closed_by_broker())
                     return
                 self.bytes_received += count
-                self._filled += count
-                full = self._filled == len(self._target)
-                if not self._in_body:
-                    self._take_ahead()
-                elif full:
-                    self._take_body()
-                if self.closed_because is not None or not (full or self._tls):
+                ended = answers.received(count)
+                if ended is not None:
+                    self._fail(ended)
+                if self.closed_because is not None or not (count == len(room) or self._tls):
                     return  # less than asked for: there is no more
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
@@ -438,62 +348,6 @@ class Connection:
             what, hint="the listener may want SASL: check security.protocol, and the broker and the network"
         )
 
-    def _take_ahead(self) -> None:
-        """Deal with what came before anything was known of it: whole answers, and the start of one."""
-        at, end = 0, self._filled
-        while end - at >= 4:
-            size = self._answer_size(self._ahead[at : at + 4])
-            if size is None:
-                return
-            at += 4
-            body = self._pending[0].allocate(size)
-            here = min(size, end - at)
-            body[:here] = self._ahead[at : at + here]
-            at += here
-            if here < size:
-                self._target, self._in_body, self._filled = body, True, here
-                return
-            self._on_answer(body)
-            if self.closed_because is not None:
-                return
-        self._ahead[: end - at] = bytes(self._ahead[at:end])
-        self._filled = end - at
-
-    def _take_body(self) -> None:
-        body, self._target, self._in_body, self._filled = self._target, self._ahead, False, 0
-        self._on_answer(body)
-
-    def _answer_size(self, prefix: memoryview) -> int | None:
-        """How many bytes the next answer has; None, and the connection failed, when it is no answer."""
-        size = int.from_bytes(prefix, "big", signed=True)
-        if self._pending and 4 <= size <= ANSWER_BYTES_MAX:
-            return size
-        if is_tls_alert(bytes(prefix)):
-            self._fail(speaks_tls_error(str(self.address)))
-        else:
-            self._fail(
-                ConnectionFailedError(
-                    f"{self.address}: {bytes(prefix)!r} is not the start of a Kafka answer",
-                    hint="the port may expect TLS, or belong to another service; check security.protocol",
-                )
-            )
-        return None
-
-    def _on_answer(self, body: memoryview) -> None:
-        pending = self._pending.popleft()
-        correlation_id = int.from_bytes(body[:4], "big", signed=True)
-        if correlation_id != pending.correlation_id:
-            self._pending.appendleft(pending)
-            self._fail(
-                ConnectionFailedError(
-                    f"{self.address}: answer {correlation_id} came where {pending.correlation_id} was due"
-                )
-            )
-            return
-        self.answered_at = time.monotonic()
-        # brokers send no tagged fields in answer headers: one zero byte where the header is flexible
-        pending.on_answer(body[pending.header_bytes :])
-
     # -- time and the end ------------------------------------------------------------------------
 
     def _arm_timer(self) -> None:
@@ -501,9 +355,9 @@ class Connection:
 
     def _on_timer(self) -> None:
         self._timer = None
-        if not self._pending:
+        if not self._answers.due:
             return
-        waited = time.monotonic() - self._pending[0].sent_at
+        waited = self.unanswered_seconds
         if waited >= self._options.request_timeout_seconds:
             self._fail(ConnectionFailedError(f"{self.address}: no answer for {waited:.0f} s"))
         else:
@@ -524,7 +378,9 @@ class Connection:
                 handle.cancel()
         with contextlib.suppress(OSError):
             self._sock.close()
-        self._outgoing.clear()
-        pending, self._pending = self._pending, deque()
-        for request in pending:
-            self._loop.call_soon(request.on_answer, error)
+        self._outgoing.buffers.clear()
+        for due in self._answers.give_up():
+            self._loop.call_soon(due.on_answer, error)
+
+
+__all__ = ["Allocate", "Buffers", "Connection", "Ended", "OnAnswer"]

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.errors import ConnectionFailedError, TwinsiteError
-from mirror.kafka.connection import READ_AHEAD_BYTES, Connection
+from mirror.kafka.answers import READ_AHEAD_BYTES
+from mirror.kafka.connection import Connection
 from mirror.kafka.dial import Address, ConnectionOptions
 
 KEY, VERSION = 0, 12

@@ -1,0 +1,67 @@
+"""The bytes of requests on their way to a broker, in pieces that are never joined.
+
+A request is a few short headers and, between them, record batches of up to megabytes. A plain socket is
+handed them as a list, TLS one after the other; so batches are copied by the kernel, or encrypted, only.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+
+SEND_BUFFERS_MAX = 256
+"""Buffers handed to one ``sendmsg`` call; the kernel's IOV_MAX is 1024."""
+
+Buffers = Sequence[memoryview | bytes]
+
+
+class Outgoing:
+    """What one connection has still to send.
+
+    Attributes:
+        buffers: In the order in which they leave. They must not change before they have.
+        bytes_sent: What the socket has taken so far.
+    """
+
+    __slots__ = ("_sock", "_tls", "buffers", "bytes_sent")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.buffers: deque[memoryview | bytes] = deque()
+        self.bytes_sent = 0
+        self._sock = sock
+        self._tls = isinstance(sock, ssl.SSLSocket)
+
+    def send(self) -> None:
+        """Send all of it.
+
+        Raises:
+            OSError: The connection is lost; or, as for any non-blocking socket (BlockingIOError,
+                SSLWantReadError, SSLWantWriteError), it takes no more now, and the rest waits here.
+        """
+        if self._tls:
+            self._send_tls()
+            return
+        buffers, sock = self.buffers, self._sock
+        while buffers:
+            sent = sock.sendmsg(islice(buffers, SEND_BUFFERS_MAX))
+            self.bytes_sent += sent
+            while sent:
+                size = len(buffers[0])
+                if sent < size:
+                    buffers[0] = memoryview(buffers[0])[sent:]
+                    break
+                sent -= size
+                buffers.popleft()
+
+    def _send_tls(self) -> None:
+        buffers = self.buffers
+        while buffers:
+            sent = self._sock.send(buffers[0])
+            self.bytes_sent += sent
+            if sent < len(buffers[0]):
+                buffers[0] = memoryview(buffers[0])[sent:]
+            else:
+                buffers.popleft()
