@@ -15,7 +15,14 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from checkpoint.errors import CorruptStateError, StateTakenOverError
-from checkpoint.map_chunk import CHUNK_RUNS, ChunkChanges, changed_chunks, decode_map
+from checkpoint.map_chunk import (
+    CHUNK_RUNS,
+    ChunkChanges,
+    changed_chunks,
+    chunks_below,
+    chunks_of,
+    decode_map,
+)
 from checkpoint.model import (
     FLOW_KEY,
     OWNER_KEY,
@@ -124,8 +131,9 @@ class FlowState:
 
     def _decode_map(self, tp: TopicPartition, chunks: dict[int, bytes]) -> OffsetMap:
         """The map known, if it is that still; else another, for which the chunks that changed are read."""
-        known, same = self._maps.get(tp), 0
-        while known is not None and self._stored.get(map_key(*tp, same)) == chunks.get(same, b""):
+        first, same = min(chunks), 0
+        known = _from_chunk(self._maps.get(tp), first)
+        while known and self._stored.get(map_key(*tp, first + same)) == chunks.get(first + same, b""):
             same += 1
         if known is not None and same == len(chunks) and len(known) <= same * CHUNK_RUNS:
             return known
@@ -206,8 +214,31 @@ class FlowState:
             await self._catch_up()
             offsets = self._known_map(tp)
             if offsets.ahead_of(target_log_end):
-                await self._change_chunks({tp: changed_chunks(offsets, drop_ahead_of=target_log_end)})
+                await self._change_chunks({tp: self._plan(tp, drop_ahead_of=target_log_end)})
                 self._maps[tp].drop_ahead(target_log_end)
+
+    def may_forget(self, tp: TopicPartition) -> bool:
+        """True when the offset map has more than one chunk: as the log start moves, the first may go."""
+        offsets = self.map(tp)
+        return offsets is not None and len(offsets) > CHUNK_RUNS
+
+    async def forget_below(self, target_log_starts: Mapping[TopicPartition, int]) -> None:
+        """Forget the chunks of offset maps that speak only of records below the target's log start.
+
+        Nothing is written when there are none. A write that fails leaves maps that begin somewhere between.
+
+        Raises:
+            UnknownPartitionError: One of the partitions has no offset map; nothing was changed.
+        """
+        async with self._lock:
+            await self._catch_up()
+            starts = target_log_starts.items()
+            gone = {tp: chunks_below(self._known_map(tp), start) for tp, start in starts}
+            await self._write(
+                {map_key(*tp, number): None for tp, chunks in gone.items() for number in chunks}
+            )
+            for tp, chunks in gone.items():
+                self._maps[tp].forget(len(chunks) * CHUNK_RUNS)
 
     async def close(self) -> None:
         """Let go of the store."""
@@ -242,15 +273,18 @@ class FlowState:
         await self._write(gone)
         for tp, change in changes.items():
             if change.gone:
-                self._maps[tp] = self._maps[tp].head(min(change.gone) * CHUNK_RUNS)
+                kept = min(change.gone) - chunks_of(self._maps[tp]).start
+                self._maps[tp] = self._maps[tp].head(kept * CHUNK_RUNS)
         await self._write(written)
 
-    def _plan(self, tp: TopicPartition, runs: Sequence[Run]) -> ChunkChanges:
+    def _plan(
+        self, tp: TopicPartition, runs: Sequence[Run] = (), *, drop_ahead_of: int | None = None
+    ) -> ChunkChanges:
         try:
-            return changed_chunks(self._known_map(tp), runs)
+            return changed_chunks(self._known_map(tp), runs, drop_ahead_of=drop_ahead_of)
         except ValueError as error:
             raise StateTakenOverError(
-                f"{tp}: the offset map is not the one these runs were made for: {error}"
+                f"{tp}: the offset map is not the one this change was made for: {error}"
             ) from error
 
     def _known(self, tp: TopicPartition) -> PartitionRecord:
@@ -267,12 +301,19 @@ class FlowState:
 
     def _chunk_numbers(self, tp: TopicPartition) -> list[int]:
         """Of the chunks stored, the last one first."""
-        runs = len(self._maps[tp]) if tp in self._maps else 0
-        return list(reversed(range(-(-runs // CHUNK_RUNS))))
+        return list(reversed(chunks_of(self._maps[tp]))) if tp in self._maps else []
 
 
 def _tp(record: PartitionRecord) -> TopicPartition:
     return TopicPartition(record.topic, record.partition)
+
+
+def _from_chunk(offsets: OffsetMap | None, number: int) -> OffsetMap | None:
+    """A map from the beginning of one of its chunks on; None when it has nothing there."""
+    skipped = 0 if offsets is None else number * CHUNK_RUNS - offsets.forgotten
+    if offsets is None or not 0 <= skipped < len(offsets):
+        return None
+    return offsets.tail(skipped) if skipped else offsets
 
 
 def _join_maps(
@@ -283,7 +324,7 @@ def _join_maps(
         if tp not in maps:
             raise CorruptStateError(f"{tp}: its offsets are mapped, and there is no offset map")
     for tp, record in mapped.items():
-        maps[tp].begins_at = record.start_offset
+        maps[tp].begins_at = None if maps[tp].forgotten else record.start_offset
 
 
 def _partition_record(key: str, value: bytes) -> PartitionRecord:

@@ -2,7 +2,9 @@
 
 Chunk ``n`` of a partition holds its runs ``n * 512`` up to ``(n + 1) * 512``. A map
 grows at its end, so only the last chunk is ever written again, and those before it
-never change, unless runs written ahead are superseded across their border.
+never change, unless runs written ahead are superseded across their border. Whole chunks
+at its beginning may be removed, the first one first: those left keep their numbers, and
+a map begins with the lowest there is.
 
 A chunk is: version (1 byte), number of runs, source start, target start, then for each
 further run its length at the target and the gap before it, all unsigned varints; at the
@@ -94,14 +96,16 @@ def decode_map(chunks: dict[int, bytes], known: OffsetMap | None = None, *, same
     """A map from all of its chunks, by their number.
 
     Args:
-        known: What the map was when it was last read; it is left as it is.
+        chunks: At least one.
+        known: What the map was when it was last read, from the first of the chunks on; it is left as it is.
         same: So many of its first chunks have not changed since, and are not decoded again.
 
     Raises:
         CorruptStateError: A chunk is damaged or missing, or does not continue the one before.
     """
-    whole = OffsetMap() if known is None else known.head(same * CHUNK_RUNS)
-    for number in range(same, len(chunks)):
+    first = min(chunks)
+    whole = OffsetMap(forgotten=first * CHUNK_RUNS) if known is None else known.head(same * CHUNK_RUNS)
+    for number in range(first + same, first + len(chunks)):
         if number not in chunks:
             raise CorruptStateError(f"chunk {number} of an offset map of {len(chunks)} chunks is missing")
         _append_chunk(whole, number, decode_chunk(chunks[number]))
@@ -113,8 +117,23 @@ def _append_chunk(whole: OffsetMap, number: int, runs: Sequence[Run]) -> None:
         whole.join(runs)
     except ValueError as error:
         raise CorruptStateError(f"chunk {number} of an offset map: {error}") from error
-    if len(whole) != number * CHUNK_RUNS + len(runs):
+    if whole.forgotten + len(whole) != number * CHUNK_RUNS + len(runs):
         raise CorruptStateError(f"chunk {number} of an offset map does not continue the one before it")
+
+
+def chunks_of(offsets: OffsetMap) -> range:
+    """The numbers of the chunks a map is stored in."""
+    end = offsets.forgotten + len(offsets)
+    return range(offsets.forgotten // CHUNK_RUNS, -(-end // CHUNK_RUNS))
+
+
+def chunks_below(offsets: OffsetMap, target_log_start: int) -> range:
+    """The numbers of the first chunks, those that speak only of records below the target's log start.
+
+    To be removed in this order, so that a crash leaves the end of the map.
+    """
+    first = chunks_of(offsets).start
+    return range(first, first + offsets.below(target_log_start) // CHUNK_RUNS)
 
 
 class ChunkChanges(NamedTuple):
@@ -138,7 +157,7 @@ def changed_chunks(
         drop_ahead_of: First drop the runs that begin beyond this target log end.
 
     Raises:
-        ValueError: A run cannot be added.
+        ValueError: A run cannot be added, or what comes before the log end was forgotten.
     """
     touched = [target for _, target in runs] + ([] if drop_ahead_of is None else [drop_ahead_of])
     first = max(0, before.reached(min(touched, default=0)) - 1) // CHUNK_RUNS
@@ -149,6 +168,7 @@ def changed_chunks(
     after.extend(runs)
     old, new = _cut(list(tail)), _cut(list(after))
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
+    first += chunks_of(before).start
     gone = range(first + min(same + 1, len(new)), first + len(old))
     written = {first + n: encode_chunk(chunk) for n, chunk in enumerate(new) if n >= same}
     return ChunkChanges(list(reversed(gone)), written)

@@ -14,6 +14,9 @@ arrive. It is superseded by what is read next time, which may have more gaps (co
 others (a source that lost its end); before a record is appended where a run was to begin without
 a gap in front of it, :meth:`OffsetMap.drop_ahead` is called.
 
+Runs that speak only of records the target has deleted may be forgotten, the oldest first
+(:meth:`OffsetMap.below`, :meth:`OffsetMap.forget`): the map then begins later.
+
 Nothing is extrapolated: an offset is translated exactly or refused. Two columns
 of 64-bit integers hold the runs: 16 bytes a gap, a binary search a question.
 """
@@ -36,11 +39,14 @@ class OffsetMap:
     Args:
         runs: Runs to begin with, added one by one.
         begins_at: Source offset at which the copy began, when known: offsets between it and
-            the first run are then known to hold no record. None: they are before the map.
+            the first run are then known to hold no record. None: they are before the map, as are
+            all offsets before the first run once runs were forgotten.
+        forgotten: How many runs there were before the first one.
     """
 
-    def __init__(self, runs: Iterable[Run] = (), *, begins_at: int | None = None) -> None:
+    def __init__(self, runs: Iterable[Run] = (), *, begins_at: int | None = None, forgotten: int = 0) -> None:
         self.begins_at = begins_at
+        self.forgotten = forgotten
         self._sources = array("q")
         self._targets = array("q")
         self.extend(runs)
@@ -53,13 +59,13 @@ class OffsetMap:
 
     def tail(self, index: int) -> OffsetMap:
         """A map of its own that holds the runs from the ``index``-th on."""
-        copy = OffsetMap()
+        copy = OffsetMap(forgotten=self.forgotten + index)
         copy._sources, copy._targets = self._sources[index:], self._targets[index:]
         return copy
 
     def head(self, count: int) -> OffsetMap:
         """A map of its own that holds the first ``count`` runs."""
-        copy = OffsetMap(begins_at=self.begins_at)
+        copy = OffsetMap(begins_at=self.begins_at, forgotten=self.forgotten)
         copy._sources, copy._targets = self._sources[:count], self._targets[:count]
         return copy
 
@@ -77,11 +83,13 @@ class OffsetMap:
         begins none.
 
         Raises:
-            ValueError: The run before would reach beyond ``source_start``; the map is unchanged.
+            ValueError: The run before would reach beyond ``source_start``, or was forgotten; the map is
+                unchanged.
         """
         kept = self.reached(target_start)
         if kept < len(self) and (self._sources[kept], self._targets[kept]) == (source_start, target_start):
             return
+        self._keep_some(kept)
         expected = self._expected(kept, target_start)
         if source_start < expected:
             raise ValueError(
@@ -114,8 +122,13 @@ class OffsetMap:
         self._targets.extend(target for _, target in runs[1:])
 
     def drop_ahead(self, target_log_end: int) -> None:
-        """Drop the runs that begin beyond the log end: what is read next may have other gaps."""
+        """Drop the runs that begin beyond the log end: what is read next may have other gaps.
+
+        Raises:
+            ValueError: What comes before the log end was forgotten; the map is unchanged.
+        """
         kept = len(self) - self.ahead_of(target_log_end)
+        self._keep_some(kept)
         del self._sources[kept:], self._targets[kept:]
 
     def runs_after(self, target_offset: int) -> list[Run]:
@@ -127,11 +140,35 @@ class OffsetMap:
         """How many runs begin beyond a log end."""
         return len(self) - bisect_right(self._targets, target_log_end)
 
+    def _keep_some(self, kept: int) -> None:
+        """Without its first run a map of which runs were forgotten could go on anywhere."""
+        if self.forgotten and self._targets and not kept:
+            raise ValueError(f"the offset map {self._beginning()}, and what was before that is forgotten")
+
     def _expected(self, kept: int, target_start: int) -> int:
         """The source offset that continues the first ``kept`` runs at a target offset."""
         if not kept:
             return 0
         return self._sources[kept - 1] + target_start - self._targets[kept - 1]
+
+    # -- forgetting ------------------------------------------------------------------------------
+
+    def below(self, target_log_start: int) -> int:
+        """How many of the first runs speak only of records below the start of the target's log.
+
+        The run that holds the last record below it does not count: while the log is empty, and so ends
+        there too, a run that was to begin at its end may be superseded yet.
+        """
+        return max(0, self.reached(target_log_start) - 1)
+
+    def forget(self, count: int) -> None:
+        """Forget the first ``count`` runs, but never all: what is before the next one is before the map."""
+        if not 0 <= count < max(1, len(self)):
+            raise ValueError(f"{count} of {len(self)} runs cannot be forgotten")
+        if count:
+            self._sources, self._targets = self._sources[count:], self._targets[count:]
+            self.forgotten += count
+            self.begins_at = None
 
     # -- where to go on --------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ A value is a record, the last one of its key counts, a record without a value re
 the key. The topic is read from start to end when the mirror begins, and later only from
 where it was read to, as long as the last batch known stands where it stood: a log that
 has lost its end, or was rewritten there by the cleaner, is read from its start again.
+So is one that was not read for an hour: keys may have been removed since, and the
+records that say so be gone too (``delete.retention.ms``, a day by default).
 
 A writer notices when somebody else has written meanwhile: what it appends does not
 land where the log ended before. That may be its own batch, sent twice because an
@@ -21,6 +23,7 @@ The broker is behind a narrow Protocol. Nothing here is on the hot path.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +49,8 @@ FENCE_KEY = "fence"
 NOT_OUR_TURN = frozenset({45, 46, 47, 90})
 """OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, PRODUCER_FENCED."""
 SEQUENCES = 1 << 31
-
+KNOWN_FOR_SECONDS = 3600.0
+"""For so long what was read of the log is gone on from."""
 
 OFFSET_OUT_OF_RANGE = 1
 
@@ -99,6 +103,7 @@ class TopicStore:
         self._sequence = 0
         self._end: int | None = None
         self._known = _Known({}, 0, None)
+        self._read_at = -math.inf
         self._unsure = False
         self._verify = False
         self._lock = asyncio.Lock()
@@ -122,15 +127,15 @@ class TopicStore:
 
     async def _load(self) -> dict[str, bytes]:
         await self._become(self._writer() or NOBODY)
-        end = await self._log.end()
-        if not await self._still_there(end):
+        began, end = time.monotonic(), await self._log.end()
+        if began - self._read_at > KNOWN_FOR_SECONDS or not await self._still_there(end):
             self._known = _Known({}, await self._log.start(), None)
         items = dict(self._known.items)
         read, tail = await self._read(self._known.next_offset, end)
         for key, value in read:
             apply(items, key, value)
         self._known = _Known(items, end, tail or self._known.tail)
-        self._end = end
+        self._read_at, self._end = began, end
         self._verify, self._unsure = self._verify or self._unsure, False
         return dict(items)
 

@@ -30,6 +30,7 @@ from mirror.errors import (
 from mirror.flow.announcing import Announcer, require_owner
 from mirror.flow.context import Flow, Limits
 from mirror.flow.engine import Engine
+from mirror.flow.forgetting import Forgetter
 from mirror.flow.goals import Goals
 from mirror.flow.introducing import introduce, open_memory
 from mirror.flow.keeping import Keeper
@@ -270,14 +271,18 @@ class Service:
             tasks = [group.create_task(self.engine.run()), group.create_task(self._watch())]
             following = self.follower.tend() if once else self.follower.run()
             tasks.append(group.create_task(following))
+            forgetter = Forgetter(self.flow, self.owner, self.memory, self.engine.partitions.values)
             if not once:
                 tasks.append(group.create_task(Announcer(self.owner, self.memory, url).run()))
+                tasks.append(group.create_task(forgetter.run()))
             if on_status is not None:
                 tasks.append(group.create_task(self._report(on_status)))
             await self._wait(stop, once=once, ends_at=ends_at, tasks=tasks)
             self._conclude()
             await self.engine.drain(DRAIN_SECONDS)
             await self._leave_topics_ready()
+            if once:
+                await forgetter.forget_at_last(FINISH_SECONDS)
             for task in tasks:
                 task.cancel()
 

@@ -190,6 +190,14 @@ class FlowMemory:
         """Add (source offset, target offset) runs to offset maps."""
         await self._state.extend_maps(runs)
 
+    def may_forget(self, tp: TopicPartition) -> bool:
+        """True when the offset map of a partition is long enough to be shortened."""
+        return self._state.may_forget(tp)
+
+    async def forget_below(self, target_log_starts: Mapping[TopicPartition, int]) -> None:
+        """Shorten offset maps by what the target does not hold any more, per source partition."""
+        await self._state.forget_below(target_log_starts)
+
     async def become_mapped(self, tp: TopicPartition) -> None:
         """Turn a partition with the same offsets into a mapped one, from its first record on."""
         record = self._state.partition(tp)

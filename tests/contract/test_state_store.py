@@ -10,12 +10,17 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from checkpoint import topic_store
 from checkpoint.errors import CorruptStateError, StateTakenOverError, StateUnavailableError
 from checkpoint.file_store import FileStore
+from checkpoint.flow_state import FlowState
+from checkpoint.map_chunk import CHUNK_RUNS
+from checkpoint.model import PartitionRecord
 from checkpoint.store import MemoryStore, StateStore
 from checkpoint.topic_store import BATCH_BYTES_MAX, LogPort, TopicStore
 from mirror.errors import BrokerError
 from mirror.kafka.log_port import TopicLog, ensure_state_topic
+from mirror.model import OffsetMode, TopicPartition
 from tests.contract.connected import NUMBERS, connected
 from tests.contract.memory_log import MemoryLog
 from tests.harness.kafka import KafkaCluster
@@ -27,6 +32,7 @@ Open = Callable[[], StateStore]
 BROKERS = {"topic on 3.9": "source", "topic on 4.3": "target"}
 """The shared clusters of the two versions."""
 PRODUCER_ID = 2**40
+TOPIC_ID = "8c9ad3c1-0000-0000-0000-000000000001"
 EPOCHS = itertools.count(1)
 
 
@@ -137,6 +143,32 @@ async def test_putting_nothing_changes_nothing(open_store: Open) -> None:
     await store.close()
 
     assert await open_store().load() == {"a": b"1"}
+
+
+async def test_an_offset_map_is_shortened_in_every_store(open_store: Open) -> None:
+    """
+    What is left is found after a restart, and goes on.
+    """
+    tp = TopicPartition("orders", 0)
+    begins = PartitionRecord("orders", 0, TOPIC_ID, "orders", OffsetMode.MAPPED, True, 0, 0)
+    runs = [(2 * n, n) for n in range(3 * CHUNK_RUNS)]
+    store = open_store()
+    state = FlowState(store)
+    await state.load()
+    await state.begin(begins, runs[:1])
+    await state.extend_maps({tp: runs[1:]})
+
+    await state.forget_below({tp: 2 * CHUNK_RUNS + 1})
+    await store.close()
+
+    again = open_store()
+    state = FlowState(again)
+    await state.load()
+    offsets = state.map(tp)
+    assert offsets is not None
+    assert list(offsets) == runs[2 * CHUNK_RUNS :]
+    await state.extend_maps({tp: [(9000, 4000)]})
+    await again.close()
 
 
 # -- the file ------------------------------------------------------------------------------------
@@ -335,6 +367,25 @@ async def test_compaction_between_two_looks_hides_nothing() -> None:
     log.compact()
 
     assert found == await reader.load() == await TopicStore(log).load() == {"key-1": b"new", "key-2": b"8"}
+
+
+async def test_a_log_that_was_not_read_for_an_hour_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    The last batch known stands as it stood; what says that a key was removed has come and gone.
+    """
+    log = MemoryLog()
+    reader, writer = TopicStore(log), TopicStore(log)
+    for name in ("map/t/0/0", "flow"):
+        await writer.put({name: b"1"})
+    before = await reader.load()
+    await writer.put({"map/t/0/0": None})
+    await writer.put({"map/t/0/1": b"2"})
+    log.batches = [log.batches[1], log.batches[3]]
+    monkeypatch.setattr(topic_store, "KNOWN_FOR_SECONDS", 0.0)
+
+    after = await reader.load()
+
+    assert (sorted(before), sorted(after)) == (["flow", "map/t/0/0"], ["flow", "map/t/0/1"])
 
 
 async def test_compaction_takes_nothing_away_that_counts() -> None:

@@ -12,10 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoint import flow_state, map_chunk
-from checkpoint.errors import CorruptStateError, StateTakenOverError, StateUnavailableError
+from checkpoint.errors import (
+    CorruptStateError,
+    StateTakenOverError,
+    StateUnavailableError,
+    UntranslatableError,
+)
 from checkpoint.flow_state import FlowState
 from checkpoint.map_chunk import CHUNK_RUNS, decode_chunk, encode_chunk
 from checkpoint.model import LEADER_EPOCHS_KEPT, FlowRecord, OwnerRecord, PartitionRecord, parse_map_key
+from checkpoint.offset_map import OffsetMap
 from checkpoint.store import MemoryStore, apply
 from mirror.errors import UnknownPartitionError
 from mirror.model import OffsetMode, TopicPartition
@@ -340,7 +346,10 @@ async def test_runs_that_do_not_fit_the_map_mean_that_another_mirror_has_written
         ({record().key: record().to_bytes()}, "there is no offset map"),
         ({record().key: b"{"}, "partition/orders/0: "),
         ({"map/orders/0/0": b"12345678"}, "orders-0: .* does not match its CRC"),
-        ({"map/orders/0/1": encode_chunk([(0, 0)])}, "chunk 0 .* is missing"),
+        (
+            {"map/orders/0/1": encode_chunk([(0, 0)]), "map/orders/0/3": encode_chunk([(0, 0)])},
+            "chunk 2 .* is missing",
+        ),
     ],
 )
 async def test_a_state_that_cannot_be_trusted_is_not_used(items: dict[str, bytes], words: str) -> None:
@@ -356,6 +365,7 @@ steps = st.lists(
         st.integers(0, 10),  # how far the log has come since
         st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), max_size=6),  # gaps and records ahead
         st.one_of(st.none(), st.integers(0, 4)),  # items written before the store fails
+        st.one_of(st.none(), st.integers(0, 5)),  # records deleted at the target, counted from its end
     ),
     max_size=10,
 )
@@ -363,10 +373,11 @@ steps = st.lists(
 
 @given(story=steps)
 def test_a_write_may_fail_anywhere_and_what_is_stored_is_a_map_that_is_right(
-    story: list[tuple[int, list[tuple[int, int]], int | None]],
+    story: list[tuple[int, list[tuple[int, int]], int | None, int | None]],
 ) -> None:
     """
-    After every failure the stored map, loaded, gives the position the mirror was at.
+    After every failure the stored map, loaded, gives the position the mirror was at, and says of every record
+    that is still there what it said before.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(map_chunk, "CHUNK_RUNS", 2)
@@ -374,11 +385,13 @@ def test_a_write_may_fail_anywhere_and_what_is_stored_is_a_map_that_is_right(
         asyncio.run(_live_through(story))
 
 
-async def _live_through(story: list[tuple[int, list[tuple[int, int]], int | None]]) -> None:
+async def _live_through(
+    story: list[tuple[int, list[tuple[int, int]], int | None, int | None]],
+) -> None:
     store = BreakingStore()
     state = await begun(store)
-    log_end = 0
-    for advance, ahead, items_left in story:
+    log_start = log_end = 0
+    for advance, ahead, items_left, kept in story:
         await state.drop_ahead(ORDERS_0, log_end)
         source, target, added = _position(state, log_end), log_end, []
         for gap, records in ahead:
@@ -397,6 +410,41 @@ async def _live_through(story: list[tuple[int, list[tuple[int, int]], int | None
         await again.load()
         before_gap, behind_gap = _position(state, log_end), _position(again, log_end)
         assert before_gap == behind_gap or (before_gap < behind_gap and (behind_gap, log_end) in added)
+        log_start = log_start if kept is None else max(log_start, log_end - kept)
+        await _shorten(store, state, items_left, log_start, log_end)
+
+
+async def _shorten(
+    store: BreakingStore, state: FlowState, items_left: int | None, log_start: int, log_end: int
+) -> None:
+    await state.load()
+    offsets = _map(state)
+    there = [offsets.source_of(target, log_end) for target in range(log_start, log_end)]
+    whole = len(offsets)
+    store.items_left = items_left
+    try:
+        await state.forget_below({ORDERS_0: log_start})
+    except StateUnavailableError:
+        assert len(_map(state)) == whole
+    else:
+        assert _map(state).below(log_start) < 2
+    store.items_left = None
+
+    again = FlowState(store)
+    await again.load()
+    for each in (_map(state), _map(again)):
+        assert [each.source_of(target, log_end) for target in range(log_start, log_end)] == there
+        assert each.position(log_end) == offsets.position(log_end)
+        if each.forgotten:
+            before = f"begins at source offset {next(iter(each))[0]}"
+            with pytest.raises(UntranslatableError, match=before):
+                each.target_of(next(iter(each))[0] - 1, log_end)
+
+
+def _map(state: FlowState) -> OffsetMap:
+    offsets = state.map(ORDERS_0)
+    assert offsets is not None
+    return offsets
 
 
 def _position(state: FlowState, log_end: int) -> int:
@@ -442,6 +490,85 @@ async def test_a_load_decodes_the_chunks_that_have_changed_and_no_others(decoded
     assert (standby.partition(ORDERS_0) is before, standby.map(ORDERS_1) is other) == (True, True)
 
 
+async def test_what_is_forgotten_is_gone_from_memory_and_store_and_nothing_is_decoded_for_it(
+    decoded: list[bytes],
+) -> None:
+    """
+    The owner, a mirror that stands by and one that starts anew have the same map, begun at the same place.
+    """
+    items: dict[str, bytes] = {}
+    owner = await begun(MemoryStore(items))
+    await owner.extend_maps({ORDERS_0: [(100 + 2 * n, n) for n in range(1, 3 * CHUNK_RUNS + 10)]})
+    standby, restarted = FlowState(MemoryStore(items)), FlowState(MemoryStore(items))
+    await standby.load()
+    whole = runs(owner)
+    decoded.clear()
+
+    await owner.forget_below({ORDERS_0: 2 * CHUNK_RUNS + 7})
+    await standby.load()
+    without_decoding = list(decoded)
+    await restarted.load()
+    await owner.extend_maps({ORDERS_0: [(9000, 4000)]})
+    await standby.load()
+
+    assert without_decoding == []
+    assert sorted(key for key in items if key.startswith("map/")) == ["map/orders/0/2", "map/orders/0/3"]
+    assert runs(restarted) == whole[2 * CHUNK_RUNS :]
+    assert runs(owner) == runs(standby) == [*whole[2 * CHUNK_RUNS :], (9000, 4000)]
+
+
+async def test_a_map_of_one_chunk_is_left_as_it_is() -> None:
+    """
+    Whole chunks go or stay: nothing is written for a few runs.
+    """
+    store = BreakingStore()
+    state = await begun(store)
+    await state.extend_maps({ORDERS_0: [(100 + 2 * n, n) for n in range(1, CHUNK_RUNS)]})
+    puts, short = store.puts, state.may_forget(ORDERS_0)
+
+    await state.forget_below({ORDERS_0: CHUNK_RUNS - 1})
+    await state.extend_maps({ORDERS_0: [(9000, 4000)]})
+
+    assert (short, state.may_forget(ORDERS_0), state.may_forget(ORDERS_1)) == (False, True, False)
+    assert (store.puts, len(runs(state))) == (puts + 1, CHUNK_RUNS + 1)
+
+
+async def test_a_shortened_map_of_which_the_end_was_removed_and_nothing_written_is_what_is_stored() -> None:
+    """
+    Runs written ahead are superseded across the border of a chunk, and the store fails in between.
+    """
+    store = BreakingStore()
+    state = await begun(store)
+    await state.extend_maps({ORDERS_0: [(100 + 2 * n, n) for n in range(1, 3 * CHUNK_RUNS + 10)]})
+    whole = runs(state)
+    await state.forget_below({ORDERS_0: 2 * CHUNK_RUNS + 7})
+    store.items_left = 1
+
+    with pytest.raises(StateUnavailableError):
+        await state.extend_maps({ORDERS_0: [(9000, 2 * CHUNK_RUNS + 20)]})
+
+    assert runs(state) == whole[2 * CHUNK_RUNS : 3 * CHUNK_RUNS]
+    await state.load()
+    assert runs(state) == whole[2 * CHUNK_RUNS : 3 * CHUNK_RUNS]
+
+
+async def test_a_shortened_map_is_replaced_whole_when_a_partition_begins_anew() -> None:
+    """
+    None of its chunks stays behind.
+    """
+    items: dict[str, bytes] = {}
+    state = await begun(MemoryStore(items))
+    await state.extend_maps({ORDERS_0: [(100 + 2 * n, n) for n in range(1, 2 * CHUNK_RUNS + 10)]})
+    await state.forget_below({ORDERS_0: CHUNK_RUNS + 7})
+
+    await state.begin(record(), [(100, 0)])
+
+    again = FlowState(MemoryStore(items))
+    await again.load()
+    assert runs(again) == runs(state) == [(100, 0)]
+    assert _content(again) == _content(state)
+
+
 async def test_a_partition_record_that_changes_has_no_chunk_decoded(decoded: list[bytes]) -> None:
     """
     Leader epochs are noted far more often than gaps.
@@ -482,7 +609,7 @@ async def test_an_owner_whose_write_failed_decodes_what_was_written_and_nothing_
 
 changes = st.lists(
     st.tuples(
-        st.sampled_from(["extend", "supersede", "drop", "begin", "begin same", "note", "look"]),
+        st.sampled_from(["extend", "supersede", "drop", "forget", "begin", "begin same", "note", "look"]),
         st.sampled_from([ORDERS_0, ORDERS_1]),
         st.integers(0, 12),
         st.one_of(st.none(), st.integers(0, 3)),  # items written before the store fails
@@ -536,12 +663,19 @@ async def _change(state: FlowState, what: str, tp: TopicPartition, number: int) 
         await state.begin(record(tp, OffsetMode.SAME))
     elif what == "note":
         await state.update_partitions({tp: lambda r: r.with_epochs(((number, 100),))})
+    elif offsets is not None and what == "forget":
+        await state.forget_below({tp: number})
     elif offsets is not None and what == "drop":
-        await state.drop_ahead(tp, number)
+        await state.drop_ahead(tp, max(number, _kept_from(offsets)))
     elif offsets is not None and what in {"extend", "supersede"}:
-        first = list(offsets)[-1][1] + 1 if what == "extend" else number
+        first = list(offsets)[-1][1] + 1 if what == "extend" else max(number, _kept_from(offsets))
         source = offsets.position(first)
         await state.extend_maps({tp: [(source + 2 * n, first + n) for n in range(1, number + 1)]})
+
+
+def _kept_from(offsets: OffsetMap) -> int:
+    """The least log end there may be: the log start is below no more than what was forgotten."""
+    return next(iter(offsets))[1] + 1 if offsets.forgotten else 0
 
 
 Content = tuple[object, object, list[tuple[TopicPartition, int | None, list[tuple[int, int]]]]]

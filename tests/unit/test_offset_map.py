@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from checkpoint import map_chunk
 from checkpoint.errors import CorruptStateError, UntranslatableError
-from checkpoint.map_chunk import CHUNK_RUNS, changed_chunks, decode_chunk, decode_map, encode_chunk
+from checkpoint.map_chunk import (
+    CHUNK_RUNS,
+    changed_chunks,
+    chunks_below,
+    decode_chunk,
+    decode_map,
+    encode_chunk,
+)
 from checkpoint.offset_map import OffsetMap, Run
 
 Segments = list[tuple[int, int]]
@@ -124,6 +131,105 @@ def test_a_group_goes_on_with_the_next_record_it_has_not_seen(
     assert refused(mirror.map.committed_to_target, start - 1, end)
     assert refused(mirror.map.committed_to_source, end + 1, end)
     assert refused(mirror.map.committed_to_source, target_start - 1, end)
+
+
+@given(start=st.integers(0, 20), target_start=st.integers(0, 20), story=passes, more=passes, data=st.data())
+def test_a_shortened_map_translates_what_the_target_still_holds_and_refuses_the_rest(
+    start: int,
+    target_start: int,
+    story: list[tuple[Segments, int]],
+    more: list[tuple[Segments, int]],
+    data: st.DataObject,
+) -> None:
+    """
+    Wherever the target's log begins now, up to its end, and whatever is copied behind it later.
+    """
+    mirror = NaiveMirror(start, target_start)
+    for ahead, append in story:
+        mirror.copy(ahead, append)
+    log_start = data.draw(st.integers(target_start, mirror.log_end))
+    forgotten = data.draw(st.integers(0, mirror.map.below(log_start)))
+    whole = OffsetMap(mirror.map, begins_at=start)
+
+    mirror.map.forget(forgotten)
+
+    first_source, first_target = list(whole)[forgotten]
+    end = mirror.log_end
+    assert list(mirror.map) == list(whole)[forgotten:]
+    assert first_target < log_start or not forgotten
+    for target in range(log_start, end):
+        assert mirror.map.source_of(target, end) == whole.source_of(target, end) == mirror.copied[target]
+        assert mirror.map.target_of(mirror.copied[target], end) == target
+    for target in range(log_start - 1 if forgotten else log_start, end + 1):
+        assert mirror.map.position(target) == whole.position(target)
+    if forgotten:
+        begins = f"begins at source offset {first_source}, target offset {first_target}"
+        for source in range(first_source):
+            for asked in (mirror.map.target_of, mirror.map.committed_to_target):
+                with pytest.raises(UntranslatableError, match=begins):
+                    asked(source, end)
+        assert all(refused(mirror.map.source_of, target, end) for target in range(first_target))
+    for ahead, append in more:
+        mirror.copy(ahead, append)
+        assert mirror.map.position(mirror.log_end) == mirror.position
+    end = mirror.log_end
+    assert all(mirror.map.source_of(target, end) == mirror.copied[target] for target in range(log_start, end))
+
+
+@pytest.mark.parametrize(("log_start", "below"), [(0, 0), (3, 0), (4, 1), (5, 1), (6, 2), (99, 2)])
+def test_the_run_that_holds_the_record_before_the_log_start_stays(log_start: int, below: int) -> None:
+    """
+    In an emptied log the run that begins at its end may be superseded, and then the one before goes on.
+    """
+    offsets = OffsetMap([(0, 0), (5, 3), (9, 5)])
+
+    assert offsets.below(log_start) == below
+
+
+def test_a_map_never_forgets_all_it_has() -> None:
+    """
+    Without its last run it could not say where to go on; nor without its first, once runs were forgotten.
+    """
+    offsets = OffsetMap([(0, 0), (5, 3), (9, 5)])
+
+    with pytest.raises(ValueError, match="3 of 3 runs cannot be forgotten"):
+        offsets.forget(3)
+    offsets.forget(2)
+    with pytest.raises(ValueError, match="begins at source offset 9, target offset 5, and what was before"):
+        offsets.drop_ahead(4)
+    with pytest.raises(ValueError, match="is forgotten"):
+        offsets.add(3, 3)
+
+    assert list(offsets) == [(9, 5)]
+
+
+@given(story=passes, data=st.data())
+def test_the_stored_chunks_of_a_map_that_is_shortened_are_the_map_after_every_step(
+    story: list[tuple[Segments, int]], data: st.DataObject
+) -> None:
+    """
+    Chunks of three runs here. Between any two chunks removed what is stored is the end of the map.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(map_chunk, "CHUNK_RUNS", 3)
+        mirror = NaiveMirror(0, 0)
+        stored = {0: encode_chunk(list(mirror.map))}
+
+        for ahead, append in story:
+            changes = changed_chunks(mirror.map, mirror.read(ahead)[0], drop_ahead_of=mirror.log_end)
+            mirror.copy(ahead, append)
+            for number in changes.gone:
+                del stored[number]
+            stored.update(changes.written)
+            gone = chunks_below(mirror.map, data.draw(st.integers(0, mirror.log_end)))
+            before = list(mirror.map)
+            for number in gone:
+                del stored[number]
+                assert list(decode_map(stored)) == before[-len(list(decode_map(stored))) :]
+            mirror.map.forget(3 * len(gone))
+
+            assert list(decode_map(stored)) == list(mirror.map)
+            assert decode_map(stored).forgotten == mirror.map.forgotten
 
 
 @given(story=passes)
@@ -312,6 +418,20 @@ def test_a_missing_chunk_is_noticed() -> None:
 
     with pytest.raises(CorruptStateError, match="chunk 1 of an offset map of 2 chunks is missing"):
         decode_map({0: chunk, 2: chunk})
+
+
+def test_a_map_may_begin_with_any_chunk_and_has_all_behind_it() -> None:
+    """
+    Those before were forgotten; one that is missing between others was not.
+    """
+    runs = list(OffsetMap((n * 3, n) for n in range(4 * CHUNK_RUNS)))
+    chunks = {n: encode_chunk(runs[n * CHUNK_RUNS : (n + 1) * CHUNK_RUNS]) for n in range(4)}
+    del chunks[0]
+
+    assert list(decode_map(chunks)) == runs[CHUNK_RUNS:]
+    del chunks[2]
+    with pytest.raises(CorruptStateError, match="chunk 2 of an offset map of 2 chunks is missing"):
+        decode_map(chunks)
 
 
 def test_a_short_chunk_before_the_last_is_noticed() -> None:
