@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any, cast
 
 import pytest
+import structlog.testing
 
 from checkpoint.errors import StateUnavailableError, UntranslatableError
 from checkpoint.flow_state import FlowState
@@ -185,7 +186,7 @@ async def test_a_broker_that_does_not_answer_holds_up_its_own_partitions_only(sc
 
 
 async def test_a_write_that_fails_is_said_and_tried_again(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
     Copying does not depend on it.
@@ -201,12 +202,13 @@ async def test_a_write_that_fails_is_said_and_tried_again(
         await put(items)
 
     monkeypatch.setattr(scene.store, "put", failing)
-    running = asyncio.create_task(scene.forgetter.run())
-    await until(lambda: scene.runs(copy) < RUNS, "the map is shortened")
-    running.cancel()
+    with structlog.testing.capture_logs() as lines:
+        running = asyncio.create_task(scene.forgetter.run())
+        await until(lambda: scene.runs(copy) < RUNS, "the map is shortened")
+        running.cancel()
 
     assert scene.runs(copy) == RUNS - 2 * CHUNK_RUNS
-    assert "offset_maps_not_shortened" in capsys.readouterr().out
+    assert [line["event"] for line in lines] == ["offset_maps_not_shortened"]
 
 
 async def test_a_mirror_that_ends_does_not_wait_long_for_it(scene: Scene) -> None:
