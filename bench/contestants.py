@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.harness.jvm import BENCHMARK_JVM, java_command, logging_flag, spawn
+from tests.harness.jvm import BENCHMARK_JVM, REPOSITORY, java_command, logging_flag, spawn
 from tests.harness.kafka import KafkaCluster
 from tests.harness.mm2 import DEFAULT, TUNED, mirror_maker
 from tests.harness.process import Twinsite
@@ -45,18 +45,26 @@ class Job:
         return self.records * self.size / 1e6
 
 
-@contextmanager
-def twinsite(job: Job) -> Iterator[int]:
-    """The mirror as its users start it."""
-    arguments = (
-        "mirror", "--source", job.source.bootstrap, "--target", job.target.bootstrap,
-        "--topics", job.topics, "--flow", f"bench-{time.time_ns()}", "--log-level", "error",
-    )  # fmt: skip
-    with Twinsite.run(*arguments, work_dir=job.folder) as mirror:
-        yield mirror.process.pid
+Contestant = Callable[[Job], contextlib.AbstractContextManager[int]]
+"""Starts a process that copies a topic; yields its process id, and ends it."""
 
 
-def mm2(settings: Mapping[str, object]) -> Callable[[Job], contextlib.AbstractContextManager[int]]:
+def twinsite(checkout: Path = REPOSITORY) -> Contestant:
+    """The mirror of a checkout as its users start it."""
+
+    @contextmanager
+    def start(job: Job) -> Iterator[int]:
+        arguments = (
+            "mirror", "--source", job.source.bootstrap, "--target", job.target.bootstrap,
+            "--topics", job.topics, "--flow", f"bench-{time.time_ns()}", "--log-level", "error",
+        )  # fmt: skip
+        with Twinsite.run(*arguments, work_dir=job.folder, checkout=checkout) as mirror:
+            yield mirror.process.pid
+
+    return start
+
+
+def mm2(settings: Mapping[str, object]) -> Contestant:
     """MirrorMaker 2 with these settings over its defaults."""
 
     @contextmanager
@@ -110,8 +118,8 @@ def _running(command: list[str], output: Path) -> Iterator[int]:
         process.wait()
 
 
-CONTESTANTS: Mapping[str, Callable[[Job], contextlib.AbstractContextManager[int]]] = {
-    "twinsite": twinsite,
+CONTESTANTS: Mapping[str, Contestant] = {
+    "twinsite": twinsite(),
     "MirrorMaker 2": mm2(DEFAULT),
     "MirrorMaker 2 tuned": mm2(TUNED),
     "ProducerPerformance": producer_performance,

@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from bench.contestants import CEILING, CONTESTANTS, OURS, Job
+from bench.contestants import CEILING, CONTESTANTS, OURS, Contestant, Job
 from bench.measuring import LogEnds, Run, measure, median
 from tests.harness.data import json_rows, load
 from tests.harness.jvm import BENCHMARK_JVM
@@ -47,7 +47,12 @@ class Case:
 
 
 async def compete(
-    case: Case, rounds: int, folder: Path, names: Sequence[str], *, target_alone: bool = False
+    case: Case,
+    rounds: int,
+    folder: Path,
+    contestants: Mapping[str, Contestant],
+    *,
+    target_alone: bool = False,
 ) -> Runs:
     """Let contestants copy the data of a case, round by round, between two new brokers.
 
@@ -60,14 +65,14 @@ async def compete(
         KafkaCluster.start(version="4.3", name="target", work_dir=folder, jvm=BENCHMARK_JVM) as target,
     ):
         job = await _prepared(case, source, target, folder)
-        runs: Runs = {name: [] for name in names}
+        runs: Runs = {name: [] for name in contestants}
         pinned = alone(target.broker(1).pid, [source.broker(1).pid]) if target_alone else nullcontext()
         with pinned:
             for name in WARM_UP:
-                await _one(job, name)
+                await _one(job, CONTESTANTS[name])
             for turn in range(rounds):
-                for name in names:
-                    run = await _one(job, name)
+                for name, contestant in contestants.items():
+                    run = await _one(job, contestant)
                     runs[name].append(run)
                     click.echo(f"round {turn + 1}, {name}: {run.megabytes_per_second:.0f} MB/s", err=True)
     return runs
@@ -109,11 +114,11 @@ async def _prepared(case: Case, source: KafkaCluster, target: KafkaCluster, fold
     return Job(source, target, TOPIC, TOPIC, records, case.size, case.codec, case.partitions, payload, folder)
 
 
-async def _one(job: Job, name: str) -> Run:
+async def _one(job: Job, contestant: Contestant) -> Run:
     await job.target.create_topic(job.topic, job.partitions)
     ends = LogEnds(job.target.bootstrap, job.topic, job.partitions)
     await asyncio.to_thread(ends.records)
-    with CONTESTANTS[name](job) as pid:
+    with contestant(job) as pid:
         run = await asyncio.to_thread(measure, pid, ends.records, job.records, job.megabytes)
     await _forget(job)
     return run

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import copying, standing
-from bench.contestants import CONTESTANTS, OURS
+from bench.contestants import CONTESTANTS, OURS, Contestant, twinsite
 from bench.copying import Case
 from bench.measuring import as_json, from_json
 
@@ -77,7 +77,7 @@ def cases(
 async def bench(
     todo: Sequence[Case],
     rounds: int,
-    names: Sequence[str],
+    contestants: Mapping[str, Contestant],
     report: Report,
     *,
     with_standing: bool,
@@ -90,7 +90,7 @@ async def bench(
         report.add(STANDING, asdict(found))
     for case in todo:
         with tempfile.TemporaryDirectory(prefix="twinsite-bench-") as folder:
-            runs = await copying.compete(case, rounds, Path(folder), names, target_alone=target_alone)
+            runs = await copying.compete(case, rounds, Path(folder), contestants, target_alone=target_alone)
         report.add(f"{case}{', the target on a core of its own' if target_alone else ''}", as_json(runs))
 
 
@@ -109,6 +109,13 @@ async def bench(
     show_default=False,
     help="Let only this one compete, beside twinsite; all by default.",
 )
+@click.option(
+    "--beside",
+    "checkouts",
+    type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path),
+    multiple=True,
+    help="Let the twinsite of another checkout compete, to tell what a change brings.",
+)
 @click.option("--target-alone", is_flag=True, help="Give the target broker a core that nobody else uses.")
 @click.option("--standing/--no-standing", "with_standing", default=True, help="Latency, idle cost, memory.")
 @click.option("--out", type=click.Path(path_type=Path), default=RESULTS, show_default="bench/results")
@@ -119,13 +126,15 @@ def main(
     megabytes: int,
     rounds: int,
     names: tuple[str, ...],
+    checkouts: tuple[Path, ...],
     target_alone: bool,
     with_standing: bool,
     out: Path,
 ) -> None:
     """Compare with MirrorMaker 2, ProducerPerformance and a bare produce loop, on the same data in turn."""
     todo = cases(sizes, codecs, partitions, megabytes) if rounds else []
-    competing = [name for name in CONTESTANTS if name in {OURS, *names}]
+    competing = {name: start for name, start in CONTESTANTS.items() if name in {OURS, *names}}
+    competing |= {f"twinsite of {checkout}": twinsite(checkout) for checkout in checkouts}
     report = Report(out)
     asyncio.run(
         bench(todo, rounds, competing, report, with_standing=with_standing, target_alone=target_alone)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Iterable
 
@@ -13,6 +14,9 @@ CHECK_SECONDS = 0.02
 STUCK_SECONDS = 10.0
 """A blocked partition is waited for as long as anything moves, and this much longer; one behind an open
 transaction from when that is noticed, see ``lagging_after_seconds``."""
+ABSENT_SECONDS = 60.0
+"""The same where a broker does not answer, or too few do: as long as one takes to be started again."""
+_ABSENT = frozenset({Reason.SOURCE_UNAVAILABLE, Reason.TARGET_UNAVAILABLE, Reason.NOT_ENOUGH_REPLICAS})
 
 
 class Goals:
@@ -35,11 +39,8 @@ class Goals:
         moved = sum(p.next_offset or 0 for p in self._partitions)
         if moved != self._moved:
             self._moved, self._moved_at = moved, now
-        open_ends = [p for p in self._partitions if not self._done(p)]
-        if not open_ends:
-            return True
-        hopeless = all(p.state in HOPELESS for p in open_ends)
-        return hopeless or (all(map(_stuck, open_ends)) and now - self._moved_at > STUCK_SECONDS)
+        patience = (_patience_seconds(p) for p in self._partitions if not self._done(p))
+        return now - self._moved_at >= max(patience, default=0.0)
 
     @staticmethod
     def _done(partition: PartitionCopy) -> bool:
@@ -51,8 +52,12 @@ class Goals:
         return reached >= goal
 
 
-def _stuck(partition: PartitionCopy) -> bool:
-    """True when it goes on by itself only if something else changes."""
+def _patience_seconds(partition: PartitionCopy) -> float:
+    """How long it is waited for while nothing moves: for ever unless it needs something else to change."""
+    if partition.state in HOPELESS:
+        return 0.0
+    if partition.state is State.BLOCKED:
+        return ABSENT_SECONDS if partition.reason in _ABSENT else STUCK_SECONDS
     held = partition.reason is Reason.OPEN_TRANSACTION
     waits = partition.state is State.UNKNOWN and partition.waiting_for_owner_since is not None
-    return partition.state in HOPELESS or partition.state is State.BLOCKED or held or waits
+    return STUCK_SECONDS if held or waits else math.inf

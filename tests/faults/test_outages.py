@@ -23,6 +23,7 @@ from tests.harness.process import Twinsite, twinsite
 pytestmark = pytest.mark.timeout(240)
 
 FROZEN_SECONDS = 60
+LONGER_THAN_A_REFUSAL_SECONDS = 15
 BETWEEN = 60_000
 """Records written while a broker stands still."""
 
@@ -64,6 +65,38 @@ async def test_a_frozen_broker_is_waited_for_and_nothing_comes_twice(
         assert f"Look at the {victim} brokers" in silent["hint"]
         assert silent["detail"]
         assert assert_exact(source.bootstrap, target.bootstrap, ["orders"]) > 2000
+
+
+async def test_a_copy_that_ends_waits_for_a_broker_as_long_as_one_takes_to_come_back(tmp_path: Path) -> None:
+    """
+    Blocked, with nothing moving: not yet the end, for the broker may only be started again.
+    """
+    async with (
+        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as source,
+        KafkaCluster.start(version="4.3", name="target", work_dir=tmp_path) as target,
+    ):
+        await source.create_topic("orders", 1)
+        await target.create_topic("orders", 1)
+        load(source.bootstrap, "orders", json_rows(300_000, 500))
+        command = (*impatient(tmp_path, source, target), "--once", "-o", "json")
+
+        with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+            await mirror.wait_for(lambda: arrived(target) > 0, "it is being copied")
+            since = mirror.status()["uptime_seconds"]
+            await target.broker(1).freeze()
+            await flows.says(mirror, "orders", "BLOCKED", "target_unavailable", 50)
+            waited = partial(running_since, mirror, since + LONGER_THAN_A_REFUSAL_SECONDS)
+            await mirror.wait_for(waited, "it has waited for the broker", 60)
+            await target.broker(1).thaw()
+            done = await mirror.finished(120)
+
+        assert done.code == 0, done.missing
+        assert assert_exact(source.bootstrap, target.bootstrap, ["orders"]) == 300_000
+
+
+def running_since(mirror: Twinsite, uptime_seconds: float) -> bool:
+    """Whether it runs and has done so for at least so long."""
+    return bool(mirror.status()["uptime_seconds"] > uptime_seconds)
 
 
 def impatient(work_dir: Path, source: KafkaCluster, target: KafkaCluster) -> tuple[str, ...]:

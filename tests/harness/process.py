@@ -17,6 +17,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,6 +43,13 @@ class Finished:
     def document(self) -> Any:
         """Its standard output read as JSON."""
         return json.loads(self.stdout)
+
+    @property
+    def missing(self) -> str:
+        """What a copy that ended says of partitions that did not get there, and the end of its log."""
+        parts = self.document["partitions"] if self.stdout.strip() else []
+        told = Counter((p["state"], p["reason"], p["detail"]) for p in parts if not p["there"])
+        return f"{len(parts)} partitions, of these not there: {told.most_common(9)}\n{self.stderr[-2000:]}"
 
 
 class Twinsite:
@@ -71,6 +79,7 @@ class Twinsite:
         failpoints: str = "",
         environment: Mapping[str, str] | None = None,
         listen: bool = True,
+        checkout: Path = REPOSITORY,
     ) -> Iterator[Twinsite]:
         """Start ``twinsite args...`` and kill it at the end of the block if it still runs.
 
@@ -78,10 +87,12 @@ class Twinsite:
             work_dir: Where its output is kept.
             failpoints: Value of ``TWINSITE_FAILPOINTS``, e.g. ``produce_sent:3``.
             listen: Add ``--api-port`` with a free port, so that :meth:`status` works.
+            checkout: Whose code runs.
         """
         port = free_ports(1)[0] if listen else None
         options = ("--api-port", str(port)) if listen else ()
-        twinsite = cls._spawn((*args, *options), work_dir, port, _environment(failpoints, environment or {}))
+        variables = _environment(failpoints, environment or {})
+        twinsite = cls._spawn((*args, *options), work_dir, port, variables, checkout)
         try:
             yield twinsite
         finally:
@@ -90,14 +101,19 @@ class Twinsite:
 
     @classmethod
     def _spawn(
-        cls, args: tuple[str, ...], work_dir: Path, port: int | None, environment: Mapping[str, str]
+        cls,
+        args: tuple[str, ...],
+        work_dir: Path,
+        port: int | None,
+        environment: Mapping[str, str],
+        checkout: Path,
     ) -> Twinsite:
         run = len(list(work_dir.glob("twinsite-*.out"))) + 1
         stdout, stderr = (work_dir / f"twinsite-{run}.{kind}" for kind in ("out", "err"))
         with stdout.open("wb") as out, stderr.open("wb") as err:
             process = subprocess.Popen(
                 dying_with_us((*COMMAND, *args)),
-                cwd=REPOSITORY,
+                cwd=checkout,
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=out,

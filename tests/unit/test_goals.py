@@ -20,6 +20,7 @@ SOON = 5.0
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(goals, "CHECK_SECONDS", 0.001)
     monkeypatch.setattr(goals, "STUCK_SECONDS", 0.3)
+    monkeypatch.setattr(goals, "ABSENT_SECONDS", 0.8)
 
 
 def copied(number: int, position: int, high_watermark: int) -> PartitionCopy:
@@ -120,6 +121,20 @@ async def test_a_blocked_partition_is_waited_for_a_while() -> None:
     blocked.stop(State.BLOCKED, Reason.NOT_ENOUGH_REPLICAS, "seen", 0.0)
 
     assert await open_after(waiting, 0.02)
+    assert await over(waiting)
+
+
+@pytest.mark.parametrize("reason", [Reason.SOURCE_UNAVAILABLE, Reason.TARGET_UNAVAILABLE])
+async def test_a_broker_that_is_being_started_again_is_waited_for_longer(reason: Reason) -> None:
+    """
+    What a broker has refused it will refuse again; one that is not there mostly comes back.
+    """
+    refused, absent = copied(0, 5, 10), copied(1, 5, 10)
+    refused.stop(State.BLOCKED, Reason.RECORD_TOO_LARGE, "seen", 0.0)
+    absent.stop(State.BLOCKED, reason, "seen", 0.0)
+    waiting = Goals([refused, absent])
+
+    assert await open_after(waiting, 0.5)
     assert await over(waiting)
 
 
