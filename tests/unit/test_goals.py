@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -125,17 +126,27 @@ async def test_a_blocked_partition_is_waited_for_a_while() -> None:
 
 
 @pytest.mark.parametrize("reason", [Reason.SOURCE_UNAVAILABLE, Reason.TARGET_UNAVAILABLE])
-async def test_a_broker_that_is_being_started_again_is_waited_for_longer(reason: Reason) -> None:
+async def test_a_broker_that_is_being_started_again_is_waited_for_longer(
+    reason: Reason, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     What a broker has refused it will refuse again; one that is not there mostly comes back.
     """
     refused, absent = copied(0, 5, 10), copied(1, 5, 10)
     refused.stop(State.BLOCKED, Reason.RECORD_TOO_LARGE, "seen", 0.0)
     absent.stop(State.BLOCKED, reason, "seen", 0.0)
-    waiting = Goals([refused, absent])
+    now = 0.0
+    monkeypatch.setattr(goals, "time", SimpleNamespace(monotonic=lambda: now))
+    alone, both = Goals([refused]), Goals([refused, absent])
+    assert await open_after(alone, 0.02)
+    assert await open_after(both, 0.02)
 
-    assert await open_after(waiting, 0.5)
-    assert await over(waiting)
+    now = (goals.STUCK_SECONDS + goals.ABSENT_SECONDS) / 2
+    assert await over(alone)
+    assert await open_after(both, 0.02)
+
+    now = goals.ABSENT_SECONDS
+    assert await over(both)
 
 
 async def test_a_blocked_partition_is_waited_for_as_long_as_another_moves() -> None:
