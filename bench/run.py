@@ -1,6 +1,6 @@
 """``make bench``: latency, idle cost and memory, then every kind of data through every contestant.
 
-Takes a good half hour on two cores. Prints tables and saves every run as JSON, with the tables beside it.
+Takes a good hour on two cores. Prints tables and saves every run as JSON, with the tables beside it.
 """
 
 from __future__ import annotations
