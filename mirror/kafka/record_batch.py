@@ -20,6 +20,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from mirror.kafka.codecs import ZSTD, deflate
+from mirror.kafka.crc import difference_at_end
 from mirror.kafka.varint import encode_varint
 
 HEADER_BYTES = 61
@@ -50,8 +51,6 @@ _PRODUCER_AT = 43
 _DIFFERENCE = struct.Struct(">H20xQHI")
 _AFTER_PRODUCER = 4
 """Bytes of the header behind what sealing changes."""
-_ZEROS = memoryview(bytes(1 << 20))
-_ALL_BITS = 0xFFFFFFFF
 _KEPT_ATTRIBUTES = 0xFFFF & ~(LOG_APPEND_TIME | TRANSACTIONAL | DELETE_HORIZON)
 
 
@@ -149,21 +148,9 @@ def seal(view: memoryview, producer_id: int, producer_epoch: int, base_sequence:
     difference = _DIFFERENCE.pack(
         attributes ^ kept, its_id ^ producer_id, its_epoch ^ producer_epoch, its_sequence ^ base_sequence
     )
-    crc ^= _difference_at_end(difference, size - HEADER_BYTES + _AFTER_PRODUCER)
+    crc ^= difference_at_end(difference, size - HEADER_BYTES + _AFTER_PRODUCER)
     _TO_ATTRIBUTES.pack_into(view, 0, 0, size - PREFIX_BYTES, -1, MAGIC_V2, crc, kept)
     _PRODUCER.pack_into(view, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
-
-
-def _difference_at_end(difference: bytes, size: int) -> int:
-    """By how much a CRC differs when these bits are turned and ``size`` more bytes follow, whatever they are.
-
-    A CRC is linear: that is what the turned bits alone would give, followed by zeros.
-    """
-    remainder = crc32c(difference, _ALL_BITS)
-    while size > 0:
-        remainder = crc32c(_ZEROS[:size], remainder)
-        size -= len(_ZEROS)
-    return int(remainder ^ _ALL_BITS)
 
 
 def build(

@@ -292,7 +292,7 @@ def test_sealing_twice_is_as_good_as_once() -> None:
     assert bytes(view) == once
 
 
-@pytest.mark.parametrize("size", [0, 1, 70_000, 1 << 20, (1 << 20) + 1, 2_500_000])
+@pytest.mark.parametrize("size", [0, 1, 4_000, 4_095, 70_000, 1 << 18, 1 << 20, (1 << 20) + 1, 2_500_000])
 def test_the_crc_is_carried_over_a_payload_of_any_size(size: int) -> None:
     """
     It is what it would be if it were computed anew.
