@@ -159,6 +159,13 @@ class ReadSettings(Section):
         le=30_000,
         description="How long a broker holds a request back when nothing is new.",
     )
+    connections_per_broker: Whole = Field(
+        default=2,
+        ge=1,
+        le=16,
+        description="Connections over which one broker is read, at most: a further one for every 16 "
+        "partitions. A broker works on one request of a connection at a time.",
+    )
 
 
 class AppendSettings(Section):
@@ -171,7 +178,14 @@ class AppendSettings(Section):
         default=5, ge=1, le=5, description="Unanswered batches of one partition; brokers remember five."
     )
     requests_in_flight_max: Whole = Field(
-        default=5, ge=1, le=100, description="Unanswered requests to one broker."
+        default=5, ge=1, le=100, description="Unanswered requests on one connection."
+    )
+    connections_per_broker: Whole = Field(
+        default=2,
+        ge=1,
+        le=16,
+        description="Connections over which one broker is written, at most: a further one for every 16 "
+        "partitions. A partition keeps to one of them.",
     )
 
 

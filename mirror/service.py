@@ -174,6 +174,8 @@ def _limits(settings: Settings) -> Limits:
             bytes_max=settings.read.fetch_bytes_max,
             isolation=isolation,
         ),
+        fetch_connections=settings.read.connections_per_broker,
+        append_connections=settings.append.connections_per_broker,
         partition_fetch_bytes_max=settings.read.partition_fetch_bytes_max,
         request_bytes_max=settings.append.request_bytes_max,
         requests_in_flight_max=settings.append.requests_in_flight_max,

@@ -38,11 +38,17 @@ Request = list[tuple[PartitionCopy, Sent]]
 
 
 class AppendLane:
-    """The way of all partitions that one target broker leads."""
+    """The way to one target broker, over one connection, of some partitions that it leads."""
 
-    def __init__(self, flow: Flow, node: int) -> None:
+    def __init__(self, flow: Flow, node: int, slot: int = 0) -> None:
+        """
+        Args:
+            node: The broker's id.
+            slot: Which of the lanes to that broker this is, counted from 0.
+        """
         self._flow = flow
         self._node = node
+        self._purpose = f"append-{slot}"
         self._waiting: deque[PartitionCopy] = deque()
         self._members: set[PartitionCopy] = set()
         self._timeout_ms = int(flow.target.options.request_timeout_seconds * 1000)
@@ -127,7 +133,7 @@ class AppendLane:
 
     async def _open(self) -> None:
         try:
-            self._connection = await self._flow.target.connection(self._node, "append")
+            self._connection = await self._flow.target.connection(self._node, self._purpose)
         except TwinsiteError as error:
             self._give_up(error)
         finally:

@@ -33,6 +33,8 @@ class Limits:
     """Bounds of the pipeline, in bytes or counts; see docs/settings.md."""
 
     fetch: FetchLimits
+    fetch_connections: int
+    append_connections: int
     partition_fetch_bytes_max: int
     request_bytes_max: int
     requests_in_flight_max: int

@@ -12,6 +12,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 
 import structlog
 
@@ -21,6 +22,7 @@ from mirror.flow.context import Flow
 from mirror.flow.fetching import FetchLane, reread
 from mirror.flow.hints import severity
 from mirror.flow.keeping import Keeper
+from mirror.flow.lanes import Lanes
 from mirror.flow.owner import Owner
 from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.flow.settling import Look, Settler
@@ -53,9 +55,6 @@ class Engine:
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionCopy] = {}
-        self._fetch_lanes: dict[int, FetchLane] = {}
-        self._append_lanes: dict[int, AppendLane] = {}
-        self._lane_of: dict[PartitionCopy, FetchLane] = {}
         self._due = asyncio.Event()
         self._looking: set[Brokers] = set()
         self._stale: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -78,6 +77,8 @@ class Engine:
             refresh: Reads the flow's durable state again, unless we are known to be its only writer.
         """
         self._flow, self._owner, self._settler, self._keeper = flow, owner, settler, keeper
+        self._reading = Lanes(flow.limits.fetch_connections, self._open_fetch_lane)
+        self._writing = Lanes(flow.limits.append_connections, partial(AppendLane, flow))
         self._refresh = refresh
 
     # -- partitions come and go ------------------------------------------------------------------
@@ -89,7 +90,7 @@ class Engine:
 
     def answered_at(self, partition: PartitionCopy) -> float | None:
         """When the source last told news, or the lack of them, of this partition."""
-        lane = self._lane_of.get(partition)
+        lane = self._reading.of(partition)
         return lane.answered_at if lane is not None and partition.copying else None
 
     # -- hooks -----------------------------------------------------------------------------------
@@ -98,9 +99,7 @@ class Engine:
         """See what the partition wants now: data, a send, the owner, a look."""
         self._show(partition)
         if partition.look_due_at is not None or not partition.copying:
-            lane = self._lane_of.pop(partition, None)
-            if lane is not None:
-                lane.leave(Key(partition.topic_id, partition.tp.partition))
+            self._read_no_more(partition)
             self._keeper.forget(partition)
             if self._due_at(partition) is not None:
                 self._due.set()
@@ -132,24 +131,24 @@ class Engine:
     def _fetch_lane(self, partition: PartitionCopy) -> FetchLane:
         info = self._flow.source.info.partition(partition.tp)
         node = info.leader if info else -1
-        lane = self._fetch_lanes.get(node)
-        if lane is None:
-            lane = self._fetch_lanes[node] = FetchLane(self._flow, node)
-            self._group.create_task(lane.run())
-        old = self._lane_of.get(partition)
-        if old is not lane:
-            if old is not None:
-                old.leave(Key(partition.topic_id, partition.tp.partition))
-            self._lane_of[partition] = lane
+        old, lane = self._reading.of(partition), self._reading.to(node, partition)
+        if old is not None and old is not lane:
+            old.leave(Key(partition.topic_id, partition.tp.partition))
         return lane
+
+    def _open_fetch_lane(self, node: int, slot: int) -> FetchLane:
+        lane = FetchLane(self._flow, node, slot)
+        self._group.create_task(lane.run())
+        return lane
+
+    def _read_no_more(self, partition: PartitionCopy) -> None:
+        lane = self._reading.leave(partition)
+        if lane is not None:
+            lane.leave(Key(partition.topic_id, partition.tp.partition))
 
     def _append_lane(self, partition: PartitionCopy) -> AppendLane:
         info = self._flow.target.info.partition(partition.target)
-        node = info.leader if info else -1
-        lane = self._append_lanes.get(node)
-        if lane is None:
-            lane = self._append_lanes[node] = AppendLane(self._flow, node)
-        return lane
+        return self._writing.to(info.leader if info else -1, partition)
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -166,7 +165,7 @@ class Engine:
                 for cluster in (self._flow.source, self._flow.target):
                     self._group.create_task(self._metadata_loop(cluster, self._stale[cluster.name]))
         finally:
-            for lane in self._append_lanes.values():
+            for lane in self._writing:
                 await lane.close()
 
     async def _watch(self) -> None:
@@ -285,8 +284,9 @@ class Engine:
         """
         self._keeper.leaders_moved()
         self._due.set()
-        for partition, lane in list(self._lane_of.items()):
-            if partition.copying and self._fetch_lane(partition) is not lane:
+        for partition in self.partitions.values():
+            lane = self._reading.of(partition)
+            if lane is not None and partition.copying and self._fetch_lane(partition) is not lane:
                 self.changed(partition)
 
     def _show(self, partition: PartitionCopy) -> None:

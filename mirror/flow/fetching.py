@@ -1,8 +1,8 @@
-"""Read all wanted partitions of one source broker, over and over.
+"""Read wanted partitions of one source broker, over and over.
 
-One fetch session a broker; the next request leaves before this answer's batches
-are sent on, so that the broker works while we do. An answer is received into one
-pooled buffer, the batches in it are views.
+One fetch session a lane, and a few lanes to a broker; the next request leaves before this
+answer's batches are sent on, so that the broker works while we do. An answer is received into
+one pooled buffer, the batches in it are views.
 
 Sources: KIP-227 (sessions), KIP-392 (reading from a follower), docs/design.md.
 """
@@ -51,12 +51,18 @@ FETCH_BYTES_CEILING = 128 << 20
 
 
 class FetchLane:
-    """The way of all partitions read from one source broker."""
+    """The way from one source broker, over one connection, of some partitions that are read there."""
 
-    def __init__(self, flow: Flow, node: int) -> None:
+    def __init__(self, flow: Flow, node: int, slot: int = 0) -> None:
+        """
+        Args:
+            node: The broker's id.
+            slot: Which of the lanes from that broker this is, counted from 0.
+        """
         self.answered_at: float | None = None
         self._flow = flow
         self._node = node
+        self._purpose = f"fetch-{slot}"
         self._session = FetchSession()
         self._members: dict[Key, PartitionCopy] = {}
         self._crowded: set[Key] = set()
@@ -174,7 +180,7 @@ class FetchLane:
         limits = self._flow.limits.fetch
         if self._crowded:
             limits = replace(limits, wait_ms_max=min(CROWDED_WAIT_MS, limits.wait_ms_max))
-        connection = await self._flow.source.connection(self._node, "fetch")
+        connection = await self._flow.source.connection(self._node, self._purpose)
         connection.version(FETCH, FETCH_VERSION, "Fetch", lowest=FETCH_VERSION)
         held: list[Buffer] = []
         asked_at = time.monotonic()

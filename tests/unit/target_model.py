@@ -195,6 +195,8 @@ class Mirror:
             fetch=FetchLimits(),
             partition_fetch_bytes_max=1 << 20,
             request_bytes_max=1 << 20,
+            fetch_connections=1,
+            append_connections=1,
             requests_in_flight_max=3,
             batches_in_flight_max=BROKERS_MEMORY,
             buffer_bytes_max=1 << 30,

@@ -218,7 +218,8 @@ def reading(
 def _flow(source: Source, hooks: Quiet, buffer_bytes_max: int) -> Flow:
     limits = Limits(
         fetch=FetchLimits(), partition_fetch_bytes_max=1 << 16, request_bytes_max=1 << 20,
-        requests_in_flight_max=5, batches_in_flight_max=5, buffer_bytes_max=buffer_bytes_max,
+        fetch_connections=1, append_connections=1, requests_in_flight_max=5, batches_in_flight_max=5,
+        buffer_bytes_max=buffer_bytes_max,
         partition_buffer_bytes_max=1 << 30, gap_limit=1_000, padding_limit=0,
     )  # fmt: skip
     return Flow(

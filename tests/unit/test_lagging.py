@@ -28,6 +28,8 @@ def a_flow(isolation: Isolation = Isolation.READ_COMMITTED) -> Flow:
         fetch=FetchLimits(wait_ms_max=500, bytes_max=MIB, isolation=isolation),
         partition_fetch_bytes_max=MIB,
         request_bytes_max=MIB,
+        fetch_connections=1,
+        append_connections=1,
         requests_in_flight_max=5,
         batches_in_flight_max=5,
         buffer_bytes_max=2 * MIB,

@@ -1,0 +1,76 @@
+"""Which partition travels on which connection.
+
+A broker handles the requests of one connection one after the other, and reads the next only when the last
+is answered; over a few connections one request is read while another is worked on. But a request brings one
+batch of a partition at most: with few partitions to a lane requests are small, and cost the broker more than
+is gained. A partition keeps to its lane, so that nothing of it overtakes what is on its way.
+
+No I/O, and no event loop.
+
+Sources: docs/decisions/0007.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from mirror.flow.partition import PartitionCopy
+
+L = TypeVar("L")
+
+PARTITIONS_ENOUGH = 16
+"""With so many partitions on every lane another one is opened."""
+
+
+class Lanes(Generic[L]):
+    """The lanes to each broker, opened as partitions come, and who travels on them."""
+
+    def __init__(self, per_broker: int, open_lane: Callable[[int, int], L]) -> None:
+        """
+        Args:
+            per_broker: How many lanes there may be to one broker, at least one; a further one is opened
+                when those that are there have partitions enough.
+            open_lane: Makes a lane, from the broker's id and the lane's number, counted from 0.
+        """
+        self._per_broker = per_broker
+        self._open_lane = open_lane
+        self._lanes: defaultdict[int, list[L]] = defaultdict(list)
+        self._on: dict[PartitionCopy, tuple[int, int]] = {}
+        self._crowd: Counter[tuple[int, int]] = Counter()
+
+    def __iter__(self) -> Iterator[L]:
+        for lanes in self._lanes.values():
+            yield from lanes
+
+    def of(self, partition: PartitionCopy) -> L | None:
+        """The lane it travels on, None when it has none."""
+        place = self._on.get(partition)
+        return None if place is None else self._lanes[place[0]][place[1]]
+
+    def to(self, node: int, partition: PartitionCopy) -> L:
+        """Its lane to this broker: the one it has, else the one with the fewest partitions."""
+        place = self._on.get(partition)
+        if place is None or place[0] != node:
+            place = self._join(node, partition)
+        return self._lanes[node][place[1]]
+
+    def leave(self, partition: PartitionCopy) -> L | None:
+        """It travels no more; answers the lane it had."""
+        lane, place = self.of(partition), self._on.pop(partition, None)
+        if place is not None:
+            self._crowd[place] -= 1
+        return lane
+
+    def _join(self, node: int, partition: PartitionCopy) -> tuple[int, int]:
+        self.leave(partition)
+        lanes = self._lanes[node]
+        crowds = [self._crowd[node, slot] for slot in range(len(lanes))]
+        slot = crowds.index(min(crowds)) if lanes else 0
+        if not lanes or (crowds[slot] >= PARTITIONS_ENOUGH and len(lanes) < self._per_broker):
+            slot = len(lanes)
+            lanes.append(self._open_lane(node, slot))
+        place = self._on[partition] = (node, slot)
+        self._crowd[place] += 1
+        return place
