@@ -1,0 +1,64 @@
+"""What two sites can differ in, and where: the words of the result.
+
+Offsets are those of each site's own log. A *place* is the target offset at which a record stands, or, for
+a record of the source, at which it has to stand: the same number where offsets are the same, else what the
+offset map says. So both sites are compared in one space, and a shift stays the same over the source's gaps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """In what a record differs."""
+
+    MISSING = "missing"
+    """The source has it, the target does not."""
+    EXTRA = "extra"
+    """The target has it, the source does not."""
+    CHANGED = "changed"
+    """Both have it; :attr:`Difference.parts` says what of it is not the same."""
+    DUPLICATED = "duplicated"
+    """The target has it once more than the source."""
+    REORDERED = "reordered"
+    """Both have it, between other records."""
+    SHIFTED = "offset_shifted"
+    """Both have it, in the same order, at another offset than the target should give it."""
+    STALE = "stale"
+    """Compacted: the key's latest value at the target is an older one of the source."""
+    RESURRECTED = "resurrected"
+    """Compacted: deleted at the source, with a value at the target."""
+    NOT_YET_DELETED = "not_yet_deleted"
+    """Compacted: its latest record at the source is a tombstone that the target does not have."""
+
+
+class Part(StrEnum):
+    """What of a record can be another."""
+
+    TIMESTAMP = "timestamp"
+    KEY = "key"
+    VALUE = "value"
+    HEADERS = "headers"
+    HEADER_ORDER = "header_order"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One record that differs, or a row of records that stand elsewhere by the same distance.
+
+    Attributes:
+        source_offset: Of the record, or the first of a row; None where the source has none.
+        target_offset: The same at the target.
+        parts: Of a changed record, what is not the same.
+        records: How many it speaks of: more than one only for a row that is shifted.
+        shift: By how much the row stands too far behind (or, below zero, ahead) at the target.
+    """
+
+    kind: Kind
+    source_offset: int | None = None
+    target_offset: int | None = None
+    parts: tuple[Part, ...] = ()
+    records: int = 1
+    shift: int = 0

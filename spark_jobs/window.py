@@ -1,0 +1,123 @@
+"""What of a partition can be compared, and what cannot yet or no more: decided from what both sides say.
+
+Compared is what both sides can still read and the copy has reached. What only one side still has is expired
+at the other; what the source has beyond the copy is on its way; what the target has beyond the source's end
+is extra. Ends are to be asked for at the target first: then a copy that works is never ahead of its source.
+
+All ranges are half-open. Pure.
+
+Sources: KIP-98 (last stable offset), docs/reconcile.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class Range(NamedTuple):
+    """Offsets ``[start, end)``; none where it ends where it starts."""
+
+    start: int
+    end: int
+
+    @property
+    def offsets(self) -> int:
+        return self.end - self.start
+
+    def within(self, other: Range) -> Range:
+        """What both have; where that is nothing, an empty range of this one, as near as can be."""
+        start = min(max(self.start, other.start), self.end)
+        return Range(start, max(start, min(self.end, other.end)))
+
+    def before(self, offset: int) -> Range:
+        """What of it is below an offset."""
+        end = min(self.end, offset)
+        return Range(min(self.start, end), end)
+
+    def after(self, offset: int) -> Range:
+        """What of it is at an offset or above."""
+        start = max(self.start, offset)
+        return Range(start, max(self.end, start))
+
+
+class Translation(Protocol):
+    """How offsets of the two sides belong together."""
+
+    def to_target(self, source_offset: int) -> int:
+        """Where the record stands, or the next one after it where there is none.
+
+        Raises:
+            UntranslatableError: Nobody knows.
+        """
+
+    def to_source(self, target_offset: int) -> int:
+        """The source offset of the record, or with which the copy goes on.
+
+        Raises:
+            UntranslatableError: Nobody knows.
+        """
+
+
+class SameOffsets:
+    """Every record has its source offset."""
+
+    def to_target(self, source_offset: int) -> int:
+        return source_offset
+
+    def to_source(self, target_offset: int) -> int:
+        return target_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What is compared of a partition, and what is not and why.
+
+    Attributes:
+        source: Source offsets that are compared.
+        target: The target offsets that belong to them.
+        expired_at_source: Source offsets of what the target still has and the source has deleted.
+        expired_at_target: Source offsets of what the source still has and the target has deleted.
+        pending: Source offsets that the copy has not reached.
+        beyond: Target offsets beyond where the source ends: nothing of the source can stand there.
+    """
+
+    source: Range
+    target: Range
+    expired_at_source: Range
+    expired_at_target: Range
+    pending: Range
+    beyond: Range
+
+
+def window(
+    source: Range, target: Range, translation: Translation, *, start: int = 0, end: int | None = None
+) -> Window:
+    """What can be compared.
+
+    Args:
+        source: The log there, from its start to where it can be read, as of a moment after ``target``: up to
+            the last stable offset, or the high watermark where all is copied.
+        target: The log there, likewise, in its own offsets.
+        start: Nothing before this source offset is wanted, or was copied.
+        end: Nothing from this source offset on is wanted; None leaves it open.
+
+    Raises:
+        UntranslatableError: Offsets of the two sides cannot be told from one another.
+    """
+    copied = Range(*(translation.to_source(offset) for offset in target))
+    wanted = Range(start, max(start, source.end, copied.end) if end is None else max(start, end))
+    here, there = source.within(wanted), copied.within(wanted)
+    compared = there.within(here)
+
+    def at_target(copied_offsets: Range) -> Range:
+        return Range(*(translation.to_target(offset) for offset in copied_offsets))
+
+    return Window(
+        source=compared,
+        target=at_target(compared),
+        expired_at_source=there.before(source.start),
+        expired_at_target=here.before(copied.start),
+        pending=here.after(copied.end),
+        beyond=at_target(there.within(there.after(source.end))),
+    )

@@ -1,0 +1,142 @@
+"""What of a partition can be compared."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpoint.errors import UntranslatableError
+from checkpoint.offset_map import OffsetMap
+from spark_jobs.window import Range, SameOffsets, Window, window
+
+SAME = SameOffsets()
+
+
+class Mapped:
+    """What an offset map tells while the target's log ends at an offset."""
+
+    def __init__(self, runs: list[tuple[int, int]], log_end: int) -> None:
+        self._map, self._end = OffsetMap(runs), log_end
+
+    def to_target(self, source_offset: int) -> int:
+        return self._map.committed_to_target(source_offset, self._end)
+
+    def to_source(self, target_offset: int) -> int:
+        return self._map.committed_to_source(target_offset, self._end)
+
+
+def nothing(at: int) -> Range:
+    return Range(at, at)
+
+
+def test_a_copy_that_is_complete_is_compared_whole() -> None:
+    assert window(Range(0, 10), Range(0, 10), SAME) == Window(
+        source=Range(0, 10),
+        target=Range(0, 10),
+        expired_at_source=nothing(0),
+        expired_at_target=nothing(0),
+        pending=nothing(10),
+        beyond=nothing(10),
+    )
+
+
+def test_what_is_on_its_way_is_no_difference() -> None:
+    found = window(Range(0, 10), Range(0, 7), SAME)
+
+    assert found.source == found.target == Range(0, 7)
+    assert found.pending == Range(7, 10)
+    assert found.beyond == nothing(7)
+
+
+def test_what_only_the_target_has_beyond_the_source_is_found() -> None:
+    found = window(Range(0, 7), Range(0, 10), SAME)
+
+    assert found.source == Range(0, 7)
+    assert found.beyond == Range(7, 10)
+    assert not found.pending.offsets
+
+
+def test_what_retention_took_at_one_side_is_expired_there() -> None:
+    at_target, at_source = window(Range(2, 10), Range(5, 10), SAME), window(Range(5, 10), Range(2, 10), SAME)
+
+    assert at_target.source == at_source.source == Range(5, 10)
+    assert at_target.expired_at_target == Range(2, 5)
+    assert at_source.expired_at_source == Range(2, 5)
+    assert not at_target.expired_at_source.offsets
+    assert not at_source.expired_at_target.offsets
+
+
+def test_a_copy_that_retention_overtook_has_nothing_to_compare() -> None:
+    found = window(Range(20, 30), Range(0, 10), SAME)
+
+    assert not found.source.offsets
+    assert found.expired_at_source == Range(0, 10)
+    assert found.pending == Range(20, 30)
+    assert not found.beyond.offsets
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "compared"),
+    [
+        (3, None, Range(3, 10)),
+        (0, 5, Range(0, 5)),
+        (3, 5, Range(3, 5)),
+        (0, 99, Range(0, 10)),
+        (5, 3, nothing(5)),
+        (0, 0, nothing(0)),
+        (50, None, nothing(10)),
+    ],
+)
+def test_only_what_was_asked_for_is_compared(start: int, end: int | None, compared: Range) -> None:
+    found = window(Range(0, 10), Range(0, 10), SAME, start=start, end=end)
+
+    assert found.source == compared
+    assert not found.pending.offsets
+    assert not found.expired_at_source.offsets
+    assert not found.expired_at_target.offsets
+
+
+def test_beyond_the_source_is_looked_only_where_no_end_was_asked_for() -> None:
+    assert not window(Range(0, 7), Range(0, 10), SAME, end=7).beyond.offsets
+
+
+def test_an_offset_map_tells_which_target_offsets_belong_to_it() -> None:
+    """
+    Source offsets 3 to 5 and 8 hold no records.
+    """
+    mapped = Mapped([(0, 0), (6, 3), (9, 5)], log_end=7)
+
+    assert window(Range(0, 11), Range(0, 7), mapped) == Window(
+        source=Range(0, 11),
+        target=Range(0, 7),
+        expired_at_source=nothing(0),
+        expired_at_target=nothing(0),
+        pending=nothing(11),
+        beyond=nothing(7),
+    )
+    assert window(Range(0, 20), Range(0, 7), mapped, start=4, end=9).target == Range(3, 5)
+    assert window(Range(0, 10), Range(0, 7), mapped).beyond == Range(6, 7)
+
+
+def test_offsets_that_cannot_be_told_are_not_guessed() -> None:
+    with pytest.raises(UntranslatableError):
+        window(Range(0, 10), Range(0, 4), Mapped([(6, 3)], log_end=4))
+
+
+logs = st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda pair: Range(min(pair), max(pair)))
+
+
+@given(logs, logs, st.integers(0, 50), st.none() | st.integers(0, 60))
+def test_every_offset_wanted_is_somewhere(source: Range, target: Range, start: int, end: int | None) -> None:
+    """
+    Compared, expired at one side, on its way or beyond: what a site has of them is in one of these.
+    """
+    found = window(source, target, SAME, start=start, end=end)
+    told = [found.source, found.expired_at_source, found.expired_at_target, found.pending, found.beyond]
+
+    for offset in range(start, 60 if end is None else end):
+        has = [offset in range(*source), offset in range(*target)]
+        places = sum(offset in range(*place) for place in told)
+        assert places == any(has), offset
+        assert (offset in range(*found.source)) == all(has)
