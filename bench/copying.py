@@ -118,8 +118,9 @@ async def _one(job: Job, contestant: Contestant) -> Run:
     await job.target.create_topic(job.topic, job.partitions)
     ends = LogEnds(job.target.bootstrap, job.topic, job.partitions)
     await asyncio.to_thread(ends.records)
+    target_pid = job.target.broker(1).pid
     with contestant(job) as pid:
-        run = await asyncio.to_thread(measure, pid, ends.records, job.records, job.megabytes)
+        run = await asyncio.to_thread(measure, pid, target_pid, ends.records, job.records, job.megabytes)
     await _forget(job)
     return run
 
@@ -137,7 +138,17 @@ def table(title: str, runs: Mapping[str, Sequence[Run]]) -> Table:
     """Medians, and how many times each of the others is slower and dearer."""
     ours = median(runs[OURS])
     shown = Table(title=f"{title}: medians of {len(runs[OURS])}")
-    for column in ("", "MB/s", "CPU-s/GB", "CPU-s to start", "peak MB", "we are faster by", "and cheaper by"):
+    columns = (
+        "",
+        "MB/s",
+        "CPU-s/GB",
+        "of the target",
+        "to start",
+        "peak MB",
+        "we are faster by",
+        "cheaper by",
+    )
+    for column in columns:
         shown.add_column(column, justify="left" if not column else "right")
     for name, of in runs.items():
         run = median(of)
@@ -145,6 +156,7 @@ def table(title: str, runs: Mapping[str, Sequence[Run]]) -> Table:
             name,
             f"{run.megabytes_per_second:,.0f}",
             f"{run.cpu_seconds_per_gigabyte:.1f}",
+            f"{run.target_cpu_seconds_per_gigabyte:.1f}",
             f"{run.start_cpu_seconds:.1f}",
             f"{run.peak_megabytes:,.0f}",
             f"{ours.megabytes_per_second / run.megabytes_per_second:.2f}",

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 POLL_SECONDS = 0.05
-"""Asking for the ends of 64 partitions takes 1.4 ms of a core, which a contestant could use."""
+"""Often enough for copies of seconds: asking takes time of the cores that a contestant could use."""
 GIVE_UP_SECONDS = 300.0
 PATIENCE: Mapping[str, Any] = {"stop": stop_after_delay(20), "wait": wait_fixed(0.1), "reraise": True}
 
@@ -34,12 +34,14 @@ class Run:
     Attributes:
         start_cpu_seconds: Used before the first record was at the target.
         peak_megabytes: The most memory it had resident; NaN for a process that had ended by itself.
+        target_cpu_seconds_per_gigabyte: What the target's broker used meanwhile.
     """
 
     megabytes_per_second: float
     cpu_seconds_per_gigabyte: float
     start_cpu_seconds: float
     peak_megabytes: float
+    target_cpu_seconds_per_gigabyte: float = math.nan
 
 
 class LogEnds:
@@ -62,21 +64,30 @@ class LogEnds:
         return found
 
 
-def measure(pid: int, copied: Callable[[], int], records: int, megabytes: float) -> Run:
+def measure(pid: int, target_pid: int, copied: Callable[[], int], records: int, megabytes: float) -> Run:
     """Watch a process copy so many records.
+
+    Args:
+        pid: The contestant.
+        target_pid: The broker it writes to.
 
     Raises:
         ClickException: It does not get there in time.
     """
     first, already = wait_for(copied, 1)
-    before = cpu_seconds(pid)
+    before, target_before = cpu_seconds(pid), cpu_seconds(target_pid)
     if already >= records:
         raise click.ClickException(f"{megabytes:g} MB were copied before anybody could look: take more")
     last, _ = wait_for(copied, records)
-    share = megabytes * (records - already) / records
-    seconds = last - first
-    used = cpu_seconds(pid) - before
-    return Run(share / seconds, used / share * 1000, before, peak_megabytes(pid))
+    used, target_used = cpu_seconds(pid) - before, cpu_seconds(target_pid) - target_before
+    gigabytes = megabytes / 1000 * (records - already) / records
+    return Run(
+        megabytes_per_second=gigabytes * 1000 / (last - first),
+        cpu_seconds_per_gigabyte=used / gigabytes,
+        start_cpu_seconds=before,
+        peak_megabytes=peak_megabytes(pid),
+        target_cpu_seconds_per_gigabyte=target_used / gigabytes,
+    )
 
 
 def wait_for(copied: Callable[[], int], records: int) -> tuple[float, int]:
