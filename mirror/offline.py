@@ -23,6 +23,12 @@ from mirror.model import TopicPartition
 from mirror.topic_names import STATE_TOPIC_PREFIX
 
 
+class NoStateError(UsageError):
+    """The flow has never run against this target, as far as can be seen."""
+
+    hint = "check the flow's name and the target's address"
+
+
 async def translate(settings: Settings, tp: TopicPartition, offset: int, *, reverse: bool) -> int:
     """The offset of the same record at the other side, from what the target holds.
 
@@ -31,13 +37,13 @@ async def translate(settings: Settings, tp: TopicPartition, offset: int, *, reve
         offset: At the source; with ``reverse`` at the target.
 
     Raises:
-        UsageError: The flow has never run against this target.
+        NoStateError: The flow has never run against this target.
         UnknownPartitionError: The flow does not copy this partition.
         UntranslatableError: There is no such record at the other side; says why.
         StateConflictError: Somebody else has written to the target partition.
     """
     async with connected("target", settings.target) as target:
-        state = await _state(target, settings.flow)
+        state = await flow_state(target, settings.flow)
         record, flow = state.partition(tp), state.flow
         if record is None or flow is None:
             raise UnknownPartitionError(f"flow {settings.flow} has not copied {tp}")
@@ -47,12 +53,17 @@ async def translate(settings: Settings, tp: TopicPartition, offset: int, *, reve
         return FlowMemory(state).translate(tp, offset, reverse=reverse, target_log_end=end)
 
 
-async def _state(target: Cluster, flow: str) -> FlowState:
+async def flow_state(target: Cluster, flow: str) -> FlowState:
+    """What a flow remembers, read once.
+
+    Raises:
+        NoStateError: It remembers nothing.
+        CorruptStateError: What is stored cannot be trusted.
+    """
     topic = f"{STATE_TOPIC_PREFIX}{flow}"
     if topic not in (await target.describe_topics([topic])).topics:
-        raise UsageError(
-            f"flow {flow} has no state at this target: there is no topic {topic}, or it may not be described",
-            hint="check the flow's name and the target's address",
+        raise NoStateError(
+            f"flow {flow} has no state at this target: there is no topic {topic}, or it may not be described"
         )
     state = FlowState(TopicStore(TopicLog(target, topic)))
     await state.load()

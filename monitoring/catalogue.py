@@ -192,7 +192,40 @@ CERT_EXPIRY = _gauge(
     "Until when a certificate is valid, in seconds since 1970.",
 )
 
+# -- of the last comparison of both sites, written to a file -----------------------------------------------
+
+RECONCILE_SUCCESS = _gauge(
+    "reconcile_last_success_timestamp_seconds",
+    FLOW,
+    "When the last comparison began that found both sites to be the same, in seconds since 1970.",
+)
+RECONCILE_RUN = _gauge(
+    "reconcile_last_run_timestamp_seconds",
+    FLOW,
+    "When the last comparison began, whatever came of it, in seconds since 1970.",
+)
+RECONCILE_OUTCOME = _gauge(
+    "reconcile_outcome", ("flow", "outcome"), "1 for what the last comparison said, 0 for the others."
+)
+RECONCILE_MISMATCHES = _gauge(
+    "reconcile_mismatches",
+    ("flow", "kind"),
+    "Differences the last comparison named; no series when it was not completed.",
+)
+RECONCILE_RECORDS = _gauge(
+    "reconcile_compared_records", FLOW, "Records of the source that the last comparison covered."
+)
+RECONCILE_BYTES = _gauge(
+    "reconcile_compared_bytes", FLOW, "Keys and values of the source that the last comparison covered."
+)
+RECONCILE_DURATION = _gauge("reconcile_duration_seconds", FLOW, "How long the last comparison took.")
+
 INSTRUMENT_METRICS = (COPY_LATENCY, REQUEST_DURATION, THROTTLED, AUTH_FAILURES, CRC_FAILURES)
 SURROUNDING_METRICS = (CONFIG_HASH, CERT_EXPIRY)
+RECONCILE_METRICS = (
+    *(RECONCILE_SUCCESS, RECONCILE_RUN, RECONCILE_OUTCOME, RECONCILE_MISMATCHES),
+    *(RECONCILE_RECORDS, RECONCILE_BYTES, RECONCILE_DURATION),
+)
+"""In a file that ``twinsite reconcile`` leaves; a mirror has none of them."""
 ALL = (*FLOW_METRICS, *PARTITION_METRICS, *INSTRUMENT_METRICS, *SURROUNDING_METRICS)
-"""Every metric of ours; those of the process (``process_*``) come from prometheus_client."""
+"""Every metric of a mirror; those of the process (``process_*``) come from prometheus_client."""

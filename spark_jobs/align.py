@@ -16,11 +16,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
 from spark_jobs.findings import Difference, Kind, Part
+from spark_jobs.telling import Row, explained, told
 
 
 class Record(NamedTuple):
@@ -57,17 +58,22 @@ RELATED_MAX = 250_000
 
 
 def differences(source: Sequence[Record], target: Sequence[Record]) -> list[Difference]:
-    """All that differs, in the order of the source's records; what only the target has stands behind those
-    that come before it there.
+    """All that differs between two stretches with nothing beside them; see :func:`aligned`."""
+    return told(aligned(source, target))
+
+
+def aligned(source: Sequence[Record], target: Sequence[Record]) -> list[Difference | Row]:
+    """What differs, and the rows of records that belong together, in the order of the source's records;
+    what only the target has stands behind those that come before it there.
 
     Args:
         source: Records of a stretch, in the order of their offsets.
         target: Records of the same stretch.
     """
     alignment = _Alignment(source, target)
-    found = [*alignment.unlike(), *alignment.shifted()]
+    found: list[tuple[Turn, Difference | Row]] = [*alignment.unlike(), *alignment.rows()]
     found.sort(key=itemgetter(0))
-    return [difference for _, difference in found]
+    return [item for _, item in found]
 
 
 # -- which belong together -----------------------------------------------------------------------
@@ -99,11 +105,11 @@ class _Alignment:
             yield self._behind(j), Difference(kind=Kind.DUPLICATED, target_offset=target[j].offset)
         for kind, pairs in ((Kind.REORDERED, self._moved), (Kind.CHANGED, self._changed)):
             for i, j in pairs:
-                parts = _parts(source[i], target[j])
+                unlike = parts(source[i], target[j])
                 here, there = source[i].offset, target[j].offset
                 yield (
                     (i, 0),
-                    Difference(kind=kind, source_offset=here, target_offset=there, parts=parts),
+                    Difference(kind=kind, source_offset=here, target_offset=there, parts=unlike),
                 )
 
     def _behind(self, j: int) -> Turn:
@@ -111,41 +117,29 @@ class _Alignment:
         before = bisect_left(self._pairs, j, key=itemgetter(1))
         return (self._pairs[before - 1][0], j + 1) if before else (-1, j)
 
-    def shifted(self) -> Iterator[tuple[Turn, Difference]]:
-        """Rows of records that belong together and stand apart, by more than what a moved one explains."""
-        row: list[Pair] = []
-        by = 0
-        for pair, distance in self._distances():
-            if row and distance != by:
-                yield self._row(row, by)
-                row = []
-            if distance:
-                row.append(pair)
-            by = distance
-        if row:
-            yield self._row(row, by)
+    def rows(self) -> Iterator[tuple[Turn, Row]]:
+        """Rows of records that belong together and stand equally far apart, by more than what a moved one
+        explains."""
+        for by, row in groupby(self._distances(), key=itemgetter(1)):
+            pairs = [pair for pair, _ in row]
+            i, j = pairs[0]
+            first = self._source[i].offset, self._target[j].offset
+            yield (i, 0), Row(*first, records=len(pairs), shift=by)
 
     def _distances(self) -> Iterator[tuple[Pair, int]]:
         """How far apart each pair stands; a record that has moved makes no others move."""
         gone = [i for i, _ in self._moved]
         come = sorted(j for _, j in self._moved)
         gone.sort()
+        before = 0
         for i, j in self._pairs:
-            moved = bisect_left(come, j) - bisect_left(gone, i)
-            yield (i, j), self._target[j].place - self._source[i].place - moved
-
-    def _row(self, row: Sequence[Pair], by: int) -> tuple[Turn, Difference]:
-        first, second = self._source[row[0][0]], self._target[row[0][1]]
-        return (row[0][0], 0), Difference(
-            kind=Kind.SHIFTED,
-            source_offset=first.offset,
-            target_offset=second.offset,
-            records=len(row),
-            shift=by,
-        )
+            distance = self._target[j].place - self._source[i].place
+            before = explained(distance, bisect_left(come, j) - bisect_left(gone, i), before)
+            yield (i, j), before
 
 
-def _parts(one: Record, other: Record) -> tuple[Part, ...]:
+def parts(one: Record, other: Record) -> tuple[Part, ...]:
+    """What of two records is not the same."""
     parts = []
     if one.timestamp_ms != other.timestamp_ms:
         parts.append(Part.TIMESTAMP)
@@ -184,7 +178,30 @@ def _same(source: Sequence[Record], target: Sequence[Record]) -> list[Pair]:
         borders = [(i - 1, j - 1), *anchors, (i_end, j_end)]
         for (a, b), (c, d) in pairwise(borders):
             todo.append((a + 1, c, b + 1, d))
-    return sorted(pairs)
+    return _slid(sorted(pairs), source, target)
+
+
+def _slid(pairs: Sequence[Pair], source: Sequence[Record], target: Sequence[Record]) -> list[Pair]:
+    """The same, with the first of several equal records taken: what is there once more is the later one.
+
+    A pair that stands as far apart as the one before it stays.
+    """
+    slid: list[Pair] = []
+    before = -1, -1
+    for pair in pairs:
+        before = _first_equal(before, pair, source, target)
+        slid.append(before)
+    return slid
+
+
+def _first_equal(before: Pair, pair: Pair, source: Sequence[Record], target: Sequence[Record]) -> Pair:
+    (i, j), first = pair, (before[0] + 1, before[1] + 1)
+    if (i == first[0]) == (j == first[1]):
+        return pair
+    distance = target[j].place - source[i].place
+    if before[0] >= 0 and distance == target[before[1]].place - source[before[0]].place:
+        return pair
+    return first if source[first[0]].content == target[first[1]].content else pair
 
 
 def _unique(one: Sequence[Content], other: Sequence[Content], i: Pair, j: Pair) -> list[Pair]:

@@ -25,6 +25,9 @@ class Range(NamedTuple):
     def offsets(self) -> int:
         return self.end - self.start
 
+    def holds(self, offset: int) -> bool:
+        return self.start <= offset < self.end
+
     def within(self, other: Range) -> Range:
         """What both have; where that is nothing, an empty range of this one, as near as can be."""
         start = min(max(self.start, other.start), self.end)
@@ -39,6 +42,10 @@ class Range(NamedTuple):
         """What of it is at an offset or above."""
         start = max(self.start, offset)
         return Range(start, max(self.end, start))
+
+
+ALL = Range(0, 2**63 - 1)
+"""Every offset there can be."""
 
 
 class Translation(Protocol):

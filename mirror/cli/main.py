@@ -4,7 +4,7 @@ What the commands need is imported when one of them is run, so ``twinsite --help
 quick. Results go to standard output, everything else to standard error.
 
 Exit codes: 0 done, 1 fault, 2 wrong command or settings, 3 some partition is not
-there, 4 refused, 5 time is up, 130 and 143 ended by a signal.
+there, 4 refused, 5 time is up, 10 the sites differ, 130 and 143 ended by a signal.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ COMMANDS = {
     "resume": "mirror.cli.control:resume",
     "accept-loss": "mirror.cli.control:accept_loss",
     "offsets": "mirror.cli.offsets:offsets",
+    "reconcile": "mirror.cli.reconcile:reconcile",
     "config": "mirror.cli.config:config",
 }
 

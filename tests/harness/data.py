@@ -171,6 +171,14 @@ def load_transactions(
         return total
 
 
+def load_aborted(bootstrap: str, topic: str, count: int) -> None:
+    """Take ``count`` + 1 offsets of partition 0: records of a transaction that is aborted, and its marker."""
+    with _Writer(bootstrap, "none", {"transactional.id": f"{topic}-aborted"}) as writer:
+        writer.producer.init_transactions(FLUSH_SECONDS)
+        gone = [Row(key=None, value=b"never happened", partition=0)] * count
+        _transaction(writer, topic, gone, writer.producer.abort_transaction)
+
+
 def load_interleaved(bootstrap: str, topic: str, rows: Iterable[Row], producers: int = 3) -> int:
     """Several transactional producers write in turns, all open at once; every third aborts in the end.
 

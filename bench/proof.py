@@ -1,0 +1,228 @@
+"""``python -m bench.proof``: what it costs to prove a copy, against reading it and against the obvious way.
+
+In one Spark session, in turns, on two brokers that hold the same records: the cheapest aggregate that touches
+every column (what Spark's Kafka source can read at all), the digests of a site, the comparison of both sites
+by digests, and a full outer join of both topics. Medians over the rounds, and ratios.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from statistics import median
+
+import click
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from rich.console import Console
+from rich.table import Table
+
+from bench.measuring import peak_megabytes
+from mirror import proving
+from mirror.config import Settings, parse
+from mirror.consumer_options import consumer_options
+from mirror.proving import Wanted
+from spark_jobs.digest import digests
+from spark_jobs.documents import Scope
+from spark_jobs.kafka_source import Cluster, read
+from spark_jobs.reconcile import compare, kafka_sites
+from spark_jobs.session import JARS_VARIABLE, session
+from spark_jobs.sites import Sites
+from tests.harness.data import Row, json_rows, load
+from tests.harness.jvm import BENCHMARK_JVM, cache_folder
+from tests.harness.kafka import KafkaCluster
+
+TOPIC = "proof"
+PARTITIONS = 4
+PAYLOAD_RECORDS = 20_000
+FLOOR, DIGEST, COMPARE, JOIN = "cheapest aggregate", "digest of a site", "comparison", "full outer join"
+SPARK = {"spark.driver.memory": "4g", "spark.ui.showConsoleProgress": "false"}
+CORES = 2
+TERABYTE_MB = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Medians of one way.
+
+    Attributes:
+        megabytes: Keys and values it read.
+        link_megabytes: Of them, or of digests, what has to get from one site to the other.
+    """
+
+    seconds: float
+    megabytes: float
+    link_megabytes: float
+
+    @property
+    def megabytes_per_second(self) -> float:
+        return self.megabytes / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a case came to."""
+
+    ways: Mapping[str, Measured]
+    driver_peak_megabytes: float
+
+
+def rows(size: int, count: int, seed: int) -> list[Row]:
+    """Records of which a limited number is different: their time and offset make each one unique."""
+    made = list(json_rows(min(count, PAYLOAD_RECORDS), size, seed))
+    return [
+        Row(key=row.key, value=row.value, timestamp_ms=1_700_000_000_000 + number)
+        for number, row in enumerate(islice(cycle(made), count))
+    ]
+
+
+async def measure(size: int, codec: str, megabytes: int, rounds: int, folder: Path) -> Found:
+    """Let every way run in turn."""
+    async with (
+        KafkaCluster.start(version="3.9", name="source", work_dir=folder, jvm=BENCHMARK_JVM) as source,
+        KafkaCluster.start(version="4.3", name="target", work_dir=folder, jvm=BENCHMARK_JVM) as target,
+    ):
+        for cluster in (source, target):
+            await cluster.create_topic(TOPIC, PARTITIONS)
+        data = rows(size, megabytes * 1_000_000 // size, 1)
+        for cluster in (source, target):
+            load(cluster.bootstrap, TOPIC, data, codec)
+        settings = parse(
+            {
+                "source": {"bootstrap_servers": source.bootstrap},
+                "target": {"bootstrap_servers": target.bootstrap},
+                "topics": {"include": [TOPIC]},
+            }
+        )
+        scope = await proving.scope(settings, Wanted(same_offsets=True))
+        return await asyncio.to_thread(_in_turns, settings, scope, rounds, folder, _bytes(data) / 1e6)
+
+
+def _bytes(data: list[Row]) -> int:
+    return sum(len(row.key or b"") + len(row.value or b"") for row in data)
+
+
+def _in_turns(settings: Settings, scope: Scope, rounds: int, folder: Path, megabytes: float) -> Found:
+    with session(master=f"local[{CORES}]", settings=SPARK) as spark:
+        source = Cluster("source", consumer_options(settings.source))
+        target = Cluster("target", consumer_options(settings.target))
+        sites = kafka_sites(spark, (source, target), scope.append_only, folder / "job", lambda _: None)
+        digest_folder = folder / "digest"
+
+        def whole(cluster: Cluster) -> DataFrame:
+            return read(spark, cluster, {log.name: [log.window.source] for log in scope.append_only})
+
+        ways: dict[str, Callable[[], object]] = {
+            FLOOR: lambda: _cheapest(whole(source)),
+            DIGEST: lambda: digests(whole(source)).write.mode("overwrite").parquet(str(digest_folder)),
+            COMPARE: lambda: _matches(sites, scope),
+            JOIN: lambda: _joined(whole(source), whole(target)),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        for turn in range(rounds + 1):
+            for name, way in ways.items():
+                began = time.monotonic()
+                way()
+                took = time.monotonic() - began
+                if turn:  # the first one warms up
+                    seconds[name].append(took)
+                click.echo(f"round {turn}, {name}: {took:.1f} s", err=True)
+        sent = sum(file.stat().st_size for file in digest_folder.rglob("*.parquet")) / 1e6
+        read_by = {FLOOR: megabytes, DIGEST: megabytes, COMPARE: 2 * megabytes, JOIN: 2 * megabytes}
+        link = {FLOOR: 0.0, DIGEST: sent, COMPARE: sent, JOIN: megabytes}
+        return Found(
+            {name: Measured(median(some), read_by[name], link[name]) for name, some in seconds.items()},
+            peak_megabytes(_driver(spark)),
+        )
+
+
+def _cheapest(records: DataFrame) -> None:
+    """Lengths and counts, range by range: every column is read, nothing of it is hashed."""
+    size = F.octet_length("key") + F.octet_length("value") + F.coalesce(F.size("headers"), F.lit(0))
+    group = ("topic", "partition", F.expr("place div 1024"))
+    sums = F.sum(size).alias("size"), F.sum("timestamp_ms").alias("time")
+    records.groupBy(*group).agg(*sums).write.format("noop").mode("overwrite").save()
+
+
+def _matches(sites: Sites, scope: Scope) -> None:
+    found = compare(sites, scope)
+    assert found
+    assert all(one.is_match for one in found), "the copy was made the same"
+
+
+def _joined(source: DataFrame, target: DataFrame) -> None:
+    """The obvious way: every record meets its copy."""
+    key, content = ["topic", "partition", "offset"], ("timestamp_ms", "key", "value", "headers")
+    here = source.select(*key, F.struct(*content).alias("here"))
+    there = target.select(*key, F.struct(*content).alias("there"))
+    both = here.join(there, key, "full_outer")
+    assert both.where(~F.col("here").eqNullSafe(F.col("there"))).isEmpty()
+
+
+def _driver(spark: SparkSession) -> int:
+    return int(spark.sparkContext._jvm.ProcessHandle.current().pid())  # type: ignore[union-attr]
+
+
+def table(title: str, found: Found) -> Table:
+    """What came out, with ratios to what can be read at all."""
+    made = Table(title=title)
+    for heading in ("", "s", "MB/s", "of what can be read", "MB over the link"):
+        made.add_column(heading, justify="right" if heading else "left")
+    floor = found.ways[FLOOR].megabytes_per_second
+    for name, way in found.ways.items():
+        rate = way.megabytes_per_second
+        made.add_row(
+            name, f"{way.seconds:.1f}", f"{rate:.0f}", f"{rate / floor:.0%}", f"{way.link_megabytes:,.3f}"
+        )
+    return made
+
+
+def conclusions(found: Found, record_bytes: int) -> list[str]:
+    """In words: ratios, and what a terabyte would take."""
+    ours, obvious, digest = found.ways[COMPARE], found.ways[JOIN], found.ways[DIGEST]
+    core_hours = TERABYTE_MB / digest.megabytes_per_second * CORES / 3600
+    return [
+        f"digests are {digest.link_megabytes / digest.megabytes:.4%} of the data",
+        f"{obvious.link_megabytes / ours.link_megabytes:,.0f} times fewer bytes over the link than a join, "
+        f"{obvious.seconds / ours.seconds:.1f} times as fast",
+        f"the driver peaked at {found.driver_peak_megabytes:,.0f} MB",
+        f"a terabyte of records of {record_bytes} B: {core_hours:.1f} core-hours a site",
+    ]
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--size", "sizes", type=int, multiple=True, default=(1024, 100), help="Bytes of a record.")
+@click.option("--codec", type=click.Choice(["none", "lz4"]), default="lz4")
+@click.option("--megabytes", default=1000, help="To prove; of records of 100 B a quarter of it.")
+@click.option("--rounds", default=3)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path(__file__).parent / "results" / "proof.json"
+)
+def main(sizes: tuple[int, ...], codec: str, megabytes: int, rounds: int, out: Path) -> None:
+    """What it costs to prove a copy with Spark on two cores."""
+    import os
+
+    os.environ.setdefault(JARS_VARIABLE, str(cache_folder() / "spark" / "jars"))
+    found = {}
+    for size in sizes:
+        with tempfile.TemporaryDirectory(prefix="twinsite-proof-") as folder:
+            amount = megabytes if size > 500 else megabytes // 4
+            one = asyncio.run(measure(size, codec, amount, rounds, Path(folder)))
+        title = f"{amount} MB, records of {size} B, {codec}, {PARTITIONS} partitions"
+        found[title] = asdict(one)
+        console = Console(width=120)
+        console.print(table(title, one))
+        for sentence in conclusions(one, size):
+            console.print(f"- {sentence}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

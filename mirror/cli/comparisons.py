@@ -1,0 +1,133 @@
+"""Comparisons as people see them: the result of one, and the history of all."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from mirror.cli.output import clean, console, duration, number, plain, print_json, size
+from spark_jobs.findings import Kind
+from spark_jobs.history import runs
+from spark_jobs.logs import Compared, Finding
+from spark_jobs.result import NotCompared, Outcome, Result, key_text
+
+SHOWN = 20
+"""Differences that are shown; the files of the run name all."""
+STYLES = {"match": "green", "mismatch": "bold red"}
+
+
+def show(result: Result, folder: Path) -> None:
+    """A table of topics, the first differences, and where the rest is."""
+    screen = console()
+    screen.print(_topics(result))
+    findings = [(one, finding) for one in result.compared for finding in one.findings]
+    if findings:
+        screen.print()
+        screen.print(_differences(findings[:SHOWN]))
+    if len(findings) > SHOWN:
+        screen.print(f"and {number(len(findings) - SHOWN)} more")
+    for one in result.not_compared[:SHOWN]:
+        screen.print(plain(f"not compared: {_name(one)}: {one.why}"))
+    if len(result.not_compared) > SHOWN:
+        screen.print(f"and {number(len(result.not_compared) - SHOWN)} more that were not compared")
+    screen.print()
+    _conclude(screen, result)
+    screen.print(plain(f"{clean(folder)}/report.html shows where"))
+
+
+def _topics(result: Result) -> Table:
+    topics: defaultdict[str, list[Compared]] = defaultdict(list)
+    for one in result.compared:
+        topics[one.log.name.topic].append(one)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("topic")
+    for heading in ("partitions", "records", "bytes", "differences"):
+        table.add_column(heading, justify="right")
+    for topic, partitions in sorted(topics.items()):
+        count = sum(len(one.findings) + one.unnamed for one in partitions)
+        table.add_row(
+            plain(topic),
+            number(len(partitions)),
+            number(sum(one.source_records for one in partitions)),
+            size(sum(one.source_bytes for one in partitions)),
+            plain(number(count), "bold red" if count else ""),
+        )
+    return table
+
+
+def _differences(findings: list[tuple[Compared, Finding]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("topic", "kind"):
+        table.add_column(heading)
+    for heading in ("source offset", "target offset"):
+        table.add_column(heading, justify="right")
+    table.add_column("key")
+    table.add_column("")
+    for one, finding in findings:
+        difference = finding.difference
+        row = difference.kind is Kind.SHIFTED
+        table.add_row(
+            plain(one.log.name),
+            difference.kind.value,
+            _offset(difference.source_offset),
+            _offset(difference.target_offset),
+            plain("" if row else "null" if finding.key is None else key_text(finding.key)),
+            f"{number(difference.records)} records by {difference.shift:+d}"
+            if row
+            else ", ".join(part.value for part in difference.parts),
+        )
+    return table
+
+
+def _conclude(screen: Console, result: Result) -> None:
+    records = sum(one.source_records for one in result.compared)
+    read = sum(one.source_bytes + one.target_bytes for one in result.compared)
+    said = {
+        Outcome.MATCH: "the copy is the original",
+        Outcome.MISMATCH: "the sites differ",
+        Outcome.INCOMPLETE: "what was compared is the same, and not everything was",
+    }
+    screen.print(
+        f"{result.outcome.value}: {said[result.outcome]} ({number(records)} records, {size(read)} read, "
+        f"{duration(result.seconds)})",
+        style=STYLES.get(result.outcome.value, "yellow"),
+    )
+
+
+def _offset(offset: int | None) -> str:
+    return "none" if offset is None else str(offset)
+
+
+def _name(one: NotCompared) -> str:
+    return one.topic if one.partition is None else f"{one.topic}-{one.partition}"
+
+
+def show_history(folder: Path, output: str) -> None:
+    """The runs of a folder, the last one first.
+
+    Raises:
+        UsageError: A summary cannot be read.
+    """
+    known = runs(folder)[::-1]
+    if output == "json":
+        print_json([{"run": run.name, "outcome": run.outcome} | run.summary for run in known])
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("run", "flow", "outcome", "records", "differences", "took", "asked for"):
+        table.add_column(heading, justify="right" if heading in {"records", "differences"} else "left")
+    for run in known:
+        summary = run.summary
+        completed = "source" in summary
+        table.add_row(
+            plain(run.name),
+            plain(run.flow or "?"),
+            plain(run.outcome, STYLES.get(run.outcome, "yellow")),
+            number(summary["source"]["records"] if completed else None),
+            number(sum(summary["differences"].values()) + summary["unnamed"] if completed else None),
+            duration(summary.get("seconds")),
+            plain(summary.get("wanted") or summary.get("error") or ""),
+        )
+    console().print(table)

@@ -1,0 +1,213 @@
+"""``twinsite reconcile``: prove that the copy is the original, or say where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mirror.cli.output import output_option
+from mirror.errors import UsageError
+
+FOLDER = "reconcile"
+
+
+class Moment(click.ParamType[int]):
+    """A point in time: ISO 8601, UTC where it names no zone; milliseconds since 1970."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            words = "write 2026-11-22T14:30, or with a zone 2026-11-22T14:30+01:00"
+            self.fail(f"{value!r} is no time: {words}", param, ctx)
+        return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+config_option: Callable[[Any], Any] = click.option(
+    "--config", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Settings of the flow."
+)
+folder_option: Callable[[Any], Any] = click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=FOLDER,
+    show_default=True,
+    help="Where each run leaves a folder of its own.",
+)
+carried_argument: Callable[[Any], Any] = click.argument(
+    "carried", metavar="DIRECTORY", type=click.Path(path_type=Path, file_okay=False)
+)
+
+
+def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What is compared, where that is not everything."""
+    for option in reversed(LIMITS):
+        command = option(command)
+    return command
+
+
+LIMITS = (
+    click.option(
+        "--since-last-match",
+        is_flag=True,
+        help="Only what came after the last run that found both sites equal.",
+    ),
+    click.option(
+        "--from-offset", "from_offset", type=click.IntRange(0), help="Only source offsets from here on."
+    ),
+    click.option("--to-offset", "to_offset", type=click.IntRange(0), help="Only source offsets below."),
+    click.option("--since", type=Moment(), help="Only what the source dates from then on."),
+    click.option(
+        "--until", type=Moment(), help="Only what comes before the first record the source dates so."
+    ),
+    click.option(
+        "--sample",
+        metavar="1/N",
+        help="Only one part in so many of append-only topics, another in each run; whole where it differs.",
+    ),
+    click.option(
+        "--same-offsets",
+        is_flag=True,
+        help="Something else than twinsite made the copy: a record has the same offset on both sides.",
+    ),
+)
+
+
+rate_option: Callable[[Any], Any] = click.option(
+    "--rate",
+    type=click.FloatRange(min=0.1),
+    metavar="MB",
+    help="Megabytes of keys and values that are read from a cluster each second, at most, on average.",
+)
+
+
+def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Where Spark runs."""
+    jars = click.option(
+        "--spark-jars",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Folder with the jars of Spark's Kafka source.",
+    )
+    return click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]]")(
+        jars(command)
+    )
+
+
+@click.group(invoke_without_command=True)
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Settings of the flow.")
+@folder_option
+@limit_options
+@rate_option
+@spark_options
+@click.option(
+    "--metrics-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Leave metrics there for node_exporter's textfile collector.",
+)
+@output_option
+@click.pass_context
+def reconcile(context: click.Context, /, config: Path | None, output: str, **options: Any) -> int | None:
+    """Compare both sites of a flow, record by record, and name what differs.
+
+    What is on its way is no difference: compared is what the copy has reached, and both sites still have.
+
+    \b
+    Exit codes: 0 both are the same, 10 they differ, 1 the comparison was not completed, 2 wrong use.
+
+    \b
+    twinsite reconcile --config flow.yaml
+    twinsite reconcile --config flow.yaml --since 2026-11-22T00:00 -o json
+    twinsite reconcile history
+
+    Where no machine reaches both clusters with what Spark reads, a folder is carried between them: scope
+    begins one, digest answers for a site, compare says what is the same.
+    """
+    if context.invoked_subcommand is not None:
+        return None
+    if config is None:
+        raise click.UsageError("--config: missing")
+    return int(_jobs().run(config, output=output, **options))
+
+
+@reconcile.command()
+@folder_option
+@output_option
+def history(folder: Path, output: str) -> None:
+    """Show the runs of a folder, the last one first.
+
+    \b
+    twinsite reconcile history --folder reconcile
+    """
+    from mirror.cli.comparisons import show_history
+
+    show_history(folder, output)
+
+
+@reconcile.command()
+@config_option
+@folder_option
+@limit_options
+@carried_argument
+def scope(config: Path, folder: Path, carried: Path, **limits: Any) -> None:
+    """Begin a comparison in a folder that is carried between the sites.
+
+    Asks both clusters for offsets and nothing else. Then each site answers with digest, and compare says what
+    is the same.
+
+    \b
+    twinsite reconcile scope --config flow.yaml proof
+    """
+    _jobs().begin(config, carried, history=folder, **limits)
+
+
+@reconcile.command()
+@config_option
+@click.option("--site", type=click.Choice(["source", "target"]), required=True, help="Whose cluster is read.")
+@rate_option
+@spark_options
+@carried_argument
+def digest(config: Path, site: str, carried: Path, **options: Any) -> None:
+    """Answer for one site what a comparison asks, with digests.
+
+    \b
+    twinsite reconcile digest --config flow.yaml --site source proof
+    """
+    _jobs().digest(config, carried, site, **options)
+
+
+@reconcile.command()
+@spark_options
+@output_option
+@carried_argument
+def compare(carried: Path, output: str, **spark: Any) -> int:
+    """Compare what both sites have answered.
+
+    \b
+    Exit codes: 0 both are the same, 10 they differ, 3 a site has to answer more, 1 and 2 as always.
+
+    \b
+    twinsite reconcile compare proof
+    """
+    return int(_jobs().compare(carried, output, **spark))
+
+
+def _jobs() -> Any:
+    """The module that runs them; a mirror is installed without Spark."""
+    try:
+        from mirror.cli import reconciling
+    except ModuleNotFoundError as error:
+        if error.name not in {"pyspark", "py4j"}:
+            raise
+        raise UsageError(
+            "PySpark is not installed",
+            hint="a mirror does not need it, this does: pip install twinsite[spark]",
+        ) from None
+    return reconciling

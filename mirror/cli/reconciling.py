@@ -1,0 +1,303 @@
+"""Runs comparisons from the command line: both sites in one job, or each in its own, with a folder that is
+carried between them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, Literal
+
+import click
+from pyspark.sql import SparkSession
+
+from mirror import logs, proving
+from mirror.cli.comparisons import show
+from mirror.cli.output import can_redraw, console, print_json
+from mirror.config import Settings, load
+from mirror.consumer_options import consumer_options
+from mirror.errors import TwinsiteError, UsageError
+from mirror.proving import Wanted
+from monitoring.comparisons import Comparison, textfile
+from spark_jobs import carried, reconcile
+from spark_jobs.asking import first_questions
+from spark_jobs.documents import Scope, scope_of_document, scope_to_document
+from spark_jobs.findings import Kind
+from spark_jobs.history import Run, last_to_continue, runs
+from spark_jobs.kafka_source import Cluster
+from spark_jobs.logs import Compared
+from spark_jobs.result import Outcome, Result, failure, summary
+from spark_jobs.sampling import next_sample, parse_fraction
+from spark_jobs.session import session
+from spark_jobs.sites import KafkaSite, Sites, names_at_target
+
+Say = Callable[[str], None]
+SiteName = Literal["source", "target"]
+SCOPE = "scope.json"
+
+
+class NotCompletedError(TwinsiteError):
+    """The comparison was not completed: nothing is said about the copy."""
+
+
+# -- both sites in one job -----------------------------------------------------------------------
+
+
+def run(
+    config: Path,
+    *,
+    output: str,
+    folder: Path,
+    since_last_match: bool,
+    sample: str | None,
+    metrics_file: Path | None,
+    rate: float | None,
+    master: str | None,
+    spark_jars: Path | None,
+    **limits: Any,
+) -> int:
+    """Compare, show the result, and return the exit code.
+
+    Raises:
+        UsageError: Settings or options are wrong, or something is not installed.
+        NotCompletedError: A cluster or Spark stood in the way. The folder of the run says so too.
+    """
+    settings = _loaded(config)
+    wanted = _wanted(settings, folder, limits, since_last_match=since_last_match, sample=sample)
+    began_at_ms = round(time.time() * 1000)
+    place = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{token_hex(2)}"
+    try:
+        with saying() as say:
+            result = _compare(settings, wanted, place, say, rate=rate, master=master, spark_jars=spark_jars)
+    except TwinsiteError as error:
+        document = failure(place.name, settings.flow, began_at_ms, str(wanted), str(error), error.hint)
+        reconcile.write_summary(place, document)
+        if isinstance(error, UsageError):
+            raise
+        raise NotCompletedError(str(error), hint=error.hint) from error
+    finally:
+        if metrics_file is not None:
+            _write_metrics(metrics_file, settings.flow, folder)
+    return _conclude(result, place, output)
+
+
+def _loaded(config: Path) -> Settings:
+    settings = load(config)
+    logs.set_up(level="warning")
+    return settings
+
+
+def _wanted(
+    settings: Settings, folder: Path, limits: dict[str, Any], *, since_last_match: bool, sample: str | None
+) -> Wanted:
+    known = runs(folder)
+    continues = last_to_continue(known, settings.flow) if since_last_match else None
+    return Wanted(
+        start=limits["from_offset"],
+        end=limits["to_offset"],
+        since_ms=limits["since"],
+        until_ms=limits["until"],
+        continues=continues,
+        sample=None if sample is None else next_sample(parse_fraction(sample), known, settings.flow),
+        same_offsets=limits["same_offsets"],
+    )
+
+
+def _compare(
+    settings: Settings,
+    wanted: Wanted,
+    folder: Path,
+    say: Say,
+    *,
+    rate: float | None,
+    master: str | None,
+    spark_jars: Path | None,
+) -> Result:
+    began = time.monotonic()
+    clusters = _cluster(settings, "source"), _cluster(settings, "target")
+    say("asking both clusters")
+    asyncio.run(proving.scope(settings, wanted))  # what is wrong is said before Spark starts
+    say("starting Spark")
+    with session(master=master, jars_folder=spark_jars) as spark:
+        scope = asyncio.run(proving.scope(settings, wanted))
+        sites = reconcile.kafka_sites(
+            spark, clusters, scope.logs, folder, say, bytes_per_second=_bytes_per_second(rate)
+        )
+        found = reconcile.compare(sites, scope)
+        result = _result(scope, found, folder, time.monotonic() - began)
+        reconcile.write(spark, folder, result)
+    return result
+
+
+def _bytes_per_second(megabytes: float | None) -> float | None:
+    return None if megabytes is None else megabytes * 1e6
+
+
+def _cluster(settings: Settings, site: SiteName) -> Cluster:
+    return Cluster(site, consumer_options(getattr(settings, site)))
+
+
+def _result(scope: Scope, found: list[Compared], folder: Path, seconds: float) -> Result:
+    return Result(
+        run=folder.name,
+        flow=scope.flow,
+        source_cluster_id=scope.source_cluster_id,
+        target_cluster_id=scope.target_cluster_id,
+        started_at_ms=scope.asked_at_ms,
+        seconds=seconds,
+        wanted=scope.wanted,
+        reaches_back=scope.reaches_back,
+        compared=found,
+        sample=scope.sample,
+        not_compared=scope.not_compared,
+    )
+
+
+def _conclude(result: Result, folder: Path, output: str) -> int:
+    if output == "json":
+        print_json(summary(result))
+    else:
+        show(result, folder)
+    return result.outcome.exit_code
+
+
+# -- sites that do not see each other --------------------------------------------------------------
+
+
+def begin(
+    config: Path, folder: Path, *, since_last_match: bool, sample: str | None, history: Path, **limits: Any
+) -> None:
+    """Find out what is compared, and leave it in a new folder with the first questions to both sites.
+
+    Raises:
+        UsageError: The folder holds a comparison already.
+        TwinsiteError: As :func:`mirror.proving.scope`.
+    """
+    if (folder / SCOPE).exists():
+        raise UsageError(f"{folder} holds a comparison already", hint="begin each one with a new folder")
+    settings = _loaded(config)
+    wanted = _wanted(settings, history, limits, since_last_match=since_last_match, sample=sample)
+    scope = asyncio.run(proving.scope(settings, wanted))
+    for questions in first_questions(scope.append_only, scope.compacted, scope.sample):
+        for site, question in zip(("source", "target"), questions, strict=True):
+            if question.ranges:
+                carried.leave(folder, site, question)
+    carried.write_json(folder / SCOPE, scope_to_document(scope))
+    click.echo(f"{folder}: both sites have to answer, with `twinsite reconcile digest`")
+
+
+def digest(
+    config: Path,
+    folder: Path,
+    site: SiteName,
+    *,
+    rate: float | None,
+    master: str | None,
+    spark_jars: Path | None,
+) -> None:
+    """Answer the questions to a site that have no answer yet.
+
+    Raises:
+        UsageError: The folder holds no comparison, or not of this flow.
+        NotCompletedError: The cluster or Spark stood in the way; answers that were finished stay.
+    """
+    settings = _loaded(config)
+    scope = _scope(folder)
+    if scope.flow != settings.flow:
+        raise UsageError(f"{folder} is about flow {scope.flow}, the settings are about {settings.flow}")
+    questions = list(carried.unanswered(folder, site))
+    if not questions:
+        click.echo(f"{folder}: there is nothing to answer for the {site}")
+        return
+    at_target = names_at_target(scope.logs)
+    names = at_target if site == "target" else {name: name for name in at_target}
+    cluster = _cluster(settings, site)
+    with saying() as say, _spark(say, master, spark_jars) as spark:
+        asked = KafkaSite(spark, cluster, names, folder, _bytes_per_second(rate))
+        for name, question in questions:
+            say(f"answering {name}")
+            with reconcile.renamed_errors(f"answering {name}"):
+                carried.give(folder, name, question, asked)
+    click.echo(f"{folder}: {len(questions)} questions answered for the {site}")
+
+
+def compare(folder: Path, output: str, *, master: str | None, spark_jars: Path | None) -> int:
+    """Compare as far as there are answers; the result where all are there.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UnansweredError: A site has to answer more; the questions are in the folder.
+    """
+    logs.set_up(level="warning")
+    began = time.monotonic()
+    scope = _scope(folder)
+    with saying() as say, _spark(say, master, spark_jars) as spark:
+        source, target = (carried.CarriedSite(spark, site, folder) for site in ("source", "target"))
+        found = reconcile.compare(Sites(spark, source, target, say), scope)
+        result = _result(scope, found, folder, time.monotonic() - began)
+        reconcile.write(spark, folder, result, keep_answers=True)
+    return _conclude(result, folder, output)
+
+
+def _scope(folder: Path) -> Scope:
+    path = folder / SCOPE
+    return scope_of_document(carried.read_json(path), str(path))
+
+
+@contextmanager
+def _spark(say: Say, master: str | None, spark_jars: Path | None) -> Iterator[SparkSession]:
+    say("starting Spark")
+    with session(master=master, jars_folder=spark_jars) as spark:
+        yield spark
+
+
+@contextmanager
+def saying() -> Iterator[Say]:
+    """What is done now: a line that changes on a terminal, else one line a step."""
+    screen = console(sys.stderr)
+    if not can_redraw(screen):
+        yield screen.print
+        return
+    with screen.status("") as status:
+        yield status.update
+
+
+# -- metrics -------------------------------------------------------------------------------------
+
+
+def _write_metrics(path: Path, flow: str, folder: Path) -> None:
+    """What the folder says of the flow, as a whole file or none."""
+    known = [one for one in runs(folder) if one.flow == flow]
+    if not known:
+        return
+    matches = [_began_at(one) for one in known if one.outcome == Outcome.MATCH]
+    text = textfile(_comparison(known[-1], flow), max(matches, default=None), [*Outcome])
+    beside = path.with_name(f".{path.name}")
+    beside.write_bytes(text)
+    beside.replace(path)
+
+
+def _comparison(last: Run, flow: str) -> Comparison:
+    document = last.summary
+    completed = "source" in document
+    differences = document.get("differences", {})
+    return Comparison(
+        flow=flow,
+        began_at=_began_at(last),
+        outcome=last.outcome,
+        mismatches={kind.value: differences.get(kind.value, 0) for kind in Kind} if completed else None,
+        records=document["source"]["records"] if completed else None,
+        bytes=document["source"]["bytes"] if completed else None,
+        seconds=document.get("seconds"),
+    )
+
+
+def _began_at(one: Run) -> float:
+    return datetime.fromisoformat(one.summary["started_at"]).timestamp()

@@ -1,0 +1,329 @@
+"""What a comparison of both sites is given: topics, windows and offset maps, asked of the clusters.
+
+The target is asked for its ends before the source is: a copy that works is then never ahead of its source.
+Nothing is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from checkpoint.errors import UntranslatableError
+from checkpoint.flow_state import FlowState
+from checkpoint.offset_map import OffsetMap
+from mirror.clusters import START_SECONDS, both_connected
+from mirror.config import Settings
+from mirror.errors import TwinsiteError, UsageError
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.fetch import Isolation
+from mirror.kafka.offsets import EARLIEST, LATEST, Answers, list_offsets
+from mirror.kafka.topics import describe_configs
+from mirror.model import TopicPartition
+from mirror.offline import NoStateError, flow_state
+from mirror.sync.names import NamePolicy, TopicSelector
+from spark_jobs.documents import Scope
+from spark_jobs.history import Run
+from spark_jobs.logs import Log
+from spark_jobs.places import Line, lines_of_runs
+from spark_jobs.result import NotCompared, time_text
+from spark_jobs.sampling import Sample
+from spark_jobs.window import ALL, Range, SameOffsets, Translation, window
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Of which offsets a comparison is wanted; compacted topics are always compared whole.
+
+    Attributes:
+        start, end: Source offsets, the end not included; None leaves it open.
+        since_ms, until_ms: Timestamps; None leaves it open.
+        continues: A run behind whose ends this one begins, partition by partition.
+        sample: Only this part of append-only topics.
+        same_offsets: Take offsets to be the same where the flow does not know: somebody else made the copy.
+    """
+
+    start: int | None = None
+    end: int | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    continues: Run | None = None
+    sample: Sample | None = None
+    same_offsets: bool = False
+
+    @property
+    def is_all(self) -> bool:
+        """Whether everything is wanted that was not compared before."""
+        limits = (self.start, self.end, self.since_ms, self.until_ms, self.sample)
+        return all(limit is None for limit in limits)
+
+    def __str__(self) -> str:
+        limits = {
+            "source offsets from": self.start,
+            "source offsets below": self.end,
+            "since": None if self.since_ms is None else time_text(self.since_ms),
+            "until": None if self.until_ms is None else time_text(self.until_ms),
+            "behind run": None if self.continues is None else self.continues.name,
+            "of append-only topics": self.sample,
+        }
+        said = [f"{words} {limit}" for words, limit in limits.items() if limit is not None]
+        return ", ".join(said) or "all there is"
+
+
+async def scope(settings: Settings, wanted: Wanted) -> Scope:
+    """Ask both clusters what can be compared now.
+
+    The target's ends come first, then what the flow remembers, which is written ahead of the records, then
+    the source's ends.
+
+    Raises:
+        UsageError: No topic matches.
+        NoStateError: The flow has never run against this target.
+        TwinsiteError: A cluster cannot be reached, or does not allow what is needed.
+    """
+    both = both_connected(settings, patience_seconds=START_SECONDS, reached=lambda _: None)
+    async with both as (source, target):
+        names = await _topics(settings, source)
+        source.follow(names)
+        target.follow(names.values())
+        await asyncio.gather(source.refresh(), target.refresh())
+        asking = _Asking(settings.flow, wanted, source, target, names)
+        tps = asking.on_both_sides()
+        copies = await _logs(target, [asking.at_target(tp) for tp in tps])
+        asking.state = await _state(settings, target, wanted)
+        copied = asking.copied(tps)
+        originals = await _logs(source, copied)
+        await asking.compare(copied, originals, copies)
+        return asking.scope()
+
+
+async def _topics(settings: Settings, source: Cluster) -> Mapping[str, str]:
+    """Source name to target name."""
+    found = await source.describe_topics(None)
+    policy = NamePolicy(settings.topics.prefix or "")
+    selector = TopicSelector(settings.topics.include, settings.topics.exclude, policy)
+    internal = [topic.name for topic in found.topics.values() if topic.internal]
+    chosen = selector.select(found.topics, internal=internal).chosen
+    if not chosen:
+        patterns = ", ".join(settings.topics.include)
+        raise UsageError(
+            f"none of the {len(found.topics)} topics at the source matches {patterns}",
+            hint="see topics.include and topics.exclude; a topic that may not be described is not seen",
+        )
+    return chosen
+
+
+async def _state(settings: Settings, target: Cluster, wanted: Wanted) -> FlowState | None:
+    try:
+        return await flow_state(target, settings.flow)
+    except NoStateError as error:
+        if wanted.same_offsets:
+            return None
+        elsewhere = "what something else copied with the same offsets is compared with --same-offsets"
+        raise NoStateError(str(error), hint=f"{error.hint}; {elsewhere}") from None
+
+
+async def _logs(cluster: Cluster, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Range]:
+    """From the start of each log to its last stable offset."""
+    asked = list(tps)
+    ends = _all(await list_offsets(cluster, asked, LATEST, isolation=Isolation.READ_COMMITTED))
+    starts = _all(await list_offsets(cluster, asked, EARLIEST))
+    return {tp: Range(starts[tp], max(starts[tp], ends[tp])) for tp in asked}
+
+
+def _all(answers: Answers[int]) -> dict[TopicPartition, int]:
+    """The answers, where there is one for every partition; with one missing nothing could be concluded."""
+    found = {}
+    for tp, answer in answers.items():
+        if isinstance(answer, TwinsiteError):
+            raise answer
+        found[tp] = answer
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    """How far a partition is a copy, and how its offsets are told.
+
+    Attributes:
+        offsets: The offset map; None where offsets are the same.
+        start: Source offset with which the copy began.
+        target_start: Where that is at the target.
+    """
+
+    offsets: OffsetMap | None
+    start: int
+    target_start: int
+
+    def translation(self, target_end: int) -> Translation:
+        return SameOffsets() if self.offsets is None else _Mapped(self.offsets, target_end)
+
+    def lines(self, source: Range) -> list[Line] | None:
+        return None if self.offsets is None else lines_of_runs(self.offsets, source)
+
+
+class _Mapped:
+    """An offset map while the target's log ends at an offset."""
+
+    def __init__(self, offsets: OffsetMap, target_end: int) -> None:
+        self._offsets, self._end = offsets, target_end
+
+    def to_target(self, source_offset: int) -> int:
+        reached = self._offsets.position(self._end)
+        if source_offset >= reached:
+            return self._end + source_offset - reached
+        return self._offsets.committed_to_target(source_offset, self._end)
+
+    def to_source(self, target_offset: int) -> int:
+        return self._offsets.committed_to_source(target_offset, self._end)
+
+
+class _Asking:
+    """Finds out what can be compared, and why the rest cannot.
+
+    Attributes:
+        state: What the flow remembers; None where nothing does, and offsets are taken to be the same.
+    """
+
+    def __init__(
+        self, flow: str, wanted: Wanted, source: Cluster, target: Cluster, names: Mapping[str, str]
+    ) -> None:
+        self.state: FlowState | None = None
+        self._asked_at_ms = round(time.time() * 1000)
+        self._flow, self._wanted = flow, wanted
+        self._source, self._target, self._names = source, target, names
+        self._append_only: list[Log] = []
+        self._compacted: list[Log] = []
+        self._not_compared: list[NotCompared] = []
+
+    def scope(self) -> Scope:
+        return Scope(
+            flow=self._flow,
+            source_cluster_id=self._source.info.cluster_id,
+            target_cluster_id=self._target.info.cluster_id,
+            asked_at_ms=self._asked_at_ms,
+            wanted=str(self._wanted),
+            reaches_back=self._wanted.is_all,
+            append_only=self._append_only,
+            compacted=self._compacted,
+            sample=self._wanted.sample,
+            not_compared=self._not_compared,
+        )
+
+    def at_target(self, tp: TopicPartition) -> TopicPartition:
+        return TopicPartition(self._names[tp.topic], tp.partition)
+
+    def on_both_sides(self) -> list[TopicPartition]:
+        """The source's partitions of which the target has one too."""
+        found = []
+        for topic, target_topic in self._names.items():
+            at_source, at_target = (
+                cluster.info.topics.get(name)
+                for cluster, name in ((self._source, topic), (self._target, target_topic))
+            )
+            for partition in sorted(at_source.partitions if at_source else ()):
+                tp = TopicPartition(topic, partition)
+                if at_target is not None and partition in at_target.partitions:
+                    found.append(tp)
+                else:
+                    self._leave_out(tp, "the target has no such partition")
+        return found
+
+    def copied(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, _Copied]:
+        """Those of which it is known how they were copied."""
+        found = {tp: self._copied(tp) for tp in tps}
+        return {tp: copied for tp, copied in found.items() if copied is not None}
+
+    def _copied(self, tp: TopicPartition) -> _Copied | None:
+        record = self.state.partition(tp) if self.state else None
+        topic = self._source.info.topics[tp.topic]
+        if record is None and self._wanted.same_offsets:
+            return _Copied(None, 0, 0)
+        if record is None:
+            self._leave_out(tp, f"flow {self._flow} has not begun to copy it")
+        elif not record.prepared:
+            self._leave_out(tp, "it is being prepared: nothing of it is copied yet")
+        elif record.topic_id != str(topic.topic_id):
+            self._leave_out(tp, "the source made the topic anew: the copy is of the one that was deleted")
+        else:
+            offsets = self.state.map(tp) if self.state else None
+            return _Copied(offsets, record.start_offset, record.target_start_offset)
+        return None
+
+    async def compare(
+        self,
+        copied: Mapping[TopicPartition, _Copied],
+        originals: Mapping[TopicPartition, Range],
+        copies: Mapping[TopicPartition, Range],
+    ) -> None:
+        """Decide what of each partition is compared.
+
+        Args:
+            originals: The logs of the source.
+            copies: The logs of the target, as they were before.
+        """
+        wanted = await self._wanted_offsets(originals)
+        policies = await self._cleanup_policies()
+        for tp, one in copied.items():
+            policy = policies.get(tp.topic)
+            if policy is None:
+                self._leave_out(tp, "cleanup.policy may not be read: DescribeConfigs is needed at the source")
+                continue
+            is_compacted = "compact" in policy
+            copy = copies[self.at_target(tp)].after(one.target_start)
+            log = self._log(tp, one, originals[tp], copy, ALL if is_compacted else wanted[tp])
+            if log is not None:
+                (self._compacted if is_compacted else self._append_only).append(log)
+
+    async def _wanted_offsets(self, logs: Mapping[TopicPartition, Range]) -> dict[TopicPartition, Range]:
+        wanted = self._wanted
+        before = {} if wanted.continues is None else wanted.continues.ends()
+        since, until = await self._at_time(logs, wanted.since_ms), await self._at_time(logs, wanted.until_ms)
+        found = {}
+        for tp in logs:
+            start = max(wanted.start or 0, since.get(tp, 0), before.get(tp, 0))
+            end = min(ALL.end if wanted.end is None else wanted.end, until.get(tp, ALL.end))
+            found[tp] = Range(start, max(start, end))
+        return found
+
+    async def _at_time(
+        self, logs: Mapping[TopicPartition, Range], timestamp_ms: int | None
+    ) -> dict[TopicPartition, int]:
+        """The first offset with this timestamp or a later one; the log's end where there is none."""
+        if timestamp_ms is None:
+            return {}
+        found = _all(await list_offsets(self._source, list(logs), timestamp_ms))
+        return {tp: offset if offset >= 0 else logs[tp].end for tp, offset in found.items()}
+
+    async def _cleanup_policies(self) -> dict[str, str]:
+        """Of each topic at the source for which that may be asked."""
+        settings = await describe_configs(self._source, sorted(self._names))
+        policies = (
+            (name, one.get("cleanup.policy")) for name, one in settings.items() if isinstance(one, dict)
+        )
+        return {name: policy.value for name, policy in policies if policy is not None and policy.value}
+
+    def _log(
+        self, tp: TopicPartition, copied: _Copied, original: Range, copy: Range, wanted: Range
+    ) -> Log | None:
+        translation = copied.translation(copy.end)
+        start = max(copied.start, wanted.start)
+        try:
+            compared = window(original, copy, translation, start=start, end=wanted.end)
+            source_end_place = translation.to_target(original.end)
+        except UntranslatableError as error:
+            self._leave_out(tp, str(error))
+            return None
+        return Log(
+            name=tp,
+            target_topic=self._names[tp.topic],
+            window=compared,
+            begin_place=copied.target_start,
+            source_end_place=source_end_place,
+            lines=copied.lines(compared.source),
+        )
+
+    def _leave_out(self, tp: TopicPartition, why: str) -> None:
+        self._not_compared.append(NotCompared(tp.topic, tp.partition, why))

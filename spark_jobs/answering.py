@@ -1,0 +1,61 @@
+"""How a site answers: always with less than it holds.
+
+Answers are frames of digests or hashes, and of keys where a record has to be named: never of values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from mirror.model import TopicPartition
+from spark_jobs import compare
+from spark_jobs.digest import contents, digests, key_hashes, latest, latest_together, record_hashes
+from spark_jobs.digest import together as digests_together
+from spark_jobs.questions import Lines, Question, Ranges, What
+
+Read = Callable[[Ranges, Lines, bool], DataFrame]
+"""From ranges, lines and whether little is read to a frame of records; partitions as the site calls them."""
+
+
+def answer(question: Question, names: Mapping[str, str], read: Read) -> DataFrame:
+    """The answer, with partitions called as at the source.
+
+    Args:
+        names: What the site calls the topics.
+    """
+
+    def called(tp: TopicPartition) -> TopicPartition:
+        return TopicPartition(names[tp.topic], tp.partition)
+
+    ranges = {called(tp): some for tp, some in question.ranges.items()}
+    lines = {called(tp): some for tp, some in question.lines.items()}
+    reduced = _reduced(question, read(ranges, lines, question.reads_little))
+    return compare.renamed(reduced, {names[topic]: topic for topic in {tp.topic for tp in question.ranges}})
+
+
+def together(question: Question, answers: DataFrame) -> DataFrame:
+    """Answers about parts of the ranges as the answer about all of them."""
+    match question.what:
+        case What.DIGESTS:
+            return digests_together(answers)
+        case What.KEYS:
+            return latest_together(answers)
+        case _:
+            return answers
+
+
+def _reduced(question: Question, records: DataFrame) -> DataFrame:
+    match question.what:
+        case What.DIGESTS:
+            return digests(records)
+        case What.CONTENTS:
+            return contents(records).where(F.pmod("content_a", F.lit(question.one_in)) == 0)
+        case What.RECORDS:
+            return record_hashes(records)
+        case What.KEYS:
+            return latest(records)
+        case What.KEYS_WRITTEN:
+            return key_hashes(records).distinct()

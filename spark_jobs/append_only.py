@@ -1,0 +1,238 @@
+"""Compare append-only logs: digests of ranges first, then the records of what differs.
+
+1. Both sides are digested, range by range; ranges with equal digests are equal.
+2. Where many neighbours differ, a sample says by how much the target is shifted there, and it is digested
+   once more under that shift.
+3. What still differs is read record by record on both sides and aligned (:mod:`spark_jobs.align`).
+4. What is extra is looked for among the source's records before it: it may have been doubled.
+
+Each step runs once for all logs. The driver holds what differs, and of everything else two numbers a log.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from mirror.model import TopicPartition
+from spark_jobs import compare
+from spark_jobs.align import Content
+from spark_jobs.asking import ByLog, about_blocks, about_ranges, at_source
+from spark_jobs.logs import Compared, Log
+from spark_jobs.naming import Naming, Plan, Side
+from spark_jobs.places import lines_of_pieces
+from spark_jobs.questions import Question, What
+from spark_jobs.rows import sides
+from spark_jobs.sampling import Sample
+from spark_jobs.shifts import Anchors, Piece, pieces, target_ranges
+from spark_jobs.sites import Sites, with_totals
+from spark_jobs.stretches import RANGE_PLACES, Island, between, joined, to_read
+from spark_jobs.window import Range
+
+RECORDS_MAX = 2_000_000
+"""Records of one side that are read again, at most: what differs beyond is not named."""
+ANCHORS_MAX = 1_000_000
+"""Records that are sampled to find a shift, about."""
+SAMPLE_ONE_IN = 16
+LOOK_BACK_PLACES = 64 * RANGE_PLACES
+"""So far before an extra record the source is searched for the one it doubles."""
+
+
+def compare_logs(sites: Sites, logs: Sequence[Log]) -> list[Compared]:
+    """What differs between the sites, for each log.
+
+    Raises:
+        PySparkException: A site could not be read as asked; nothing is concluded.
+    """
+    if not logs:
+        return []
+    by_name = {log.name: log for log in logs}
+    source, target = sites.ask(*about_ranges(logs))
+    islands = _islands(compare.islands(source, target))
+    long = {name: [one for one in some if one.is_long] for name, some in islands.items()}
+    long = {name: some for name, some in long.items() if some}
+    shifts = _find_shifts(sites, by_name, long) if long else {}
+    if shifts:
+        islands = _without_shifts(sites, islands, long, shifts, source)
+    plans = _limited([_plan(log, shifts.get(log.name), islands.get(log.name, ())) for log in logs])
+    found = _look_closer(sites, plans, source)
+    found = with_totals(found, source, target)
+    return [replace(one, ranges_differing=_ranges(islands.get(one.log.name, ()))) for one in found]
+
+
+def compare_sample(sites: Sites, logs: Sequence[Log], sample: Sample) -> list[Compared]:
+    """What differs between the sites, for each log of which the sample is not the same; those are compared
+    whole. Of the others only the sample was compared.
+
+    Raises:
+        PySparkException: A site could not be read as asked; nothing is concluded.
+    """
+    if not logs:
+        return []
+    source, target = sites.ask(*about_blocks(logs, sample))
+    suspect = {TopicPartition(row.topic, row.partition) for row in compare.islands(source, target).collect()}
+    clear = with_totals([Compared(log=log) for log in logs if log.name not in suspect], source, target)
+    return [*clear, *compare_logs(sites, [log for log in logs if log.name in suspect])]
+
+
+def _ranges(islands: Iterable[Island]) -> int:
+    return sum(island.last - island.first + 1 for island in islands)
+
+
+# -- digests -------------------------------------------------------------------------------------
+
+
+def _islands(frame: DataFrame) -> dict[TopicPartition, list[Island]]:
+    found: defaultdict[TopicPartition, list[Island]] = defaultdict(list)
+    for row in frame.collect():
+        found[TopicPartition(row.topic, row.partition)].append(Island(row.first, row.last))
+    return {name: sorted(some) for name, some in found.items()}
+
+
+# -- shifts --------------------------------------------------------------------------------------
+
+
+def _find_shifts(
+    sites: Sites, logs: ByLog, long: Mapping[TopicPartition, Sequence[Island]]
+) -> dict[TopicPartition, list[Piece]]:
+    """The pieces of each log of which some are shifted."""
+    places = {name: joined(island.places for island in some) for name, some in long.items()}
+    here = {name: [logs[name].source_offsets(one) for one in some] for name, some in places.items()}
+    there = {name: [one.within(logs[name].target_read) for one in some] for name, some in places.items()}
+    total = sum(one.offsets for some in there.values() for one in some)
+    one_in = max(SAMPLE_ONE_IN, total // ANCHORS_MAX)
+    source, target = sites.ask(
+        at_source("sample", What.CONTENTS, here, logs, one_in=one_in),
+        Question(name="sample", what=What.CONTENTS, ranges=there, one_in=one_in),
+    )
+    rows: defaultdict[TopicPartition, list[Anchors]] = defaultdict(list)
+    for row in compare.anchors(source, target).collect():
+        name = TopicPartition(row.topic, row.partition)
+        rows[name].append(Anchors(row["first"], row["last"], row["shift"], row["records"]))
+    found = {name: _pieces(logs[name], there[name], rows[name]) for name in long}
+    return {name: some for name, some in found.items() if any(piece.shift for piece in some)}
+
+
+def _pieces(log: Log, islands: Sequence[Range], anchors: Sequence[Anchors]) -> list[Piece]:
+    """Of a whole log: what is between the islands is not shifted."""
+    found: list[Piece] = []
+    for gap, island in zip(between(islands, log.target_read), [*islands, None], strict=True):
+        found.append(Piece(*gap, shift=0))
+        if island is not None:
+            found += pieces((row.within(island) for row in anchors), island)
+    return [piece for piece in found if piece.start < piece.end]
+
+
+def _without_shifts(
+    sites: Sites,
+    islands: Mapping[TopicPartition, Sequence[Island]],
+    long: Mapping[TopicPartition, Sequence[Island]],
+    shifts: Mapping[TopicPartition, Sequence[Piece]],
+    source: DataFrame,
+) -> dict[TopicPartition, list[Island]]:
+    """What differs once shifts are undone."""
+    sites.say("asking the target: digests without shifts")
+    wanted = {name: [island.places for island in long[name]] for name in shifts}
+    ranges = {
+        name: joined(one for places in some for one in target_ranges(shifts[name], places))
+        for name, some in wanted.items()
+    }
+    lines = {name: lines_of_pieces(some) for name, some in shifts.items()}
+    question = Question(name="digests-without-shifts", what=What.DIGESTS, ranges=ranges, lines=lines)
+    target = sites.target.ask(question)
+    rows = [(*name, island.first, island.last) for name in shifts for island in long[name]]
+    only = sites.spark.createDataFrame(rows, "topic string, partition int, first long, last long")
+    again = _islands(compare.islands(compare.within(source, only), compare.within(target, only)))
+    return {
+        name: sorted([*(one for one in some if one not in long.get(name, ())), *again.get(name, ())])
+        if name in shifts
+        else list(some)
+        for name, some in islands.items()
+    }
+
+
+# -- records -------------------------------------------------------------------------------------
+
+
+def _plan(log: Log, shifts: Sequence[Piece] | None, islands: Sequence[Island]) -> Plan:
+    known = shifts or [Piece(*log.target_read, shift=0)]
+    return Plan(log, known, to_read(islands, known))
+
+
+def _limited(plans: Sequence[Plan]) -> list[Plan]:
+    """Plans that together read no more than may be read; what is left out is known to differ, and unnamed."""
+    left = RECORDS_MAX
+    result = []
+    for plan in plans:
+        taken: list[Range] = []
+        for places in plan.reads:
+            if places.offsets <= left:
+                taken.append(places)
+                left -= places.offsets
+        unnamed = sum(places.offsets for places in plan.reads) - sum(places.offsets for places in taken)
+        result.append(replace(plan, reads=taken, unnamed=unnamed))
+    return result
+
+
+def _look_closer(sites: Sites, plans: Sequence[Plan], source_digests: DataFrame) -> list[Compared]:
+    looked_at = [plan for plan in plans if plan.reads]
+    if not looked_at:
+        return [Compared(log=plan.log, unnamed=plan.unnamed) for plan in plans]
+    logs = {plan.log.name: plan.log for plan in looked_at}
+    here_ranges = {plan.log.name: plan.source_ranges() for plan in looked_at}
+    there_ranges = {plan.log.name: plan.target_ranges() for plan in looked_at}
+    source, target = sites.ask(
+        at_source("records", What.RECORDS, here_ranges, logs),
+        Question(name="records", what=What.RECORDS, ranges=there_ranges),
+    )
+    here, there = sides(source), sides(target)
+    counts = _counts(source_digests, [plan for plan in looked_at if plan.is_shifted])
+    naming = [
+        Naming(
+            plan,
+            here.get(plan.log.name, Side()),
+            there.get(plan.log.name, Side()),
+            counts.get(plan.log.name, {}),
+        )
+        for plan in plans
+    ]
+    elsewhere = _elsewhere(sites, naming)
+    return [one.compared(elsewhere.get(one.plan.log.name, frozenset())) for one in naming]
+
+
+def _counts(digests: DataFrame, plans: Sequence[Plan]) -> dict[TopicPartition, dict[int, int]]:
+    """How many records of the source each range of these logs has."""
+    names = [tuple(plan.log.name) for plan in plans]
+    if not names:
+        return {}
+    only = digests.sparkSession.createDataFrame(names, "topic string, partition int")
+    found: defaultdict[TopicPartition, dict[int, int]] = defaultdict(dict)
+    columns = ("topic", "partition", "range", "records")
+    for row in digests.join(F.broadcast(only), ["topic", "partition"]).select(*columns).collect():
+        found[TopicPartition(row.topic, row.partition)][row["range"]] = row.records
+    return found
+
+
+def _elsewhere(sites: Sites, naming: Sequence[Naming]) -> dict[TopicPartition, frozenset[Content]]:
+    """What of the extra records the source holds shortly before the places where they stand."""
+    extra = {one.plan.log.name: one.extra() for one in naming}
+    extra = {name: some for name, some in extra.items() if some}
+    if not extra:
+        return {}
+    sites.say("asking the source: what may have been doubled")
+    logs = {one.plan.log.name: one.plan.log for one in naming}
+    ranges = {
+        name: joined(logs[name].source_offsets(Range(at - LOOK_BACK_PLACES, at + 1)) for at in some)
+        for name, some in extra.items()
+    }
+    if sum(one.offsets for some in ranges.values() for one in some) > RECORDS_MAX:
+        return {}
+    seen = sides(sites.source.ask(at_source("doubled", What.RECORDS, ranges, logs)))
+    return {
+        name: frozenset(some.values()) & {record.content for record in seen.get(name, Side()).records}
+        for name, some in extra.items()
+    }

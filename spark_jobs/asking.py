@@ -1,0 +1,58 @@
+"""The questions with which a comparison begins, and how the source is asked about places it knows nothing of.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mirror.model import TopicPartition
+from spark_jobs.logs import Log
+from spark_jobs.questions import Question, Ranges, What
+from spark_jobs.sampling import Sample, blocks
+
+ByLog = Mapping[TopicPartition, Log]
+Both = tuple[Question, Question]
+"""To the source, to the target."""
+
+
+def about_ranges(logs: Sequence[Log]) -> Both:
+    """Digests of what is compared of append-only logs."""
+    return _about(logs, "digests", What.DIGESTS)
+
+
+def about_blocks(logs: Sequence[Log], sample: Sample) -> Both:
+    """Digests of a part of append-only logs."""
+    by_name = {log.name: log for log in logs}
+    there = {log.name: blocks(log, sample) for log in logs}
+    here = {name: [by_name[name].source_offsets(one) for one in some] for name, some in there.items()}
+    name = "sampled-digests"
+    return at_source(name, What.DIGESTS, here, by_name), Question(name=name, what=What.DIGESTS, ranges=there)
+
+
+def first_questions(
+    append_only: Sequence[Log], compacted: Sequence[Log], sample: Sample | None
+) -> list[Both]:
+    """What is asked before anything is known."""
+    ranges = about_ranges(append_only) if sample is None else about_blocks(append_only, sample)
+    return [ranges, about_keys(compacted)]
+
+
+def about_keys(logs: Sequence[Log]) -> Both:
+    """The keys of compacted logs."""
+    return _about(logs, "keys", What.KEYS)
+
+
+def _about(logs: Sequence[Log], name: str, what: What) -> Both:
+    by_name = {log.name: log for log in logs}
+    here = {log.name: [log.window.source] for log in logs}
+    there = {log.name: [log.target_read] for log in logs}
+    return at_source(name, what, here, by_name), Question(name=name, what=what, ranges=there)
+
+
+def at_source(name: str, what: What, ranges: Ranges, logs: ByLog, *, one_in: int = 1) -> Question:
+    """A question to the source, with the places of its offsets where they are not the same."""
+    known = ((tp, logs[tp].lines) for tp in ranges)
+    lines = {tp: lines for tp, lines in known if lines is not None}
+    return Question(name=name, what=what, ranges=ranges, lines=lines, one_in=one_in)

@@ -1,0 +1,110 @@
+"""A site that is not seen from here: questions and answers are carried in a folder.
+
+A comparison runs as far as the answers in the folder go, and leaves the next questions. When they have been
+answered at the site, it is run again: it asks the same things, finds what was answered, and gets further.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from mirror.errors import UsageError
+from spark_jobs.documents import question_of_document, question_to_document
+from spark_jobs.questions import Question
+from spark_jobs.sites import ANSWERS, KafkaSite, UnansweredError, give_answer
+
+ASKS = "asks"
+ANSWERED = "_SUCCESS"
+"""Spark leaves it when an answer is whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedSite:
+    """A site that answers in a folder.
+
+    Attributes:
+        name: ``source`` or ``target``.
+    """
+
+    spark: SparkSession
+    name: str
+    folder: Path
+
+    def ask(self, question: Question) -> DataFrame:
+        """The answer that is in the folder.
+
+        Raises:
+            UnansweredError: There is none yet; the question is in the folder now.
+            UsageError: The folder holds another question in its place.
+        """
+        name = leave(self.folder, self.name, question)
+        path = self.folder / ANSWERS / name
+        if not (path / ANSWERED).exists():
+            raise UnansweredError(f"the {self.name} has not answered {name}")
+        return self.spark.read.parquet(str(path.absolute()))
+
+
+def leave(folder: Path, site: str, question: Question) -> str:
+    """Leave a question to a site, unless it is there; answers what it is called.
+
+    Raises:
+        UsageError: The folder holds another question in its place.
+    """
+    name = f"{site}-{question.name}"
+    asked = folder / ASKS / f"{name}.json"
+    document = question_to_document(question)
+    if not asked.exists():
+        write_json(asked, document)
+    elif read_json(asked) != json.loads(json.dumps(document)):
+        raise UsageError(
+            f"{asked} is another question than the one asked now",
+            hint="begin with a new folder: what is compared, or twinsite itself, has changed meanwhile",
+        )
+    return name
+
+
+def unanswered(folder: Path, site: str) -> Iterator[tuple[str, Question]]:
+    """Questions to a site that have no answer yet, by name.
+
+    Raises:
+        UsageError: One of them cannot be read.
+    """
+    for asked in sorted((folder / ASKS).glob(f"{site}-*.json")):
+        if not (folder / ANSWERS / asked.stem / ANSWERED).exists():
+            yield asked.stem, question_of_document(read_json(asked), str(asked))
+
+
+def give(folder: Path, name: str, question: Question, site: KafkaSite) -> None:
+    """Answer one question, whole or not at all.
+
+    Raises:
+        PySparkException: The cluster could not be read as asked.
+    """
+    give_answer(site, question, folder / ANSWERS / name)
+
+
+def write_json(path: Path, document: object) -> None:
+    """All of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}")
+    beside.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    beside.replace(path)
+
+
+def read_json(path: Path) -> object:
+    """A document.
+
+    Raises:
+        UsageError: It is not there, or no JSON.
+    """
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UsageError(f"{path} is not there", hint="`twinsite reconcile scope` begins a folder") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {error}", hint="carry the folder over once more") from error

@@ -1,0 +1,100 @@
+"""Compare two sites by what they were reduced to: functions from frames to frames.
+
+Both frames call a partition by its name at the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_jobs.digest import LANES
+
+PARTITION = ("topic", "partition")
+
+
+def renamed(frame: DataFrame, names: Mapping[str, str]) -> DataFrame:
+    """A frame of the target with the topics' names at the source.
+
+    Args:
+        names: From target to source.
+    """
+    if all(old == new for old, new in names.items()):
+        return frame
+    table = frame.sparkSession.createDataFrame(list(names.items()), "topic string, source_topic string")
+    joined = frame.join(F.broadcast(table), "topic").drop("topic")
+    return joined.withColumnRenamed("source_topic", "topic").select(*frame.columns)
+
+
+def islands(source: DataFrame, target: DataFrame) -> DataFrame:
+    """Neighbouring ranges whose digests differ, ranges that only one side has included.
+
+    Args:
+        source, target: Digests.
+
+    Returns:
+        ``topic``, ``partition``, ``first``, ``last``: ranges, both included.
+    """
+    key, digest = (*PARTITION, "range"), ("records", *LANES)
+    here = source.select(*key, F.struct(*digest).alias("here"))
+    there = target.select(*key, F.struct(*digest).alias("there"))
+    both = here.join(there, list(key), "full_outer")
+    return _rows(both.where(~F.col("here").eqNullSafe(F.col("there"))), "range")
+
+
+def _rows(ranges: DataFrame, column: str) -> DataFrame:
+    """Neighbours together: what counts up by one with their number has one difference to it."""
+    order = Window.partitionBy(*PARTITION).orderBy(column)
+    numbered = ranges.withColumn("island", F.col(column) - F.row_number().over(order))
+    rows = numbered.groupBy(*PARTITION, "island").agg(
+        F.min(column).alias("first"), F.max(column).alias("last")
+    )
+    return rows.drop("island")
+
+
+def anchors(source: DataFrame, target: DataFrame) -> DataFrame:
+    """Records that occur once on both sides, in rows of the same shift along the source.
+
+    Args:
+        source, target: Contents, the same sample of both.
+
+    Returns:
+        ``topic``, ``partition``, and of each row ``first``, ``last`` (places at the source), ``shift``,
+        ``records``.
+    """
+    content = (*PARTITION, "content_a", "content_b")
+    here = _unique(source, content).withColumnRenamed("place", "here")
+    there = _unique(target, content).withColumnRenamed("place", "there")
+    pairs = here.join(there, list(content)).select(
+        *PARTITION, "here", (F.col("there") - F.col("here")).alias("shift")
+    )
+    order = Window.partitionBy(*PARTITION).orderBy("here")
+    is_new = ~F.col("shift").eqNullSafe(F.lag("shift").over(order))
+    marked = pairs.withColumn("is_new", is_new.cast("int"))
+    numbered = marked.withColumn("row", F.sum("is_new").over(order))
+    return numbered.groupBy(*PARTITION, "row", "shift").agg(
+        F.min("here").alias("first"), F.max("here").alias("last"), F.count(F.lit(1)).alias("records")
+    )
+
+
+def _unique(frame: DataFrame, content: tuple[str, ...]) -> DataFrame:
+    counted = frame.groupBy(*content).agg(F.count(F.lit(1)).alias("times"), F.min("place").alias("place"))
+    return counted.where(F.col("times") == 1).drop("times")
+
+
+def totals(digests: DataFrame) -> DataFrame:
+    """``topic``, ``partition``, ``ranges``, ``records`` and ``bytes`` of a frame of digests."""
+    columns: list[Column] = [F.sum("records").alias("records"), F.sum("bytes").alias("bytes")]
+    return digests.groupBy(*PARTITION).agg(F.count(F.lit(1)).alias("ranges"), *columns)
+
+
+def within(digests: DataFrame, rows: DataFrame) -> DataFrame:
+    """Those of some rows of ranges.
+
+    Args:
+        rows: As :func:`islands` returns them.
+    """
+    joined = digests.join(F.broadcast(rows), list(PARTITION))
+    return joined.where(F.col("range").between(F.col("first"), F.col("last"))).select(*digests.columns)

@@ -1,0 +1,168 @@
+"""What is carried between sites that do not see each other, as JSON: what is compared, and what is asked.
+
+A reader refuses versions it does not know. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from mirror.errors import UsageError
+from mirror.model import TopicPartition
+from spark_jobs.logs import Log
+from spark_jobs.places import Line
+from spark_jobs.questions import Question, What
+from spark_jobs.result import NotCompared
+from spark_jobs.sampling import Sample
+from spark_jobs.window import Range, Window
+
+SCHEMA = 1
+WINDOW = ("source", "target", "expired_at_source", "expired_at_target", "pending", "beyond")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What a comparison is about, as whoever sees both clusters has found it.
+
+    Attributes:
+        wanted: What was asked for, in words.
+        reaches_back: Together with the runs it continues, it covers everything up to its end.
+        sample: Of append-only logs only this part is compared.
+    """
+
+    flow: str
+    source_cluster_id: str | None
+    target_cluster_id: str | None
+    asked_at_ms: int
+    wanted: str
+    reaches_back: bool
+    append_only: Sequence[Log]
+    compacted: Sequence[Log]
+    sample: Sample | None = None
+    not_compared: Sequence[NotCompared] = ()
+
+    @property
+    def logs(self) -> list[Log]:
+        return [*self.append_only, *self.compacted]
+
+
+def scope_to_document(scope: Scope) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "flow": scope.flow,
+        "source_cluster_id": scope.source_cluster_id,
+        "target_cluster_id": scope.target_cluster_id,
+        "asked_at_ms": scope.asked_at_ms,
+        "wanted": scope.wanted,
+        "reaches_back": scope.reaches_back,
+        "append_only": [_log(log) for log in scope.append_only],
+        "compacted": [_log(log) for log in scope.compacted],
+        "sample": None if scope.sample is None else [scope.sample.one_in, scope.sample.turn],
+        "not_compared": [[one.topic, one.partition, one.why] for one in scope.not_compared],
+    }
+
+
+def scope_of_document(document: Any, where: str) -> Scope:
+    """The scope of a document.
+
+    Args:
+        where: What the document is called in errors.
+
+    Raises:
+        UsageError: It is none, or of a version this program does not know.
+    """
+    _check(document, where)
+    try:
+        return Scope(
+            flow=document["flow"],
+            source_cluster_id=document["source_cluster_id"],
+            target_cluster_id=document["target_cluster_id"],
+            asked_at_ms=document["asked_at_ms"],
+            wanted=document["wanted"],
+            reaches_back=document["reaches_back"],
+            append_only=[_log_of(log) for log in document["append_only"]],
+            compacted=[_log_of(log) for log in document["compacted"]],
+            sample=None if document["sample"] is None else Sample(*document["sample"]),
+            not_compared=[NotCompared(*one) for one in document["not_compared"]],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unreadable(where, error) from error
+
+
+def question_to_document(question: Question) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "name": question.name,
+        "what": question.what.value,
+        "ranges": _by_partition(question.ranges),
+        "lines": _by_partition(question.lines),
+        "one_in": question.one_in,
+    }
+
+
+def question_of_document(document: Any, where: str) -> Question:
+    """The question of a document.
+
+    Raises:
+        UsageError: It is none, or of a version this program does not know.
+    """
+    _check(document, where)
+    try:
+        return Question(
+            name=document["name"],
+            what=What(document["what"]),
+            ranges={tp: [Range(*one) for one in some] for tp, some in _partitions(document["ranges"])},
+            lines={tp: [Line(*one) for one in some] for tp, some in _partitions(document["lines"])},
+            one_in=document["one_in"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unreadable(where, error) from error
+
+
+def _log(log: Log) -> dict[str, Any]:
+    return {
+        "topic": log.name.topic,
+        "partition": log.name.partition,
+        "target_topic": log.target_topic,
+        "window": {name: list(getattr(log.window, name)) for name in WINDOW},
+        "begin_place": log.begin_place,
+        "source_end_place": log.source_end_place,
+        "lines": None if log.lines is None else [list(line) for line in log.lines],
+    }
+
+
+def _log_of(document: Mapping[str, Any]) -> Log:
+    lines = document["lines"]
+    return Log(
+        name=TopicPartition(document["topic"], document["partition"]),
+        target_topic=document["target_topic"],
+        window=Window(**{name: Range(*document["window"][name]) for name in WINDOW}),
+        begin_place=document["begin_place"],
+        source_end_place=document["source_end_place"],
+        lines=None if lines is None else [Line(*line) for line in lines],
+    )
+
+
+def _by_partition(of_each: Mapping[TopicPartition, Sequence[tuple[int, ...]]]) -> list[list[Any]]:
+    return [[*tp, [list(one) for one in some]] for tp, some in sorted(of_each.items())]
+
+
+def _partitions(rows: Iterable[tuple[str, int, T]]) -> Iterable[tuple[TopicPartition, T]]:
+    return ((TopicPartition(topic, partition), some) for topic, partition, some in rows)
+
+
+def _check(document: Any, where: str) -> None:
+    found = document.get("schema") if isinstance(document, dict) else None
+    if found != SCHEMA:
+        raise UsageError(
+            f"{where} has schema {found!r}, this program reads {SCHEMA}",
+            hint="use the same version of twinsite at both sites",
+        )
+
+
+def _unreadable(where: str, error: Exception) -> UsageError:
+    return UsageError(f"{where} cannot be read: {error!r}", hint="let it be written anew")

@@ -1,0 +1,81 @@
+"""The runs that a folder holds, read from the summaries they left.
+
+A run whose folder has no summary did not come to an end: it is one of the outcomes, not left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mirror.errors import UsageError
+from mirror.model import TopicPartition
+
+SUMMARY = "summary.json"
+UNFINISHED = "unfinished"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run.
+
+    Attributes:
+        summary: The document it left; empty where it left none.
+    """
+
+    name: str
+    summary: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def outcome(self) -> str:
+        return str(self.summary.get("outcome", UNFINISHED))
+
+    @property
+    def flow(self) -> str | None:
+        return self.summary.get("flow")
+
+    @property
+    def may_be_continued(self) -> bool:
+        """Whether all up to its end is known to be the same: nothing at the end was left out."""
+        return self.outcome == "match" and bool(self.summary.get("reaches_back"))
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """The source offset up to which each partition was compared."""
+        return {
+            TopicPartition(one["topic"], one["partition"]): one["source_offsets"][1]
+            for one in self.summary.get("partitions", ())
+        }
+
+
+def runs(folder: Path) -> list[Run]:
+    """All runs of a folder, in the order in which they began.
+
+    Raises:
+        UsageError: A summary cannot be read.
+    """
+    if not folder.is_dir():
+        return []
+    places = sorted(place for place in folder.iterdir() if place.is_dir())
+    return [Run(place.name, _read(place / SUMMARY)) for place in places]
+
+
+def last_to_continue(known: Iterable[Run], flow: str) -> Run | None:
+    """The last run of a flow behind which the next one may begin."""
+    return next((run for run in reversed(list(known)) if run.flow == flow and run.may_be_continued), None)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{path} cannot be read: {error}", hint="move the folder of that run away"
+        ) from error
+    if not isinstance(document, dict):
+        raise UsageError(f"{path} is not a summary", hint="move the folder of that run away")
+    return document

@@ -1,0 +1,168 @@
+"""Read ranges of Kafka partitions into Spark: exactly those, or not at all.
+
+A frame of records has the columns ``topic``, ``partition``, ``offset``, ``place`` (see
+:mod:`spark_jobs.findings`), ``timestamp_ms``, ``key``, ``value``, ``headers``. Aborted and control records
+are not in it.
+
+Offsets are given explicitly: Spark then reads what is asked for, fails where it cannot, and waits for
+nothing.
+
+Sources: Spark's Structured Streaming + Kafka Integration Guide; KIP-98 (read_committed).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from mirror.model import TopicPartition
+from spark_jobs.places import SAME, Line, clipped
+from spark_jobs.stretches import fewer
+from spark_jobs.window import ALL, Range
+
+Ranges = Mapping[TopicPartition, Sequence[Range]]
+"""By partition as the cluster calls it; in order, none touching the next."""
+
+LATEST = -1
+"""Spark's word for the end of a partition, as it is then."""
+LOADS_MAX = 24
+"""A partition is read in so many ranges at once, at most; each is a load of its own."""
+TASK_OFFSETS_MIN = 50_000
+"""A range is split into tasks, but not into smaller ones."""
+TASKS_PER_CORE = 4
+
+OPTIONS = {
+    "kafka.isolation.level": "read_committed",
+    "includeHeaders": "true",
+    "failOnDataLoss": "true",  # otherwise a range that is gone would come back shorter, without a word
+    "kafka.max.poll.records": "10000",
+    "kafka.receive.buffer.bytes": str(1 << 20),
+    "kafka.fetch.max.wait.ms": "20",  # the fetch behind the end of a range comes back empty, after this
+    "kafkaConsumer.pollTimeoutMs": "60000",
+}
+BULK_BYTES, SMALL_BYTES = 16 << 20, 1 << 20
+"""Fetched from a partition at once, where much is read of it and where little is."""
+LINE_BUCKET = 4096
+"""Offsets that look for their line together."""
+_LINE_SCHEMA = "topic string, partition int, line_start long, line_end long, slope long, base long"
+RECORD_SCHEMA = (
+    "topic string, partition int, offset long, place long, timestamp_ms long, key binary, value binary, "
+    "headers array<struct<key: string, value: binary>>"
+)
+RECORD_COLUMNS = ("topic", "partition", "offset", "place", "timestamp_ms", "key", "value", "headers")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """How Spark reaches a cluster.
+
+    Attributes:
+        name: ``source`` or ``target``, for people.
+        options: Of Kafka's consumer, each with its prefix ``kafka.``.
+    """
+
+    name: str
+    options: Mapping[str, str]
+
+
+def read(
+    spark: SparkSession,
+    cluster: Cluster,
+    ranges: Ranges,
+    *,
+    lines: Mapping[TopicPartition, Sequence[Line]] | None = None,
+    little: bool = False,
+) -> DataFrame:
+    """A frame of the records of ranges; one that ends where ``ALL`` does ends where the log does.
+
+    Args:
+        lines: How offsets become places, of the partitions where they are not the same.
+        little: Small ranges are asked for, here and there: fetch no more than is needed.
+    """
+    lines = lines or {}
+    exact = {tp: some for tp, some in ranges.items() if tp in lines or len(some) > LOADS_MAX}
+    plain = {tp: some for tp, some in ranges.items() if tp not in exact}
+    frames = [_at_offsets(frame) for frame in _loads(spark, cluster, plain, little=little)]
+    if exact:
+        table = {tp: clipped(lines.get(tp, SAME), some) for tp, some in exact.items()}
+        frames += [_placed(frame, table) for frame in _loads(spark, cluster, exact, little=little)]
+    return _union(spark, [frame.select(*RECORD_COLUMNS) for frame in frames])
+
+
+def _at_offsets(frame: DataFrame) -> DataFrame:
+    return frame.withColumn("place", F.col("offset"))
+
+
+def _loads(spark: SparkSession, cluster: Cluster, ranges: Ranges, *, little: bool) -> list[DataFrame]:
+    """One load for the first range of every partition, one for the second, and so on."""
+    turns: defaultdict[int, dict[TopicPartition, Range]] = defaultdict(dict)
+    for tp, some in ranges.items():
+        for turn, one in enumerate(fewer(some, LOADS_MAX)):
+            turns[turn][tp] = one
+    bounded = [one for turn in turns.values() for one in turn.values() if one.end < ALL.end]
+    total = sum(one.offsets for one in bounded)
+    task = max(TASK_OFFSETS_MIN, total // (spark.sparkContext.defaultParallelism * TASKS_PER_CORE))
+    options = {**_options(cluster, little=little), "maxRecordsPerPartition": str(task)}
+    return [_load(spark, options, turns[turn]) for turn in sorted(turns)]
+
+
+def _options(cluster: Cluster, *, little: bool) -> dict[str, str]:
+    fetched = SMALL_BYTES if little else BULK_BYTES
+    return {**OPTIONS, **cluster.options, "kafka.max.partition.fetch.bytes": str(fetched)}
+
+
+def _load(
+    spark: SparkSession, options: Mapping[str, str], ranges: Mapping[TopicPartition, Range]
+) -> DataFrame:
+    assigned: defaultdict[str, list[int]] = defaultdict(list)
+    starts: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    ends: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for tp, one in ranges.items():
+        assigned[tp.topic].append(tp.partition)
+        starts[tp.topic][str(tp.partition)] = one.start
+        ends[tp.topic][str(tp.partition)] = one.end if one.end < ALL.end else LATEST
+    reader = spark.read.format("kafka").options(**options)
+    reader = reader.option("assign", json.dumps(assigned))
+    reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
+    return reader.load().select(
+        "topic",
+        "partition",
+        "offset",
+        F.unix_millis("timestamp").alias("timestamp_ms"),
+        "key",
+        "value",
+        "headers",
+    )
+
+
+def _placed(records: DataFrame, lines: Mapping[TopicPartition, Sequence[Line]]) -> DataFrame:
+    """Records with their places; those in no line of their partition are left out.
+
+    Args:
+        records: With ``topic``, ``partition`` and ``offset``.
+        lines: Of each partition in it.
+    """
+    rows = list(chain.from_iterable(((*tp, *line) for line in some) for tp, some in lines.items()))
+    table = records.sparkSession.createDataFrame(rows, _LINE_SCHEMA)
+    table = table.withColumn(
+        "bucket",
+        F.explode(F.expr(f"sequence(line_start div {LINE_BUCKET}, (line_end - 1) div {LINE_BUCKET})")),
+    )
+    records = records.withColumn("bucket", F.expr(f"offset div {LINE_BUCKET}"))
+    joined = records.join(F.broadcast(table), ["topic", "partition", "bucket"])
+    found = joined.where((F.col("line_start") <= F.col("offset")) & (F.col("offset") < F.col("line_end")))
+    place = F.col("offset") * F.col("slope") + F.col("base")
+    return found.withColumn("place", place).drop("bucket", "line_start", "line_end", "slope", "base")
+
+
+def _union(spark: SparkSession, frames: Iterable[DataFrame]) -> DataFrame:
+    result: DataFrame | None = None
+    for frame in frames:
+        result = frame if result is None else result.unionByName(frame)
+    return result if result is not None else spark.createDataFrame([], RECORD_SCHEMA)

@@ -1,0 +1,114 @@
+"""What a comparison is given, and what it answers, partition by partition.
+
+Topics and partitions by their name at the source. Pure.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mirror.model import TopicPartition
+from spark_jobs.findings import Difference
+from spark_jobs.places import Line
+from spark_jobs.telling import Edges
+from spark_jobs.window import Range, Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """One partition at both sites, and what of it is compared.
+
+    Attributes:
+        window: What of it is compared, and what not.
+        begin_place: The place of the first record that was ever copied.
+        source_end_place: The place of the source's next record.
+        lines: How source offsets become places; None where they are the same.
+    """
+
+    name: TopicPartition
+    target_topic: str
+    window: Window
+    begin_place: int
+    source_end_place: int
+    lines: Sequence[Line] | None = None
+
+    @property
+    def target_name(self) -> TopicPartition:
+        return TopicPartition(self.target_topic, self.name.partition)
+
+    @property
+    def target_read(self) -> Range:
+        """Target offsets that are read: nothing of the source can stand beyond its end, and yet may."""
+        window = self.window
+        beyond = window.beyond
+        return Range(window.target.start, max(window.target.end, beyond.end if beyond.offsets else 0))
+
+    @property
+    def edges(self) -> Edges:
+        return Edges(
+            source=self.window.target,
+            target=self.target_read,
+            begin=self.begin_place,
+            source_end=self.source_end_place,
+        )
+
+    def source_offsets(self, places: Range) -> Range:
+        """The source offsets whose records have to stand at these places."""
+        asked = Range(self._first_at(places.start), self._first_at(places.end))
+        return asked.within(self.window.source)
+
+    def _first_at(self, place: int) -> int:
+        """The first source offset with this place or a later one."""
+        lines = self.lines
+        if lines is None:
+            return place
+        at = bisect_left(lines, place, key=lambda line: line.place(line.end - 1))
+        if at == len(lines):
+            return self.window.source.end
+        line = lines[at]
+        return max(line.start, place - line.base) if line.slope else line.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A difference, and the key of the record it is about.
+
+    Attributes:
+        key: Its first bytes; None for a null key, and for a row of records.
+    """
+
+    difference: Difference
+    key: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What came out of a partition.
+
+    Attributes:
+        findings: What differs, in the order of the log.
+        unnamed: Places, or keys of a compacted topic, that differ and were too many to be looked at.
+        source_records, target_records: Read and digested.
+        source_bytes, target_bytes: Of their keys and values.
+        ranges, ranges_differing: Digests of the source, and how many of all were not the same.
+        read_again: Records of both sides that were read to name what differs.
+        in_flight: Keys of a compacted topic that were written to behind the window.
+    """
+
+    log: Log
+    findings: Sequence[Finding] = ()
+    unnamed: int = 0
+    source_records: int = 0
+    target_records: int = 0
+    source_bytes: int = 0
+    target_bytes: int = 0
+    ranges: int = 0
+    ranges_differing: int = 0
+    read_again: int = 0
+    in_flight: int = 0
+
+    @property
+    def is_match(self) -> bool:
+        return not self.findings and not self.unnamed

@@ -1,0 +1,156 @@
+"""From the records of what differs to the findings of one log.
+
+A log is known in pieces: stretches whose records were read on both sides, and between them what is equal, of
+which only the number of records is known. Together they say what is told of the log as a whole.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from spark_jobs.align import Content, Record, aligned
+from spark_jobs.findings import Difference, Kind
+from spark_jobs.logs import Compared, Finding, Log
+from spark_jobs.shifts import Piece, places_of, target_ranges
+from spark_jobs.stretches import RANGE_PLACES, between, joined
+from spark_jobs.telling import Contents, Item, Row, comparable, settled, told
+from spark_jobs.window import Range
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one log is looked at more closely.
+
+    Attributes:
+        pieces: Its shifts; they cover what is read of the target.
+        reads: Places that are read on both sides, in order.
+        unnamed: How many places differ and are not read, because there are too many.
+    """
+
+    log: Log
+    pieces: Sequence[Piece]
+    reads: Sequence[Range]
+    unnamed: int = 0
+
+    @property
+    def is_shifted(self) -> bool:
+        return any(piece.shift for piece in self.pieces)
+
+    def source_ranges(self) -> list[Range]:
+        """Source offsets to read."""
+        return joined(self.log.source_offsets(places) for places in self.reads)
+
+    def target_ranges(self) -> list[Range]:
+        """Target offsets to read."""
+        return joined(one for places in self.reads for one in target_ranges(self.pieces, places))
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What was read of a log at one site.
+
+    Attributes:
+        records: In the order of their offsets.
+        keys: The first bytes of each record's key, by offset; None for a null key.
+    """
+
+    records: Sequence[Record] = ()
+    keys: Mapping[int, bytes | None] = field(default_factory=dict)
+
+    def within(self, offsets: Range) -> Sequence[Record]:
+        start, end = (bisect_left(self.records, at, key=attrgetter("offset")) for at in offsets)
+        return self.records[start:end]
+
+    def at(self, offset: int) -> Record | None:
+        """The record with this offset; None where none was read: it may be gone meanwhile."""
+        return next(iter(self.within(Range(offset, offset + 1))), None)
+
+
+class Naming:
+    """Names what differs in a log.
+
+    Args:
+        source, target: Records of the plan's reads.
+        counts: Records of the source by range, where the log is shifted.
+    """
+
+    def __init__(self, plan: Plan, source: Side, target: Side, counts: Mapping[int, int]) -> None:
+        self.plan = plan
+        self._source, self._target, self._counts = source, target, counts
+        self._items = list(self._all())
+        missing = {at: record for at in self._offsets(Kind.MISSING) if (record := source.at(at))}
+        extra = {at: record for at in self._offsets(Kind.EXTRA) if (record := target.at(at))}
+        self._missing = {at: record.content for at, record in missing.items()}
+        self._extra = {at: record.content for at, record in extra.items()}
+        places = {at: record.place for at, record in missing.items()}
+        self._items = settled(self._items, Contents(self._missing, self._extra))
+        self._items = comparable(self._items, places, plan.log.edges)
+
+    def extra(self) -> dict[int, Content]:
+        """What is extra so far, by target offset, and may be doubled of something that was not read."""
+        return {at: self._extra[at] for at in self._offsets(Kind.EXTRA)}
+
+    def compared(self, elsewhere: frozenset[Content]) -> Compared:
+        """The findings, with the keys of their records.
+
+        Args:
+            elsewhere: What of the extra records the source holds somewhere else.
+        """
+        items = settled(self._items, Contents({}, self._extra, elsewhere)) if elsewhere else self._items
+        return Compared(
+            log=self.plan.log,
+            findings=[Finding(difference=one, key=self._key(one)) for one in told(items)],
+            unnamed=self.plan.unnamed,
+            read_again=len(self._source.records) + len(self._target.records),
+        )
+
+    def _all(self) -> Iterator[Item]:
+        plan = self.plan
+        gaps = between(plan.reads, places_of(plan.pieces))
+        for gap, places in zip(gaps, [*plan.reads, None], strict=True):
+            yield from self._equal(gap)
+            if places is not None:
+                yield from aligned(*self._stretch(places))
+
+    def _equal(self, places: Range) -> Iterator[Row]:
+        """What is equal on both sides; where it is not shifted, only that it is there matters."""
+        if not places.offsets:
+            return
+        shift = self._shift(places)
+        ranges = range(places.start // RANGE_PLACES, -(-places.end // RANGE_PLACES))
+        records = sum(self._counts.get(at, 0) for at in ranges) if shift else places.offsets
+        yield Row(
+            self.plan.log.source_offsets(places).start, places.start + shift, records=records, shift=shift
+        )
+
+    def _shift(self, places: Range) -> int:
+        shifts = (piece.shift for piece in self.plan.pieces if list(target_ranges([piece], places)))
+        return next(shifts, 0)
+
+    def _stretch(self, places: Range) -> tuple[Sequence[Record], Sequence[Record]]:
+        here = self._source.within(self.plan.log.source_offsets(places))
+        ranges = joined(target_ranges(self.plan.pieces, places))
+        return here, [record for one in ranges for record in self._target.within(one)]
+
+    def _offsets(self, kind: Kind) -> list[int]:
+        """Of all items of a kind that only one side has."""
+        found = []
+        for item in self._items:
+            if isinstance(item, Difference) and item.kind is kind:
+                offset = item.target_offset if kind is Kind.EXTRA else item.source_offset
+                assert offset is not None
+                found.append(offset)
+        return found
+
+    def _key(self, difference: Difference) -> bytes | None:
+        if difference.kind is Kind.SHIFTED:
+            return None
+        if difference.source_offset is not None:
+            return self._source.keys[difference.source_offset]
+        assert difference.target_offset is not None
+        return self._target.keys[difference.target_offset]

@@ -1,0 +1,66 @@
+"""At which place a record stands, or has to stand: the same sum for every record of a line.
+
+A *line* is a range of offsets whose places are ``offset * slope + base``: slope one for records that follow
+each other at both sides, slope zero for a gap, whose records, were there any, would all have to stand before
+the next one. Lines of a partition are in order and do not overlap. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from spark_jobs.shifts import Piece
+from spark_jobs.window import ALL, Range
+
+
+class Line(NamedTuple):
+    """Offsets ``[start, end)`` and how their places are reckoned."""
+
+    start: int
+    end: int
+    slope: int
+    base: int
+
+    def place(self, offset: int) -> int:
+        return offset * self.slope + self.base
+
+
+SAME = (Line(*ALL, slope=1, base=0),)
+"""Every offset is its place."""
+
+
+def clipped(lines: Iterable[Line], ranges: Iterable[Range]) -> list[Line]:
+    """What of lines is within ranges; both in order."""
+    wanted = list(ranges)
+    return [
+        line._replace(start=max(line.start, one.start), end=min(line.end, one.end))
+        for line in lines
+        for one in wanted
+        if max(line.start, one.start) < min(line.end, one.end)
+    ]
+
+
+def lines_of_runs(runs: Iterable[tuple[int, int]], source: Range) -> list[Line]:
+    """Lines of source offsets from the runs of an offset map, as far as a range needs them.
+
+    Args:
+        runs: Where each run begins: source offset, target offset; the last one has no end.
+        source: The offsets that are asked for.
+    """
+    found = []
+    start, base, end = None, 0, 0
+    for source_start, target_start in runs:
+        if start is not None:
+            end = target_start - base
+            found.append(Line(start, end, 1, base))
+        found.append(Line(end if start is not None else source.start, source_start, 0, target_start))
+        start, base = source_start, target_start - source_start
+    if start is not None:
+        found.append(Line(start, max(start, source.end), 1, base))
+    return clipped(found, [source])
+
+
+def lines_of_pieces(pieces: Iterable[Piece]) -> list[Line]:
+    """Lines of target offsets that undo a shift."""
+    return [Line(piece.start, piece.end, 1, -piece.shift) for piece in pieces]

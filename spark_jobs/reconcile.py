@@ -1,0 +1,132 @@
+"""One comparison of both sites, from what is to be compared to the files of its result.
+
+Each run has a folder of its own: ``summary.json``, ``report.html``, and ``differences`` (Parquet, one row a
+difference). While it runs, ``answers`` holds what both sites were reduced to. A run that failed has a
+summary too, and it says so.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark_jobs.append_only import compare_logs, compare_sample
+from spark_jobs.compacted import compare_compacted
+from spark_jobs.documents import Scope
+from spark_jobs.history import SUMMARY
+from spark_jobs.kafka_source import Cluster
+from spark_jobs.logs import Compared, Log
+from spark_jobs.report import page
+from spark_jobs.result import DIFFERENCE_SCHEMA, Result, rows, summary
+from spark_jobs.session import SparkFailedError
+from spark_jobs.sites import ANSWERS, KafkaSite, Sites, UnansweredError, names_at_target
+
+DIFFERENCES = "differences"
+REPORT = "report.html"
+
+Say = Callable[[str], None]
+
+
+def compare(sites: Sites, scope: Scope) -> list[Compared]:
+    """All that differs, for each log of the scope.
+
+    Raises:
+        SparkFailedError: It could not be found out; says why.
+        UnansweredError: A site that is not seen from here has to answer first; all that can be asked of it
+            now has been asked.
+    """
+    found: list[Compared] = []
+    waiting: list[UnansweredError] = []
+    for part in (_append_only, _compacted):
+        try:
+            found += part(sites, scope)
+        except UnansweredError as error:
+            waiting.append(error)
+    if waiting:
+        raise waiting[0]
+    return found
+
+
+def _append_only(sites: Sites, scope: Scope) -> list[Compared]:
+    with renamed_errors("comparing append-only topics"):
+        if scope.sample is None:
+            return compare_logs(sites, scope.append_only)
+        return compare_sample(sites, scope.append_only, scope.sample)
+
+
+def _compacted(sites: Sites, scope: Scope) -> list[Compared]:
+    with renamed_errors("comparing compacted topics"):
+        return compare_compacted(sites, scope.compacted)
+
+
+@contextmanager
+def renamed_errors(doing: str) -> Iterator[None]:
+    """What Spark raises is ours from here on, with what was being done."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise SparkFailedError(f"{doing}: {_reason(error)}") from error
+
+
+def kafka_sites(
+    spark: SparkSession,
+    clusters: tuple[Cluster, Cluster],
+    logs: Iterable[Log],
+    folder: Path,
+    say: Say,
+    *,
+    bytes_per_second: float | None = None,
+) -> Sites:
+    """Both sites, where both are seen from here.
+
+    Args:
+        clusters: Source and target.
+        folder: Where answers are kept while the comparison runs.
+        bytes_per_second: Read from each, at most, on average.
+    """
+    source, target = clusters
+    there = names_at_target(logs)
+    here = {name: name for name in there}
+    return Sites(
+        spark,
+        KafkaSite(spark, source, here, folder, bytes_per_second),
+        KafkaSite(spark, target, there, folder, bytes_per_second),
+        say,
+    )
+
+
+def _reason(error: Exception) -> str:
+    """The innermost cause that Java names, in one line."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return (causes or [line for line in lines if line] or [type(error).__name__])[-1 if causes else 0]
+
+
+def write(spark: SparkSession, folder: Path, result: Result, *, keep_answers: bool = False) -> None:
+    """Leave the result in the folder of its run; the summary last.
+
+    Args:
+        keep_answers: They were carried here, and are not ours to remove.
+    """
+    found = spark.createDataFrame(list(rows(result)), DIFFERENCE_SCHEMA)
+    found.coalesce(1).write.mode("overwrite").parquet(str(folder.absolute() / DIFFERENCES))
+    if not keep_answers:
+        shutil.rmtree(folder / ANSWERS, ignore_errors=True)
+    (folder / REPORT).write_text(page(result))
+    write_summary(folder, summary(result))
+
+
+def write_summary(folder: Path, document: dict[str, Any]) -> None:
+    """All of it or nothing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    beside = folder / f".{SUMMARY}"
+    beside.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    beside.replace(folder / SUMMARY)

@@ -1,0 +1,231 @@
+"""The result of a comparison, and its documents: summary, one row a difference.
+
+A result is a match only where everything that was asked for was compared. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from spark_jobs.findings import Kind
+from spark_jobs.logs import Compared, Finding
+from spark_jobs.sampling import Sample
+from spark_jobs.window import Range, Window
+
+SCHEMA = 1
+EXAMPLES = 100
+"""Differences that the summary names; the Parquet files name all."""
+
+DIFFERENCE_SCHEMA = (
+    "topic string, partition int, target_topic string, kind string, source_offset long, target_offset long, "
+    "parts array<string>, records long, shift long, key binary"
+)
+
+
+class Outcome(StrEnum):
+    """What a run says."""
+
+    MATCH = "match"
+    MISMATCH = "mismatch"
+    INCOMPLETE = "incomplete"
+    """Nothing differs in what was compared, and not everything could be."""
+    FAILED = "failed"
+    """The comparison was not completed: nothing is said."""
+
+    @property
+    def exit_code(self) -> int:
+        return {Outcome.MATCH: 0, Outcome.MISMATCH: 10}.get(self, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class NotCompared:
+    """A partition, or with None a whole topic, of which nothing can be said, and why."""
+
+    topic: str
+    partition: int | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a run has found.
+
+    Attributes:
+        started_at_ms: When it began; its windows end there.
+        wanted: What was asked for, in words.
+        reaches_back: Together with the runs it continues, it covers everything up to its end.
+        sample: Of append-only topics only this part was compared, where it is the same.
+    """
+
+    run: str
+    flow: str
+    source_cluster_id: str | None
+    target_cluster_id: str | None
+    started_at_ms: int
+    seconds: float
+    wanted: str
+    reaches_back: bool
+    compared: Sequence[Compared]
+    sample: Sample | None = None
+    not_compared: Sequence[NotCompared] = ()
+
+    @property
+    def outcome(self) -> Outcome:
+        if any(not one.is_match for one in self.compared):
+            return Outcome.MISMATCH
+        complete = self.compared and not self.not_compared
+        return Outcome.MATCH if complete else Outcome.INCOMPLETE
+
+    @property
+    def kinds(self) -> Mapping[Kind, int]:
+        """How many differences of each kind there are."""
+        return _kinds(finding for one in self.compared for finding in one.findings)
+
+    @property
+    def unnamed(self) -> int:
+        """Places or keys that differ and were not looked at, being too many."""
+        return sum(one.unnamed for one in self.compared)
+
+
+def _kinds(findings: Iterable[Finding]) -> Mapping[Kind, int]:
+    counted = Counter(finding.difference.kind for finding in findings)
+    return {kind: counted[kind] for kind in Kind if counted[kind]}
+
+
+# -- documents -----------------------------------------------------------------------------------
+
+
+def summary(result: Result) -> dict[str, Any]:
+    """The summary as a document for machines."""
+    return {
+        "schema": SCHEMA,
+        "run": result.run,
+        "outcome": result.outcome.value,
+        "flow": result.flow,
+        "source_cluster_id": result.source_cluster_id,
+        "target_cluster_id": result.target_cluster_id,
+        "started_at": time_text(result.started_at_ms),
+        "seconds": round(result.seconds, 1),
+        "wanted": result.wanted,
+        "reaches_back": result.reaches_back,
+        "sample": None if result.sample is None else asdict(result.sample),
+        "differences": {kind.value: count for kind, count in result.kinds.items()},
+        "unnamed": result.unnamed,
+        "source": _side(result, "source"),
+        "target": _side(result, "target"),
+        "records_read_again": sum(one.read_again for one in result.compared),
+        "partitions": [_partition(one) for one in result.compared],
+        "not_compared": [
+            {"topic": one.topic, "partition": one.partition, "why": one.why} for one in result.not_compared
+        ],
+        "examples": [example for example, _ in zip(_examples(result), range(EXAMPLES), strict=False)],
+    }
+
+
+def failure(run: str, flow: str, began_at_ms: int, wanted: str, error: str, hint: str) -> dict[str, Any]:
+    """The summary of a run that was not completed."""
+    return {
+        "schema": SCHEMA,
+        "run": run,
+        "outcome": Outcome.FAILED.value,
+        "flow": flow,
+        "started_at": time_text(began_at_ms),
+        "wanted": wanted,
+        "error": error,
+        "hint": hint,
+    }
+
+
+def _side(result: Result, side: str) -> dict[str, int]:
+    return {
+        "records": sum(getattr(one, f"{side}_records") for one in result.compared),
+        "bytes": sum(getattr(one, f"{side}_bytes") for one in result.compared),
+    }
+
+
+def _partition(one: Compared) -> dict[str, Any]:
+    return {
+        "topic": one.log.name.topic,
+        "partition": one.log.name.partition,
+        "target_topic": one.log.target_topic,
+        "is_match": one.is_match,
+        "differences": {kind.value: count for kind, count in _kinds(one.findings).items()},
+        "unnamed": one.unnamed,
+        "source_records": one.source_records,
+        "target_records": one.target_records,
+        "ranges": one.ranges,
+        "ranges_differing": one.ranges_differing,
+        "keys_in_flight": one.in_flight,
+        **_window(one.log.window),
+    }
+
+
+def _window(window: Window) -> dict[str, Any]:
+    """What was compared and what not, in offsets; the end is not included."""
+    return {
+        "source_offsets": list(window.source),
+        "target_offsets": list(window.target),
+        "expired_at_source": _some(window.expired_at_source),
+        "expired_at_target": _some(window.expired_at_target),
+        "pending": _some(window.pending),
+    }
+
+
+def _some(offsets: Range) -> list[int] | None:
+    return list(offsets) if offsets.offsets else None
+
+
+def _examples(result: Result) -> Iterator[dict[str, Any]]:
+    for one in result.compared:
+        for finding in one.findings:
+            difference = finding.difference
+            yield {
+                "topic": one.log.name.topic,
+                "partition": one.log.name.partition,
+                "kind": difference.kind.value,
+                "source_offset": difference.source_offset,
+                "target_offset": difference.target_offset,
+                "parts": [part.value for part in difference.parts],
+                "records": difference.records,
+                "shift": difference.shift,
+                "key": key_text(finding.key),
+            }
+
+
+def rows(result: Result) -> Iterator[tuple[Any, ...]]:
+    """One row a difference; see ``DIFFERENCE_SCHEMA``."""
+    for one in result.compared:
+        for finding in one.findings:
+            difference = finding.difference
+            yield (
+                *one.log.name,
+                one.log.target_topic,
+                difference.kind.value,
+                difference.source_offset,
+                difference.target_offset,
+                [part.value for part in difference.parts],
+                difference.records,
+                difference.shift,
+                None if finding.key is None else bytearray(finding.key),
+            )
+
+
+def key_text(key: bytes | None) -> str | None:
+    r"""A key for people: text where it is some, else with ``\x``; None stays None."""
+    if key is None:
+        return None
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        return key.decode("ascii", "backslashreplace")
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def time_text(at_ms: int) -> str:
+    """A moment for people and programs."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,129 @@
+"""The Spark session of a job: what it needs, checked before anything runs.
+
+Spark comes with PySpark. Its Kafka source does not: four jars, of the same version, in a folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pyspark
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from mirror.errors import TwinsiteError, UsageError
+
+JARS = (
+    "spark-sql-kafka-0-10_2.13-4.0.0.jar",
+    "spark-token-provider-kafka-0-10_2.13-4.0.0.jar",
+    "kafka-clients-3.9.0.jar",
+    "commons-pool2-2.12.0.jar",
+)
+VERSION = "4.0.0"
+JARS_VARIABLE = "TWINSITE_SPARK_JARS"
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # Kafka consumers and what they fetched are kept for five minutes otherwise, until the heap is full.
+    "spark.kafka.consumer.cache.timeout": "5s",
+    "spark.kafka.consumer.cache.evictorThreadRunInterval": "2s",
+    "spark.kafka.consumer.fetchedData.cache.timeout": "5s",
+    "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "2s",
+}
+LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+class SparkFailedError(TwinsiteError):
+    """Spark could not do what it was asked for; nothing was concluded."""
+
+    hint = "the comparison was not completed: mend what is named and run it again"
+
+
+def jars(folder: Path | None) -> list[Path]:
+    """The jars of Spark's Kafka source.
+
+    Args:
+        folder: Where they are; None takes what ``TWINSITE_SPARK_JARS`` names, or Spark's own folder.
+
+    Raises:
+        UsageError: PySpark is of another version, or some jars are not there.
+    """
+    if pyspark.__version__ != VERSION:
+        raise UsageError(
+            f"PySpark {pyspark.__version__} is installed, the jars of its Kafka source are for {VERSION}",
+            hint=f"install pyspark=={VERSION}: other versions lack classes these jars need",
+        )
+    named = os.environ.get(JARS_VARIABLE)
+    place = folder or (Path(named) if named else Path(pyspark.__file__).parent / "jars")
+    missing = [name for name in JARS if not (place / name).is_file()]
+    if missing:
+        raise UsageError(
+            f"not in {place}: {', '.join(missing)}",
+            hint="scripts/bootstrap downloads them; else name their folder: "
+            f"--spark-jars DIRECTORY, or {JARS_VARIABLE}",
+        )
+    return [place / name for name in JARS]
+
+
+@contextlib.contextmanager
+def session(
+    *, master: str | None = None, jars_folder: Path | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session that ends with the block.
+
+    One that is there already (``spark-submit``) is used, with its own settings, and is left as it is.
+
+    Args:
+        master: Where it runs; ``local[*]`` when nobody says.
+        settings: Over ours.
+
+    Raises:
+        UsageError: Java or the jars of the Kafka source are missing, or of another version.
+        SparkFailedError: Spark does not start.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    builder = SparkSession.builder.appName("twinsite")
+    for name, value in {**SETTINGS, **_local(master), **(settings or {})}.items():
+        builder = builder.config(name, value)
+    if not _is_submitted():
+        _check_java()
+        paths = ",".join(map(str, jars(jars_folder)))
+        builder = builder.master(master or "local[*]").config("spark.jars", paths)
+    try:
+        spark = builder.getOrCreate()
+    except (PySparkException, OSError) as error:
+        raise SparkFailedError(f"Spark does not start: {error}") from error
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _local(master: str | None) -> Mapping[str, str]:
+    return LOCAL if not _is_submitted() and (master or "local").startswith("local") else {}
+
+
+def _is_submitted() -> bool:
+    """Whether ``spark-submit`` started us: master and jars are its business."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _check_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") is None and not (home and Path(home, "bin", "java").is_file()):
+        raise UsageError(
+            "Spark needs Java 17 or newer, and there is no java in the path",
+            hint="apt-get install openjdk-17-jre-headless, or set JAVA_HOME",
+        )

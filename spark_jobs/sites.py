@@ -1,0 +1,179 @@
+"""Both sites as the steps of a comparison see them."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from mirror.errors import TwinsiteError
+from mirror.model import TopicPartition
+from spark_jobs import compare
+from spark_jobs.answering import answer, together
+from spark_jobs.kafka_source import Cluster, read
+from spark_jobs.logs import Compared, Log
+from spark_jobs.pace import Pace, Slices, offsets_of
+from spark_jobs.questions import Lines, Question, Ranges
+
+ANSWERS = "answers"
+
+
+class UnansweredError(TwinsiteError):
+    """A site that is not seen from here has to answer first."""
+
+    exit_code = 3
+    hint = "carry the folder to that site, run `twinsite reconcile digest` there, and carry it back"
+
+
+class Site(Protocol):
+    """Whoever can answer for a site."""
+
+    def ask(self, question: Question) -> DataFrame:
+        """The answer, kept: it may be read several times.
+
+        Raises:
+            UnansweredError: It is not there yet.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Sites:
+    """Whom a comparison asks, and where it runs.
+
+    Attributes:
+        say: Told what is done now, a few words a step.
+    """
+
+    spark: SparkSession
+    source: Site
+    target: Site
+    say: Callable[[str], None]
+
+    def ask(self, here: Question, there: Question) -> tuple[DataFrame, DataFrame]:
+        """What both say; where one has to be waited for, the other has been asked too.
+
+        Args:
+            here, there: What the source and the target are asked.
+
+        Raises:
+            UnansweredError: One of them has not answered yet.
+        """
+        self.say(f"asking the source: {here.name}")
+        try:
+            source = self.source.ask(here)
+        except UnansweredError:
+            self.target.ask(there)
+            raise
+        self.say(f"asking the target: {there.name}")
+        return source, self.target.ask(there)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSite:
+    """A site whose brokers are asked.
+
+    Attributes:
+        names: What it calls the source's topics.
+        folder: Where its answers are kept, as Parquet.
+        bytes_per_second: Keys and values that are read, at most, on average; None is as fast as can be.
+    """
+
+    spark: SparkSession
+    cluster: Cluster
+    names: Mapping[str, str]
+    folder: Path
+    bytes_per_second: float | None = None
+
+    def ask(self, question: Question) -> DataFrame:
+        """The answer, kept in the folder.
+
+        Raises:
+            PySparkException: The cluster could not be read as asked.
+        """
+        path = self.folder / ANSWERS / f"{self.cluster.name}-{question.name}"
+        give_answer(self, question, path)
+        return self.spark.read.parquet(str(path.absolute()))
+
+
+def give_answer(site: KafkaSite, question: Question, path: Path) -> None:
+    """Write the answer, as Parquet, whole or not at all.
+
+    Raises:
+        PySparkException: The cluster could not be read as asked.
+    """
+    if site.bytes_per_second is None or not question.reads_all:
+        _write(_answer(site, question), path)
+        return
+    parts = path.with_name(f"{path.name}-parts")
+    _write_slowly(site, question, parts, Pace(site.bytes_per_second))
+    _write(together(question, site.spark.read.parquet(str(parts.absolute() / "*"))), path)
+    shutil.rmtree(parts)
+
+
+def _write_slowly(site: KafkaSite, question: Question, parts: Path, pace: Pace) -> None:
+    slices = Slices(question.ranges)
+    began = time.monotonic()
+    number = 0
+    while slices or not number:
+        ranges = slices.take(pace.next_offsets()) if slices else {}
+        part = parts / f"{number:06}"
+        _write(_answer(site, replace(question, ranges=ranges)), part)
+        read_bytes = site.spark.read.parquet(str(part.absolute())).agg(F.sum("bytes")).first()
+        pace.read(offsets_of(ranges), read_bytes[0] or 0 if read_bytes else 0)
+        time.sleep(pace.pause_seconds(time.monotonic() - began))
+        number += 1
+
+
+def _answer(site: KafkaSite, question: Question) -> DataFrame:
+    def records(ranges: Ranges, lines: Lines, little: bool) -> DataFrame:
+        return read(site.spark, site.cluster, ranges, lines=lines, little=little)
+
+    return answer(question, site.names, records)
+
+
+def _write(frame: DataFrame, path: Path) -> None:
+    frame.write.mode("overwrite").parquet(str(path.absolute()))
+
+
+def names_at_target(logs: Iterable[Log]) -> dict[str, str]:
+    """What the target calls the source's topics."""
+    return {log.name.topic: log.target_topic for log in logs}
+
+
+def with_totals(found: Iterable[Compared], source: DataFrame, target: DataFrame) -> list[Compared]:
+    """What came out, with how much was compared.
+
+    Args:
+        source, target: Digests of all that was.
+    """
+    here, there = _totals(source), _totals(target)
+    nothing = (0, 0, 0)
+    result = []
+    for one in found:
+        ranges, records, size = here.get(one.log.name, nothing)
+        _, target_records, target_size = there.get(one.log.name, nothing)
+        result.append(
+            replace(
+                one,
+                ranges=ranges,
+                source_records=records,
+                source_bytes=size,
+                target_records=target_records,
+                target_bytes=target_size,
+            )
+        )
+    return result
+
+
+def _totals(digests: DataFrame) -> dict[TopicPartition, tuple[int, int, int]]:
+    """Ranges, records and bytes of each partition."""
+    return {
+        TopicPartition(row.topic, row.partition): (row.ranges, row.records, row.bytes)
+        for row in compare.totals(digests).collect()
+    }

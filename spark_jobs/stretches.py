@@ -1,0 +1,86 @@
+"""Which stretches of a log are read record by record, and which are known to be equal.
+
+In places, see :mod:`spark_jobs.findings`. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from spark_jobs.shifts import Piece, changes, places_of
+from spark_jobs.window import Range
+
+RANGE_PLACES = 1024
+"""Places whose records have one digest."""
+CONTEXT_RANGES = 1
+"""Ranges read on both sides of one that differs: what was doubled or has moved is often there."""
+LONG_RANGES = 16
+"""So many neighbours that differ are asked for a common shift before they are read."""
+
+
+class Island(NamedTuple):
+    """Neighbouring ranges that differ, from the first to the last."""
+
+    first: int
+    last: int
+
+    @property
+    def is_long(self) -> bool:
+        return self.last - self.first >= LONG_RANGES
+
+    @property
+    def places(self) -> Range:
+        return Range(self.first * RANGE_PLACES, (self.last + 1) * RANGE_PLACES)
+
+
+def to_read(islands: Iterable[Island], pieces: Sequence[Piece]) -> list[Range]:
+    """What is read: all that differs, where the shift changes, and what is beside it.
+
+    Args:
+        islands: Ranges that differ under the shifts of the pieces.
+        pieces: Of the whole log.
+    """
+    places = places_of(pieces)
+    context = CONTEXT_RANGES * RANGE_PLACES
+    wanted = [island.places for island in islands]
+    wanted += [Range(at, at + 1) for at in changes(pieces)]
+    wider = (Range(one.start - context, one.end + context) for one in wanted)
+    return joined(Range(_down(one.start), _up(one.end)).within(places) for one in wider)
+
+
+def joined(ranges: Iterable[Range]) -> list[Range]:
+    """The same offsets in order, in ranges that do not touch."""
+    found: list[Range] = []
+    for one in sorted(ranges):
+        if not one.offsets:
+            continue
+        if found and one.start <= found[-1].end:
+            found[-1] = Range(found[-1].start, max(found[-1].end, one.end))
+        else:
+            found.append(one)
+    return found
+
+
+def between(ranges: Sequence[Range], whole: Range) -> list[Range]:
+    """What of the whole is in none of the ranges: one before each, and one behind the last; may be empty."""
+    starts = [whole.start, *(one.end for one in ranges)]
+    ends = [*(one.start for one in ranges), whole.end]
+    return [Range(start, end) for start, end in zip(starts, ends, strict=True)]
+
+
+def fewer(ranges: Sequence[Range], count: int) -> list[Range]:
+    """At most ``count`` ranges that hold all of these; those nearest to each other become one."""
+    filled = [one for one in ranges if one.offsets]
+    gaps = sorted(range(1, len(filled)), key=lambda at: filled[at].start - filled[at - 1].end, reverse=True)
+    borders = [0, *sorted(gaps[: count - 1]), len(filled)] if filled else []
+    return [Range(filled[first].start, filled[last - 1].end) for first, last in pairwise(borders)]
+
+
+def _down(place: int) -> int:
+    return place // RANGE_PLACES * RANGE_PLACES
+
+
+def _up(place: int) -> int:
+    return -(-place // RANGE_PLACES) * RANGE_PLACES

@@ -1,0 +1,50 @@
+"""Compare two test clusters, in the session that is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from mirror import proving
+from mirror.config import Settings, parse
+from mirror.consumer_options import consumer_options
+from mirror.model import TopicPartition
+from mirror.proving import Wanted
+from spark_jobs.kafka_source import Cluster
+from spark_jobs.logs import Compared
+from spark_jobs.reconcile import compare, kafka_sites
+from tests.harness.kafka import KafkaCluster
+
+
+async def create_topics(cluster: KafkaCluster, names: Iterable[str]) -> None:
+    """All at the same time."""
+    await asyncio.gather(*(cluster.create_topic(name) for name in names))
+
+
+def settings_of(source: KafkaCluster, target: KafkaCluster, topics: str, flow: str = "proof") -> Settings:
+    return parse(
+        {
+            "flow": flow,
+            "source": {"bootstrap_servers": source.bootstrap},
+            "target": {"bootstrap_servers": target.bootstrap},
+            "topics": {"include": [topics]},
+        }
+    )
+
+
+async def compared(
+    spark: SparkSession, settings: Settings, folder: Path, wanted: Wanted | None = None
+) -> Mapping[TopicPartition, Compared]:
+    """What a run finds, by partition; copies that nobody but the test made have the same offsets."""
+    scope = await proving.scope(settings, wanted or Wanted(same_offsets=True))
+    clusters = (
+        Cluster("source", consumer_options(settings.source)),
+        Cluster("target", consumer_options(settings.target)),
+    )
+    logs = [*scope.append_only, *scope.compacted]
+    sites = kafka_sites(spark, clusters, logs, folder, lambda _: None)
+    found = await asyncio.to_thread(compare, sites, scope)
+    return {one.log.name: one for one in found}

@@ -1,0 +1,89 @@
+"""Two sites that do not see each other, and a folder that is carried between them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.harness.kafka import KafkaCluster
+from tests.spark.commands import Command, settings_file
+from tests.spark.planting import plant, seen, write
+from tests.spark.sites import create_topics
+from tests.spark.test_planted import in_order
+
+ROUNDS_MAX = 8
+
+
+@pytest.mark.timeout(400)
+def test_what_is_carried_between_the_sites_is_enough_to_name_all_that_differs(
+    spark: SparkSession, reconcile: Command, source: KafkaCluster, target: KafkaCluster, tmp_path: Path
+) -> None:
+    """
+    Each site is read with settings in which the other's address is wrong.
+    """
+    made = {f"carried-{seed}": plant(seed, plants=3) for seed in range(4)}
+    made["carried-long"] = plant(5, records=40_000, plants=3, kinds=("missing", "extra", "value"))
+    for cluster in (source, target):
+        asyncio.run(create_topics(cluster, made))
+    where = {"source": source.bootstrap, "target": target.bootstrap}
+    for name, planted in made.items():
+        write(where, name, planted)
+    nowhere = "127.0.0.1:1"
+    carried = tmp_path / "carried"
+    settings, at_source, at_target = (
+        settings_file(tmp_path / f"{here}-{there}.yaml", here, there, "carried-.*")
+        for here, there in (
+            (source.bootstrap, target.bootstrap),
+            (source.bootstrap, nowhere),
+            (nowhere, target.bootstrap),
+        )
+    )
+
+    assert reconcile("scope", "--config", settings, "--same-offsets", carried) == 0
+    code = 3
+    for _ in range(ROUNDS_MAX):
+        assert reconcile("digest", "--config", at_source, "--site", "source", carried) == 0
+        assert reconcile("digest", "--config", at_target, "--site", "target", carried) == 0
+        code = reconcile("compare", carried)
+        if code != 3:
+            break
+
+    assert code == 10
+    found = spark.read.parquet(str(carried / "differences")).collect()
+    for name, planted in made.items():
+        named = [(row.kind, row.source_offset, row.target_offset) for row in found if row.topic == name]
+        expected = [(d.kind.value, d.source_offset, d.target_offset) for d in seen(planted)]
+        assert in_order(named) == in_order(expected), (name, planted.what)
+    sent = sum(file.stat().st_size for file in (carried / "answers").rglob("*.parquet"))
+    data = sum(len(row.value or b"") for planted in made.values() for row in planted.source)
+    assert sent < data / 4
+
+
+def test_a_folder_is_about_one_comparison(
+    reconcile: Command,
+    source: KafkaCluster,
+    target: KafkaCluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asyncio.run(source.create_topic("carried-once"))
+    asyncio.run(target.create_topic("carried-once"))
+    settings = settings_file(tmp_path / "f.yaml", source.bootstrap, target.bootstrap, "carried-once")
+
+    first = reconcile("scope", "--config", settings, "--same-offsets", tmp_path / "folder")
+    second = reconcile("scope", "--config", settings, "--same-offsets", tmp_path / "folder")
+
+    assert (first, second) == (0, 2)
+    assert "holds a comparison already" in capsys.readouterr().err
+
+
+def test_a_folder_without_a_comparison_is_refused(
+    reconcile: Command,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert reconcile("compare", tmp_path) == 2
+    assert "twinsite reconcile scope" in capsys.readouterr().err

@@ -1,0 +1,173 @@
+"""What somebody at a terminal, a script and Prometheus get of a comparison."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.harness.data import Row, json_rows, load
+from tests.harness.jvm import cache_folder
+from tests.harness.kafka import KafkaCluster
+from tests.harness.process import twinsite
+from tests.spark.commands import Command, settings_file
+from tests.spark.test_mapped import copy
+
+
+def summaries(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads((run / "summary.json").read_text()) for run in sorted(folder.iterdir())]
+
+
+def test_a_copy_is_proven_again_and_again_and_damage_is_found(
+    reconcile: Command,
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """
+    A match, then only what came after it, then a foreign record; history and metrics tell of all three.
+    """
+    name = asyncio.run(topic(source, prefix="proven"))
+    load(source.bootstrap, name, json_rows(2000, 100))
+    asyncio.run(copy(source, target, name, name, tmp_path))
+    settings = settings_file(tmp_path / "flow.yaml", source.bootstrap, target.bootstrap, name, flow=name)
+    folder, metrics = tmp_path / "runs", tmp_path / "twinsite.prom"
+    always = "--config", settings, "--folder", folder, "--metrics-file", metrics
+
+    first = reconcile(*always)
+    load(source.bootstrap, name, json_rows(500, 100, seed=2))
+    asyncio.run(copy(source, target, name, name, tmp_path))
+    second = reconcile(*always, "--since-last-match")
+    matched = metrics.read_text()
+    load(target.bootstrap, name, [Row(key=b"zombie", value=b"x")])
+    capsys.readouterr()
+    third = reconcile(*always)
+    shown = capsys.readouterr().out
+
+    assert (first, second, third) == (0, 0, 10)
+    assert "zombie" in shown
+    assert [one["source"]["records"] for one in summaries(folder)] == [2000, 500, 2500]
+    assert extras(matched) == [0]
+    assert extras(metrics.read_text()) == [1]
+    assert success(metrics.read_text()) == success(matched)
+    assert "zombie" in next(iter(sorted(folder.iterdir())[-1].glob("report.html"))).read_text()
+    assert reconcile("history", "--folder", folder, "-o", "json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [run["outcome"] for run in told] == ["mismatch", "match", "match"]
+
+
+def extras(metrics: str) -> list[float]:
+    found = re.findall(r'^twinsite_reconcile_mismatches{.*kind="extra"} (.*)$', metrics, re.MULTILINE)
+    return [float(value) for value in found]
+
+
+def success(metrics: str) -> list[str]:
+    return [line for line in metrics.splitlines() if line.startswith("twinsite_reconcile_last_success")]
+
+
+def test_a_comparison_that_cannot_be_completed_is_no_match(
+    reconcile: Command,
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """
+    A topic that nobody has copied, among others that are the same.
+    """
+    name = asyncio.run(topic(source, prefix="halfway"))
+    load(source.bootstrap, name, json_rows(10, 100))
+    asyncio.run(copy(source, target, name, name, tmp_path))
+    other = asyncio.run(topic(source, prefix="halfway"))
+    settings = settings_file(tmp_path / "f.yaml", source.bootstrap, target.bootstrap, "halfway-.*", flow=name)
+
+    code = reconcile("--config", settings, "--folder", tmp_path / "runs")
+
+    assert code == 1
+    assert f"not compared: {other}-0: the target has no such partition" in capsys.readouterr().out
+
+
+def test_a_cluster_that_does_not_answer_ends_in_1_and_leaves_word(
+    reconcile: Command,
+    source: KafkaCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("mirror.proving.START_SECONDS", 1.0)
+    settings = settings_file(tmp_path / "f.yaml", source.bootstrap, "127.0.0.1:1", ".*")
+
+    code = reconcile("--config", settings, "--folder", tmp_path / "runs")
+
+    assert code == 1
+    (summary,) = summaries(tmp_path / "runs")
+    assert summary["outcome"] == "failed"
+    assert summary["error"] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "--config: missing"),
+        (("--config", "nowhere.yaml"), "nowhere.yaml"),
+        (("--config", "f.yaml", "--since", "yesterday"), "'yesterday' is no time"),
+        (("--config", "f.yaml", "--from-offset", "-1"), "--from-offset"),
+        (("compare", "nothing"), "scope.json"),
+    ],
+)
+def test_what_cannot_be_meant_ends_in_2(
+    arguments: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    reconcile: Command,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings_file(tmp_path / "f.yaml", "127.0.0.1:1", "127.0.0.1:2", ".*")
+
+    assert reconcile(*arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_topics_that_are_not_there_are_named(
+    reconcile: Command,
+    source: KafkaCluster,
+    target: KafkaCluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = settings_file(tmp_path / "f.yaml", source.bootstrap, target.bootstrap, "no-such-topic")
+
+    assert reconcile("--config", settings, "--folder", tmp_path) == 2
+    assert "no-such-topic" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(300)
+def test_a_process_of_its_own_does_the_same(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    With a Spark of its own, and a document for scripts.
+    """
+    name = asyncio.run(topic(source, prefix="own"))
+    load(source.bootstrap, name, json_rows(100, 100))
+    asyncio.run(copy(source, target, name, name, tmp_path))
+    settings = settings_file(tmp_path / "f.yaml", source.bootstrap, target.bootstrap, name, flow=name)
+
+    jars = str(cache_folder() / "spark" / "jars")
+    arguments = "--config", str(settings), "-o", "json", "--spark-jars", jars
+
+    done = asyncio.run(twinsite("reconcile", *arguments, work_dir=tmp_path, seconds=200.0))
+
+    assert done.code == 0, done.stderr
+    assert done.document["outcome"] == "match"
+    assert done.document["source"]["records"] == 100

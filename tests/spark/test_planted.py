@@ -1,0 +1,67 @@
+"""What was planted is found and named, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mirror.model import TopicPartition
+from tests.harness.kafka import KafkaCluster
+from tests.spark.planting import plant, seen, write
+from tests.spark.sites import compared, create_topics, settings_of
+
+SEEDS = range(45)
+
+T = TypeVar("T")
+
+
+@pytest.mark.timeout(600)
+async def test_every_planted_difference_is_found_and_named_and_nothing_else(
+    spark: SparkSession, source: KafkaCluster, target: KafkaCluster, tmp_path: Path
+) -> None:
+    """
+    Five mistakes in each of 45 logs, of every kind, at first and last offsets and at borders of ranges.
+    """
+    made = {f"planted-{seed}": plant(seed) for seed in SEEDS}
+    for cluster in (source, target):
+        await create_topics(cluster, made)
+    where = {"source": source.bootstrap, "target": target.bootstrap}
+    for name, planted in made.items():
+        write(where, name, planted)
+
+    found = await compared(spark, settings_of(source, target, "planted-.*"), tmp_path)
+
+    assert len(found) == len(made)
+    for name, planted in made.items():
+        differences = [finding.difference for finding in found[TopicPartition(name, 0)].findings]
+        assert in_order(differences) == in_order(seen(planted)), (name, planted.what)
+
+
+def in_order(differences: Sequence[T]) -> list[T]:
+    return sorted(differences, key=repr)
+
+
+async def test_one_lost_record_early_in_a_long_log_does_not_make_all_that_follows_differ(
+    spark: SparkSession, source: KafkaCluster, target: KafkaCluster, tmp_path: Path
+) -> None:
+    """
+    The shift is found by a sample, and little more than what differs is read again.
+    """
+    made = {f"long-{seed}": plant(seed, records=80_000, plants=6) for seed in range(2)}
+    for cluster in (source, target):
+        await create_topics(cluster, made)
+    where = {"source": source.bootstrap, "target": target.bootstrap}
+    for name, planted in made.items():
+        write(where, name, planted)
+
+    found = await compared(spark, settings_of(source, target, "long-.*"), tmp_path)
+
+    for name, planted in made.items():
+        one = found[TopicPartition(name, 0)]
+        differences = [finding.difference for finding in one.findings]
+        assert in_order(differences) == in_order(seen(planted)), (name, planted.what)
+        assert one.read_again < 0.4 * (one.source_records + one.target_records), name

@@ -1,0 +1,86 @@
+"""Where records have to stand, told by the runs of an offset map."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpoint.offset_map import OffsetMap
+from mirror.model import TopicPartition
+from spark_jobs.logs import Log
+from spark_jobs.places import SAME, Line, clipped, lines_of_runs
+from spark_jobs.stretches import fewer
+from spark_jobs.window import Range, Window
+
+RUNS = [(0, 0), (5, 3), (9, 5)]
+
+
+def place(lines: list[Line], offset: int) -> int:
+    (line,) = [line for line in lines if line.start <= offset < line.end]
+    return line.place(offset)
+
+
+def test_records_follow_their_run_and_gaps_stand_before_the_next() -> None:
+    lines = lines_of_runs(RUNS, Range(0, 12))
+
+    assert [place(lines, offset) for offset in range(12)] == [0, 1, 2, 3, 3, 3, 4, 5, 5, 5, 6, 7]
+
+
+def test_only_what_is_asked_for_has_lines() -> None:
+    lines = lines_of_runs(RUNS, Range(6, 10))
+
+    assert (lines[0].start, lines[-1].end) == (6, 10)
+
+
+def test_before_the_first_run_there_is_a_gap() -> None:
+    assert lines_of_runs([(7, 0)], Range(5, 9)) == [Line(5, 7, 0, 0), Line(7, 9, 1, -7)]
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=8))
+def test_places_are_what_the_map_says(steps: list[tuple[int, int]]) -> None:
+    """
+    For every record: lengths of runs and gaps, in turns.
+    """
+    runs, source, target = [], 0, 0
+    for gap, length in steps:
+        source += gap
+        runs.append((source, target))
+        source, target = source + length, target + length
+    known = OffsetMap(runs)
+    lines = lines_of_runs(runs, Range(0, source))
+
+    for offset in range(runs[0][0], source):
+        assert place(lines, offset) == known.committed_to_target(offset, target)
+
+
+@given(st.integers(0, 8), st.integers(0, 8))
+def test_the_source_offsets_of_places_are_those_that_have_to_stand_there(start: int, length: int) -> None:
+    lines = lines_of_runs(RUNS, Range(0, 12))
+    nothing = Range(0, 0)
+    window = Window(Range(0, 12), Range(0, 8), nothing, nothing, nothing, nothing)
+    log = Log(
+        name=TopicPartition("t", 0),
+        target_topic="t",
+        window=window,
+        begin_place=0,
+        source_end_place=8,
+        lines=lines,
+    )
+
+    offsets = log.source_offsets(Range(start, start + length))
+
+    wanted = [at for at in range(12) if start <= place(lines, at) < start + length]
+    assert list(range(*offsets)) == wanted
+
+
+def test_lines_are_cut_to_what_is_read() -> None:
+    assert clipped(SAME, [Range(3, 5), Range(9, 10)]) == [Line(3, 5, 1, 0), Line(9, 10, 1, 0)]
+
+
+def test_many_ranges_become_fewer_by_joining_the_nearest() -> None:
+    ranges = [Range(0, 1), Range(2, 3), Range(50, 51), Range(53, 54), Range(200, 201)]
+
+    assert fewer(ranges, 3) == [Range(0, 3), Range(50, 54), Range(200, 201)]
+    assert fewer(ranges, 1) == [Range(0, 201)]
+    assert fewer(ranges, 9) == ranges
+    assert fewer([Range(4, 4)], 3) == []

@@ -1,0 +1,89 @@
+"""By how much a target is shifted, along its log, and what is read of it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jobs.shifts import Anchors, Piece, changes, pieces, places_of, target_ranges
+from spark_jobs.stretches import RANGE_PLACES, Island, between, joined, to_read
+from spark_jobs.window import Range
+
+LOG = Range(0, 10_000)
+
+
+def test_without_anchors_nothing_is_taken_to_be_shifted() -> None:
+    assert pieces([], LOG) == [Piece(0, 10_000, 0)]
+
+
+def test_a_shift_begins_where_it_is_first_seen() -> None:
+    seen = [Anchors(0, 4_000, 0, 250), Anchors(5_000, 9_000, -1, 250)]
+
+    assert pieces(seen, LOG) == [Piece(0, 4_999, 0), Piece(4_999, 10_000, -1)]
+
+
+def test_a_few_records_that_moved_shift_nothing() -> None:
+    seen = [Anchors(0, 4_000, 0, 250), Anchors(4_100, 4_100, 900, 1), Anchors(4_200, 9_000, 0, 250)]
+
+    assert pieces(seen, LOG) == [Piece(0, 10_000, 0)]
+
+
+def test_rows_that_go_backwards_give_way_to_longer_ones() -> None:
+    seen = [Anchors(0, 4_000, 0, 250), Anchors(4_100, 4_200, -3_000, 5), Anchors(4_300, 9_000, 2, 250)]
+
+    assert pieces(seen, LOG) == [Piece(0, 4_302, 0), Piece(4_302, 10_000, 2)]
+
+
+def test_what_shifts_changes_where_it_begins_and_where_it_ends() -> None:
+    assert changes([Piece(0, 50, 0)]) == []
+    assert changes([Piece(0, 50, 0), Piece(50, 90, 2), Piece(90, 99, 0)]) == [48, 90]
+    assert changes([Piece(0, 50, -1), Piece(50, 90, -3)]) == [1, 53, 93]
+
+
+def test_all_that_differs_is_read_with_what_is_beside_it() -> None:
+    log = [Piece(0, 20 * RANGE_PLACES, 0)]
+
+    assert to_read([], log) == []
+    assert to_read([Island(0, 0), Island(7, 8)], log) == [
+        Range(0, 2 * RANGE_PLACES),
+        Range(6 * RANGE_PLACES, 10 * RANGE_PLACES),
+    ]
+    assert to_read([Island(19, 19)], log) == [Range(18 * RANGE_PLACES, 20 * RANGE_PLACES)]
+
+
+def test_where_the_shift_changes_is_read_even_if_nothing_differs_there() -> None:
+    log = [Piece(0, 5 * RANGE_PLACES, 0), Piece(5 * RANGE_PLACES, 20 * RANGE_PLACES, 1)]
+
+    read = to_read([], log)
+
+    assert any(one.holds(5 * RANGE_PLACES - 1) for one in read)
+    assert any(one.holds(20 * RANGE_PLACES - 2) for one in read)
+
+
+cuts = st.lists(st.integers(0, 300), min_size=2, max_size=8, unique=True).map(sorted)
+
+
+@given(cuts, st.data())
+def test_every_target_offset_is_somewhere(borders: list[int], data: st.DataObject) -> None:
+    """
+    Whatever the shifts, reading all places reads every target offset once.
+    """
+    shifts = [data.draw(st.integers(-9, 9)) for _ in borders[1:]]
+    log = [Piece(*pair, shift) for pair, shift in zip(pairwise(borders), shifts, strict=True)]
+
+    read = joined(target_ranges(log, places_of(log)))
+
+    assert read == [Range(borders[0], borders[-1])]
+
+
+@given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 9)), max_size=6))
+def test_ranges_and_what_is_between_them_are_the_whole(some: list[tuple[int, int]]) -> None:
+    ranges = joined(Range(start, start + length) for start, length in some)
+
+    covered = sorted([*ranges, *between(ranges, Range(0, 100))])
+
+    filled = [one for one in covered if one.offsets]
+    assert [filled[0].start, filled[-1].end] == [0, 100]
+    assert all(one.end == other.start for one, other in pairwise(filled))
