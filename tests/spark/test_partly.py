@@ -1,0 +1,110 @@
+"""Comparisons that read a part, that read slowly, and that are cut short."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mirror.consumer_options import consumer_options
+from mirror.model import TopicPartition
+from mirror.proving import Wanted, scope
+from spark_jobs.findings import Kind
+from spark_jobs.kafka_source import Cluster
+from spark_jobs.reconcile import compare, kafka_sites
+from spark_jobs.sampling import Sample
+from spark_jobs.session import SparkFailedError
+from tests.conftest import TopicFactory
+from tests.harness.data import json_rows, load
+from tests.harness.kafka import KafkaCluster
+from tests.spark.planting import plant, write
+from tests.spark.sites import compared, settings_of
+
+
+async def test_a_sample_finds_damage_in_its_turn_and_names_it(
+    spark: SparkSession, source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    One changed record in forty blocks: three of four turns see nothing and read a quarter.
+    """
+    name = await topic(source, prefix="sampled")
+    await target.create_topic(name)
+    planted = plant(1, records=40_000, plants=1, kinds=("value",))
+    write({"source": source.bootstrap, "target": target.bootstrap}, name, planted)
+    settings = settings_of(source, target, name)
+
+    turns = []
+    for turn in range(4):
+        wanted = Wanted(same_offsets=True, sample=Sample(4, turn))
+        found = await compared(spark, settings, tmp_path / str(turn), wanted)
+        turns.append(found[TopicPartition(name, 0)])
+
+    (damaged,) = [one for one in turns if not one.is_match]
+    assert [finding.difference for finding in damaged.findings] == planted.expected
+    assert damaged.source_records == 40_000
+    others = [one.source_records for one in turns if one.is_match]
+    assert max(others) <= 11_000
+    assert sum(others) < 40_000
+
+
+async def test_a_paced_comparison_finds_the_same_and_takes_its_time(
+    spark: SparkSession, source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Read in slices, that may not be larger than the rate allows.
+    """
+    name = await topic(source, prefix="paced")
+    keyed = await topic(source, prefix="paced", cleanup_policy="compact")
+    rows = [replace(row, timestamp_ms=1_700_000_000_000) for row in json_rows(60_000, 100, keys=500)]
+    for one in (name, keyed):
+        await target.create_topic(one)
+        load(source.bootstrap, one, rows)
+        load(target.bootstrap, one, rows)
+    load(target.bootstrap, name, json_rows(1, 100))
+    settings = settings_of(source, target, "paced-.*")
+    about = await scope(settings, Wanted(same_offsets=True))
+    clusters = (
+        Cluster("source", consumer_options(settings.source)),
+        Cluster("target", consumer_options(settings.target)),
+    )
+    sites = kafka_sites(spark, clusters, about.logs, tmp_path, lambda _: None, bytes_per_second=1_500_000)
+
+    began = time.monotonic()
+    found = {one.log.name.topic: one for one in await asyncio.to_thread(compare, sites, about)}
+    seconds = time.monotonic() - began
+
+    assert [finding.difference.kind for finding in found[name].findings] == [Kind.EXTRA]
+    assert found[keyed].is_match
+    assert (found[name].source_records, found[keyed].source_records) == (60_000, 500)
+    read = 4 * 60_000 * 112
+    assert seconds >= read / 1_500_000 / 2
+
+
+async def test_a_broker_that_dies_half_way_ends_the_comparison_without_a_result(
+    spark: SparkSession, source: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    It was there when the offsets were asked for.
+    """
+    name = await topic(source, prefix="dying")
+    load(source.bootstrap, name, json_rows(100, 100))
+    async with KafkaCluster.start(version="4.3", name="dying", work_dir=tmp_path) as dying:
+        await dying.create_topic(name)
+        load(dying.bootstrap, name, json_rows(100, 100))
+        settings = settings_of(source, dying, name)
+        about = await scope(settings, Wanted(same_offsets=True))
+        options = consumer_options(settings.target) | {
+            "kafka.default.api.timeout.ms": "5000",
+            "kafka.request.timeout.ms": "3000",
+            "kafkaConsumer.pollTimeoutMs": "5000",
+        }
+        clusters = Cluster("source", consumer_options(settings.source)), Cluster("target", options)
+        sites = kafka_sites(spark, clusters, about.logs, tmp_path, lambda _: None)
+        await dying.broker(1).kill()
+
+        with pytest.raises(SparkFailedError, match="comparing append-only topics"):
+            await asyncio.to_thread(compare, sites, about)
