@@ -85,11 +85,14 @@ async def scope(settings: Settings, wanted: Wanted) -> Scope:
     """
     both = both_connected(settings, patience_seconds=START_SECONDS, reached=lambda _: None)
     async with both as (source, target):
-        names = await _topics(settings, source)
+        selector = TopicSelector(
+            settings.topics.include, settings.topics.exclude, NamePolicy(settings.topics.prefix or "")
+        )
+        names = await _topics(settings, selector, source)
         source.follow(names)
         target.follow(names.values())
         await asyncio.gather(source.refresh(), target.refresh())
-        asking = _Asking(settings.flow, wanted, source, target, names)
+        asking = _Asking(settings.flow, wanted, source, target, names, selector)
         tps = asking.on_both_sides()
         copies = await _logs(target, [asking.at_target(tp) for tp in tps])
         asking.state = await _state(settings, target, wanted)
@@ -99,11 +102,9 @@ async def scope(settings: Settings, wanted: Wanted) -> Scope:
         return asking.scope()
 
 
-async def _topics(settings: Settings, source: Cluster) -> Mapping[str, str]:
+async def _topics(settings: Settings, selector: TopicSelector, source: Cluster) -> Mapping[str, str]:
     """Source name to target name."""
     found = await source.describe_topics(None)
-    policy = NamePolicy(settings.topics.prefix or "")
-    selector = TopicSelector(settings.topics.include, settings.topics.exclude, policy)
     internal = [topic.name for topic in found.topics.values() if topic.internal]
     chosen = selector.select(found.topics, internal=internal).chosen
     if not chosen:
@@ -188,12 +189,18 @@ class _Asking:
     """
 
     def __init__(
-        self, flow: str, wanted: Wanted, source: Cluster, target: Cluster, names: Mapping[str, str]
+        self,
+        flow: str,
+        wanted: Wanted,
+        source: Cluster,
+        target: Cluster,
+        names: Mapping[str, str],
+        selector: TopicSelector,
     ) -> None:
         self.state: FlowState | None = None
         self._asked_at_ms = round(time.time() * 1000)
         self._flow, self._wanted = flow, wanted
-        self._source, self._target, self._names = source, target, names
+        self._source, self._target, self._names, self._selector = source, target, names, selector
         self._append_only: list[Log] = []
         self._compacted: list[Log] = []
         self._not_compared: list[NotCompared] = []
@@ -228,24 +235,26 @@ class _Asking:
                 if at_target is not None and partition in at_target.partitions:
                     found.append(tp)
                 else:
-                    self._leave_out(tp, "the target has no such partition")
+                    self._leave_out(tp, "the target has no such partition, or it may not be described")
         return found
 
     def copied(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, _Copied]:
         """Those of which it is known how they were copied."""
         found = {tp: self._copied(tp) for tp in tps}
+        for tp in sorted(self.state.partitions if self.state else ()):
+            if self._selector.why_not(tp.topic) is None and tp not in found and not self._is_left_out(tp):
+                self._leave_out(tp, "the source does not show it: it was deleted, or may not be described")
         return {tp: copied for tp, copied in found.items() if copied is not None}
 
     def _copied(self, tp: TopicPartition) -> _Copied | None:
         record = self.state.partition(tp) if self.state else None
-        topic = self._source.info.topics[tp.topic]
         if record is None and self._wanted.same_offsets:
             return _Copied(None, 0, 0)
         if record is None:
             self._leave_out(tp, f"flow {self._flow} has not begun to copy it")
         elif not record.prepared:
             self._leave_out(tp, "it is being prepared: nothing of it is copied yet")
-        elif record.topic_id != str(topic.topic_id):
+        elif record.topic_id != self._topic_id(tp):
             self._leave_out(tp, "the source made the topic anew: the copy is of the one that was deleted")
         else:
             offsets = self.state.map(tp) if self.state else None
@@ -279,14 +288,23 @@ class _Asking:
 
     async def _wanted_offsets(self, logs: Mapping[TopicPartition, Range]) -> dict[TopicPartition, Range]:
         wanted = self._wanted
-        before = {} if wanted.continues is None else wanted.continues.ends()
         since, until = await self._at_time(logs, wanted.since_ms), await self._at_time(logs, wanted.until_ms)
         found = {}
-        for tp in logs:
-            start = max(wanted.start or 0, since.get(tp, 0), before.get(tp, 0))
+        for tp, log in logs.items():
+            start = max(wanted.start or 0, since.get(tp, 0), self._compared_before(tp, log.end))
             end = min(ALL.end if wanted.end is None else wanted.end, until.get(tp, ALL.end))
             found[tp] = Range(start, max(start, end))
         return found
+
+    def _compared_before(self, tp: TopicPartition, log_end: int) -> int:
+        run = self._wanted.continues
+        clusters = (self._source.info.cluster_id, self._target.info.cluster_id)
+        if run is None or run.clusters != clusters:
+            return 0
+        return run.end(tp, self._topic_id(tp), log_end)
+
+    def _topic_id(self, tp: TopicPartition) -> str:
+        return str(self._source.info.topics[tp.topic].topic_id)
 
     async def _at_time(
         self, logs: Mapping[TopicPartition, Range], timestamp_ms: int | None
@@ -319,11 +337,15 @@ class _Asking:
         return Log(
             name=tp,
             target_topic=self._names[tp.topic],
+            topic_id=self._topic_id(tp),
             window=compared,
             begin_place=copied.target_start,
             source_end_place=source_end_place,
             lines=copied.lines(compared.source),
         )
+
+    def _is_left_out(self, tp: TopicPartition) -> bool:
+        return any((one.topic, one.partition) == tp for one in self._not_compared)
 
     def _leave_out(self, tp: TopicPartition, why: str) -> None:
         self._not_compared.append(NotCompared(tp.topic, tp.partition, why))

@@ -50,6 +50,16 @@ class Scope:
         return [*self.append_only, *self.compacted]
 
 
+def has_lost(scope: Scope, later: Scope) -> bool:
+    """Whether less of a log can be compared than before, from its start."""
+    starts = {log.name: (log.window.source.start, log.window.target.start) for log in scope.logs}
+    return any(
+        log.window.source.start > starts[log.name][0] or log.window.target.start > starts[log.name][1]
+        for log in later.logs
+        if log.name in starts
+    )
+
+
 def scope_to_document(scope: Scope) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
@@ -128,6 +138,7 @@ def _log(log: Log) -> dict[str, Any]:
         "topic": log.name.topic,
         "partition": log.name.partition,
         "target_topic": log.target_topic,
+        "topic_id": log.topic_id,
         "window": {name: list(getattr(log.window, name)) for name in WINDOW},
         "begin_place": log.begin_place,
         "source_end_place": log.source_end_place,
@@ -140,6 +151,7 @@ def _log_of(document: Mapping[str, Any]) -> Log:
     return Log(
         name=TopicPartition(document["topic"], document["partition"]),
         target_topic=document["target_topic"],
+        topic_id=document["topic_id"],
         window=Window(**{name: Range(*document["window"][name]) for name in WINDOW}),
         begin_place=document["begin_place"],
         source_end_place=document["source_end_place"],

@@ -38,16 +38,29 @@ class Run:
         return self.summary.get("flow")
 
     @property
+    def clusters(self) -> tuple[str | None, str | None]:
+        """Ids of source and target."""
+        return self.summary.get("source_cluster_id"), self.summary.get("target_cluster_id")
+
+    @property
     def may_be_continued(self) -> bool:
         """Whether all up to its end is known to be the same: nothing at the end was left out."""
         return self.outcome == "match" and bool(self.summary.get("reaches_back"))
 
-    def ends(self) -> dict[TopicPartition, int]:
-        """The source offset up to which each partition was compared."""
-        return {
-            TopicPartition(one["topic"], one["partition"]): one["source_offsets"][1]
+    def end(self, tp: TopicPartition, topic_id: str, log_end: int) -> int:
+        """The source offset up to which a partition was compared; 0 where that says nothing of it now.
+
+        Args:
+            topic_id: Of the source's topic now.
+            log_end: Where the partition ends now: a log that has become shorter is not the one it was.
+        """
+        ends = (
+            one["source_offsets"][1]
             for one in self.summary.get("partitions", ())
-        }
+            if (one["topic"], one["partition"], one["topic_id"]) == (*tp, topic_id)
+        )
+        end = int(next(ends, 0))
+        return end if end <= log_end else 0
 
 
 def runs(folder: Path) -> list[Run]:

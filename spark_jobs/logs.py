@@ -21,6 +21,7 @@ class Log:
     """One partition at both sites, and what of it is compared.
 
     Attributes:
+        topic_id: Of the source's topic; a topic made anew under the same name has another one.
         window: What of it is compared, and what not.
         begin_place: The place of the first record that was ever copied.
         source_end_place: The place of the source's next record.
@@ -29,6 +30,7 @@ class Log:
 
     name: TopicPartition
     target_topic: str
+    topic_id: str
     window: Window
     begin_place: int
     source_end_place: int

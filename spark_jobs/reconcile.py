@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.append_only import compare_logs, compare_sample
 from spark_jobs.compacted import compare_compacted
-from spark_jobs.documents import Scope
+from spark_jobs.documents import Scope, has_lost
 from spark_jobs.history import SUMMARY
 from spark_jobs.kafka_source import Cluster
 from spark_jobs.logs import Compared, Log
@@ -33,6 +33,34 @@ DIFFERENCES = "differences"
 REPORT = "report.html"
 
 Say = Callable[[str], None]
+ATTEMPTS = 3
+"""Comparisons of logs that lose their start while they are read."""
+
+
+def compare_as_it_stands(
+    ask: Callable[[], Scope], sites: Callable[[Scope], Sites]
+) -> tuple[Scope, list[Compared]]:
+    """Compare what both sites hold, and once more where retention took something away meanwhile.
+
+    Args:
+        ask: Finds out what can be compared now.
+        sites: Whom to ask about it.
+
+    Raises:
+        SparkFailedError: As :func:`compare`.
+    """
+    scope = ask()
+    for _ in range(ATTEMPTS - 1):
+        asked = sites(scope)
+        try:
+            return scope, compare(asked, scope)
+        except SparkFailedError:
+            later = ask()
+            if not has_lost(scope, later):
+                raise
+            asked.say("a log lost its start while it was read: comparing again, without that")
+            scope = later
+    return scope, compare(sites(scope), scope)
 
 
 def compare(sites: Sites, scope: Scope) -> list[Compared]:
@@ -115,9 +143,13 @@ def write(spark: SparkSession, folder: Path, result: Result, *, keep_answers: bo
 
     Args:
         keep_answers: They were carried here, and are not ours to remove.
+
+    Raises:
+        SparkFailedError: The differences could not be written.
     """
-    found = spark.createDataFrame(list(rows(result)), DIFFERENCE_SCHEMA)
-    found.coalesce(1).write.mode("overwrite").parquet(str(folder.absolute() / DIFFERENCES))
+    with renamed_errors("writing the differences"):
+        found = spark.createDataFrame(list(rows(result)), DIFFERENCE_SCHEMA)
+        found.coalesce(1).write.mode("overwrite").parquet(str(folder.absolute() / DIFFERENCES))
     if not keep_answers:
         shutil.rmtree(folder / ANSWERS, ignore_errors=True)
     (folder / REPORT).write_text(page(result))

@@ -153,6 +153,7 @@ def _partition(one: Compared) -> dict[str, Any]:
         "topic": one.log.name.topic,
         "partition": one.log.name.partition,
         "target_topic": one.log.target_topic,
+        "topic_id": one.log.topic_id,
         "is_match": one.is_match,
         "differences": {kind.value: count for kind, count in _kinds(one.findings).items()},
         "unnamed": one.unnamed,

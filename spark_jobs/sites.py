@@ -111,6 +111,8 @@ def give_answer(site: KafkaSite, question: Question, path: Path) -> None:
         _write(_answer(site, question), path)
         return
     parts = path.with_name(f"{path.name}-parts")
+    if parts.exists():  # of somebody who was interrupted: it would be counted once more
+        shutil.rmtree(parts)
     _write_slowly(site, question, parts, Pace(site.bytes_per_second))
     _write(together(question, site.spark.read.parquet(str(parts.absolute() / "*"))), path)
     shutil.rmtree(parts)

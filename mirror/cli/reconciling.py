@@ -122,13 +122,15 @@ def _compare(
     clusters = _cluster(settings, "source"), _cluster(settings, "target")
     say("asking both clusters")
     asyncio.run(proving.scope(settings, wanted))  # what is wrong is said before Spark starts
-    say("starting Spark")
-    with session(master=master, jars_folder=spark_jars) as spark:
-        scope = asyncio.run(proving.scope(settings, wanted))
-        sites = reconcile.kafka_sites(
-            spark, clusters, scope.logs, folder, say, bytes_per_second=_bytes_per_second(rate)
+    with _spark(say, master, spark_jars) as spark:
+
+        def sites(scope: Scope) -> Sites:
+            pace = _bytes_per_second(rate)
+            return reconcile.kafka_sites(spark, clusters, scope.logs, folder, say, bytes_per_second=pace)
+
+        scope, found = reconcile.compare_as_it_stands(
+            lambda: asyncio.run(proving.scope(settings, wanted)), sites
         )
-        found = reconcile.compare(sites, scope)
         result = _result(scope, found, folder, time.monotonic() - began)
         reconcile.write(spark, folder, result)
     return result
@@ -204,7 +206,7 @@ def digest(
 
     Raises:
         UsageError: The folder holds no comparison, or not of this flow.
-        NotCompletedError: The cluster or Spark stood in the way; answers that were finished stay.
+        SparkFailedError: The cluster or Spark stood in the way; answers that were finished stay.
     """
     settings = _loaded(config)
     scope = _scope(folder)

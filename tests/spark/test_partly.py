@@ -8,21 +8,27 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition as ConfluentPartition
 from pyspark.sql import SparkSession
 
 from mirror.consumer_options import consumer_options
 from mirror.model import TopicPartition
 from mirror.proving import Wanted, scope
+from spark_jobs.documents import Scope
 from spark_jobs.findings import Kind
 from spark_jobs.kafka_source import Cluster
-from spark_jobs.reconcile import compare, kafka_sites
+from spark_jobs.reconcile import compare, compare_as_it_stands, kafka_sites
 from spark_jobs.sampling import Sample
 from spark_jobs.session import SparkFailedError
+from spark_jobs.sites import Sites
+from spark_jobs.window import Range
 from tests.conftest import TopicFactory
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
 from tests.spark.planting import plant, write
 from tests.spark.sites import compared, settings_of
+
+FIRST_MS = 1_700_000_000_000
 
 
 async def test_a_sample_finds_damage_in_its_turn_and_names_it(
@@ -59,7 +65,7 @@ async def test_a_paced_comparison_finds_the_same_and_takes_its_time(
     """
     name = await topic(source, prefix="paced")
     keyed = await topic(source, prefix="paced", cleanup_policy="compact")
-    rows = [replace(row, timestamp_ms=1_700_000_000_000) for row in json_rows(60_000, 100, keys=500)]
+    rows = [replace(row, timestamp_ms=FIRST_MS) for row in json_rows(60_000, 100, keys=500)]
     for one in (name, keyed):
         await target.create_topic(one)
         load(source.bootstrap, one, rows)
@@ -108,3 +114,44 @@ async def test_a_broker_that_dies_half_way_ends_the_comparison_without_a_result(
 
         with pytest.raises(SparkFailedError, match="comparing append-only topics"):
             await asyncio.to_thread(compare, sites, about)
+
+
+async def test_retention_that_overtakes_a_comparison_begins_it_again(
+    spark: SparkSession, source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The offsets that were asked for are gone when Spark gets there: what is left is compared.
+    """
+    name = await topic(source, prefix="overtaken")
+    await target.create_topic(name)
+    rows = [replace(row, timestamp_ms=FIRST_MS) for row in json_rows(2_000, 100)]
+    for cluster in (source, target):
+        load(cluster.bootstrap, name, rows)
+    settings = settings_of(source, target, name)
+    gone = {ConfluentPartition(name, 0, 500)}
+    said: list[str] = []
+
+    def say(words: str) -> None:
+        said.append(words)
+        if words == "asking the source: digests" and gone:
+            deleted = target.admin.delete_records([gone.pop()])
+            assert [one.result(30).low_watermark for one in deleted.values()] == [500]
+
+    def ask() -> Scope:
+        return asyncio.run(scope(settings, Wanted(same_offsets=True)))
+
+    def sites(about: Scope) -> Sites:
+        clusters = (
+            Cluster("source", consumer_options(settings.source)),
+            Cluster("target", consumer_options(settings.target)),
+        )
+        return kafka_sites(spark, clusters, about.logs, tmp_path, say)
+
+    about, (found,) = await asyncio.to_thread(compare_as_it_stands, ask, sites)
+
+    assert found.is_match
+    assert found.log.window.target == Range(500, 2_000)
+    assert found.log.window.expired_at_target == Range(0, 500)
+    assert found.source_records == 1_500
+    assert about.logs == [found.log]
+    assert "a log lost its start while it was read: comparing again, without that" in said

@@ -62,6 +62,7 @@ def test_the_source_offsets_of_places_are_those_that_have_to_stand_there(start: 
         name=TopicPartition("t", 0),
         target_topic="t",
         window=window,
+        topic_id="id",
         begin_place=0,
         source_end_place=8,
         lines=lines,

@@ -44,6 +44,7 @@ def log(topic: str, runs: list[tuple[int, int]] | None = None) -> Log:
         name=TopicPartition(topic, 0),
         target_topic=f"east.{topic}",
         window=same,
+        topic_id="id",
         begin_place=0,
         source_end_place=100,
         lines=None if runs is None else lines_of_runs(runs, same.source),

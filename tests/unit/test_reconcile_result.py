@@ -10,7 +10,7 @@ import pytest
 from mirror.errors import UsageError
 from mirror.model import TopicPartition
 from spark_jobs.findings import Difference, Kind, Part
-from spark_jobs.history import last_to_continue, runs
+from spark_jobs.history import Run, last_to_continue, runs
 from spark_jobs.logs import Compared, Finding, Log
 from spark_jobs.report import page
 from spark_jobs.result import NotCompared, Outcome, Result, failure, key_text, rows, summary
@@ -33,6 +33,7 @@ def log(topic: str, partition: int = 0) -> Log:
         name=TopicPartition(topic, partition),
         target_topic=topic,
         window=compared,
+        topic_id="id",
         begin_place=0,
         source_end_place=100,
     )
@@ -137,8 +138,21 @@ def test_history_has_every_run_those_without_an_end_too(tmp_path: Path) -> None:
     assert [run.outcome for run in known] == ["match", "failed", "match", "unfinished"]
     continued = last_to_continue(known, "east")
     assert continued is not None
-    assert (continued.name, continued.ends()) == ("r1", {TopicPartition("orders", 0): 90})
+    assert (continued.name, continued.clusters) == ("r1", ("a", None))
     assert last_to_continue(known, "north") is None
+
+
+def test_a_run_says_nothing_of_a_log_that_is_not_the_one_it_was() -> None:
+    """
+    A topic made anew, or cut off, is compared from its start.
+    """
+    orders = TopicPartition("orders", 0)
+    run = Run("r1", json.loads(json.dumps(summary(result(SAME_LOG)))))
+
+    assert run.end(orders, "id", 100) == 90
+    assert run.end(orders, "another", 100) == 0
+    assert run.end(orders, "id", 80) == 0
+    assert run.end(TopicPartition("orders", 1), "id", 100) == 0
 
 
 def test_a_summary_that_cannot_be_read_is_named(tmp_path: Path) -> None:

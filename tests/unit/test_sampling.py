@@ -21,6 +21,7 @@ def log(start: int, end: int, partition: int = 0) -> Log:
         name=TopicPartition("t", partition),
         target_topic="t",
         window=same,
+        topic_id="id",
         begin_place=0,
         source_end_place=end,
     )
