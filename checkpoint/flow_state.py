@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from checkpoint.errors import CorruptStateError, StateTakenOverError
+from checkpoint.insertions import Inserted
 from checkpoint.map_chunk import (
     CHUNK_RUNS,
     ChunkChanges,
@@ -25,11 +26,15 @@ from checkpoint.map_chunk import (
 )
 from checkpoint.model import (
     FLOW_KEY,
+    INSERTION_PREFIX,
     OWNER_KEY,
     FlowRecord,
+    Insertion,
     OwnerRecord,
     PartitionRecord,
+    insertion_key,
     map_key,
+    parse_insertion_key,
     parse_map_key,
 )
 from checkpoint.offset_map import OffsetMap, Run
@@ -56,6 +61,7 @@ class FlowState:
         self._owner: OwnerRecord | None = None
         self._partitions: dict[TopicPartition, PartitionRecord] = {}
         self._maps: dict[TopicPartition, OffsetMap] = {}
+        self._insertions: dict[TopicPartition, Insertion] = {}
 
     # -- questions -------------------------------------------------------------------------------
 
@@ -88,6 +94,10 @@ class FlowState:
         record = self._partitions.get(tp)
         return self._maps.get(tp) if record is not None and record.mode is OffsetMode.MAPPED else None
 
+    def insertion(self, tp: TopicPartition) -> Insertion | None:
+        """What is about to be appended to a partition, and may stand there already."""
+        return self._insertions.get(tp)
+
     # -- reading ---------------------------------------------------------------------------------
 
     async def load(self) -> None:
@@ -112,6 +122,7 @@ class FlowState:
         chunks: dict[TopicPartition, dict[int, bytes]] = defaultdict(dict)
         known = {record.key: record for record in self._partitions.values()}
         records: list[PartitionRecord] = []
+        insertions: dict[TopicPartition, Insertion] = {}
         flow = FlowRecord.from_bytes(items[FLOW_KEY]) if FLOW_KEY in items else None
         owner = OwnerRecord.from_bytes(items[OWNER_KEY]) if OWNER_KEY in items else None
         for key, value in items.items():
@@ -120,6 +131,8 @@ class FlowState:
             if key.startswith("partition/"):
                 unchanged = self._stored.get(key) == value
                 records.append(known[key] if unchanged else _partition_record(key, value))
+            elif key.startswith(INSERTION_PREFIX):
+                insertions[TopicPartition(*parse_insertion_key(key))] = Insertion.from_bytes(value)
             else:
                 topic, partition, chunk = parse_map_key(key)
                 chunks[TopicPartition(topic, partition)][chunk] = value
@@ -127,6 +140,7 @@ class FlowState:
         maps = {tp: self._decode_map(tp, numbered) for tp, numbered in chunks.items()}
         _join_maps(partitions, maps)
         self._flow, self._owner, self._partitions, self._maps = flow, owner, partitions, maps
+        self._insertions = insertions
         self._stored = items
 
     def _decode_map(self, tp: TopicPartition, chunks: dict[int, bytes]) -> OffsetMap:
@@ -179,8 +193,11 @@ class FlowState:
             for number, chunk in changed_chunks(fresh, runs).written.items():
                 items[map_key(*tp, number)] = chunk
             fresh.extend(runs)
+            if tp in self._insertions:
+                items[insertion_key(*tp)] = None
             await self._write({**items, record.key: record.to_bytes()})
             self._partitions[tp], self._maps[tp] = record, fresh
+            self._insertions.pop(tp, None)
 
     async def update_partitions(self, updates: Mapping[TopicPartition, Update]) -> None:
         """Change the records of partitions, each by a function of what it is now.
@@ -191,6 +208,31 @@ class FlowState:
         async with self._lock:
             await self._catch_up()
             await self._save({tp: update(self._known(tp)) for tp, update in updates.items()})
+
+    async def begin_insertion(self, tp: TopicPartition, insertion: Insertion) -> None:
+        """Write down what is about to be appended to a partition, ahead of it.
+
+        Raises:
+            UnknownPartitionError: The partition is not known; nothing was changed.
+        """
+        async with self._lock:
+            await self._catch_up()
+            self._known(tp)
+            await self._write({insertion_key(*tp): insertion.to_bytes()})
+            self._insertions[tp] = insertion
+
+    async def end_insertion(self, tp: TopicPartition, stands: Sequence[Inserted]) -> None:
+        """Note what has become of an insertion.
+
+        Args:
+            stands: The target offsets at which it stands; none when it never will.
+        """
+        async with self._lock:
+            await self._catch_up()
+            record = self._known(tp).with_inserted(*stands)
+            await self._write({record.key: record.to_bytes(), insertion_key(*tp): None})
+            self._partitions[tp] = record
+            self._insertions.pop(tp, None)
 
     async def extend_maps(self, runs: Mapping[TopicPartition, Sequence[Run]]) -> None:
         """Add runs to offset maps, ahead of the records they speak of.

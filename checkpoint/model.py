@@ -4,8 +4,8 @@ Records are JSON with a version, so that a person with a console consumer can re
 them. A reader refuses versions it does not know, and ignores nothing: a field it
 does not know belongs to a newer version.
 
-Keys: ``flow`` · ``owner`` · ``partition/<topic>/<partition>`` · ``map/<topic>/<partition>/<chunk>``.
-Topic names never hold a slash.
+Keys: ``flow`` · ``owner`` · ``partition/<topic>/<partition>`` · ``map/<topic>/<partition>/<chunk>`` ·
+``insertion/<topic>/<partition>``. Topic names never hold a slash.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from uuid import UUID
 
 from checkpoint.errors import CorruptStateError
+from checkpoint.insertions import Inserted, united
 from mirror.model import OffsetMode
 
 T = TypeVar("T")
@@ -24,6 +25,7 @@ T = TypeVar("T")
 VERSION = 1
 FLOW_KEY = "flow"
 OWNER_KEY = "owner"
+INSERTION_PREFIX = "insertion/"
 LEADER_EPOCHS_KEPT = 32
 """Newest leader epochs kept per partition: enough to find where a truncated source agrees with us."""
 
@@ -102,6 +104,8 @@ class PartitionRecord:
         lost: Source ranges [from, to) that were gone before they were copied, the loss accepted.
         loss_accepted_to: An operator allowed to leave out everything below this source offset.
         shared: The target partition held records of others when the copy began.
+        inserted: Target ranges [from, to) that hold what is no record of the source; see
+            :mod:`checkpoint.insertions`.
     """
 
     topic: str
@@ -116,6 +120,7 @@ class PartitionRecord:
     lost: tuple[tuple[int, int], ...] = ()
     loss_accepted_to: int = 0
     shared: bool = False
+    inserted: tuple[Inserted, ...] = ()
     version: int = VERSION
 
     @property
@@ -136,13 +141,11 @@ class PartitionRecord:
 
     def with_loss(self, lost_from: int, lost_to: int) -> Self:
         """The record with one more lost range; ranges that touch become one."""
-        merged: list[tuple[int, int]] = []
-        for begin, end in sorted((*self.lost, (lost_from, lost_to))):
-            if merged and begin <= merged[-1][1]:
-                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-            else:
-                merged.append((begin, end))
-        return replace(self, lost=tuple(merged))
+        return replace(self, lost=united((*self.lost, (lost_from, lost_to))))
+
+    def with_inserted(self, *ranges: Inserted) -> Self:
+        """The record with more inserted target ranges."""
+        return replace(self, inserted=united((*self.inserted, *ranges)))
 
     def to_bytes(self) -> bytes:
         return _encode(asdict(self))
@@ -158,11 +161,61 @@ class PartitionRecord:
         try:
             fields["mode"] = OffsetMode(fields["mode"])
             fields["topic_id"] = str(UUID(fields["topic_id"]))
-            for name in ("leader_epochs", "lost"):
-                fields[name] = tuple((int(a), int(b)) for a, b in fields[name])
+            for name in ("leader_epochs", "lost", "inserted"):
+                fields[name] = tuple((int(a), int(b)) for a, b in fields.get(name, ()))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptStateError(f"a partition record cannot be read: {error!r}") from error
         return _build(cls, fields, "partition")
+
+
+@dataclass(frozen=True, slots=True)
+class Insertion:
+    """A batch that is about to be appended to a target partition, or was, and is no copy.
+
+    It is written down ahead of the append, whole: whoever finds it appends it, and it stands then or never.
+
+    Attributes:
+        target_offset: Where it stands if it does.
+        records: How many.
+        batch: Sealed, of format v2.
+    """
+
+    target_offset: int
+    records: int
+    batch: bytes
+
+    def to_bytes(self) -> bytes:
+        """A line for people, and the batch."""
+        head = {"version": VERSION, "target_offset": self.target_offset, "records": self.records}
+        return _encode(head) + b"\n" + self.batch
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read an insertion.
+
+        Raises:
+            CorruptStateError: It is none, or of a version this program does not know.
+        """
+        head, _, batch = data.partition(b"\n")
+        fields = _decode(head, "insertion")
+        del fields["version"]
+        return _build(cls, {**fields, "batch": batch}, "insertion")
+
+
+def insertion_key(topic: str, partition: int) -> str:
+    return f"{INSERTION_PREFIX}{topic}/{partition}"
+
+
+def parse_insertion_key(key: str) -> tuple[str, int]:
+    """Topic and partition of a key made by :func:`insertion_key`.
+
+    Raises:
+        CorruptStateError: It is no such key.
+    """
+    topic, slash, partition = key.removeprefix(INSERTION_PREFIX).rpartition("/")
+    if not (slash and topic and partition.isdecimal()):
+        raise CorruptStateError(f"the state holds a key that makes no sense: {key!r}")
+    return topic, int(partition)
 
 
 def partition_key(topic: str, partition: int) -> str:

@@ -28,6 +28,9 @@ NAMES = frozenset(
         "partitions_added",
         "settings_final",
         "state_written",
+        "insertion_noted",
+        "insertion_sent",
+        "insertion_ended",
     }
 )
 """Every durable step of the mirror; the fault tests visit each."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from checkpoint.errors import UntranslatableError
 from checkpoint.flow_state import FlowState
+from checkpoint.insertions import Insertions, LogMap
 from checkpoint.offset_map import OffsetMap
 from mirror.clusters import START_SECONDS, both_connected
 from mirror.config import Settings
@@ -27,7 +28,7 @@ from mirror.sync.names import NamePolicy, TopicSelector
 from spark_jobs.documents import Scope
 from spark_jobs.history import Run
 from spark_jobs.logs import Log
-from spark_jobs.places import Line, lines_of_runs
+from spark_jobs.places import Line, lines_of_runs, lines_past
 from spark_jobs.result import NotCompared, time_text
 from spark_jobs.sampling import Sample
 from spark_jobs.window import ALL, Range, SameOffsets, Translation, window
@@ -152,24 +153,29 @@ class _Copied:
         offsets: The offset map; None where offsets are the same.
         start: Source offset with which the copy began.
         target_start: Where that is at the target.
+        insertions: What the target holds that is no copy.
     """
 
     offsets: OffsetMap | None
     start: int
     target_start: int
+    insertions: Insertions
 
     def translation(self, target_end: int) -> Translation:
-        return SameOffsets() if self.offsets is None else _Mapped(self.offsets, target_end)
+        return SameOffsets() if self.offsets is None else _Mapped(self.offsets, self.insertions, target_end)
 
     def lines(self, source: Range) -> list[Line] | None:
-        return None if self.offsets is None else lines_of_runs(self.offsets, source)
+        if self.offsets is None:
+            return None
+        lines = lines_of_runs(self.offsets, source)
+        return lines_past(lines, self.insertions.dense_starts, self.insertions.in_log)
 
 
 class _Mapped:
     """An offset map while the target's log ends at an offset."""
 
-    def __init__(self, offsets: OffsetMap, target_end: int) -> None:
-        self._offsets, self._end = offsets, target_end
+    def __init__(self, offsets: OffsetMap, insertions: Insertions, target_end: int) -> None:
+        self._offsets, self._end = LogMap(offsets, insertions), target_end
 
     def to_target(self, source_offset: int) -> int:
         reached = self._offsets.position(self._end)
@@ -249,7 +255,7 @@ class _Asking:
     def _copied(self, tp: TopicPartition) -> _Copied | None:
         record = self.state.partition(tp) if self.state else None
         if record is None and self._wanted.same_offsets:
-            return _Copied(None, 0, 0)
+            return _Copied(None, 0, 0, Insertions())
         if record is None:
             self._leave_out(tp, f"flow {self._flow} has not begun to copy it")
         elif not record.prepared:
@@ -258,7 +264,8 @@ class _Asking:
             self._leave_out(tp, "the source made the topic anew: the copy is of the one that was deleted")
         else:
             offsets = self.state.map(tp) if self.state else None
-            return _Copied(offsets, record.start_offset, record.target_start_offset)
+            insertions = Insertions(record.inserted)
+            return _Copied(offsets, record.start_offset, record.target_start_offset, insertions)
         return None
 
     async def compare(
@@ -282,7 +289,8 @@ class _Asking:
                 continue
             is_compacted = "compact" in policy
             copy = copies[self.at_target(tp)].after(one.target_start)
-            log = self._log(tp, one, originals[tp], copy, ALL if is_compacted else wanted[tp])
+            offsets = ALL if is_compacted else wanted[tp]
+            log = self._log(tp, one, originals[tp], copy, offsets, is_compacted=is_compacted)
             if log is not None:
                 (self._compacted if is_compacted else self._append_only).append(log)
 
@@ -324,7 +332,14 @@ class _Asking:
         return {name: policy.value for name, policy in policies if policy is not None and policy.value}
 
     def _log(
-        self, tp: TopicPartition, copied: _Copied, original: Range, copy: Range, wanted: Range
+        self,
+        tp: TopicPartition,
+        copied: _Copied,
+        original: Range,
+        copy: Range,
+        wanted: Range,
+        *,
+        is_compacted: bool,
     ) -> Log | None:
         translation = copied.translation(copy.end)
         start = max(copied.start, wanted.start)
@@ -338,6 +353,7 @@ class _Asking:
             name=tp,
             target_topic=self._names[tp.topic],
             topic_id=self._topic_id(tp),
+            is_compacted=is_compacted,
             window=compared,
             begin_place=copied.target_start,
             source_end_place=source_end_place,

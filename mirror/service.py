@@ -28,7 +28,7 @@ from mirror.errors import (
     UsageError,
 )
 from mirror.flow.announcing import Announcer, require_owner
-from mirror.flow.context import Flow, Limits
+from mirror.flow.context import Flow, Hooks, Limits
 from mirror.flow.engine import Engine
 from mirror.flow.forgetting import Forgetter
 from mirror.flow.goals import Goals
@@ -117,16 +117,20 @@ async def _begin(settings: Settings, stack: contextlib.AsyncExitStack, *, once: 
     both = both_connected(settings, patience_seconds=patience, reached=waiting.reached.add)
     source, target = await stack.enter_async_context(both)
     begin = Patience(waiting.tell, once=once)
-    owner, memory = await _take_part(settings, source, target, begin)
+    owner, memory = await take_part(settings, source, target, begin)
     service = Service.of(settings, source, target, owner, memory, port)
     await begin.take("the topics of both clusters", service.follower.follow, source, target)
     return service
 
 
-async def _take_part(
+async def take_part(
     settings: Settings, source: Cluster, target: Cluster, begin: Patience
 ) -> tuple[Owner, FlowMemory]:
-    """Read the flow's durable state, and claim the flow on the target unless that speaks against it."""
+    """Read the flow's durable state, and claim the flow on the target unless that speaks against it.
+
+    Raises:
+        TwinsiteError: The state is of other clusters or names, or it cannot be claimed.
+    """
     owner = Owner(target, settings.flow)
     memory = await begin.take(
         "the flow's state at the target", lambda: open_memory(settings.flow, target, owner), target
@@ -187,6 +191,33 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
+def flow_of(
+    settings: Settings,
+    source: Cluster,
+    target: Cluster,
+    memory: FlowMemory,
+    hooks: Hooks,
+    registry: CollectorRegistry,
+) -> Flow:
+    """A flow of which nothing runs yet.
+
+    Args:
+        registry: Where its instruments are.
+    """
+    limits = _limits(settings)
+    return Flow(
+        name=settings.flow,
+        source=source,
+        target=target,
+        limits=limits,
+        pool=BufferPool(limits.buffer_bytes_max),
+        instruments=instruments_of(registry, settings.flow, (source, target)),
+        hooks=hooks,
+        producer_id=memory.producer_id,
+        producer_epoch=memory.producer_epoch,
+    )
+
+
 @dataclass(slots=True)
 class Service:
     """The parts of a running mirror, wired."""
@@ -216,18 +247,7 @@ class Service:
         """Wire a flow that was claimed."""
         registry = CollectorRegistry()
         engine = Engine()
-        limits = _limits(settings)
-        flow = Flow(
-            name=settings.flow,
-            source=source,
-            target=target,
-            limits=limits,
-            pool=BufferPool(limits.buffer_bytes_max),
-            instruments=instruments_of(registry, settings.flow, (source, target)),
-            hooks=engine,
-            producer_id=memory.producer_id,
-            producer_epoch=memory.producer_epoch,
-        )
+        flow = flow_of(settings, source, target, memory, engine, registry)
         settler = Settler(
             flow,
             memory,

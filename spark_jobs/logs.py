@@ -22,6 +22,7 @@ class Log:
 
     Attributes:
         topic_id: Of the source's topic; a topic made anew under the same name has another one.
+        is_compacted: It is compared by the latest record of each key.
         window: What of it is compared, and what not.
         begin_place: The place of the first record that was ever copied.
         source_end_place: The place of the source's next record.
@@ -31,6 +32,7 @@ class Log:
     name: TopicPartition
     target_topic: str
     topic_id: str
+    is_compacted: bool
     window: Window
     begin_place: int
     source_end_place: int

@@ -7,7 +7,9 @@ the next one. Lines of a partition are in order and do not overlap. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from spark_jobs.shifts import Piece
@@ -59,6 +61,29 @@ def lines_of_runs(runs: Iterable[tuple[int, int]], source: Range) -> list[Line]:
     if start is not None:
         found.append(Line(start, max(start, source.end), 1, base))
     return clipped(found, [source])
+
+
+def lines_past(
+    lines: Iterable[Line], inserted_before: Sequence[int], in_log: Callable[[int], int]
+) -> list[Line]:
+    """Lines in a log that has offsets of which they know nothing.
+
+    Args:
+        inserted_before: The places, without such offsets, before which some were inserted; in order.
+        in_log: From a place without them to the place with them.
+    """
+    found = []
+    for line in lines:
+        if not line.slope:
+            found.append(line._replace(base=in_log(line.base)))
+            continue
+        places = Range(line.place(line.start), line.place(line.end))
+        first, last = bisect_right(inserted_before, places.start), bisect_left(inserted_before, places.end)
+        cuts = [places.start, *inserted_before[first:last], places.end]
+        for start, end in pairwise(cuts):
+            offset = start - line.base
+            found.append(Line(offset, end - line.base, 1, in_log(start) - offset))
+    return found
 
 
 def lines_of_pieces(pieces: Iterable[Piece]) -> list[Line]:

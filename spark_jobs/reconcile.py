@@ -1,8 +1,8 @@
 """One comparison of both sites, from what is to be compared to the files of its result.
 
-Each run has a folder of its own: ``summary.json``, ``report.html``, and ``differences`` (Parquet, one row a
-difference). While it runs, ``answers`` holds what both sites were reduced to. A run that failed has a
-summary too, and it says so.
+Each run has a folder of its own: ``summary.json``, ``report.html``, ``differences`` (Parquet, one row a
+difference), and ``plan.json`` where something can be done. While it runs, ``answers`` holds what both sites
+were reduced to. A run that failed has a summary too, and it says so.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from spark_jobs.documents import Scope, has_lost
 from spark_jobs.history import SUMMARY
 from spark_jobs.kafka_source import Cluster
 from spark_jobs.logs import Compared, Log
+from spark_jobs.plan import PLAN, plan_of, plan_to_document
 from spark_jobs.report import page
 from spark_jobs.result import DIFFERENCE_SCHEMA, Result, rows, summary
 from spark_jobs.session import SparkFailedError
@@ -153,12 +154,19 @@ def write(spark: SparkSession, folder: Path, result: Result, *, keep_answers: bo
     if not keep_answers:
         shutil.rmtree(folder / ANSWERS, ignore_errors=True)
     (folder / REPORT).write_text(page(result))
+    plan = plan_of(result)
+    if plan.partitions:
+        _write_json(folder / PLAN, plan_to_document(plan))
     write_summary(folder, summary(result))
 
 
 def write_summary(folder: Path, document: dict[str, Any]) -> None:
     """All of it or nothing."""
     folder.mkdir(parents=True, exist_ok=True)
-    beside = folder / f".{SUMMARY}"
+    _write_json(folder / SUMMARY, document)
+
+
+def _write_json(path: Path, document: dict[str, Any]) -> None:
+    beside = path.with_name(f".{path.name}")
     beside.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-    beside.replace(folder / SUMMARY)
+    beside.replace(path)

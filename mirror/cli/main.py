@@ -27,6 +27,7 @@ COMMANDS = {
     "accept-loss": "mirror.cli.control:accept_loss",
     "offsets": "mirror.cli.offsets:offsets",
     "reconcile": "mirror.cli.reconcile:reconcile",
+    "repair": "mirror.cli.repair:repair",
     "config": "mirror.cli.config:config",
 }
 

@@ -13,7 +13,8 @@ from functools import partial
 
 from checkpoint.errors import UntranslatableError
 from checkpoint.flow_state import FlowState
-from checkpoint.model import FlowRecord, OwnerRecord, PartitionRecord
+from checkpoint.insertions import Inserted, Insertions, LogMap
+from checkpoint.model import FlowRecord, Insertion, OwnerRecord, PartitionRecord
 from checkpoint.offset_map import OffsetMap
 from mirror.errors import TwinsiteError, UsageError
 from mirror.failpoints import reach
@@ -120,17 +121,19 @@ class FlowMemory:
         record = self._state.partition(tp)
         if record is None:
             return None
-        offsets = self._state.map(tp)
+        offsets, insertions = self._state.map(tp), Insertions(record.inserted)
         return Known(
             topic_id=record.topic_id,
             mode=record.mode,
             start_offset=record.start_offset,
             prepared=record.prepared,
-            to_source=_same if offsets is None else offsets.position,
+            to_source=_same if offsets is None else LogMap(offsets, insertions).position,
             loss_accepted_to=record.loss_accepted_to,
             target_start_offset=record.target_start_offset,
             target_topic=record.target_topic,
             shared=record.shared,
+            inserted=insertions.holds,
+            insertion=self._state.insertion(tp),
         )
 
     def epoch_at(self, tp: TopicPartition, next_offset: int) -> int:
@@ -180,15 +183,19 @@ class FlowMemory:
     def runs_after(self, tp: TopicPartition, target_offset: int) -> Sequence[tuple[int, int]]:
         """The (source offset, target offset) runs of a mapped partition that begin beyond a target offset."""
         offsets = self._state.map(tp)
-        return () if offsets is None else offsets.runs_after(target_offset)
+        return () if offsets is None else LogMap(offsets, self._insertions(tp)).runs_after(target_offset)
 
     async def drop_runs(self, tp: TopicPartition, target_offset: int) -> None:
         """Forget the runs that were to begin beyond a target offset; one that begins there is stood on."""
-        await self._state.drop_ahead(tp, target_offset)
+        await self._state.drop_ahead(tp, self._insertions(tp).dense(target_offset))
 
     async def note_runs(self, runs: Mapping[TopicPartition, Sequence[tuple[int, int]]]) -> None:
         """Add (source offset, target offset) runs to offset maps."""
-        await self._state.extend_maps(runs)
+        dense = {
+            tp: [(source, self._insertions(tp).dense(target)) for source, target in added]
+            for tp, added in runs.items()
+        }
+        await self._state.extend_maps(dense)
 
     def may_forget(self, tp: TopicPartition) -> bool:
         """True when the offset map of a partition is long enough to be shortened."""
@@ -196,7 +203,12 @@ class FlowMemory:
 
     async def forget_below(self, target_log_starts: Mapping[TopicPartition, int]) -> None:
         """Shorten offset maps by what the target does not hold any more, per source partition."""
-        await self._state.forget_below(target_log_starts)
+        starts = target_log_starts.items()
+        await self._state.forget_below({tp: self._insertions(tp).dense(start) for tp, start in starts})
+
+    def _insertions(self, tp: TopicPartition) -> Insertions:
+        record = self._state.partition(tp)
+        return Insertions(record.inserted if record else ())
 
     async def become_mapped(self, tp: TopicPartition) -> None:
         """Turn a partition with the same offsets into a mapped one, from its first record on."""
@@ -204,6 +216,22 @@ class FlowMemory:
         assert record is not None, f"{tp} is not registered"
         first = (record.start_offset, record.target_start_offset)
         await self._state.begin(replace(record, mode=OffsetMode.MAPPED), [first])
+
+    # -- for a repair ----------------------------------------------------------------------------
+
+    async def begin_insertion(self, tp: TopicPartition, insertion: Insertion) -> None:
+        """Write down what is about to be appended to a partition and is no copy."""
+        await self._state.begin_insertion(tp, insertion)
+        reach("insertion_noted")
+
+    async def end_insertion(self, tp: TopicPartition, insertion: Insertion, at: int | None) -> None:
+        """Note at which target offset it stands, or that it never will."""
+        await self._state.end_insertion(tp, () if at is None else ((at, at + insertion.records),))
+        reach("insertion_ended")
+
+    async def note_inserted(self, tp: TopicPartition, ranges: Sequence[Inserted]) -> None:
+        """Let target offsets stand that are no copies: what is behind them is where it belongs."""
+        await self._state.update_partitions({tp: lambda record: record.with_inserted(*ranges)})
 
     # -- for people ------------------------------------------------------------------------------
 
@@ -221,7 +249,8 @@ class FlowMemory:
         record = self._state.partition(tp)
         if record is None:
             raise UntranslatableError(f"{tp} has not been copied yet")
-        offsets = self._state.map(tp) or OffsetMap([(record.start_offset, record.target_start_offset)])
+        begun = OffsetMap([(record.start_offset, record.target_start_offset)])
+        offsets = LogMap(self._state.map(tp) or begun, Insertions(record.inserted))
         if reverse:
             return offsets.source_of(offset, target_log_end)
         return offsets.target_of(offset, target_log_end)

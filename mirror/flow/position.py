@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from checkpoint.errors import UntranslatableError
+from checkpoint.insertions import Insertions
+from checkpoint.model import Insertion
 from mirror.model import OffsetMode, Reason, State
 
 SEQUENCES = 2**31
@@ -81,6 +83,8 @@ class Known:
         loss_accepted_to: An operator allowed to leave out everything below this offset.
         target_topic: Where it is copied to.
         shared: The target partition held records of others when the copy began.
+        inserted: Whether a target offset holds something that is no copy, and may stay.
+        insertion: What is about to be appended and is no copy, and may stand there already.
     """
 
     topic_id: str
@@ -92,6 +96,8 @@ class Known:
     target_start_offset: int = 0
     target_topic: str = ""
     shared: bool = False
+    inserted: Callable[[int], bool] = Insertions().holds
+    insertion: Insertion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +144,13 @@ class Prepare:
 
 
 @dataclass(frozen=True, slots=True)
+class Insert:
+    """A repair has begun to append this: see that it stands, or that it never will, then look again."""
+
+    insertion: Insertion
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Write nothing; ``detail`` says what was seen."""
 
@@ -155,7 +168,7 @@ class Unreplicated:
     detail: str
 
 
-Decision = Proceed | Register | Prepare | Unreplicated | Stop
+Decision = Proceed | Register | Prepare | Insert | Unreplicated | Stop
 
 
 def next_sequence(look: TargetLook) -> int:
@@ -211,6 +224,8 @@ def decide(
             next_sequence(target),
             trim_only=target.target_log_end_offset >= known.start_offset,
         )
+    if known.insertion is not None:
+        return Insert(known.insertion)
     return _go_on(known, source, target, producer_id, acknowledged_target_offset, continue_after_loss)
 
 
@@ -255,7 +270,8 @@ def _go_on(
             Reason.TARGET_TRUNCATED,
             f"the target had acknowledged up to {acknowledged} and now ends at {end}",
         )
-    if end > known.target_start_offset and target.last_producer_id not in {None, producer_id}:
+    ours = target.last_producer_id in {None, producer_id} or known.inserted(end - 1)
+    if end > known.target_start_offset and not ours:
         return Stop(
             State.DIVERGED,
             Reason.FOREIGN_WRITE,

@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from checkpoint.model import Insertion
 from mirror.errors import PartitionError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.ends import End, compare_ends, end_of
+from mirror.flow.inserting import insert
 from mirror.flow.looking import look_at_source, look_at_target
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import (
     Decision,
+    Insert,
     Known,
     Prepare,
     Proceed,
@@ -64,6 +67,9 @@ class Memory(Protocol):
 
     async def note_loss(self, tp: TopicPartition, lost_from: int, lost_to: int) -> None:
         """Put an accepted loss into the ledger."""
+
+    async def end_insertion(self, tp: TopicPartition, insertion: Insertion, at: int | None) -> None:
+        """Note at which target offset stands what a repair had begun to append, or that it never will."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +261,11 @@ class Settler:
                 await self._memory.register(partition.tp, partition.target, topic_id, decision)
                 if look.counts_for(partition):
                     partition.look_due_at = now
-            case Register() | Prepare():
+            case Insert(insertion) if self._may_write(look):
+                appended = await insert(self._flow, partition.target, insertion)
+                await self._memory.end_insertion(partition.tp, insertion, appended.at)
+                partition.look_due_at = now
+            case Register() | Prepare() | Insert():
                 partition.wait_for_owner(now, STANDBY_LOOK_SECONDS)
 
     async def _proceed(self, partition: PartitionCopy, decision: Proceed, look: Look) -> None:

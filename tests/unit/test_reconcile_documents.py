@@ -45,6 +45,7 @@ def log(topic: str, runs: list[tuple[int, int]] | None = None) -> Log:
         target_topic=f"east.{topic}",
         window=same,
         topic_id="id",
+        is_compacted=False,
         begin_place=0,
         source_end_place=100,
         lines=None if runs is None else lines_of_runs(runs, same.source),

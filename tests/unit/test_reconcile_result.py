@@ -34,6 +34,7 @@ def log(topic: str, partition: int = 0) -> Log:
         target_topic=topic,
         window=compared,
         topic_id="id",
+        is_compacted=False,
         begin_place=0,
         source_end_place=100,
     )

@@ -22,6 +22,7 @@ def log(start: int, end: int, partition: int = 0) -> Log:
         target_topic="t",
         window=same,
         topic_id="id",
+        is_compacted=False,
         begin_place=0,
         source_end_place=end,
     )

@@ -1,0 +1,43 @@
+"""``twinsite repair``: what can be done about what a comparison has found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mirror.cli.output import output_option
+
+
+@click.command()
+@click.option(
+    "--config", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Settings of the flow."
+)
+@click.option(
+    "--apply", is_flag=True, help="Do it. Without this everything is looked at and nothing written."
+)
+@click.option(
+    "--to-mapped",
+    is_flag=True,
+    help="Let partitions that keep the source's offsets become mapped: what is appended shifts what follows.",
+)
+@output_option
+@click.argument("plan", metavar="PLAN", type=click.Path(path_type=Path))
+def repair(config: Path, apply: bool, to_mapped: bool, output: str, plan: Path) -> int:
+    """Put right what a comparison has found, as far as that can be done in place.
+
+    PLAN is the folder of a run of `twinsite reconcile`, or the plan.json in it. Each key of a compacted topic
+    that says something else at the target gets one more record there; what was not copied yet is copied; for
+    append-only topics the choices are listed. What was written to since is left alone, so a plan can be
+    carried out again. Everything that is written is noted in repairs.jsonl beside the plan.
+
+    \b
+    Exit codes: 0 nothing is left to be done, 3 something is, 1, 2 and 4 as always.
+
+    \b
+    twinsite repair --config flow.yaml reconcile/20261122T143000Z-1f2e
+    twinsite repair --config flow.yaml reconcile/20261122T143000Z-1f2e --apply
+    """
+    from mirror.cli.repairing import run
+
+    return run(config, plan, apply=apply, to_mapped=to_mapped, output=output)

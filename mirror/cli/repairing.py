@@ -1,0 +1,244 @@
+"""Runs repairs from the command line, notes what they write, and shows what has come of them."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import os
+import re
+import socket
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from mirror import logs, service
+from mirror.cli.output import clean, console, number, plain, print_json
+from mirror.config import Settings, load
+from mirror.errors import UsageError
+from mirror.model import PartitionStatus, State, TopicPartition
+from mirror.repairing import Repaired, Status, Step, Wanted, repair
+from spark_jobs.plan import PLAN, PartitionPlan, Plan, plan_of_document
+from spark_jobs.result import key_text, time_text
+
+AUDIT = "repairs.jsonl"
+SHOWN = 20
+CHOICES = (
+    "copy the topic anew: stop the mirror, delete the topic at the target, start the mirror; what the source "
+    "still has is there again, with the same offsets",
+    "leave it: consumers at the target see it, and each comparison names it, until retention takes it away",
+)
+"""What can be done about an append-only log in whose middle something differs."""
+
+
+def run(config: Path, path: Path, *, apply: bool, to_mapped: bool, output: str) -> int:
+    """Carry out a plan, or look what that would do; returns the exit code.
+
+    Raises:
+        UsageError: There is no plan, or it is none for these settings.
+        TwinsiteError: As :func:`mirror.repairing.repair`.
+    """
+    settings = load(config)
+    logs.set_up(level="warning")
+    file = path / PLAN if path.is_dir() else path
+    plan = _read(file)
+    audit = _Audit(file.with_name(AUDIT), plan.run)
+    done = asyncio.run(repair(settings, plan, Wanted(apply=apply, to_mapped=to_mapped), audit.note))
+    late = [one for one in plan.partitions if one.pending.offsets]
+    copied = _copy(settings, late) if apply and late else {}
+    result = _Result(plan, done, copied, applied=apply)
+    if output == "json":
+        print_json(result.document())
+    else:
+        result.show()
+    return 0 if result.is_complete else 3
+
+
+def _read(path: Path) -> Plan:
+    try:
+        document = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UsageError(
+            f"there is no {path}", hint="a run that finds nothing to be done leaves no plan.json"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {error}", hint="run `twinsite reconcile` again") from error
+    return plan_of_document(document, str(path))
+
+
+def _copy(settings: Settings, late: Sequence[PartitionPlan]) -> Mapping[TopicPartition, PartitionStatus]:
+    """Copy what was not copied, as `twinsite mirror --once` does."""
+    names = tuple(sorted({re.escape(one.name.topic) for one in late}))
+    topics = settings.topics.model_copy(update={"include": names, "exclude": ()})
+    some = settings.model_copy(update={"topics": topics})
+    status = asyncio.run(service.run(some, stop=asyncio.Event(), once=True))
+    return {TopicPartition(one.topic, one.partition): one for one in status.partitions}
+
+
+class _Audit:
+    """A line for everything that is written, before and after; durable when it is there."""
+
+    def __init__(self, path: Path, run: str) -> None:
+        self._path, self._run = path, run
+        self._who = f"{getpass.getuser()}@{socket.gethostname()}"
+
+    def note(self, fields: Mapping[str, object]) -> None:
+        line = {"at": time_text(round(time.time() * 1000)), "by": self._who, "run": self._run, **fields}
+        with self._path.open("a") as file:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+class _Result:
+    """What has come of a plan."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        repaired: Sequence[Repaired],
+        copied: Mapping[TopicPartition, PartitionStatus],
+        *,
+        applied: bool,
+    ) -> None:
+        self._plan, self._repaired, self._copied, self._applied = plan, repaired, copied, applied
+        self._beyond = [one for one in plan.partitions if one.beyond_repair or one.unnamed]
+        self._late = [one for one in plan.partitions if one.pending.offsets]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left to be done; of what was only looked at, whether nothing would be."""
+        settled = all(self._is_settled(step) for one in self._repaired for step in one.steps)
+        arrived = not self._applied or all(self._has_arrived(one) for one in self._late)
+        return settled and arrived and not self._beyond
+
+    def _is_settled(self, step: Step) -> bool:
+        return step.status.is_settled or (step.status is Status.PLANNED and not self._applied)
+
+    def _has_arrived(self, one: PartitionPlan) -> bool:
+        status = self._copied.get(one.name)
+        return status is not None and status.state is State.ACTIVE
+
+    # -- for programs ----------------------------------------------------------------------------
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "run": self._plan.run,
+            "flow": self._plan.flow,
+            "applied": self._applied,
+            "complete": self.is_complete,
+            "partitions": [_repaired(one) for one in self._repaired],
+            "beyond_repair": [
+                {
+                    **_names(one),
+                    "differences": {kind.value: count for kind, count in one.beyond_repair.items()},
+                    "unnamed": one.unnamed,
+                    "choices": list(CHOICES),
+                }
+                for one in self._beyond
+            ],
+            "not_copied": [
+                {**_names(one), "source_offsets": list(one.pending), "state": self._state(one)}
+                for one in self._late
+            ],
+        }
+
+    def _state(self, one: PartitionPlan) -> str | None:
+        status = self._copied.get(one.name)
+        return None if status is None else status.state.value
+
+    # -- for people ------------------------------------------------------------------------------
+
+    def show(self) -> None:
+        screen = console()
+        steps = [(one, step) for one in self._repaired for step in one.steps]
+        if steps:
+            screen.print(_steps(steps[:SHOWN]))
+        if len(steps) > SHOWN:
+            screen.print(f"and {number(len(steps) - SHOWN)} more")
+        for one in self._repaired:
+            for words in _said(one, applied=self._applied):
+                screen.print(plain(f"{one.plan.target_name}: {words}"))
+        for late in self._late:
+            state = self._state(late)
+            what = f"{number(late.pending.offsets)} source offsets that were not copied"
+            screen.print(plain(f"{late.name}: {what}" + (f": {state}" if state else " would be")))
+        for beyond in self._beyond:
+            found = ", ".join(f"{number(count)} {kind.value}" for kind, count in beyond.beyond_repair.items())
+            more = f"{number(beyond.unnamed)} that were only counted" if beyond.unnamed else ""
+            screen.print(
+                plain(
+                    f"{beyond.name}: cannot be put right in place: {', '.join(filter(None, (found, more)))}"
+                )
+            )
+        if self._beyond:
+            screen.print("the choices:")
+            for choice in CHOICES:
+                screen.print(f"  - {choice}")
+        counts = Counter(step.status for _, step in steps)
+        said = ", ".join(
+            f"{number(count)} {status.value.replace('_', ' ')}" for status, count in counts.items()
+        )
+        screen.print(said or "no key has to be put right")
+        if not self._applied:
+            screen.print("nothing was written; --apply does it")
+
+
+def _steps(steps: Sequence[tuple[Repaired, Step]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("target", "kind", "key"):
+        table.add_column(heading)
+    table.add_column("append", justify="left")
+    table.add_column("", justify="left")
+    for one, step in steps:
+        mend = step.mend
+        what = "a tombstone" if mend.source_offset is None else f"source offset {mend.source_offset}"
+        stands = "" if step.at is None else f" at {step.at}"
+        table.add_row(
+            plain(one.plan.target_name),
+            mend.kind.value,
+            plain(clean(key_text(mend.key))),
+            what,
+            f"{step.status.value.replace('_', ' ')}{stands}",
+        )
+    return table
+
+
+def _said(one: Repaired, *, applied: bool) -> list[str]:
+    said = []
+    if one.foreign:
+        offsets = sum(end - start for start, end in one.foreign)
+        said.append(f"{number(offsets)} offsets that others have written stay where they are")
+    if one.becomes_mapped and not one.why_not:
+        said.append("does not keep the source's offsets any more" if applied else "would become mapped")
+    if one.why_not:
+        said.append(f"nothing {'was' if applied else 'can be'} written: {one.why_not}")
+    return said
+
+
+def _names(one: PartitionPlan) -> dict[str, Any]:
+    return {"topic": one.name.topic, "partition": one.name.partition, "target_topic": one.target_topic}
+
+
+def _repaired(one: Repaired) -> dict[str, Any]:
+    return {
+        **_names(one.plan),
+        "why_not": one.why_not or None,
+        "foreign_target_offsets": [list(some) for some in one.foreign],
+        "becomes_mapped": one.becomes_mapped,
+        "steps": [
+            {
+                "kind": step.mend.kind.value,
+                "key": key_text(step.mend.key),
+                "source_offset": step.mend.source_offset,
+                "target_offset": step.mend.target_offset,
+                "status": step.status.value,
+                "at": step.at,
+            }
+            for step in one.steps
+        ],
+    }

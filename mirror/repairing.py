@@ -1,0 +1,482 @@
+"""Carry out what can be done about what a comparison has found, as the mirror itself would.
+
+A repair takes part in the flow like a mirror: it becomes the owner, looks where each partition goes on, and
+appends there by the same conditional append, so that a mirror that runs meanwhile neither does harm nor takes
+any. What is appended is decided anew for every batch, from what the target holds in that moment.
+
+Without ``apply`` everything is looked at and nothing is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeVar
+
+from prometheus_client import CollectorRegistry
+
+from checkpoint.insertions import Inserted, united
+from checkpoint.model import Insertion
+from mirror.clusters import START_SECONDS, both_connected
+from mirror.config import Settings
+from mirror.errors import BrokerError, StateConflictError, TwinsiteError, UsageError
+from mirror.flow.context import Flow
+from mirror.flow.encode import encode
+from mirror.flow.ends import compare_ends, end_of
+from mirror.flow.engine import Engine
+from mirror.flow.inserting import insert
+from mirror.flow.looking import look_at_source, look_at_target
+from mirror.flow.memory import FlowMemory
+from mirror.flow.owner import Owner
+from mirror.flow.position import Decision, Insert, Known, Proceed, SourceLook, Stop, TargetLook, decide
+from mirror.flow.reading import read_batches, read_records, read_some
+from mirror.flow.records import Record
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.codecs import NONE
+from mirror.kafka.record_batch import seal
+from mirror.kafka.varint import decode_varint, encode_varint
+from mirror.model import OffsetMode, Reason
+from mirror.offline import flow_state
+from mirror.patience import Patience
+from mirror.service import flow_of, take_part
+from spark_jobs.plan import Mend, PartitionPlan, Plan
+from spark_jobs.result import key_text
+
+BATCH_BYTES_MAX = 256 << 10
+"""Of a batch of several records."""
+RECORD_BYTES_MAX = 480 << 10
+"""A record is written into the flow's state before it is appended, and has to fit there."""
+PLAN_SECONDS_MAX = 6 * 3600
+"""A tombstone may be gone a day after it was written: of an older plan nobody could tell what has become."""
+MENDS_AT_ONCE = 500
+"""Whose records are read together."""
+KEYS_BEHIND_MAX = 2_000_000
+"""Records behind the plan; where there are more, a new one is cheaper than to hold their keys."""
+ATTEMPTS = 10
+"""To append between two writes of a mirror that runs meanwhile."""
+CONFIRM_PAUSE_SECONDS = 0.1
+FOREIGN = frozenset({Reason.FOREIGN_WRITE, Reason.OFFSETS_DIFFER, Reason.SOURCE_TRUNCATED})
+"""Under which a partition stands still where others have written to it."""
+
+T = TypeVar("T")
+
+
+class Status(StrEnum):
+    """What has become of a difference."""
+
+    PLANNED = "planned"
+    """It would be appended."""
+    APPENDED = "appended"
+    MOVED_ON = "moved_on"
+    """The key was written to since the plan was made, by a repair or by the mirror: it is left as it is."""
+    NOT_THERE = "not_there"
+    """The record to go by is not there any more, or is another."""
+    TOO_LARGE = "too_large"
+    REFUSED = "refused"
+    """The partition is in a state in which nothing may be written."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing is left to be done about it by this plan."""
+        return self in {Status.APPENDED, Status.MOVED_ON, Status.NOT_THERE}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One difference, and what has become of it.
+
+    Attributes:
+        at: The target offset at which the record stands that puts it right.
+    """
+
+    mend: Mend
+    status: Status
+    at: int | None = None
+
+
+@dataclass(slots=True)
+class Repaired:
+    """One partition.
+
+    Attributes:
+        why_not: Why nothing may be written to it; empty where it may.
+        foreign: Target offsets that somebody else has written, and that stay.
+        becomes_mapped: It cannot keep the source's offsets with what is appended.
+    """
+
+    plan: PartitionPlan
+    why_not: str = ""
+    foreign: Sequence[Inserted] = ()
+    becomes_mapped: bool = False
+    steps: list[Step] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a repair may do.
+
+    Attributes:
+        apply: Write; else only look.
+        to_mapped: Let partitions that keep the source's offsets become mapped, where that is needed.
+    """
+
+    apply: bool = False
+    to_mapped: bool = False
+
+
+Note = Callable[[Mapping[str, object]], None]
+"""Told of everything that is written, before and after."""
+
+
+class _RefusedError(TwinsiteError):
+    """Nothing may be written to a partition; the message says why."""
+
+
+async def repair(settings: Settings, plan: Plan, wanted: Wanted, note: Note) -> list[Repaired]:
+    """Carry a plan out, or find out what that would do.
+
+    Raises:
+        UsageError: The plan is of another flow, or too old.
+        NoStateError: The flow has never run against this target.
+        StateConflictError: The plan is of other clusters.
+        TwinsiteError: A cluster cannot be reached, or does not allow what is needed.
+    """
+    _check(settings, plan)
+    async with _taking_part(settings, plan, apply=wanted.apply) as part:
+        mended = [one for one in plan.partitions if one.mends]
+        return [await _Repair(part, settings, one, wanted, note).run() for one in mended]
+
+
+def _check(settings: Settings, plan: Plan) -> None:
+    if plan.flow != settings.flow:
+        raise UsageError(f"the plan is about flow {plan.flow}, the settings are about {settings.flow}")
+    age = time.time() - plan.made_at_ms / 1000
+    if age > PLAN_SECONDS_MAX:
+        raise UsageError(
+            f"the plan was made {age / 3600:.0f} hours ago, and {PLAN_SECONDS_MAX // 3600} is the most",
+            hint="run `twinsite reconcile` again",
+        )
+
+
+# -- the flow ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The flow as somebody takes part in it; ``owner`` is None for one who only looks."""
+
+    flow: Flow
+    memory: FlowMemory
+    owner: Owner | None
+
+    async def be_owner(self) -> None:
+        """Wait until we may write, and know what is written.
+
+        Raises:
+            StateConflictError: Another has taken the right meanwhile.
+        """
+        assert self.owner is not None
+        while not await self.owner.confirm():
+            if not self.owner.held:
+                raise StateConflictError(
+                    "another mirror has taken the flow over", hint="run the repair again"
+                )
+            await asyncio.sleep(CONFIRM_PAUSE_SECONDS)
+        await self.memory.refresh(sole_writer=False)
+
+
+@asynccontextmanager
+async def _taking_part(settings: Settings, plan: Plan, *, apply: bool) -> AsyncIterator[_Part]:
+    both = both_connected(settings, patience_seconds=START_SECONDS, reached=lambda _: None)
+    async with both as (source, target):
+        _check_clusters(plan, source, target)
+        memory, owner = FlowMemory(await flow_state(target, settings.flow)), None
+        if apply:
+            begin = Patience(lambda _: None, once=True)
+            owner, memory = await take_part(settings, source, target, begin)
+        source.follow({one.name.topic for one in plan.partitions})
+        target.follow({one.target_topic for one in plan.partitions})
+        await asyncio.gather(source.refresh(), target.refresh())
+        flow = flow_of(settings, source, target, memory, Engine(), CollectorRegistry())
+        yield _Part(flow, memory, owner)
+
+
+def _check_clusters(plan: Plan, source: Cluster, target: Cluster) -> None:
+    reached = source.info.cluster_id, target.info.cluster_id
+    planned = plan.source_cluster_id, plan.target_cluster_id
+    if reached != planned:
+        raise StateConflictError(
+            f"the plan is about clusters {planned[0]} and {planned[1]}, {reached[0]} and {reached[1]} "
+            f"were reached",
+            hint="check the addresses in the settings",
+        )
+
+
+# -- one partition -------------------------------------------------------------------------------
+
+
+class _Repair:
+    """A partition while it is repaired."""
+
+    def __init__(
+        self, part: _Part, settings: Settings, plan: PartitionPlan, wanted: Wanted, note: Note
+    ) -> None:
+        self._part, self._flow, self._memory = part, part.flow, part.memory
+        self._settings, self._plan, self._wanted, self._note = settings, plan, wanted, note
+        self._done = Repaired(plan)
+        self._read_to = plan.target_end
+        self._behind: set[bytes] = set()
+        """Keys that others have written at the target behind what the plan has seen."""
+
+    async def run(self) -> Repaired:
+        left = list(self._plan.mends)
+        try:
+            await self._make_ready()
+            while left:
+                left = left[await self._mend_some(left) :]
+        except (_RefusedError, BrokerError) as refusal:
+            self._done.why_not = str(refusal)
+            self._done.steps += [Step(mend, Status.REFUSED) for mend in left]
+        return self._done
+
+    async def _make_ready(self) -> None:
+        """See that the partition may be written to, and let it be known for what it is.
+
+        Raises:
+            _RefusedError: It may not.
+        """
+        known = self._known()
+        self._done.foreign = await self._foreign(known, await self._decide(known))
+        self._done.becomes_mapped = known.mode is OffsetMode.SAME
+        if self._done.becomes_mapped and not self._wanted.to_mapped:
+            raise _RefusedError(
+                "it keeps the source's offsets, and what is appended would shift what follows: let it become "
+                "mapped (--to-mapped), write the keys again at the source, or copy the topic anew"
+            )
+        if self._wanted.apply:
+            await self._part.be_owner()
+            await self._become_what_it_is()
+
+    async def _become_what_it_is(self) -> None:
+        name, done = self._plan.name, self._done
+        if done.becomes_mapped:
+            self._say("becomes_mapped")
+            await self._memory.become_mapped(name)
+        if done.foreign:
+            self._say("left_where_it_is", target_offsets=[list(one) for one in done.foreign])
+            await self._memory.note_inserted(name, done.foreign)
+
+    def _known(self) -> Known:
+        known = self._memory.known(self._plan.name)
+        if known is None:
+            raise _RefusedError(f"flow {self._settings.flow} does not copy it")
+        if known.topic_id != self._plan.topic_id:
+            raise _RefusedError("the topic was made anew at the source since the plan was made")
+        return known
+
+    async def _foreign(self, known: Known, decision: Decision) -> Sequence[Inserted]:
+        """What others have written, where the copy does not go on for that reason."""
+        if isinstance(decision, Proceed | Insert):
+            return ()
+        if not isinstance(decision, Stop) or decision.reason not in FOREIGN or known.shared:
+            raise _RefusedError(_why_not(decision))
+        _, target = await self._look()
+        start = max(known.target_start_offset, target.target_log_start_offset)
+        batches = read_batches(self._flow.target, self._plan.target_name, start, target.target_log_end_offset)
+        found = united(
+            [
+                (header.base_offset, header.next_offset)
+                async for header, _ in batches
+                if header.producer_id != self._flow.producer_id and not known.inserted(header.base_offset)
+            ]
+        )
+        if not found:
+            raise _RefusedError(_why_not(decision))
+        return found
+
+    # -- where it goes on ------------------------------------------------------------------------
+
+    async def _look(self) -> tuple[SourceLook, TargetLook]:
+        name, target = self._plan.name, self._plan.target_name
+        sources, targets = await asyncio.gather(
+            look_at_source(self._flow, [name]), look_at_target(self._flow, [target])
+        )
+        return _answered(sources[name]), _answered(targets[target])
+
+    async def _decide(self, known: Known) -> Decision:
+        """What a mirror would do with the partition now."""
+        name = self._plan.name
+        source, target = await self._look()
+        decision = decide(
+            known,
+            source,
+            target,
+            producer_id=self._flow.producer_id,
+            producer_epoch=self._flow.producer_epoch,
+            wanted=self._settings.offsets.mode,
+            acknowledged_target_offset=None,
+            continue_after_loss=False,
+        )
+        if not isinstance(decision, Proceed):
+            return decision
+        epoch = self._memory.epoch_at(name, decision.next_offset)
+        end = end_of(known, target, self._plan.target_name, epoch)
+        found = await compare_ends(self._flow, {name: end} if end else {})
+        return _answered(found.get(name)) or decision
+
+    async def _place(self) -> Proceed:
+        """Where the next batch goes.
+
+        Raises:
+            _RefusedError: None may be appended.
+        """
+        while True:
+            decision = await self._decide(self._known())
+            match decision:
+                case Proceed():
+                    return decision
+                case Insert(insertion):
+                    await self._finish(insertion)
+                case _:
+                    raise _RefusedError(_why_not(decision))
+
+    # -- what is appended ------------------------------------------------------------------------
+
+    async def _mend_some(self, left: Sequence[Mend]) -> int:
+        """Put right the first of those that are left; answers how many were dealt with."""
+        some = left[:MENDS_AT_ONCE]
+        records = await self._records(some)
+        group = some[: fitting([len(records[mend].tail) if mend in records else 0 for mend in some])]
+        if not self._wanted.apply:
+            await self._read_behind((await self._look())[1].target_log_end_offset)
+            self._done.steps += [Step(mend, self._status(records.get(mend))) for mend in group]
+            return len(group)
+        for _ in range(ATTEMPTS):
+            await self._part.be_owner()
+            place = await self._place()
+            await self._read_behind(place.target_next_offset)
+            statuses = {mend: self._status(records.get(mend)) for mend in group}
+            chosen = [mend for mend, status in statuses.items() if status is Status.PLANNED]
+            at = await self._append(chosen, records, place) if chosen else place.target_next_offset
+            if at is None:
+                continue
+            self._read_to = at + len(chosen)
+            standing = {mend: Step(mend, Status.APPENDED, at + index) for index, mend in enumerate(chosen)}
+            self._done.steps += [standing.get(mend, Step(mend, statuses[mend])) for mend in group]
+            return len(group)
+        raise _RefusedError(
+            f"{ATTEMPTS} times a mirror has written between a look and an append: "
+            f"pause the partition there (twinsite pause), repair, and resume"
+        )
+
+    async def _records(self, mends: Sequence[Mend]) -> dict[Mend, Record]:
+        """What is to be appended for each, as far as that can be read and is what the plan says."""
+        here = {mend.source_offset: mend for mend in mends if mend.source_offset is not None}
+        there = {
+            mend.target_offset: mend
+            for mend in mends
+            if mend.source_offset is None and mend.target_offset is not None
+        }
+        originals = await read_some(self._flow.source, self._plan.name, here)
+        copies = await read_some(self._flow.target, self._plan.target_name, there)
+        found = {here[offset]: record for offset, record in originals.items()}
+        found |= {there[offset]: tombstone(record, _now_ms()) for offset, record in copies.items()}
+        return {mend: record for mend, record in found.items() if key_of(record).startswith(mend.key)}
+
+    async def _read_behind(self, end: int) -> None:
+        """Note which keys were written since, up to a target offset."""
+        if end < self._read_to:
+            raise _RefusedError(f"the target ended at {self._read_to} and now ends at {end}: reconcile again")
+        if end - self._read_to + len(self._behind) > KEYS_BEHIND_MAX:
+            raise _RefusedError(f"more than {KEYS_BEHIND_MAX} records were copied since: reconcile again")
+        async for record in read_records(self._flow.target, self._plan.target_name, self._read_to, end):
+            self._behind.add(key_of(record))
+        self._read_to = end
+
+    def _status(self, record: Record | None) -> Status:
+        if record is None:
+            return Status.NOT_THERE
+        if key_of(record) in self._behind:
+            return Status.MOVED_ON
+        return Status.TOO_LARGE if len(record.tail) > RECORD_BYTES_MAX else Status.PLANNED
+
+    async def _append(
+        self, mends: Sequence[Mend], records: Mapping[Mend, Record], place: Proceed
+    ) -> int | None:
+        """Append their records there; answers where they stand, or None where the log had gone on."""
+        run = [records[mend]._replace(offset=number) for number, mend in enumerate(mends)]
+        batch = encode(run, NONE).view
+        seal(batch, self._flow.producer_id, self._flow.producer_epoch, place.sequence)
+        insertion = Insertion(place.target_next_offset, len(run), bytes(batch))
+        self._say("appends", target_offset=insertion.target_offset, records=[_said(mend) for mend in mends])
+        await self._memory.begin_insertion(self._plan.name, insertion)
+        return await self._finish(insertion)
+
+    async def _finish(self, insertion: Insertion) -> int | None:
+        """Bring an insertion to its end; answers where it stands."""
+        if not self._wanted.apply:
+            raise _RefusedError("an earlier repair was interrupted here: run it again with --apply")
+        appended = await insert(self._flow, self._plan.target_name, insertion)
+        await self._memory.end_insertion(self._plan.name, insertion, appended.at)
+        self._say("appended", target_offset=appended.at, records=insertion.records)
+        if appended.refusal:
+            raise _RefusedError(appended.refusal)
+        return appended.at
+
+    def _say(self, event: str, **fields: object) -> None:
+        topic, partition = self._plan.target_name
+        self._note({"event": event, "topic": topic, "partition": partition, **fields})
+
+
+def _answered(answer: T | TwinsiteError) -> T:
+    if isinstance(answer, TwinsiteError):
+        raise answer
+    return answer
+
+
+def _why_not(decision: Decision) -> str:
+    if isinstance(decision, Stop):
+        return f"{decision.state}: {decision.detail}"
+    return "it is not copied yet, or not just now"
+
+
+def _said(mend: Mend) -> dict[str, object]:
+    return {
+        "kind": mend.kind,
+        "key": key_text(mend.key),
+        "source_offset": mend.source_offset,
+        "target_offset": mend.target_offset,
+    }
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)
+
+
+# -- records -------------------------------------------------------------------------------------
+
+
+def fitting(sizes: Sequence[int]) -> int:
+    """How many of the first records fit into a batch: one at least."""
+    total = 0
+    for count, size in enumerate(sizes):
+        total += size
+        if count and total > BATCH_BYTES_MAX:
+            return count
+    return len(sizes)
+
+
+def key_of(record: Record) -> bytes:
+    """The key; b"" for null, which a compacted topic does not have."""
+    length, at = decode_varint(record.tail, 0)
+    return bytes(record.tail[at : at + max(0, length)])
+
+
+def tombstone(record: Record, timestamp_ms: int) -> Record:
+    """A record that deletes the key of another."""
+    key = key_of(record)
+    return Record(record.offset, timestamp_ms, encode_varint(len(key)) + key + encode_varint(-1) + b"\0")

@@ -1,0 +1,197 @@
+"""What can be done about what a comparison has found: a plan for a person to review.
+
+A plan names records by their offsets and holds no contents. Of a compacted topic each key is put right by one
+more record: the source's latest one, or, where the source has none, a tombstone. An append-only log cannot be
+put right in place, and a missing end is copied by any mirror. Pure.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mirror.errors import UsageError
+from mirror.model import TopicPartition
+from spark_jobs.findings import Kind
+from spark_jobs.logs import Compared
+from spark_jobs.result import Result
+from spark_jobs.window import Range
+
+SCHEMA = 1
+PLAN = "plan.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mend:
+    """A key of a compacted topic of which the target says something else than the source.
+
+    Attributes:
+        key: Its first bytes.
+        source_offset: Of its latest record at the source, which is appended; None: a tombstone is.
+        target_offset: Of its latest record at the target; None where there is none.
+    """
+
+    kind: Kind
+    key: bytes
+    source_offset: int | None
+    target_offset: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPlan:
+    """What was found in one partition.
+
+    Attributes:
+        name: As at the source.
+        topic_id: Of the source's topic.
+        target_end: Where the target's log was read to.
+        mends: What a record more puts right.
+        beyond_repair: How many differences there are of each kind for which there is no such record.
+        unnamed: Differences that were counted and not named.
+        pending: Source offsets that were not copied yet.
+    """
+
+    name: TopicPartition
+    target_topic: str
+    topic_id: str
+    target_end: int
+    mends: Sequence[Mend]
+    beyond_repair: Mapping[Kind, int]
+    unnamed: int
+    pending: Range
+
+    @property
+    def target_name(self) -> TopicPartition:
+        return TopicPartition(self.target_topic, self.name.partition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a run says can be done.
+
+    Attributes:
+        run: The comparison it was made by.
+        made_at_ms: When that began.
+    """
+
+    run: str
+    flow: str
+    source_cluster_id: str | None
+    target_cluster_id: str | None
+    made_at_ms: int
+    partitions: Sequence[PartitionPlan]
+
+
+def plan_of(result: Result) -> Plan:
+    """What can be done about a result; nothing about partitions that match and are complete."""
+    partitions = [_partition(one) for one in result.compared]
+    return Plan(
+        run=result.run,
+        flow=result.flow,
+        source_cluster_id=result.source_cluster_id,
+        target_cluster_id=result.target_cluster_id,
+        made_at_ms=result.started_at_ms,
+        partitions=[
+            one for one in partitions if one.mends or one.beyond_repair or one.unnamed or one.pending.offsets
+        ],
+    )
+
+
+def _partition(one: Compared) -> PartitionPlan:
+    compacted = one.log.is_compacted
+    mends = [
+        Mend(
+            kind=finding.difference.kind,
+            key=finding.key or b"",
+            source_offset=finding.difference.source_offset,
+            target_offset=finding.difference.target_offset,
+        )
+        for finding in one.findings
+    ]
+    return PartitionPlan(
+        name=one.log.name,
+        target_topic=one.log.target_topic,
+        topic_id=one.log.topic_id,
+        target_end=one.log.target_read.end,
+        mends=mends if compacted else (),
+        beyond_repair={} if compacted else Counter(finding.difference.kind for finding in one.findings),
+        unnamed=one.unnamed,
+        pending=one.log.window.pending,
+    )
+
+
+# -- documents -----------------------------------------------------------------------------------
+
+
+def plan_to_document(plan: Plan) -> dict[str, Any]:
+    """The plan as it is left in the folder of the run."""
+    return {
+        "schema": SCHEMA,
+        "run": plan.run,
+        "flow": plan.flow,
+        "source_cluster_id": plan.source_cluster_id,
+        "target_cluster_id": plan.target_cluster_id,
+        "made_at_ms": plan.made_at_ms,
+        "partitions": [
+            {
+                "topic": one.name.topic,
+                "partition": one.name.partition,
+                "target_topic": one.target_topic,
+                "topic_id": one.topic_id,
+                "target_end": one.target_end,
+                "mends": [
+                    [mend.kind.value, b64encode(mend.key).decode(), mend.source_offset, mend.target_offset]
+                    for mend in one.mends
+                ],
+                "beyond_repair": {kind.value: count for kind, count in one.beyond_repair.items()},
+                "unnamed": one.unnamed,
+                "pending": list(one.pending),
+            }
+            for one in plan.partitions
+        ],
+    }
+
+
+def plan_of_document(document: Any, where: str) -> Plan:
+    """The plan of a document.
+
+    Args:
+        where: What the document is called in errors.
+
+    Raises:
+        UsageError: It is none, or of a version this program does not know.
+    """
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise UsageError(
+            f"{where} is no plan this program knows", hint="a run of `twinsite reconcile` leaves one"
+        )
+    try:
+        return Plan(
+            run=document["run"],
+            flow=document["flow"],
+            source_cluster_id=document["source_cluster_id"],
+            target_cluster_id=document["target_cluster_id"],
+            made_at_ms=document["made_at_ms"],
+            partitions=[_partition_of(one) for one in document["partitions"]],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{where} is no plan: {error!r}", hint="run `twinsite reconcile` again") from error
+
+
+def _partition_of(document: Mapping[str, Any]) -> PartitionPlan:
+    return PartitionPlan(
+        name=TopicPartition(document["topic"], document["partition"]),
+        target_topic=document["target_topic"],
+        topic_id=document["topic_id"],
+        target_end=document["target_end"],
+        mends=[
+            Mend(kind=Kind(kind), key=b64decode(key), source_offset=source, target_offset=target)
+            for kind, key, source, target in document["mends"]
+        ],
+        beyond_repair={Kind(kind): count for kind, count in document["beyond_repair"].items()},
+        unnamed=document["unnamed"],
+        pending=Range(*document["pending"]),
+    )

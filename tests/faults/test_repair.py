@@ -1,0 +1,256 @@
+"""Keys of a compacted copy that say something else than the source are put right, and nothing else moves."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mirror import offline
+from mirror.config import load as load_settings
+from mirror.model import TopicPartition
+from spark_jobs.findings import Kind
+from spark_jobs.plan import Mend, PartitionPlan, Plan, plan_to_document
+from spark_jobs.window import Range
+from tests.conftest import TopicFactory
+from tests.faults.flows import writing
+from tests.harness.checker import Record, read_partition, watermarks
+from tests.harness.data import Row, load
+from tests.harness.kafka import KafkaCluster
+from tests.harness.process import Finished, Twinsite, twinsite
+
+FIRST_MS = 1_700_000_000_000
+KEYS = 40
+
+
+def update(key: int, version: int) -> Row:
+    return Row(key=b"k%d" % key, value=b"version %d" % version, timestamp_ms=FIRST_MS + version)
+
+
+HISTORY = [
+    *(update(key, 1) for key in range(KEYS)),
+    *(update(key, 2) for key in range(0, KEYS, 2)),
+    *(Row(key=b"k%d" % key, value=None, timestamp_ms=FIRST_MS + 3) for key in range(0, KEYS, 10)),
+]
+DAMAGE = [update(10, 9), update(3, 9), Row(key=b"zombie", value=b"!", timestamp_ms=FIRST_MS)]
+"""What somebody else writes to the target: a key that was deleted, one of another value, one there is not."""
+
+Said = tuple[int, bytes | None]
+"""Timestamp and value; nothing is said by a tombstone."""
+
+
+def says(records: Iterable[Record]) -> dict[bytes | None, Said]:
+    """What each key says last."""
+    latest = {record.key: (record.timestamp_ms, record.value) for record in records}
+    return {key: said for key, said in latest.items() if said[1] is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A flow of one compacted topic with one partition."""
+
+    source: KafkaCluster
+    target: KafkaCluster
+    name: str
+    folder: Path
+    offsets: str
+
+    @property
+    def settings(self) -> Path:
+        path = self.folder / "flow.yaml"
+        document = {
+            "flow": self.name,
+            "source": {"bootstrap_servers": self.source.bootstrap},
+            "target": {"bootstrap_servers": self.target.bootstrap},
+            "topics": {"include": [self.name]},
+            "offsets": self.offsets,
+        }
+        path.write_text(json.dumps(document))
+        return path
+
+    def records(self) -> tuple[list[Record], list[Record]]:
+        """All there are at both sides."""
+        here, there = (
+            list(read_partition(cluster.bootstrap, self.name, 0)) for cluster in (self.source, self.target)
+        )
+        return here, there
+
+    @property
+    def end(self) -> int:
+        return watermarks(self.target.bootstrap, self.name)[0][1]
+
+    @property
+    def is_same(self) -> bool:
+        here, there = self.records()
+        return says(here) == says(there)
+
+    async def mirror(self) -> None:
+        done = await twinsite(
+            "mirror", "--config", str(self.settings), "--once", "-o", "json", work_dir=self.folder
+        )
+        assert done.code == 0, done.stderr
+
+    async def plan(self, *keys: bytes) -> None:
+        """What a comparison would leave.
+
+        Args:
+            keys: Those that differ; else every key that says something else, found by reading all.
+        """
+        here, there = self.records()
+        latest, copies = ({one.key: one for one in side} for side in (here, there))
+        said = [says(side) for side in (here, there)]
+        differing = keys or [key for key in {**latest, **copies} if said[0].get(key) != said[1].get(key)]
+        mends = [
+            Mend(
+                kind=Kind.EXTRA,
+                key=key or b"",
+                source_offset=latest[key].offset if key in latest else None,
+                target_offset=copies[key].offset if key in copies else None,
+            )
+            for key in differing
+        ]
+        topic_id = await self.source.topic_id(self.name)
+        one = PartitionPlan(
+            name=TopicPartition(self.name, 0),
+            target_topic=self.name,
+            topic_id=str(topic_id),
+            target_end=self.end,
+            mends=mends,
+            beyond_repair={},
+            unnamed=0,
+            pending=Range(0, 0),
+        )
+        ids = [cluster.admin.list_topics(timeout=10).cluster_id for cluster in (self.source, self.target)]
+        plan = Plan(
+            run="r",
+            flow=self.name,
+            source_cluster_id=ids[0],
+            target_cluster_id=ids[1],
+            made_at_ms=round(time.time() * 1000),
+            partitions=[one],
+        )
+        (self.folder / "plan.json").write_text(json.dumps(plan_to_document(plan)))
+
+    async def repair(self, *more: str, failpoints: str = "") -> Finished:
+        arguments = ("repair", "--config", str(self.settings), "-o", "json", *more)
+        plan = str(self.folder / "plan.json")
+        return await twinsite(*arguments, plan, work_dir=self.folder, failpoints=failpoints)
+
+    async def translated(self, source_offset: int) -> int:
+        settings = load_settings(self.settings)
+        return await offline.translate(settings, TopicPartition(self.name, 0), source_offset, reverse=False)
+
+    async def assert_in_step(self) -> None:
+        """What the source has from now on is copied once, in order, and its offsets are known."""
+        more = [update(key, 20) for key in range(KEYS)]
+        load(self.source.bootstrap, self.name, more)
+        await self.mirror()
+        here, there = self.records()
+        assert [one.content for one in here[-KEYS:]] == [one.content for one in there[-KEYS:]]
+        assert says(here) == says(there)
+        for original, copy in zip(here[-KEYS:], there[-KEYS:], strict=True):
+            assert await self.translated(original.offset) == copy.offset
+
+
+def statuses(done: Finished) -> list[str]:
+    (partition,) = done.document["partitions"]
+    return [step["status"] for step in partition["steps"]]
+
+
+async def copied(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, folder: Path, offsets: str = "mapped"
+) -> Copied:
+    name = await topic(source, prefix="repaired", cleanup_policy="compact")
+    load(source.bootstrap, name, HISTORY)
+    flow = Copied(source, target, name, folder, offsets)
+    await flow.mirror()
+    return flow
+
+
+async def test_what_somebody_else_has_written_is_put_right_and_the_copy_goes_on(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    First it is only said; then it is done; then nothing is left to be done.
+    """
+    flow = await copied(source, target, topic, tmp_path)
+    load(target.bootstrap, flow.name, DAMAGE)
+    before = flow.end
+    await flow.plan()
+
+    looked = await flow.repair()
+    assert (looked.code, statuses(looked), flow.end) == (0, ["planned"] * 3, before), looked.stderr
+    assert not (tmp_path / "repairs.jsonl").exists()
+
+    done = await flow.repair("--apply")
+    assert (done.code, statuses(done)) == (0, ["appended"] * 3), done.stderr
+    assert done.document["partitions"][0]["foreign_target_offsets"] == [[before - 3, before]]
+    assert flow.is_same
+    noted = [json.loads(line) for line in (tmp_path / "repairs.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in noted] == ["left_where_it_is", "appends", "appended"]
+
+    again = await flow.repair("--apply")
+    assert (again.code, statuses(again), flow.end) == (0, ["moved_on"] * 3, before + 3), again.stderr
+    await flow.assert_in_step()
+
+
+@pytest.mark.parametrize("failpoint", ["insertion_noted", "insertion_sent", "insertion_ended"])
+async def test_a_repair_killed_at_a_durable_step_is_brought_to_its_end_by_the_mirror(
+    failpoint: str, source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Whoever comes next appends what was noted, once, and goes on behind it.
+    """
+    flow = await copied(source, target, topic, tmp_path)
+    load(target.bootstrap, flow.name, DAMAGE)
+    before = flow.end
+    await flow.plan()
+
+    killed = await flow.repair("--apply", failpoints=failpoint)
+    assert killed.code == -9, killed.stderr
+
+    await flow.mirror()
+    assert (flow.end, flow.is_same) == (before + 3, True)
+    again = await flow.repair("--apply")
+    assert (again.code, statuses(again), flow.end) == (0, ["moved_on"] * 3, before + 3), again.stderr
+    await flow.assert_in_step()
+
+
+async def test_a_copy_with_the_source_s_offsets_is_repaired_when_it_may_become_mapped(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    flow = await copied(source, target, topic, tmp_path, "same")
+    load(target.bootstrap, flow.name, DAMAGE)
+    before = flow.end
+    await flow.plan()
+
+    refused = await flow.repair("--apply")
+    assert (refused.code, statuses(refused), flow.end) == (3, ["refused"] * 3, before)
+    assert "--to-mapped" in refused.document["partitions"][0]["why_not"]
+
+    done = await flow.repair("--apply", "--to-mapped")
+    assert (done.code, flow.is_same) == (0, True), done.stderr
+    await flow.assert_in_step()
+
+
+async def test_a_key_that_was_written_to_since_is_left_alone(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The mirror runs while it is repaired, and copies newer records of two of the keys, and much else.
+    """
+    flow = await copied(source, target, topic, tmp_path)
+    await flow.plan(b"k1", b"k5", b"k7")
+    before = flow.end
+    load(source.bootstrap, flow.name, [update(5, 30), update(7, 30)])
+    arguments = ("mirror", "--config", str(flow.settings))
+    with Twinsite.run(*arguments, work_dir=tmp_path) as mirror:
+        await mirror.wait_for(lambda: flow.end == before + 2, "the newer records are copied")
+        async with writing(source, flow.name):
+            done = await flow.repair("--apply")
+        assert (done.code, statuses(done)) == (0, ["appended", "moved_on", "moved_on"]), done.stderr
+        await mirror.wait_for(lambda: flow.is_same, "all is copied behind what was appended")
