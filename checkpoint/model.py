@@ -106,6 +106,7 @@ class PartitionRecord:
         shared: The target partition held records of others when the copy began.
         inserted: Target ranges [from, to) that hold what is no record of the source; see
             :mod:`checkpoint.insertions`.
+        accepted: Target ranges [from, to) that are known to differ from the source, and may.
     """
 
     topic: str
@@ -121,6 +122,7 @@ class PartitionRecord:
     loss_accepted_to: int = 0
     shared: bool = False
     inserted: tuple[Inserted, ...] = ()
+    accepted: tuple[Inserted, ...] = ()
     version: int = VERSION
 
     @property
@@ -147,6 +149,10 @@ class PartitionRecord:
         """The record with more inserted target ranges."""
         return replace(self, inserted=united((*self.inserted, *ranges)))
 
+    def with_accepted(self, *ranges: Inserted) -> Self:
+        """The record with more accepted target ranges."""
+        return replace(self, accepted=united((*self.accepted, *ranges)))
+
     def to_bytes(self) -> bytes:
         return _encode(asdict(self))
 
@@ -161,7 +167,7 @@ class PartitionRecord:
         try:
             fields["mode"] = OffsetMode(fields["mode"])
             fields["topic_id"] = str(UUID(fields["topic_id"]))
-            for name in ("leader_epochs", "lost", "inserted"):
+            for name in ("leader_epochs", "lost", "inserted", "accepted"):
                 fields[name] = tuple((int(a), int(b)) for a, b in fields.get(name, ()))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptStateError(f"a partition record cannot be read: {error!r}") from error

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from checkpoint.errors import UntranslatableError
 from checkpoint.flow_state import FlowState
-from checkpoint.insertions import Insertions, LogMap
+from checkpoint.insertions import Insertions, LogMap, united
 from checkpoint.offset_map import OffsetMap
 from mirror.clusters import START_SECONDS, both_connected
 from mirror.config import Settings
@@ -154,12 +154,14 @@ class _Copied:
         start: Source offset with which the copy began.
         target_start: Where that is at the target.
         insertions: What the target holds that is no copy.
+        accepted: Target offsets that may be what they are.
     """
 
     offsets: OffsetMap | None
     start: int
     target_start: int
     insertions: Insertions
+    accepted: Sequence[tuple[int, int]] = ()
 
     def translation(self, target_end: int) -> Translation:
         return SameOffsets() if self.offsets is None else _Mapped(self.offsets, self.insertions, target_end)
@@ -265,7 +267,8 @@ class _Asking:
         else:
             offsets = self.state.map(tp) if self.state else None
             insertions = Insertions(record.inserted)
-            return _Copied(offsets, record.start_offset, record.target_start_offset, insertions)
+            accepted = united((*record.inserted, *record.accepted))
+            return _Copied(offsets, record.start_offset, record.target_start_offset, insertions, accepted)
         return None
 
     async def compare(
@@ -358,6 +361,7 @@ class _Asking:
             begin_place=copied.target_start,
             source_end_place=source_end_place,
             lines=copied.lines(compared.source),
+            accepted=() if is_compacted else [Range(*some) for some in copied.accepted],
         )
 
     def _is_left_out(self, tp: TopicPartition) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,11 +19,12 @@ from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
 
+from checkpoint.errors import UntranslatableError
 from checkpoint.insertions import Inserted, united
 from checkpoint.model import Insertion
 from mirror.clusters import START_SECONDS, both_connected
 from mirror.config import Settings
-from mirror.errors import BrokerError, StateConflictError, TwinsiteError, UsageError
+from mirror.errors import BrokerError, ConnectionFailedError, StateConflictError, TwinsiteError, UsageError
 from mirror.flow.context import Flow
 from mirror.flow.encode import encode
 from mirror.flow.ends import compare_ends, end_of
@@ -35,7 +36,7 @@ from mirror.flow.owner import Owner
 from mirror.flow.position import Decision, Insert, Known, Proceed, SourceLook, Stop, TargetLook, decide
 from mirror.flow.reading import read_batches, read_records, read_some
 from mirror.flow.records import Record
-from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster import Cluster, retrying
 from mirror.kafka.codecs import NONE
 from mirror.kafka.record_batch import seal
 from mirror.kafka.varint import decode_varint, encode_varint
@@ -43,7 +44,8 @@ from mirror.model import OffsetMode, Reason
 from mirror.offline import flow_state
 from mirror.patience import Patience
 from mirror.service import flow_of, take_part
-from spark_jobs.plan import Mend, PartitionPlan, Plan
+from spark_jobs.findings import Kind
+from spark_jobs.plan import Beyond, Mend, PartitionPlan, Plan
 from spark_jobs.result import key_text
 
 BATCH_BYTES_MAX = 256 << 10
@@ -59,6 +61,7 @@ KEYS_BEHIND_MAX = 2_000_000
 ATTEMPTS = 10
 """To append between two writes of a mirror that runs meanwhile."""
 CONFIRM_PAUSE_SECONDS = 0.1
+LOOK_SECONDS = 10.0
 FOREIGN = frozenset({Reason.FOREIGN_WRITE, Reason.OFFSETS_DIFFER, Reason.SOURCE_TRUNCATED})
 """Under which a partition stands still where others have written to it."""
 
@@ -105,12 +108,14 @@ class Repaired:
     Attributes:
         why_not: Why nothing may be written to it; empty where it may.
         foreign: Target offsets that somebody else has written, and that stay.
+        accepted: Target offsets that are to stay as they are, though they differ.
         becomes_mapped: It cannot keep the source's offsets with what is appended.
     """
 
     plan: PartitionPlan
     why_not: str = ""
     foreign: Sequence[Inserted] = ()
+    accepted: Sequence[Inserted] = ()
     becomes_mapped: bool = False
     steps: list[Step] = field(default_factory=list)
 
@@ -122,10 +127,16 @@ class Wanted:
     Attributes:
         apply: Write; else only look.
         to_mapped: Let partitions that keep the source's offsets become mapped, where that is needed.
+        accept: Let append-only logs be as they are: what differs is noted, and not compared any more.
     """
 
     apply: bool = False
     to_mapped: bool = False
+    accept: bool = False
+
+    def concerns(self, plan: PartitionPlan) -> bool:
+        """Whether there is something to be done about a partition."""
+        return bool(plan.mends or (self.accept and (plan.beyond_repair or plan.unnamed)))
 
 
 Note = Callable[[Mapping[str, object]], None]
@@ -147,8 +158,8 @@ async def repair(settings: Settings, plan: Plan, wanted: Wanted, note: Note) -> 
     """
     _check(settings, plan)
     async with _taking_part(settings, plan, apply=wanted.apply) as part:
-        mended = [one for one in plan.partitions if one.mends]
-        return [await _Repair(part, settings, one, wanted, note).run() for one in mended]
+        some = [one for one in plan.partitions if wanted.concerns(one)]
+        return [await _Repair(part, settings, one, wanted, note).run() for one in some]
 
 
 def _check(settings: Settings, plan: Plan) -> None:
@@ -236,9 +247,11 @@ class _Repair:
         left = list(self._plan.mends)
         try:
             await self._make_ready()
+            if self._wanted.accept:
+                await self._accept()
             while left:
                 left = left[await self._mend_some(left) :]
-        except (_RefusedError, BrokerError) as refusal:
+        except (_RefusedError, BrokerError, ConnectionFailedError, UntranslatableError) as refusal:
             self._done.why_not = str(refusal)
             self._done.steps += [Step(mend, Status.REFUSED) for mend in left]
         return self._done
@@ -251,7 +264,8 @@ class _Repair:
         """
         known = self._known()
         self._done.foreign = await self._foreign(known, await self._decide(known))
-        self._done.becomes_mapped = known.mode is OffsetMode.SAME
+        inserts = self._plan.mends or self._done.foreign
+        self._done.becomes_mapped = bool(inserts) and known.mode is OffsetMode.SAME
         if self._done.becomes_mapped and not self._wanted.to_mapped:
             raise _RefusedError(
                 "it keeps the source's offsets, and what is appended would shift what follows: let it become "
@@ -269,6 +283,30 @@ class _Repair:
         if done.foreign:
             self._say("left_where_it_is", target_offsets=[list(one) for one in done.foreign])
             await self._memory.note_inserted(name, done.foreign)
+
+    async def _accept(self) -> None:
+        """Let what differs be as it is. What others have written is; what it has shifted is where it belongs.
+
+        Raises:
+            _RefusedError: That would hide more than what is named.
+        """
+        beyond = self._plan.beyond_repair
+        if self._done.foreign or not beyond:
+            return
+        if self._plan.unnamed or any(one.kind is Kind.SHIFTED for one in beyond):
+            raise _RefusedError("more differs than records that are named: copy the topic anew")
+        self._done.accepted = united([(place, place + 1) for one in beyond for place in self._places(one)])
+        if self._wanted.apply:
+            self._say("accepted", target_offsets=[list(one) for one in self._done.accepted])
+            await self._memory.note_accepted(self._plan.name, self._done.accepted)
+
+    def _places(self, beyond: Beyond) -> Iterator[int]:
+        """The target offsets a difference is about."""
+        if beyond.target_offset is not None:
+            yield beyond.target_offset
+        if beyond.source_offset is not None:
+            name, end = self._plan.name, self._plan.target_end
+            yield self._memory.translate(name, beyond.source_offset, reverse=False, target_log_end=end)
 
     def _known(self) -> Known:
         known = self._memory.known(self._plan.name)
@@ -301,11 +339,15 @@ class _Repair:
     # -- where it goes on ------------------------------------------------------------------------
 
     async def _look(self) -> tuple[SourceLook, TargetLook]:
+        """Both sides; again for a while, because a mirror that writes just then blurs the picture."""
         name, target = self._plan.name, self._plan.target_name
-        sources, targets = await asyncio.gather(
-            look_at_source(self._flow, [name]), look_at_target(self._flow, [target])
-        )
-        return _answered(sources[name]), _answered(targets[target])
+        async for attempt in retrying(LOOK_SECONDS, longest_pause_seconds=0.2):
+            with attempt:
+                sources, targets = await asyncio.gather(
+                    look_at_source(self._flow, [name]), look_at_target(self._flow, [target])
+                )
+                return _answered(sources[name]), _answered(targets[target])
+        raise AssertionError("retrying ends with an answer or an error")
 
     async def _decide(self, known: Known) -> Decision:
         """What a mirror would do with the partition now."""

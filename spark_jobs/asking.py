@@ -5,12 +5,14 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from mirror.model import TopicPartition
 from spark_jobs.logs import Log
 from spark_jobs.questions import Question, Ranges, What
 from spark_jobs.sampling import Sample, blocks
+from spark_jobs.stretches import without
 
 ByLog = Mapping[TopicPartition, Log]
 Both = tuple[Question, Question]
@@ -36,7 +38,24 @@ def first_questions(
 ) -> list[Both]:
     """What is asked before anything is known."""
     ranges = about_ranges(append_only) if sample is None else about_blocks(append_only, sample)
-    return [ranges, about_keys(compacted)]
+    return [without_accepted(ranges, append_only), about_keys(compacted)]
+
+
+def without_accepted(both: Both, logs: Iterable[Log]) -> Both:
+    """Questions that leave out what may differ."""
+    here, there = both
+    accepted = {log.name: log for log in logs if log.accepted}
+    at_target = {name: log.accepted for name, log in accepted.items()}
+    at_source = {
+        name: [log.source_offsets(one) for one in log.accepted if one.offsets]
+        for name, log in accepted.items()
+    }
+    return _without(here, at_source), _without(there, at_target)
+
+
+def _without(question: Question, gone: Ranges) -> Question:
+    left = {tp: without(some, gone.get(tp, ())) for tp, some in question.ranges.items()}
+    return replace(question, ranges=left)
 
 
 def about_keys(logs: Sequence[Log]) -> Both:

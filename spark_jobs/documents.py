@@ -144,6 +144,7 @@ def _log(log: Log) -> dict[str, Any]:
         "begin_place": log.begin_place,
         "source_end_place": log.source_end_place,
         "lines": None if log.lines is None else [list(line) for line in log.lines],
+        "accepted": [list(some) for some in log.accepted],
     }
 
 
@@ -158,6 +159,7 @@ def _log_of(document: Mapping[str, Any]) -> Log:
         begin_place=document["begin_place"],
         source_end_place=document["source_end_place"],
         lines=None if lines is None else [Line(*line) for line in lines],
+        accepted=[Range(*some) for some in document["accepted"]],
     )
 
 

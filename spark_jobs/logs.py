@@ -27,6 +27,7 @@ class Log:
         begin_place: The place of the first record that was ever copied.
         source_end_place: The place of the source's next record.
         lines: How source offsets become places; None where they are the same.
+        accepted: Target offsets of an append-only log that may be what they are.
     """
 
     name: TopicPartition
@@ -37,6 +38,7 @@ class Log:
     begin_place: int
     source_end_place: int
     lines: Sequence[Line] | None = None
+    accepted: Sequence[Range] = ()
 
     @property
     def target_name(self) -> TopicPartition:

@@ -1,22 +1,21 @@
 """What can be done about what a comparison has found: a plan for a person to review.
 
 A plan names records by their offsets and holds no contents. Of a compacted topic each key is put right by one
-more record: the source's latest one, or, where the source has none, a tombstone. An append-only log cannot be
-put right in place, and a missing end is copied by any mirror. Pure.
+more record: the source's latest one, or, where the source has none, a tombstone. The middle of an append-only
+log cannot be put right in place, and a missing end is copied by any mirror. Pure.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mirror.errors import UsageError
 from mirror.model import TopicPartition
-from spark_jobs.findings import Kind
-from spark_jobs.logs import Compared
+from spark_jobs.findings import Difference, Kind
+from spark_jobs.logs import Compared, Finding
 from spark_jobs.result import Result
 from spark_jobs.window import Range
 
@@ -41,6 +40,16 @@ class Mend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Beyond:
+    """A difference in an append-only log, for which there is no record that would put it right."""
+
+    kind: Kind
+    source_offset: int | None
+    target_offset: int | None
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
     """What was found in one partition.
 
@@ -49,7 +58,7 @@ class PartitionPlan:
         topic_id: Of the source's topic.
         target_end: Where the target's log was read to.
         mends: What a record more puts right.
-        beyond_repair: How many differences there are of each kind for which there is no such record.
+        beyond_repair: What cannot be put right in place.
         unnamed: Differences that were counted and not named.
         pending: Source offsets that were not copied yet.
     """
@@ -59,7 +68,7 @@ class PartitionPlan:
     topic_id: str
     target_end: int
     mends: Sequence[Mend]
-    beyond_repair: Mapping[Kind, int]
+    beyond_repair: Sequence[Beyond]
     unnamed: int
     pending: Range
 
@@ -102,24 +111,34 @@ def plan_of(result: Result) -> Plan:
 
 def _partition(one: Compared) -> PartitionPlan:
     compacted = one.log.is_compacted
-    mends = [
-        Mend(
-            kind=finding.difference.kind,
-            key=finding.key or b"",
-            source_offset=finding.difference.source_offset,
-            target_offset=finding.difference.target_offset,
-        )
-        for finding in one.findings
-    ]
     return PartitionPlan(
         name=one.log.name,
         target_topic=one.log.target_topic,
         topic_id=one.log.topic_id,
         target_end=one.log.target_read.end,
-        mends=mends if compacted else (),
-        beyond_repair={} if compacted else Counter(finding.difference.kind for finding in one.findings),
+        mends=[_mend(finding) for finding in one.findings if compacted],
+        beyond_repair=[_beyond(finding.difference) for finding in one.findings if not compacted],
         unnamed=one.unnamed,
         pending=one.log.window.pending,
+    )
+
+
+def _mend(finding: Finding) -> Mend:
+    difference = finding.difference
+    return Mend(
+        kind=difference.kind,
+        key=finding.key or b"",
+        source_offset=difference.source_offset,
+        target_offset=difference.target_offset,
+    )
+
+
+def _beyond(difference: Difference) -> Beyond:
+    return Beyond(
+        kind=difference.kind,
+        source_offset=difference.source_offset,
+        target_offset=difference.target_offset,
+        records=difference.records,
     )
 
 
@@ -146,7 +165,10 @@ def plan_to_document(plan: Plan) -> dict[str, Any]:
                     [mend.kind.value, b64encode(mend.key).decode(), mend.source_offset, mend.target_offset]
                     for mend in one.mends
                 ],
-                "beyond_repair": {kind.value: count for kind, count in one.beyond_repair.items()},
+                "beyond_repair": [
+                    [beyond.kind.value, beyond.source_offset, beyond.target_offset, beyond.records]
+                    for beyond in one.beyond_repair
+                ],
                 "unnamed": one.unnamed,
                 "pending": list(one.pending),
             }
@@ -191,7 +213,10 @@ def _partition_of(document: Mapping[str, Any]) -> PartitionPlan:
             Mend(kind=Kind(kind), key=b64decode(key), source_offset=source, target_offset=target)
             for kind, key, source, target in document["mends"]
         ],
-        beyond_repair={Kind(kind): count for kind, count in document["beyond_repair"].items()},
+        beyond_repair=[
+            Beyond(kind=Kind(kind), source_offset=source, target_offset=target, records=records)
+            for kind, source, target, records in document["beyond_repair"]
+        ],
         unnamed=document["unnamed"],
         pending=Range(*document["pending"]),
     )

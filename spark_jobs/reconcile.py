@@ -122,13 +122,15 @@ def kafka_sites(
         bytes_per_second: Read from each, at most, on average.
     """
     source, target = clusters
-    there = names_at_target(logs)
+    about = list(logs)
+    there = names_at_target(about)
     here = {name: name for name in there}
     return Sites(
         spark,
         KafkaSite(spark, source, here, folder, bytes_per_second),
         KafkaSite(spark, target, there, folder, bytes_per_second),
         say,
+        about,
     )
 
 

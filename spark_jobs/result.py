@@ -162,6 +162,7 @@ def _partition(one: Compared) -> dict[str, Any]:
         "ranges": one.ranges,
         "ranges_differing": one.ranges_differing,
         "keys_in_flight": one.in_flight,
+        "accepted": [list(some) for some in one.log.accepted],
         **_window(one.log.window),
     }
 

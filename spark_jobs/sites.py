@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +16,7 @@ from mirror.errors import TwinsiteError
 from mirror.model import TopicPartition
 from spark_jobs import compare
 from spark_jobs.answering import answer, together
+from spark_jobs.asking import without_accepted
 from spark_jobs.kafka_source import Cluster, read
 from spark_jobs.logs import Compared, Log
 from spark_jobs.pace import Pace, Slices, offsets_of
@@ -48,12 +49,14 @@ class Sites:
 
     Attributes:
         say: Told what is done now, a few words a step.
+        logs: What it is about; what may differ of them is never asked for.
     """
 
     spark: SparkSession
     source: Site
     target: Site
     say: Callable[[str], None]
+    logs: Sequence[Log] = ()
 
     def ask(self, here: Question, there: Question) -> tuple[DataFrame, DataFrame]:
         """What both say; where one has to be waited for, the other has been asked too.
@@ -64,6 +67,7 @@ class Sites:
         Raises:
             UnansweredError: One of them has not answered yet.
         """
+        here, there = without_accepted((here, there), self.logs)
         self.say(f"asking the source: {here.name}")
         try:
             source = self.source.ask(here)

@@ -50,6 +50,16 @@ def to_read(islands: Iterable[Island], pieces: Sequence[Piece]) -> list[Range]:
     return joined(Range(_down(one.start), _up(one.end)).within(places) for one in wider)
 
 
+def without(ranges: Iterable[Range], gone: Iterable[Range]) -> list[Range]:
+    """What is left of ranges when others are taken out of them."""
+    left = list(ranges)
+    for hole in gone:
+        left = [
+            part for one in left for part in (one.before(hole.start), one.after(hole.end)) if part.offsets
+        ]
+    return left
+
+
 def joined(ranges: Iterable[Range]) -> list[Range]:
     """The same offsets in order, in ranges that do not touch."""
     found: list[Range] = []

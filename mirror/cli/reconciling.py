@@ -242,7 +242,7 @@ def compare(folder: Path, output: str, *, master: str | None, spark_jars: Path |
     scope = _scope(folder)
     with saying() as say, _spark(say, master, spark_jars) as spark:
         source, target = (carried.CarriedSite(spark, site, folder) for site in ("source", "target"))
-        found = reconcile.compare(Sites(spark, source, target, say), scope)
+        found = reconcile.compare(Sites(spark, source, target, say, scope.logs), scope)
         result = _result(scope, found, folder, time.monotonic() - began)
         reconcile.write(spark, folder, result, keep_answers=True)
     return _conclude(result, folder, output)

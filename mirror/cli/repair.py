@@ -21,9 +21,14 @@ from mirror.cli.output import output_option
     is_flag=True,
     help="Let partitions that keep the source's offsets become mapped: what is appended shifts what follows.",
 )
+@click.option(
+    "--accept",
+    is_flag=True,
+    help="Let what differs in append-only topics be as it is: it is noted, and not compared any more.",
+)
 @output_option
 @click.argument("plan", metavar="PLAN", type=click.Path(path_type=Path))
-def repair(config: Path, apply: bool, to_mapped: bool, output: str, plan: Path) -> int:
+def repair(config: Path, output: str, plan: Path, **wanted: bool) -> int:
     """Put right what a comparison has found, as far as that can be done in place.
 
     PLAN is the folder of a run of `twinsite reconcile`, or the plan.json in it. Each key of a compacted topic
@@ -39,5 +44,6 @@ def repair(config: Path, apply: bool, to_mapped: bool, output: str, plan: Path) 
     twinsite repair --config flow.yaml reconcile/20261122T143000Z-1f2e --apply
     """
     from mirror.cli.repairing import run
+    from mirror.repairing import Wanted
 
-    return run(config, plan, apply=apply, to_mapped=to_mapped, output=output)
+    return run(config, plan, Wanted(**wanted), output)

@@ -22,20 +22,22 @@ from mirror.config import Settings, load
 from mirror.errors import UsageError
 from mirror.model import PartitionStatus, State, TopicPartition
 from mirror.repairing import Repaired, Status, Step, Wanted, repair
+from spark_jobs.findings import Kind
 from spark_jobs.plan import PLAN, PartitionPlan, Plan, plan_of_document
 from spark_jobs.result import key_text, time_text
 
 AUDIT = "repairs.jsonl"
 SHOWN = 20
 CHOICES = (
-    "copy the topic anew: stop the mirror, delete the topic at the target, start the mirror; what the source "
-    "still has is there again, with the same offsets",
-    "leave it: consumers at the target see it, and each comparison names it, until retention takes it away",
+    "copy the topic anew (docs/states.md): beside this copy under a prefix, and let consumers go over; or in "
+    "its place, from what the source still has",
+    "let it be as it is (--accept): consumers see it; the flow's state and repairs.jsonl say so, and it is "
+    "not compared any more",
 )
 """What can be done about an append-only log in whose middle something differs."""
 
 
-def run(config: Path, path: Path, *, apply: bool, to_mapped: bool, output: str) -> int:
+def run(config: Path, path: Path, wanted: Wanted, output: str) -> int:
     """Carry out a plan, or look what that would do; returns the exit code.
 
     Raises:
@@ -47,10 +49,10 @@ def run(config: Path, path: Path, *, apply: bool, to_mapped: bool, output: str) 
     file = path / PLAN if path.is_dir() else path
     plan = _read(file)
     audit = _Audit(file.with_name(AUDIT), plan.run)
-    done = asyncio.run(repair(settings, plan, Wanted(apply=apply, to_mapped=to_mapped), audit.note))
+    done = asyncio.run(repair(settings, plan, wanted, audit.note))
     late = [one for one in plan.partitions if one.pending.offsets]
-    copied = _copy(settings, late) if apply and late else {}
-    result = _Result(plan, done, copied, applied=apply)
+    copied = _copy(settings, late) if wanted.apply and late else {}
+    result = _Result(plan, done, copied, applied=wanted.apply)
     if output == "json":
         print_json(result.document())
     else:
@@ -106,7 +108,9 @@ class _Result:
         applied: bool,
     ) -> None:
         self._plan, self._repaired, self._copied, self._applied = plan, repaired, copied, applied
-        self._beyond = [one for one in plan.partitions if one.beyond_repair or one.unnamed]
+        done = {one.plan.name for one in repaired if not one.why_not and (one.accepted or one.foreign)}
+        beyond = [one for one in plan.partitions if one.beyond_repair or one.unnamed]
+        self._beyond = [one for one in beyond if one.name not in done]
         self._late = [one for one in plan.partitions if one.pending.offsets]
 
     @property
@@ -135,7 +139,7 @@ class _Result:
             "beyond_repair": [
                 {
                     **_names(one),
-                    "differences": {kind.value: count for kind, count in one.beyond_repair.items()},
+                    "differences": {kind.value: count for kind, count in _kinds(one).items()},
                     "unnamed": one.unnamed,
                     "choices": list(CHOICES),
                 }
@@ -168,7 +172,7 @@ class _Result:
             what = f"{number(late.pending.offsets)} source offsets that were not copied"
             screen.print(plain(f"{late.name}: {what}" + (f": {state}" if state else " would be")))
         for beyond in self._beyond:
-            found = ", ".join(f"{number(count)} {kind.value}" for kind, count in beyond.beyond_repair.items())
+            found = ", ".join(f"{number(count)} {kind.value}" for kind, count in _kinds(beyond).items())
             more = f"{number(beyond.unnamed)} that were only counted" if beyond.unnamed else ""
             screen.print(
                 plain(
@@ -213,11 +217,18 @@ def _said(one: Repaired, *, applied: bool) -> list[str]:
     if one.foreign:
         offsets = sum(end - start for start, end in one.foreign)
         said.append(f"{number(offsets)} offsets that others have written stay where they are")
+    if one.accepted:
+        offsets = sum(end - start for start, end in one.accepted)
+        said.append(f"{number(offsets)} offsets that differ are accepted as they are")
     if one.becomes_mapped and not one.why_not:
         said.append("does not keep the source's offsets any more" if applied else "would become mapped")
     if one.why_not:
         said.append(f"nothing {'was' if applied else 'can be'} written: {one.why_not}")
     return said
+
+
+def _kinds(one: PartitionPlan) -> Counter[Kind]:
+    return Counter(beyond.kind for beyond in one.beyond_repair)
 
 
 def _names(one: PartitionPlan) -> dict[str, Any]:
@@ -229,6 +240,7 @@ def _repaired(one: Repaired) -> dict[str, Any]:
         **_names(one.plan),
         "why_not": one.why_not or None,
         "foreign_target_offsets": [list(some) for some in one.foreign],
+        "accepted_target_offsets": [list(some) for some in one.accepted],
         "becomes_mapped": one.becomes_mapped,
         "steps": [
             {

@@ -233,6 +233,10 @@ class FlowMemory:
         """Let target offsets stand that are no copies: what is behind them is where it belongs."""
         await self._state.update_partitions({tp: lambda record: record.with_inserted(*ranges)})
 
+    async def note_accepted(self, tp: TopicPartition, ranges: Sequence[Inserted]) -> None:
+        """Let target offsets differ from the source: they are not compared any more."""
+        await self._state.update_partitions({tp: lambda record: record.with_accepted(*ranges)})
+
     # -- for people ------------------------------------------------------------------------------
 
     def lost_ranges(self, tp: TopicPartition) -> tuple[tuple[int, int], ...]:

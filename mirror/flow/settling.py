@@ -288,8 +288,10 @@ class Settler:
 
 def _follow_owner(partition: PartitionCopy, decision: Proceed, now: float) -> None:
     """Note how far the owner is; it is taken for gone only while it stands still with something to copy."""
-    at, before = decision.next_offset, partition.next_offset
-    if before is None or at > before or at >= (partition.source_high_watermark or 0):
+    at, before = decision.target_next_offset, partition.target_next_offset
+    complete = decision.next_offset >= (partition.source_high_watermark or 0)
+    if before is None or at > before or complete:
         partition.waiting_for_owner_since = None
-    partition.next_offset = partition.send_offset = at
+    partition.next_offset = partition.send_offset = decision.next_offset
+    partition.target_next_offset = at
     partition.wait_for_owner(now, STANDBY_LOOK_SECONDS)

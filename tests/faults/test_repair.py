@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
-from mirror import offline
+from mirror import offline, proving
 from mirror.config import load as load_settings
 from mirror.model import TopicPartition
 from spark_jobs.findings import Kind
-from spark_jobs.plan import Mend, PartitionPlan, Plan, plan_to_document
+from spark_jobs.plan import Beyond, Mend, PartitionPlan, Plan, plan_to_document
 from spark_jobs.window import Range
 from tests.conftest import TopicFactory
 from tests.faults.flows import writing
@@ -23,7 +21,8 @@ from tests.harness.data import Row, load
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Finished, Twinsite, twinsite
 
-FIRST_MS = 1_700_000_000_000
+FIRST_MS = round(time.time() * 1000) - 60_000
+"""Of the first segment: were it old, the next record would begin another, and this one be compacted."""
 KEYS = 40
 
 
@@ -94,11 +93,12 @@ class Copied:
         )
         assert done.code == 0, done.stderr
 
-    async def plan(self, *keys: bytes) -> None:
+    async def plan(self, *keys: bytes, beyond: Sequence[Beyond] = ()) -> None:
         """What a comparison would leave.
 
         Args:
             keys: Those that differ; else every key that says something else, found by reading all.
+            beyond: What cannot be put right in place.
         """
         here, there = self.records()
         latest, copies = ({one.key: one for one in side} for side in (here, there))
@@ -120,7 +120,7 @@ class Copied:
             topic_id=str(topic_id),
             target_end=self.end,
             mends=mends,
-            beyond_repair={},
+            beyond_repair=beyond,
             unnamed=0,
             pending=Range(0, 0),
         )
@@ -157,14 +157,20 @@ class Copied:
 
 
 def statuses(done: Finished) -> list[str]:
+    assert done.stdout, done.stderr
     (partition,) = done.document["partitions"]
     return [step["status"] for step in partition["steps"]]
 
 
 async def copied(
-    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, folder: Path, offsets: str = "mapped"
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    folder: Path,
+    offsets: str = "mapped",
+    cleanup_policy: str = "compact",
 ) -> Copied:
-    name = await topic(source, prefix="repaired", cleanup_policy="compact")
+    name = await topic(source, prefix="repaired", cleanup_policy=cleanup_policy)
     load(source.bootstrap, name, HISTORY)
     flow = Copied(source, target, name, folder, offsets)
     await flow.mirror()
@@ -198,26 +204,101 @@ async def test_what_somebody_else_has_written_is_put_right_and_the_copy_goes_on(
     await flow.assert_in_step()
 
 
-@pytest.mark.parametrize("failpoint", ["insertion_noted", "insertion_sent", "insertion_ended"])
-async def test_a_repair_killed_at_a_durable_step_is_brought_to_its_end_by_the_mirror(
-    failpoint: str, source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+async def test_a_repair_that_is_killed_again_and_again_is_brought_to_its_end_by_the_mirror(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    Whoever comes next appends what was noted, once, and goes on behind it.
+    With what it would append noted and not sent; then, by the next one, sent and not known to stand.
     """
     flow = await copied(source, target, topic, tmp_path)
     load(target.bootstrap, flow.name, DAMAGE)
     before = flow.end
     await flow.plan()
 
-    killed = await flow.repair("--apply", failpoints=failpoint)
-    assert killed.code == -9, killed.stderr
+    noted = await flow.repair("--apply", failpoints="insertion_noted")
+    assert (noted.code, flow.end) == (-9, before), noted.stderr
+    sent = await flow.repair("--apply", failpoints="insertion_sent")
+    assert (sent.code, flow.end) == (-9, before + 3), sent.stderr
 
-    await flow.mirror()
-    assert (flow.end, flow.is_same) == (before + 3, True)
-    again = await flow.repair("--apply")
-    assert (again.code, statuses(again), flow.end) == (0, ["moved_on"] * 3, before + 3), again.stderr
     await flow.assert_in_step()
+    assert flow.end == before + 3 + KEYS
+    again = await flow.repair("--apply")
+    assert (again.code, statuses(again)) == (0, ["moved_on"] * 3), again.stderr
+
+
+async def test_a_repair_killed_when_all_is_done_has_nothing_left_to_do(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    flow = await copied(source, target, topic, tmp_path)
+    await flow.plan(b"k1")
+    before = flow.end
+
+    ended = await flow.repair("--apply", failpoints="insertion_ended")
+    again = await flow.repair("--apply")
+
+    assert (ended.code, again.code, statuses(again), flow.end) == (-9, 0, ["moved_on"], before + 1)
+
+
+async def test_what_differs_in_an_append_only_copy_is_accepted_and_not_compared_any_more(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Refused where rows of records are shifted: that would hide them all.
+    """
+    flow = await copied(source, target, topic, tmp_path, "same", cleanup_policy="delete")
+    changed = Beyond(kind=Kind.CHANGED, source_offset=5, target_offset=5, records=1)
+    missing = Beyond(kind=Kind.MISSING, source_offset=9, target_offset=None, records=1)
+    shifted = Beyond(kind=Kind.SHIFTED, source_offset=9, target_offset=8, records=20)
+
+    await flow.plan(beyond=[changed, missing])
+    listed = await flow.repair("--apply")
+    accepted = await flow.repair("--apply", "--accept")
+    await flow.plan(beyond=[changed, shifted])
+    refused = await flow.repair("--apply", "--accept")
+
+    assert (listed.code, listed.document["beyond_repair"][0]["differences"]) == (
+        3,
+        {"changed": 1, "missing": 1},
+    )
+    assert (accepted.code, accepted.document["beyond_repair"]) == (0, []), accepted.stderr
+    assert (refused.code, len(refused.document["beyond_repair"])) == (3, 1)
+    scope = await proving.scope(load_settings(flow.settings), proving.Wanted())
+    assert [log.accepted for log in scope.append_only] == [[Range(5, 6), Range(9, 10)]]
+
+
+async def test_plans_that_do_not_fit_are_refused_before_anything_is_written(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Of another flow, of other clusters, too old, of a topic that was made anew, and none at all.
+    """
+    flow = await copied(source, target, topic, tmp_path)
+    before = flow.end
+    plan = tmp_path / "plan.json"
+
+    async def refusal(**changes: object) -> tuple[int, str]:
+        await flow.plan(b"k1")
+        plan.write_text(json.dumps(json.loads(plan.read_text()) | changes))
+        done = await flow.repair("--apply")
+        return done.code, done.stderr
+
+    assert await refusal(flow="north") == (2, Contains("the plan is about flow north"))
+    assert await refusal(target_cluster_id="elsewhere") == (4, Contains("elsewhere"))
+    assert await refusal(made_at_ms=FIRST_MS - 7 * 3_600_000) == (2, Contains("reconcile"))
+    assert await refusal(schema=99) == (2, Contains("no plan"))
+    plan.unlink()
+    assert (await flow.repair("--apply")).code == 2
+    assert flow.end == before
+
+
+class Contains(str):
+    """Equal to every text it is in."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and str(self) in str(other)
 
 
 async def test_a_copy_with_the_source_s_offsets_is_repaired_when_it_may_become_mapped(
