@@ -1,0 +1,76 @@
+"""The second half of the demo: prove the copy, damage it, find the damage, put it right, prove it again."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.harness.data import Row, load
+from tests.harness.jvm import REPOSITORY, cache_folder
+from tests.harness.kafka import KafkaCluster
+from tests.harness.process import Finished, twinsite
+
+PAGE = REPOSITORY / "build" / "demo-report.html"
+"""Where the page that shows the damage is left."""
+SECONDS = 180.0
+MATCH, MISMATCH, DONE = 0, 10, 0
+
+Say = Callable[[str], None]
+
+
+class DemoError(Exception):
+    """A step did not come out as it has to."""
+
+
+async def mend(target: KafkaCluster, topic: str, rows: Sequence[Row], settings: Path, say: Say) -> None:
+    """Go through it all, with a compacted topic.
+
+    Args:
+        rows: What the topic was filled with.
+        settings: Of the flow, as a file.
+
+    Raises:
+        DemoError: What was damaged was not found, or not put right.
+    """
+    folder = settings.parent / "reconcile"
+    say("proving the copy with Spark: twinsite reconcile")
+    _expect(MATCH, await _reconcile(settings, folder), say)
+
+    say(f"damaging it: somebody else writes to {topic} at the target, over one package, and a new one")
+    victim = rows[len(rows) // 2]
+    damage = [Row(key=victim.key, value=b"Package: not what Debian says"), Row(key=b"zombie", value=b"?")]
+    await asyncio.to_thread(load, target.bootstrap, topic, damage)
+
+    say("proving it again")
+    _expect(MISMATCH, await _reconcile(settings, folder), say)
+    run = max(folder.iterdir())
+    PAGE.parent.mkdir(exist_ok=True)
+    shutil.copy(run / "report.html", PAGE)
+    say(f"the page that shows where: {PAGE.relative_to(REPOSITORY)}")
+
+    say("putting it right: twinsite repair")
+    _expect(DONE, await _repair(settings, run, "--to-mapped"), say)
+    _expect(DONE, await _repair(settings, run, "--to-mapped", "--apply"), say)
+
+    say("and proving it once more")
+    _expect(MATCH, await _reconcile(settings, folder), say)
+
+
+async def _reconcile(settings: Path, folder: Path) -> Finished:
+    jars = str(cache_folder() / "spark" / "jars")
+    arguments = ("reconcile", "--config", str(settings), "--folder", str(folder), "--spark-jars", jars)
+    return await twinsite(*arguments, work_dir=settings.parent, seconds=SECONDS)
+
+
+async def _repair(settings: Path, run: Path, *more: str) -> Finished:
+    arguments = ("repair", "--config", str(settings), *more, str(run))
+    return await twinsite(*arguments, work_dir=settings.parent, seconds=SECONDS)
+
+
+def _expect(code: int, done: Finished, say: Say) -> None:
+    for line in done.stdout.strip().splitlines():
+        say(f"  {line.rstrip()}")
+    if done.code != code:
+        raise DemoError(f"it ended with {done.code}, not with {code}:\n{done.stderr[-2000:]}")

@@ -1,0 +1,124 @@
+"""What can be done about what was found, as a document and as records."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mirror.errors import UsageError
+from mirror.flow.records import Record
+from mirror.kafka.varint import encode_varint
+from mirror.model import TopicPartition
+from mirror.repairing import BATCH_BYTES_MAX, fitting, key_of, tombstone
+from spark_jobs.asking import about_ranges, without_accepted
+from spark_jobs.findings import Difference, Kind
+from spark_jobs.logs import Compared, Finding, Log
+from spark_jobs.plan import Beyond, Mend, plan_of, plan_of_document, plan_to_document
+from spark_jobs.result import Result
+from spark_jobs.stretches import without
+from spark_jobs.window import ALL, Range, SameOffsets, window
+
+
+def log(topic: str, *, is_compacted: bool, copied: int = 100, accepted: tuple[Range, ...] = ()) -> Log:
+    return Log(
+        name=TopicPartition(topic, 0),
+        target_topic=f"east.{topic}",
+        topic_id="id",
+        is_compacted=is_compacted,
+        window=window(Range(0, 100), Range(0, copied), SameOffsets(), end=ALL.end),
+        begin_place=0,
+        source_end_place=100,
+        accepted=accepted,
+    )
+
+
+def found(kind: Kind, source: int | None, target: int | None) -> Finding:
+    return Finding(difference=Difference(kind=kind, source_offset=source, target_offset=target), key=b"\xffk")
+
+
+def result(*compared: Compared) -> Result:
+    return Result(
+        run="r1",
+        flow="east",
+        source_cluster_id="a",
+        target_cluster_id="b",
+        started_at_ms=1_700_000_000_000,
+        seconds=1.0,
+        wanted="all there is",
+        reaches_back=True,
+        compared=compared,
+    )
+
+
+PLANNED = plan_of(
+    result(
+        Compared(log=log("same", is_compacted=False)),
+        Compared(log=log("state", is_compacted=True), findings=[found(Kind.STALE, 5, 3)], unnamed=2),
+        Compared(log=log("log", is_compacted=False), findings=[found(Kind.MISSING, 7, None)]),
+        Compared(log=log("late", is_compacted=False, copied=60)),
+    )
+)
+
+
+def test_keys_are_mended_logs_are_listed_and_what_matches_is_left_out() -> None:
+    state, append_only, late = PLANNED.partitions
+
+    assert state.mends == [Mend(kind=Kind.STALE, key=b"\xffk", source_offset=5, target_offset=3)]
+    assert (state.beyond_repair, state.unnamed) == ([], 2)
+    missing = Beyond(kind=Kind.MISSING, source_offset=7, target_offset=None, records=1)
+    assert (append_only.mends, append_only.beyond_repair) == ([], [missing])
+    assert (late.mends, late.beyond_repair, late.pending) == ([], [], Range(60, 100))
+
+
+def test_a_plan_is_read_as_it_was_written() -> None:
+    document = json.loads(json.dumps(plan_to_document(PLANNED)))
+
+    assert plan_of_document(document, "plan.json") == PLANNED
+
+
+@pytest.mark.parametrize("document", [[], {"schema": 2}, {"schema": 1, "run": "r"}])
+def test_what_is_no_plan_is_refused_by_name(document: object) -> None:
+    with pytest.raises(UsageError, match=r"some/plan\.json"):
+        plan_of_document(document, "some/plan.json")
+
+
+def test_accepted_offsets_are_asked_of_neither_site() -> None:
+    one = log("log", is_compacted=False, accepted=(Range(5, 6), Range(90, 200)))
+
+    here, there = without_accepted(about_ranges([one]), [one])
+
+    assert here.ranges == there.ranges == {one.name: [Range(0, 5), Range(6, 90)]}
+
+
+def test_what_is_taken_out_of_ranges_is_not_in_them() -> None:
+    assert without([Range(0, 10), Range(20, 30)], [Range(8, 22), Range(25, 26)]) == [
+        Range(0, 8),
+        Range(22, 25),
+        Range(26, 30),
+    ]
+    assert without([Range(0, 10)], [Range(0, 10)]) == []
+    assert without([Range(3, 10)], [Range(0, 2)]) == [Range(3, 10)]
+
+
+def test_a_tombstone_has_the_key_and_nothing_else() -> None:
+    tail = encode_varint(3) + b"key" + encode_varint(5) + b"value" + encode_varint(1) + b"\x02h\x02v"
+
+    deleted = tombstone(Record(9, 1, tail), 77)
+
+    assert deleted == Record(9, 77, encode_varint(3) + b"key" + encode_varint(-1) + b"\x00")
+    assert key_of(deleted) == key_of(Record(9, 1, tail)) == b"key"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count"),
+    [
+        ([], 0),
+        ([BATCH_BYTES_MAX + 1], 1),
+        ([BATCH_BYTES_MAX, 1], 1),
+        ([BATCH_BYTES_MAX - 1, 1, 1], 2),
+        ([1, 2, 3], 3),
+    ],
+)
+def test_a_batch_takes_as_many_records_as_fit_and_one_at_least(sizes: list[int], count: int) -> None:
+    assert fitting(sizes) == count
