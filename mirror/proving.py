@@ -361,7 +361,7 @@ class _Asking:
             begin_place=copied.target_start,
             source_end_place=source_end_place,
             lines=copied.lines(compared.source),
-            accepted=() if is_compacted else [Range(*some) for some in copied.accepted],
+            accepted=() if is_compacted else tuple(Range(*some) for some in copied.accepted),
         )
 
     def _is_left_out(self, tp: TopicPartition) -> bool:

@@ -159,7 +159,7 @@ def _log_of(document: Mapping[str, Any]) -> Log:
         begin_place=document["begin_place"],
         source_end_place=document["source_end_place"],
         lines=None if lines is None else [Line(*line) for line in lines],
-        accepted=[Range(*some) for some in document["accepted"]],
+        accepted=tuple(Range(*some) for some in document["accepted"]),
     )
 
 

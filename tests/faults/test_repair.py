@@ -263,7 +263,7 @@ async def test_what_differs_in_an_append_only_copy_is_accepted_and_not_compared_
     assert (accepted.code, accepted.document["beyond_repair"]) == (0, []), accepted.stderr
     assert (refused.code, len(refused.document["beyond_repair"])) == (3, 1)
     scope = await proving.scope(load_settings(flow.settings), proving.Wanted())
-    assert [log.accepted for log in scope.append_only] == [[Range(5, 6), Range(9, 10)]]
+    assert [log.accepted for log in scope.append_only] == [(Range(5, 6), Range(9, 10))]
 
 
 async def test_plans_that_do_not_fit_are_refused_before_anything_is_written(
