@@ -15,7 +15,7 @@ check: bootstrap ## Format, lint, types, import rules
 	.venv/bin/lint-imports
 
 test: bootstrap ## All tests, on real brokers
-	$(PYTHON) -m pytest -q --timeout=240
+	$(PYTHON) -m pytest -q -n 2 --dist loadfile --timeout=480
 
 demo: bootstrap ## Mirror real data between two real clusters, crash included, and prove the copy
 	$(PYTHON) -m bench.demo
