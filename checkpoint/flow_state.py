@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from checkpoint.errors import CorruptStateError, StateTakenOverError
 from checkpoint.insertions import Inserted
@@ -221,18 +222,30 @@ class FlowState:
             await self._write({insertion_key(*tp): insertion.to_bytes()})
             self._insertions[tp] = insertion
 
-    async def end_insertion(self, tp: TopicPartition, stands: Sequence[Inserted]) -> None:
+    async def end_insertion(
+        self,
+        tp: TopicPartition,
+        insertion: Insertion,
+        stands: Sequence[Inserted],
+        following: Insertion | None = None,
+    ) -> None:
         """Note what has become of an insertion.
 
         Args:
-            stands: The target offsets at which it stands; none when it never will.
+            stands: The target offsets that are no copies, its own among them; none when it never will stand.
+            following: What is about to be appended next.
         """
         async with self._lock:
             await self._catch_up()
-            record = self._known(tp).with_inserted(*stands)
-            await self._write({record.key: record.to_bytes(), insertion_key(*tp): None})
+            record = self._known(tp)
+            if stands:
+                record = replace(record.with_inserted(*stands), producer_epoch=insertion.producer_epoch)
+            after = None if following is None else following.to_bytes()
+            await self._write({record.key: record.to_bytes(), insertion_key(*tp): after})
             self._partitions[tp] = record
             self._insertions.pop(tp, None)
+            if following is not None:
+                self._insertions[tp] = following
 
     async def extend_maps(self, runs: Mapping[TopicPartition, Sequence[Run]]) -> None:
         """Add runs to offset maps, ahead of the records they speak of.

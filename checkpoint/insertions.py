@@ -54,6 +54,16 @@ class Insertions:
         """Before which dense offset each of them stands."""
         return self._dense_starts
 
+    @property
+    def end(self) -> int:
+        """Behind the last of them."""
+        return self._ranges[-1][1] if self._ranges else 0
+
+    def copied_end(self, log_end: int) -> int:
+        """Where the log ends without what was inserted at its end."""
+        index = bisect_right(self._starts, log_end - 1) - 1
+        return self._starts[index] if index >= 0 and log_end <= self._ranges[index][1] else log_end
+
     def holds(self, offset: int) -> bool:
         """Whether a target offset is inserted."""
         index = bisect_right(self._starts, offset) - 1

@@ -107,6 +107,8 @@ class PartitionRecord:
         inserted: Target ranges [from, to) that hold what is no record of the source; see
             :mod:`checkpoint.insertions`.
         accepted: Target ranges [from, to) that are known to differ from the source, and may.
+        producer_epoch: With which the partition is written to, where that is above the flow's: every
+            insertion raises it, so that nobody who has not heard of it can append behind it.
     """
 
     topic: str
@@ -123,6 +125,7 @@ class PartitionRecord:
     shared: bool = False
     inserted: tuple[Inserted, ...] = ()
     accepted: tuple[Inserted, ...] = ()
+    producer_epoch: int = 0
     version: int = VERSION
 
     @property
@@ -178,22 +181,24 @@ class PartitionRecord:
 class Insertion:
     """A batch that is about to be appended to a target partition, or was, and is no copy.
 
-    It is written down ahead of the append, whole: whoever finds it appends it, and it stands then or never.
+    It is written down ahead of the append, whole: whoever finds it brings it to its end.
 
     Attributes:
-        target_offset: Where it stands if it does.
+        target_offset: Where the log ended when it was made: it stands there or behind.
         records: How many.
-        batch: Sealed, of format v2.
+        producer_epoch: Of the batch, and of all that follow.
+        batch: Sealed, of format v2, the first one of its epoch.
     """
 
     target_offset: int
     records: int
+    producer_epoch: int
     batch: bytes
 
     def to_bytes(self) -> bytes:
         """A line for people, and the batch."""
-        head = {"version": VERSION, "target_offset": self.target_offset, "records": self.records}
-        return _encode(head) + b"\n" + self.batch
+        head = {name: value for name, value in asdict(self).items() if name != "batch"}
+        return _encode({"version": VERSION, **head}) + b"\n" + self.batch
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from checkpoint.errors import UntranslatableError
 from checkpoint.flow_state import FlowState
+from checkpoint.insertions import Insertions
 from checkpoint.model import PartitionRecord
 from checkpoint.topic_store import TopicStore
 from mirror.clusters import connected
@@ -40,7 +41,7 @@ async def translate(settings: Settings, tp: TopicPartition, offset: int, *, reve
         NoStateError: The flow has never run against this target.
         UnknownPartitionError: The flow does not copy this partition.
         UntranslatableError: There is no such record at the other side; says why.
-        StateConflictError: Somebody else has written to the target partition.
+        StateConflictError: Somebody else has written to the target partition, or a repair was interrupted.
     """
     async with connected("target", settings.target) as target:
         state = await flow_state(target, settings.flow)
@@ -49,6 +50,11 @@ async def translate(settings: Settings, tp: TopicPartition, offset: int, *, reve
             raise UnknownPartitionError(f"flow {settings.flow} has not copied {tp}")
         if not record.prepared:
             raise UntranslatableError(f"{tp} is being prepared: nothing of it is copied yet")
+        if state.insertion(tp) is not None:
+            raise StateConflictError(
+                f"a repair of {tp} was interrupted",
+                hint="run it again, or a mirror, which brings it to its end",
+            )
         end = await _log_end(target, record, flow.producer_id)
         return FlowMemory(state).translate(tp, offset, reverse=reverse, target_log_end=end)
 
@@ -77,7 +83,9 @@ async def _log_end(target: Cluster, record: PartitionRecord, producer_id: int) -
     end = (await list_offsets(target, [tp], LATEST))[tp]
     if isinstance(end, TwinsiteError):
         raise end
-    last = (await last_batches(target, {tp: end})).get(tp) if end > record.target_start_offset else None
+    copied_end = Insertions(record.inserted).copied_end(end)
+    ours = copied_end > record.target_start_offset
+    last = (await last_batches(target, {tp: copied_end})).get(tp) if ours else None
     if isinstance(last, TwinsiteError):
         raise last
     if last is not None and last.producer_id != producer_id:

@@ -264,6 +264,8 @@ class _Asking:
             self._leave_out(tp, "it is being prepared: nothing of it is copied yet")
         elif record.topic_id != self._topic_id(tp):
             self._leave_out(tp, "the source made the topic anew: the copy is of the one that was deleted")
+        elif self.state and self.state.insertion(tp):
+            self._leave_out(tp, "a repair of it goes on, or was interrupted: a mirror brings it to its end")
         else:
             offsets = self.state.map(tp) if self.state else None
             insertions = Insertions(record.inserted)

@@ -1,8 +1,8 @@
 """Carry out what can be done about what a comparison has found, as the mirror itself would.
 
 A repair takes part in the flow like a mirror: it becomes the owner, looks where each partition goes on, and
-appends there by the same conditional append, so that a mirror that runs meanwhile neither does harm nor takes
-any. What is appended is decided anew for every batch, from what the target holds in that moment.
+appends there under a producer epoch that the mirror has to hear of first, so that one that runs meanwhile
+neither does harm nor takes any. What is appended is decided anew for every batch, from what the target holds.
 
 Without ``apply`` everything is looked at and nothing is written.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,28 +19,35 @@ from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from checkpoint.errors import UntranslatableError
-from checkpoint.insertions import Inserted, united
+from checkpoint.insertions import Inserted, Insertions, united
 from checkpoint.model import Insertion
 from mirror.clusters import START_SECONDS, both_connected
 from mirror.config import Settings
-from mirror.errors import BrokerError, ConnectionFailedError, StateConflictError, TwinsiteError, UsageError
+from mirror.errors import StateConflictError, TwinsiteError, UsageError
 from mirror.flow.context import Flow
-from mirror.flow.encode import encode
 from mirror.flow.ends import compare_ends, end_of
 from mirror.flow.engine import Engine
-from mirror.flow.inserting import insert
+from mirror.flow.inserting import PRODUCER_EPOCH_MAX, Standing, finish, insertion_of
 from mirror.flow.looking import look_at_source, look_at_target
 from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
-from mirror.flow.position import Decision, Insert, Known, Proceed, SourceLook, Stop, TargetLook, decide
+from mirror.flow.position import (
+    SEQUENCES,
+    Decision,
+    Insert,
+    Known,
+    Proceed,
+    SourceLook,
+    Stop,
+    TargetLook,
+    decide,
+)
 from mirror.flow.reading import read_batches, read_records, read_some
-from mirror.flow.records import Record
+from mirror.flow.records import Record, key_of, tombstone
 from mirror.kafka.cluster import Cluster, retrying
-from mirror.kafka.codecs import NONE
-from mirror.kafka.record_batch import seal
-from mirror.kafka.varint import decode_varint, encode_varint
-from mirror.model import OffsetMode, Reason
+from mirror.kafka.offsets import EARLIEST, list_offsets
+from mirror.kafka.record_batch import BatchHeader
+from mirror.model import OffsetMode, Reason, TopicPartition
 from mirror.offline import flow_state
 from mirror.patience import Patience
 from mirror.service import flow_of, take_part
@@ -58,8 +65,8 @@ MENDS_AT_ONCE = 500
 """Whose records are read together."""
 KEYS_BEHIND_MAX = 2_000_000
 """Records behind the plan; where there are more, a new one is cheaper than to hold their keys."""
-ATTEMPTS = 10
-"""To append between two writes of a mirror that runs meanwhile."""
+ACCEPTED_MAX = 10_000
+"""Ranges of a partition: they are in one record of the flow's state."""
 CONFIRM_PAUSE_SECONDS = 0.1
 LOOK_SECONDS = 10.0
 FOREIGN = frozenset({Reason.FOREIGN_WRITE, Reason.OFFSETS_DIFFER, Reason.SOURCE_TRUNCATED})
@@ -145,6 +152,10 @@ Note = Callable[[Mapping[str, object]], None]
 
 class _RefusedError(TwinsiteError):
     """Nothing may be written to a partition; the message says why."""
+
+
+class AmbiguousError(_RefusedError):
+    """Nobody can tell whose the offsets are that compaction has emptied."""
 
 
 async def repair(settings: Settings, plan: Plan, wanted: Wanted, note: Note) -> list[Repaired]:
@@ -240,6 +251,7 @@ class _Repair:
         self._settings, self._plan, self._wanted, self._note = settings, plan, wanted, note
         self._done = Repaired(plan)
         self._read_to = plan.target_end
+        self._at: dict[Mend, int] = {}
         self._behind: set[bytes] = set()
         """Keys that others have written at the target behind what the plan has seen."""
 
@@ -251,7 +263,7 @@ class _Repair:
                 await self._accept()
             while left:
                 left = left[await self._mend_some(left) :]
-        except (_RefusedError, BrokerError, ConnectionFailedError, UntranslatableError) as refusal:
+        except TwinsiteError as refusal:
             self._done.why_not = str(refusal)
             self._done.steps += [Step(mend, Status.REFUSED) for mend in left]
         return self._done
@@ -262,8 +274,15 @@ class _Repair:
         Raises:
             _RefusedError: It may not.
         """
+        if self._wanted.apply:
+            await self._part.be_owner()
         known = self._known()
-        self._done.foreign = await self._foreign(known, await self._decide(known))
+        decision = await self._decide(known)
+        if isinstance(decision, Insert) and self._wanted.apply:
+            await self._finish(decision.insertion)
+            known = self._known()
+            decision = await self._decide(known)
+        self._done.foreign = await self._foreign(known, decision)
         inserts = self._plan.mends or self._done.foreign
         self._done.becomes_mapped = bool(inserts) and known.mode is OffsetMode.SAME
         if self._done.becomes_mapped and not self._wanted.to_mapped:
@@ -272,7 +291,6 @@ class _Repair:
                 "mapped (--to-mapped), write the keys again at the source, or copy the topic anew"
             )
         if self._wanted.apply:
-            await self._part.be_owner()
             await self._become_what_it_is()
 
     async def _become_what_it_is(self) -> None:
@@ -295,18 +313,25 @@ class _Repair:
             return
         if self._plan.unnamed or any(one.kind is Kind.SHIFTED for one in beyond):
             raise _RefusedError("more differs than records that are named: copy the topic anew")
-        self._done.accepted = united([(place, place + 1) for one in beyond for place in self._places(one)])
+        accepted = united([self._places(one) for one in beyond])
+        if len(accepted) > ACCEPTED_MAX:
+            raise _RefusedError(
+                f"{len(accepted)} places differ, {ACCEPTED_MAX} is the most: copy the topic anew"
+            )
+        self._done.accepted = accepted
         if self._wanted.apply:
             self._say("accepted", target_offsets=[list(one) for one in self._done.accepted])
             await self._memory.note_accepted(self._plan.name, self._done.accepted)
 
-    def _places(self, beyond: Beyond) -> Iterator[int]:
-        """The target offsets a difference is about."""
-        if beyond.target_offset is not None:
-            yield beyond.target_offset
+    def _places(self, beyond: Beyond) -> Inserted:
+        """The target offsets a difference is about; of a record that has moved, all it has pushed aside."""
+        places = [] if beyond.target_offset is None else [beyond.target_offset]
         if beyond.source_offset is not None:
             name, end = self._plan.name, self._plan.target_end
-            yield self._memory.translate(name, beyond.source_offset, reverse=False, target_log_end=end)
+            places.append(
+                self._memory.translate(name, beyond.source_offset, reverse=False, target_log_end=end)
+            )
+        return min(places), max(places) + 1
 
     def _known(self) -> Known:
         known = self._memory.known(self._plan.name)
@@ -317,34 +342,38 @@ class _Repair:
         return known
 
     async def _foreign(self, known: Known, decision: Decision) -> Sequence[Inserted]:
-        """What others have written, where the copy does not go on for that reason."""
+        """What others have written, where the copy does not go on for that and would go on behind it."""
         if isinstance(decision, Proceed | Insert):
             return ()
         if not isinstance(decision, Stop) or decision.reason not in FOREIGN or known.shared:
             raise _RefusedError(_why_not(decision))
-        _, target = await self._look()
+        target = (await self._look(known))[1]
         start = max(known.target_start_offset, target.target_log_start_offset)
-        batches = read_batches(self._flow.target, self._plan.target_name, start, target.target_log_end_offset)
-        found = united(
-            [
-                (header.base_offset, header.next_offset)
-                async for header, _ in batches
-                if header.producer_id != self._flow.producer_id and not known.inserted(header.base_offset)
-            ]
-        )
-        if not found:
-            raise _RefusedError(_why_not(decision))
-        return found
+        end = target.target_log_end_offset
+        batches = read_batches(self._flow.target, self._plan.target_name, start, end)
+        headers = [header async for header, _ in batches]
+        found = foreign_stretches(headers, known.insertions, self._flow.producer_id, start, end)
+        if found:
+            then = await self._decide(self._memory.known_mapped(self._plan.name, found))
+            if isinstance(then, Proceed):
+                return found
+            raise _RefusedError(
+                f"{_why_not(decision)}; and without what others have written: {_why_not(then)}"
+            )
+        raise _RefusedError(_why_not(decision))
 
     # -- where it goes on ------------------------------------------------------------------------
 
-    async def _look(self) -> tuple[SourceLook, TargetLook]:
+    async def _look(self, known: Known) -> tuple[SourceLook, TargetLook]:
         """Both sides; again for a while, because a mirror that writes just then blurs the picture."""
         name, target = self._plan.name, self._plan.target_name
         async for attempt in retrying(LOOK_SECONDS, longest_pause_seconds=0.2):
             with attempt:
+                if attempt.retry_state.attempt_number > 1:
+                    await asyncio.gather(self._flow.source.refresh(), self._flow.target.refresh())
                 sources, targets = await asyncio.gather(
-                    look_at_source(self._flow, [name]), look_at_target(self._flow, [target])
+                    look_at_source(self._flow, [name]),
+                    look_at_target(self._flow, [target], {target: known.insertions}),
                 )
                 return _answered(sources[name]), _answered(targets[target])
         raise AssertionError("retrying ends with an answer or an error")
@@ -352,7 +381,7 @@ class _Repair:
     async def _decide(self, known: Known) -> Decision:
         """What a mirror would do with the partition now."""
         name = self._plan.name
-        source, target = await self._look()
+        source, target = await self._look(known)
         decision = decide(
             known,
             source,
@@ -394,26 +423,18 @@ class _Repair:
         records = await self._records(some)
         group = some[: fitting([len(records[mend].tail) if mend in records else 0 for mend in some])]
         if not self._wanted.apply:
-            await self._read_behind((await self._look())[1].target_log_end_offset)
+            await self._read_behind((await self._look(self._known()))[1].target_log_end_offset)
             self._done.steps += [Step(mend, self._status(records.get(mend))) for mend in group]
             return len(group)
-        for _ in range(ATTEMPTS):
-            await self._part.be_owner()
-            place = await self._place()
-            await self._read_behind(place.target_next_offset)
-            statuses = {mend: self._status(records.get(mend)) for mend in group}
-            chosen = [mend for mend, status in statuses.items() if status is Status.PLANNED]
-            at = await self._append(chosen, records, place) if chosen else place.target_next_offset
-            if at is None:
-                continue
-            self._read_to = at + len(chosen)
-            standing = {mend: Step(mend, Status.APPENDED, at + index) for index, mend in enumerate(chosen)}
-            self._done.steps += [standing.get(mend, Step(mend, statuses[mend])) for mend in group]
-            return len(group)
-        raise _RefusedError(
-            f"{ATTEMPTS} times a mirror has written between a look and an append: "
-            f"pause the partition there (twinsite pause), repair, and resume"
-        )
+        await self._part.be_owner()
+        place = await self._place()
+        await self._read_behind(place.target_next_offset)
+        statuses = {mend: self._status(records.get(mend)) for mend in group}
+        chosen = [mend for mend, status in statuses.items() if status is Status.PLANNED]
+        if chosen:
+            statuses |= await self._append(chosen, records, place)
+        self._done.steps += [Step(mend, status, self._at.get(mend)) for mend, status in statuses.items()]
+        return len(group)
 
     async def _records(self, mends: Sequence[Mend]) -> dict[Mend, Record]:
         """What is to be appended for each, as far as that can be read and is what the plan says."""
@@ -423,11 +444,17 @@ class _Repair:
             for mend in mends
             if mend.source_offset is None and mend.target_offset is not None
         }
-        originals = await read_some(self._flow.source, self._plan.name, here)
-        copies = await read_some(self._flow.target, self._plan.target_name, there)
+        originals = await self._still_there(self._flow.source, self._plan.name, here)
+        copies = await self._still_there(self._flow.target, self._plan.target_name, there)
         found = {here[offset]: record for offset, record in originals.items()}
         found |= {there[offset]: tombstone(record, _now_ms()) for offset, record in copies.items()}
         return {mend: record for mend, record in found.items() if key_of(record).startswith(mend.key)}
+
+    async def _still_there(
+        self, cluster: Cluster, tp: TopicPartition, offsets: Collection[int]
+    ) -> dict[int, Record]:
+        start = _answered((await list_offsets(cluster, [tp], EARLIEST))[tp])
+        return await read_some(cluster, tp, [offset for offset in offsets if offset >= start])
 
     async def _read_behind(self, end: int) -> None:
         """Note which keys were written since, up to a target offset."""
@@ -448,26 +475,30 @@ class _Repair:
 
     async def _append(
         self, mends: Sequence[Mend], records: Mapping[Mend, Record], place: Proceed
-    ) -> int | None:
-        """Append their records there; answers where they stand, or None where the log had gone on."""
-        run = [records[mend]._replace(offset=number) for number, mend in enumerate(mends)]
-        batch = encode(run, NONE).view
-        seal(batch, self._flow.producer_id, self._flow.producer_epoch, place.sequence)
-        insertion = Insertion(place.target_next_offset, len(run), bytes(batch))
+    ) -> Mapping[Mend, Status]:
+        """Append their records; answers what has become of each."""
+        if place.producer_epoch >= PRODUCER_EPOCH_MAX:
+            raise _RefusedError(f"it was repaired {place.producer_epoch} times: copy the topic anew")
+        run = [records[mend] for mend in mends]
+        insertion = insertion_of(run, self._flow.producer_id, place.producer_epoch, place.target_next_offset)
         self._say("appends", target_offset=insertion.target_offset, records=[_said(mend) for mend in mends])
         await self._memory.begin_insertion(self._plan.name, insertion)
-        return await self._finish(insertion)
+        standing = await self._finish(insertion)
+        if standing.at is None:
+            raise _RefusedError(standing.refusal)
+        self._at |= {mend: standing.at + number for number, mend in enumerate(mends)}
+        self._read_to = standing.at + len(mends)
+        overtaken = {mend for mend in mends if key_of(records[mend]) in standing.overtaken}
+        return {mend: Status.MOVED_ON if mend in overtaken else Status.APPENDED for mend in mends}
 
-    async def _finish(self, insertion: Insertion) -> int | None:
-        """Bring an insertion to its end; answers where it stands."""
+    async def _finish(self, insertion: Insertion) -> Standing:
+        """Bring an insertion to its end."""
         if not self._wanted.apply:
             raise _RefusedError("an earlier repair was interrupted here: run it again with --apply")
-        appended = await insert(self._flow, self._plan.target_name, insertion)
-        await self._memory.end_insertion(self._plan.name, insertion, appended.at)
-        self._say("appended", target_offset=appended.at, records=insertion.records)
-        if appended.refusal:
-            raise _RefusedError(appended.refusal)
-        return appended.at
+        name, target = self._plan.name, self._plan.target_name
+        standing = await finish(self._flow, self._memory, name, target, insertion)
+        self._say("appended", target_offset=standing.at, records=insertion.records)
+        return standing
 
     def _say(self, event: str, **fields: object) -> None:
         topic, partition = self._plan.target_name
@@ -499,7 +530,7 @@ def _now_ms() -> int:
     return round(time.time() * 1000)
 
 
-# -- records -------------------------------------------------------------------------------------
+# -- batches -------------------------------------------------------------------------------------
 
 
 def fitting(sizes: Sequence[int]) -> int:
@@ -512,13 +543,36 @@ def fitting(sizes: Sequence[int]) -> int:
     return len(sizes)
 
 
-def key_of(record: Record) -> bytes:
-    """The key; b"" for null, which a compacted topic does not have."""
-    length, at = decode_varint(record.tail, 0)
-    return bytes(record.tail[at : at + max(0, length)])
+def foreign_stretches(
+    headers: Iterable[BatchHeader], insertions: Insertions, producer_id: int, start: int, end: int
+) -> list[Inserted]:
+    """The offsets of a log that somebody else has taken, what compaction has removed of them included.
 
+    Our own records are counted by their sequences, so that it is known whose the offsets in a hole are.
 
-def tombstone(record: Record, timestamp_ms: int) -> Record:
-    """A record that deletes the key of another."""
-    key = key_of(record)
-    return Record(record.offset, timestamp_ms, encode_varint(len(key)) + key + encode_varint(-1) + b"\0")
+    Args:
+        headers: Of all batches from ``start`` on.
+
+    Raises:
+        AmbiguousError: In a hole there were records of both.
+    """
+    found: list[Inserted] = []
+    reached, sequence, seen = start, None, False
+    for header in headers:
+        if header.producer_id != producer_id:
+            seen = seen or not insertions.holds(header.base_offset)
+            continue
+        if seen:
+            found.append((reached, header.base_offset))
+            missing = sequence is not None and header.base_sequence not in {-1, 0, sequence}
+            if missing:
+                raise AmbiguousError(
+                    f"between target offsets {reached} and {header.base_offset} records of this flow are "
+                    f"gone too: copy the topic anew"
+                )
+        reached, seen = header.next_offset, False
+        if header.base_sequence >= 0:
+            sequence = (header.base_sequence + header.last_offset_delta + 1) % SEQUENCES
+    if seen:
+        found.append((reached, end))
+    return found

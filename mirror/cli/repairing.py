@@ -14,13 +14,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.table import Table
 
 from mirror import logs, service
 from mirror.cli.output import clean, console, number, plain, print_json
 from mirror.config import Settings, load
-from mirror.errors import UsageError
-from mirror.model import PartitionStatus, State, TopicPartition
+from mirror.errors import TwinsiteError, UsageError
+from mirror.model import PartitionStatus, TopicPartition
 from mirror.repairing import Repaired, Status, Step, Wanted, repair
 from spark_jobs.findings import Kind
 from spark_jobs.plan import PLAN, PartitionPlan, Plan, plan_of_document
@@ -76,9 +77,20 @@ def _copy(settings: Settings, late: Sequence[PartitionPlan]) -> Mapping[TopicPar
     """Copy what was not copied, as `twinsite mirror --once` does."""
     names = tuple(sorted({re.escape(one.name.topic) for one in late}))
     topics = settings.topics.model_copy(update={"include": names, "exclude": ()})
-    some = settings.model_copy(update={"topics": topics})
-    status = asyncio.run(service.run(some, stop=asyncio.Event(), once=True))
+    no_port = settings.api.model_copy(update={"port": -1})
+    some = settings.model_copy(update={"topics": topics, "api": no_port})
+    try:
+        status = asyncio.run(service.run(some, stop=asyncio.Event(), once=True))
+    except TwinsiteError as error:
+        click.echo(f"what was not copied is not copied yet: {error}", err=True)
+        return {}
     return {TopicPartition(one.topic, one.partition): one for one in status.partitions}
+
+
+class NotNotedError(TwinsiteError):
+    """What is done has to be noted first, and could not be; so it was not done."""
+
+    hint = "let the folder of the plan be writable, or copy it to one that is"
 
 
 class _Audit:
@@ -86,14 +98,30 @@ class _Audit:
 
     def __init__(self, path: Path, run: str) -> None:
         self._path, self._run = path, run
-        self._who = f"{getpass.getuser()}@{socket.gethostname()}"
 
     def note(self, fields: Mapping[str, object]) -> None:
-        line = {"at": time_text(round(time.time() * 1000)), "by": self._who, "run": self._run, **fields}
-        with self._path.open("a") as file:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        """Add a line.
+
+        Raises:
+            NotNotedError: The file cannot be written to.
+        """
+        line = {"at": time_text(round(time.time() * 1000)), "by": _who(), "run": self._run, **fields}
+        try:
+            with self._path.open("a") as file:
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise NotNotedError(f"{self._path} cannot be written: {error}") from error
+
+
+def _who() -> str:
+    """Whoever runs this; by number where the system has no name."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = str(os.getuid())
+    return f"{name}@{socket.gethostname()}"
 
 
 class _Result:
@@ -108,7 +136,7 @@ class _Result:
         applied: bool,
     ) -> None:
         self._plan, self._repaired, self._copied, self._applied = plan, repaired, copied, applied
-        done = {one.plan.name for one in repaired if not one.why_not and (one.accepted or one.foreign)}
+        done = {one.plan.name for one in repaired if one.accepted and not one.why_not}
         beyond = [one for one in plan.partitions if one.beyond_repair or one.unnamed]
         self._beyond = [one for one in beyond if one.name not in done]
         self._late = [one for one in plan.partitions if one.pending.offsets]
@@ -125,7 +153,7 @@ class _Result:
 
     def _has_arrived(self, one: PartitionPlan) -> bool:
         status = self._copied.get(one.name)
-        return status is not None and status.state is State.ACTIVE
+        return status is not None and (status.next_offset or 0) >= one.pending.end
 
     # -- for programs ----------------------------------------------------------------------------
 
@@ -222,8 +250,10 @@ def _said(one: Repaired, *, applied: bool) -> list[str]:
         said.append(f"{number(offsets)} offsets that differ are accepted as they are")
     if one.becomes_mapped and not one.why_not:
         said.append("does not keep the source's offsets any more" if applied else "would become mapped")
+    if one.foreign and one.plan.beyond_repair and applied:
+        said.append("compare again: what follows their offsets is where it belongs now")
     if one.why_not:
-        said.append(f"nothing {'was' if applied else 'can be'} written: {one.why_not}")
+        said.append(f"nothing {'more was' if applied else 'can be'} written: {one.why_not}")
     return said
 
 

@@ -110,7 +110,7 @@ class AppendLane:
                 self._members.discard(partition)
                 continue
             sent, sequence = partition.take()
-            seal(sent.batch.view, self._flow.producer_id, self._flow.producer_epoch, sequence)
+            seal(sent.batch.view, self._flow.producer_id, partition.producer_epoch, sequence)
             request.append((partition, sent))
             room -= len(sent.batch.view)
             again.append(partition)

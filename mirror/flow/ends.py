@@ -55,8 +55,8 @@ class End:
 
 def end_of(known: Known, look: TargetLook, target: TopicPartition, epoch: int) -> End | None:
     """What to compare before the partition goes on; None when nothing of ours is there to look at."""
-    last = look.target_log_end_offset - 1
-    if look.tail is None or last < known.target_start_offset or known.inserted(last):
+    last = known.insertions.copied_end(look.target_log_end_offset) - 1
+    if look.tail is None or last < known.target_start_offset:
         return None
     return End(target, last, known.to_source(last), epoch, look.tail)
 

@@ -1,66 +1,155 @@
 """Append what is no copy: the records with which a repair puts right what a compacted topic says.
 
-Such a batch is a conditional append like any other. Its sequence continues the log that was looked at when it
-was written down (:class:`checkpoint.model.Insertion`): it is appended there, or never, however often and by
-whomever it is sent. So a repair may end at any moment, and whoever looks at the partition next brings it to
-its end.
+Such a batch begins a producer epoch of its partition's own. From the moment it stands the broker refuses
+whoever has not heard of it, so that nothing can follow it that does not reckon with it; and it is known by
+its epoch wherever it stands. It is in the flow's state, whole, before it is sent: a repair may end at any
+moment, and whoever looks at the partition next brings it to its end.
 
-Sources: KIP-98 (sequences), docs/design.md.
+It is appended wherever the log then ends. What came in between is read afterwards: what others have written
+is no copy either, and a key that the mirror has written meanwhile gets its newer record once more.
+
+Sources: KIP-98 (epochs and sequences), docs/decisions/0009-repairs-begin-a-producer-epoch.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from checkpoint.insertions import Inserted
 from checkpoint.model import Insertion
+from mirror.errors import ConnectionFailedError, PartitionError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow
-from mirror.flow.encode import DECODED_BYTES_MAX, decode
-from mirror.flow.reading import read_records
+from mirror.flow.encode import DECODED_BYTES_MAX, decode, encode
+from mirror.flow.reading import read_batches, read_records
+from mirror.flow.records import Record, key_of
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, Outcome, decode_answer, encode_request
 from mirror.kafka.cluster import broker_error
-from mirror.kafka.record_batch import walk
-from mirror.model import TopicPartition
+from mirror.kafka.codecs import NONE
+from mirror.kafka.offsets import EARLIEST, LATEST, ProducerState, describe_producer, list_offsets
+from mirror.kafka.record_batch import MAGIC_V2, BatchHeader, seal, walk
+from mirror.model import Reason, TopicPartition
 
 TIMEOUT_MS = 30_000
-OVERTAKEN = frozenset({45, 46, 59})
-"""OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID: the log has gone on."""
+PRODUCER_EPOCH_MAX = 32_000
+"""Of a partition; the field ends at 32 767 (KIP-98), and whoever promotes the target needs one more."""
+REFUSED_FOR_EVER = frozenset({10, 18, 32, 43, 44, 87})
+"""MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT,
+POLICY_VIOLATION, INVALID_RECORD."""
+
+
+class InsertionMemory(Protocol):
+    """The flow's durable state as insertions need it."""
+
+    async def begin_insertion(self, tp: TopicPartition, insertion: Insertion) -> None:
+        """Write down what is about to be appended."""
+
+    async def end_insertion(
+        self,
+        tp: TopicPartition,
+        insertion: Insertion,
+        stands: Sequence[Inserted],
+        following: Insertion | None = None,
+    ) -> None:
+        """Note the target offsets that are no copies, those at which it stands among them.
+
+        Args:
+            stands: None when it never will.
+            following: What is to be appended next.
+        """
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class Standing:
     """What has become of an insertion.
 
     Attributes:
         at: The target offset at which it stands; None when it never will.
-        refusal: Why the broker will not have it; empty when the log has gone on meanwhile.
+        refusal: Why the broker will not have it.
+        overtaken: Keys in it that were written meanwhile: what was written is what they say.
     """
 
     at: int | None
     refusal: str = ""
+    overtaken: frozenset[bytes] = frozenset()
 
 
-async def insert(flow: Flow, target: TopicPartition, insertion: Insertion) -> Appended:
-    """Append the batch if it does not stand yet, and see that it does.
+def insertion_of(
+    records: Sequence[Record], producer_id: int, producer_epoch: int, target_offset: int
+) -> Insertion:
+    """Records as a batch that is about to be appended.
 
-    An answer alone does not say so: to the broker a batch with the same sequences is the same batch,
-    whatever is in it. What stands there is read.
+    Args:
+        producer_epoch: With which the partition is written to until then.
+        target_offset: Where its log ends.
+    """
+    run = [record._replace(offset=number) for number, record in enumerate(records)]
+    batch = encode(run, NONE).view
+    seal(batch, producer_id, producer_epoch + 1, 0)
+    return Insertion(target_offset, len(run), producer_epoch + 1, bytes(batch))
+
+
+async def finish(
+    flow: Flow, memory: InsertionMemory, tp: TopicPartition, target: TopicPartition, insertion: Insertion
+) -> Standing:
+    """Bring an insertion to its end, whoever began it and however far it got.
 
     Raises:
-        TwinsiteError: It is not known what has become of it; it may stand.
+        PartitionError: It cannot be told any more whether it stood.
+        TwinsiteError: It is not known what has become of it just now; it may stand.
     """
-    outcome = await _send(flow, target, insertion)
-    error = broker_error(outcome.error_code, f"append to {target}", outcome.message)
-    if outcome.error_code and error.retriable and outcome.error_code not in OVERTAKEN:
-        raise error
-    at = insertion.target_offset if outcome.error_code else outcome.base_offset
-    stands = await _stands(flow, target, insertion, at)
-    if stands is None:  # compacted since
-        stands = not outcome.error_code
-    if stands:
-        return Appended(at)
-    refused = outcome.error_code and outcome.error_code not in OVERTAKEN
-    return Appended(None, str(error) if refused else "")
+    found = await _found(flow, target, insertion)
+    if found is None:
+        outcome = await _send(flow, target, insertion)
+        if outcome.error_code:
+            error = broker_error(outcome.error_code, f"append to {target}", outcome.message)
+            if outcome.error_code not in REFUSED_FOR_EVER:
+                raise error
+            await memory.end_insertion(tp, insertion, ())
+            return Standing(None, str(error))
+        found = outcome.base_offset
+    foreign, newer = await _between(flow, target, insertion, found)
+    stands = [*foreign, (found, found + insertion.records)]
+    if newer:
+        again = insertion_of(newer, flow.producer_id, insertion.producer_epoch, found + insertion.records)
+        await memory.end_insertion(tp, insertion, stands, again)
+        await finish(flow, memory, tp, target, again)
+    else:
+        await memory.end_insertion(tp, insertion, stands)
+    return Standing(found, overtaken=frozenset(key_of(record) for record in newer))
+
+
+async def _found(flow: Flow, target: TopicPartition, insertion: Insertion) -> int | None:
+    """Where it stands already; None when it does not."""
+    starts = await list_offsets(flow.target, [target], EARLIEST)
+    ends = await list_offsets(flow.target, [target], LATEST)
+    states = await describe_producer(flow.target, [target], flow.producer_id)
+    start, end, state = starts[target], ends[target], states[target]
+    for answer in (start, end, state):
+        if isinstance(answer, Exception):
+            raise answer
+    assert isinstance(start, int)
+    assert isinstance(end, int)
+    first = max(start, insertion.target_offset)
+    async for header, _ in read_batches(flow.target, target, first, end):
+        if _is(header, flow.producer_id, insertion):
+            return header.base_offset
+    stood = isinstance(state, ProducerState) and state.producer_epoch >= insertion.producer_epoch
+    if stood or end < insertion.target_offset:
+        raise PartitionError(
+            target,
+            f"what a repair has appended behind target offset {insertion.target_offset} is not there any "
+            f"more, and nobody knows where it stood",
+            reason=Reason.TARGET_TRUNCATED,
+        )
+    return None
+
+
+def _is(header: BatchHeader, producer_id: int, insertion: Insertion) -> bool:
+    ours = header.magic == MAGIC_V2 and header.producer_id == producer_id
+    return ours and header.producer_epoch == insertion.producer_epoch and header.base_sequence == 0
 
 
 async def _send(flow: Flow, target: TopicPartition, insertion: Insertion) -> Outcome:
@@ -68,15 +157,28 @@ async def _send(flow: Flow, target: TopicPartition, insertion: Insertion) -> Out
     connection = await flow.target.connection(info.leader if info else -1, "insert")
     version = connection.version(PRODUCE, PRODUCE_VERSION_MAX, "Produce")
     request = encode_request([(target, memoryview(insertion.batch))], TIMEOUT_MS)
-    answer = decode_answer(await connection.send(PRODUCE, version, request))
+    outcome = decode_answer(await connection.send(PRODUCE, version, request)).get(target)
     reach("insertion_sent")
-    return answer[target]
+    if outcome is None:
+        raise ConnectionFailedError(f"the answer to an append to {target} leaves the partition out")
+    return outcome
 
 
-async def _stands(flow: Flow, target: TopicPartition, insertion: Insertion, at: int) -> bool | None:
-    """Whether its records are the ones at a target offset; None when none are there."""
+async def _between(
+    flow: Flow, target: TopicPartition, insertion: Insertion, at: int
+) -> tuple[list[Inserted], list[Record]]:
+    """What others have appended between the look and the insertion, and newer records of its keys."""
+    batches = read_batches(flow.target, target, insertion.target_offset, at)
+    foreign = [
+        (header.base_offset, header.next_offset)
+        async for header, _ in batches
+        if header.producer_id != flow.producer_id
+    ]
     ours, _ = decode(*next(walk(memoryview(insertion.batch))), DECODED_BYTES_MAX)
-    tails = [record.tail for record in ours]
-    end = at + insertion.records
-    there = [record async for record in read_records(flow.target, target, at, end)]
-    return all(record.tail == tails[record.offset - at] for record in there) if there else None
+    keys = {key_of(record) for record in ours}
+    newer = {
+        key_of(record): record
+        async for record in read_records(flow.target, target, insertion.target_offset, at)
+        if key_of(record) in keys
+    }
+    return foreign, list(newer.values())

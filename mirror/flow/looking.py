@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 
+from checkpoint.insertions import Insertions
 from mirror.errors import ConnectionFailedError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.ends import tail_of
@@ -55,15 +56,27 @@ async def look_at_source(flow: Flow, tps: Collection[TopicPartition]) -> Answers
     return looks
 
 
-async def look_at_target(flow: Flow, tps: Collection[TopicPartition]) -> Answers[TargetLook]:
-    """Where each target partition ends and is acknowledged, what the broker knows of us, who wrote last."""
+async def look_at_target(
+    flow: Flow, tps: Collection[TopicPartition], insertions: Mapping[TopicPartition, Insertions] | None = None
+) -> Answers[TargetLook]:
+    """Where each target partition ends and is acknowledged, what the broker knows of us, who wrote last.
+
+    Args:
+        insertions: What is known to be no copy: who wrote that does not count.
+    """
     before = await describe_producer(flow.target, tps, flow.producer_id)
     ends = await list_offsets(flow.target, tps, LATEST, replica_id=DEBUGGER)
     starts, acknowledged = await asyncio.gather(
         list_offsets(flow.target, tps, EARLIEST), list_offsets(flow.target, tps, LATEST)
     )
     after = await describe_producer(flow.target, tps, flow.producer_id)
-    tails = await last_batches(flow.target, {tp: end for tp, end in ends.items() if isinstance(end, int)})
+    known = insertions or {}
+    copied = {
+        tp: known[tp].copied_end(end) if tp in known else end
+        for tp, end in ends.items()
+        if isinstance(end, int)
+    }
+    tails = await last_batches(flow.target, copied)
     looks: Answers[TargetLook] = {}
     for tp in tps:
         answers = (before[tp], ends[tp], starts[tp], acknowledged[tp], after[tp], tails.get(tp))

@@ -119,9 +119,16 @@ class FlowMemory:
     def known(self, tp: TopicPartition) -> Known | None:
         """What is known of a partition."""
         record = self._state.partition(tp)
-        if record is None:
-            return None
-        offsets, insertions = self._state.map(tp), Insertions(record.inserted)
+        return None if record is None else self._known(record, self._state.map(tp))
+
+    def known_mapped(self, tp: TopicPartition, inserted: Sequence[Inserted]) -> Known:
+        """What would be known of a partition with an offset map, and more that was inserted."""
+        record = self._record(tp)
+        offsets = self._state.map(tp) or OffsetMap([(record.start_offset, record.target_start_offset)])
+        return self._known(replace(record, mode=OffsetMode.MAPPED).with_inserted(*inserted), offsets)
+
+    def _known(self, record: PartitionRecord, offsets: OffsetMap | None) -> Known:
+        insertions = Insertions(record.inserted)
         return Known(
             topic_id=record.topic_id,
             mode=record.mode,
@@ -132,8 +139,9 @@ class FlowMemory:
             target_start_offset=record.target_start_offset,
             target_topic=record.target_topic,
             shared=record.shared,
-            inserted=insertions.holds,
-            insertion=self._state.insertion(tp),
+            insertions=insertions,
+            insertion=self._state.insertion(TopicPartition(record.topic, record.partition)),
+            producer_epoch=max(record.producer_epoch, self.producer_epoch if self._state.flow else 0),
         )
 
     def epoch_at(self, tp: TopicPartition, next_offset: int) -> int:
@@ -210,10 +218,16 @@ class FlowMemory:
         record = self._state.partition(tp)
         return Insertions(record.inserted if record else ())
 
-    async def become_mapped(self, tp: TopicPartition) -> None:
-        """Turn a partition with the same offsets into a mapped one, from its first record on."""
+    def _record(self, tp: TopicPartition) -> PartitionRecord:
         record = self._state.partition(tp)
         assert record is not None, f"{tp} is not registered"
+        return record
+
+    async def become_mapped(self, tp: TopicPartition) -> None:
+        """Turn a partition with the same offsets into a mapped one, from its first record on."""
+        record = self._record(tp)
+        if record.mode is OffsetMode.MAPPED:
+            return
         first = (record.start_offset, record.target_start_offset)
         await self._state.begin(replace(record, mode=OffsetMode.MAPPED), [first])
 
@@ -224,9 +238,15 @@ class FlowMemory:
         await self._state.begin_insertion(tp, insertion)
         reach("insertion_noted")
 
-    async def end_insertion(self, tp: TopicPartition, insertion: Insertion, at: int | None) -> None:
-        """Note at which target offset it stands, or that it never will."""
-        await self._state.end_insertion(tp, () if at is None else ((at, at + insertion.records),))
+    async def end_insertion(
+        self,
+        tp: TopicPartition,
+        insertion: Insertion,
+        stands: Sequence[Inserted],
+        following: Insertion | None = None,
+    ) -> None:
+        """Note the target offsets that are no copies, those at which it stands among them."""
+        await self._state.end_insertion(tp, insertion, stands, following)
         reach("insertion_ended")
 
     async def note_inserted(self, tp: TopicPartition, ranges: Sequence[Inserted]) -> None:

@@ -79,6 +79,7 @@ class PartitionCopy:
         "mode",
         "next_offset",
         "pause_asked",
+        "producer_epoch",
         "queue",
         "reason",
         "rereading",
@@ -116,6 +117,7 @@ class PartitionCopy:
         self.acknowledged_target_offset: int | None = None
         self.sequence = 0
         self.coordinator_epoch = 0
+        self.producer_epoch = 0
         self.generation = 0
         self.in_flight: deque[Sent] = deque()
         self.markers_under_way = False
@@ -173,6 +175,7 @@ class PartitionCopy:
         self._in_flight_room = self.in_flight_max if decision.remembered else 1
         self._runs_ahead = list(runs_ahead)
         self.coordinator_epoch = decision.coordinator_epoch
+        self.producer_epoch = decision.producer_epoch
         self.acknowledged_at = self.looked_at = now
         self.look_due_at = None
         self.lost = None

@@ -57,7 +57,8 @@ class TargetLook:
         producer_epoch: Of our producer id; None likewise.
         coordinator_epoch: The highest one a control marker of ours has carried; -1 when none.
         last_producer_id: Who wrote the last batch of the log; None when there is none to look at.
-        tail: That batch, to be held against the source's; None likewise.
+        tail: That batch, to be held against the source's; None likewise. Where something was inserted at the
+            end of the log, the one before it.
         unreplicated: Offsets at the end that are not on all replicas in sync yet: they may vanish again.
     """
 
@@ -69,6 +70,9 @@ class TargetLook:
     last_producer_id: int | None
     tail: Tail | None = None
     unreplicated: int = 0
+
+
+NO_INSERTIONS = Insertions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +87,9 @@ class Known:
         loss_accepted_to: An operator allowed to leave out everything below this offset.
         target_topic: Where it is copied to.
         shared: The target partition held records of others when the copy began.
-        inserted: Whether a target offset holds something that is no copy, and may stay.
+        insertions: Target offsets that hold something that is no copy.
         insertion: What is about to be appended and is no copy, and may stand there already.
+        producer_epoch: With which it is written to.
     """
 
     topic_id: str
@@ -96,8 +101,9 @@ class Known:
     target_start_offset: int = 0
     target_topic: str = ""
     shared: bool = False
-    inserted: Callable[[int], bool] = Insertions().holds
+    insertions: Insertions = NO_INSERTIONS
     insertion: Insertion | None = None
+    producer_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,7 @@ class Proceed:
 
     Attributes:
         skip_to: Source offsets up to here are gone at the source and their loss is accepted.
+        producer_epoch: With which it is written to.
         remembered: The broker knows our last sequence. If not it takes any, so that the second of two
             batches could be appended without the first.
     """
@@ -116,6 +123,7 @@ class Proceed:
     coordinator_epoch: int
     skip_to: int
     remembered: bool = True
+    producer_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +179,17 @@ class Unreplicated:
 Decision = Proceed | Register | Prepare | Insert | Unreplicated | Stop
 
 
-def next_sequence(look: TargetLook) -> int:
+def next_sequence(look: TargetLook, producer_epoch: int = 0) -> int:
     """The sequence of the next record: the broker's memory goes before ours.
 
     A broker that remembers nothing takes any sequence. All mirrors of the flow then begin with the same
-    one, derived from the log end, so that among them too the first write excludes the others.
+    one, derived from the log end, so that among them too the first write excludes the others. One that
+    remembers an older epoch wants a new one to begin with 0.
     """
     if look.last_sequence is None:
         return look.target_log_end_offset % SEQUENCES
+    if look.producer_epoch is not None and look.producer_epoch < producer_epoch:
+        return 0
     return (look.last_sequence + 1) % SEQUENCES
 
 
@@ -203,11 +214,13 @@ def decide(
         padding_limit: Records with which an empty target may be made to start where the source does; None for
             as many as it takes.
     """
-    if target.producer_epoch is not None and target.producer_epoch > producer_epoch:
+    ours = producer_epoch if known is None else max(producer_epoch, known.producer_epoch)
+    inserting = -1 if known is None or known.insertion is None else known.insertion.producer_epoch
+    if target.producer_epoch is not None and target.producer_epoch > max(ours, inserting):
         return Stop(
             State.FENCED,
             Reason.NEWER_EPOCH,
-            f"producer epoch {target.producer_epoch} has written to the target, ours is {producer_epoch}",
+            f"producer epoch {target.producer_epoch} has written to the target, ours is {ours}",
         )
     if known is None:
         return _first_time(source, target, wanted, padding_limit)
@@ -270,12 +283,18 @@ def _go_on(
             Reason.TARGET_TRUNCATED,
             f"the target had acknowledged up to {acknowledged} and now ends at {end}",
         )
-    ours = target.last_producer_id in {None, producer_id} or known.inserted(end - 1)
-    if end > known.target_start_offset and not ours:
+    if end < known.insertions.end:
+        return Stop(
+            State.DIVERGED,
+            Reason.TARGET_TRUNCATED,
+            f"target offset {known.insertions.end - 1} was written by a repair, and the target ends at {end}",
+        )
+    copied_end = known.insertions.copied_end(end)
+    if copied_end > known.target_start_offset and target.last_producer_id not in {None, producer_id}:
         return Stop(
             State.DIVERGED,
             Reason.FOREIGN_WRITE,
-            f"the last batch before target offset {end} was written by producer id "
+            f"the last batch before target offset {copied_end} was written by producer id "
             f"{target.last_producer_id}, this flow writes as {producer_id}",
         )
     try:
@@ -305,7 +324,8 @@ def _go_on(
     return Proceed(
         next_offset=position,
         target_next_offset=end,
-        sequence=next_sequence(target),
+        sequence=next_sequence(target, known.producer_epoch),
+        producer_epoch=known.producer_epoch,
         coordinator_epoch=target.coordinator_epoch,
         skip_to=max(position, lost_to),
         remembered=target.last_sequence is not None,

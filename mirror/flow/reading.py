@@ -36,7 +36,7 @@ async def read_batches(
             if header.base_offset < end:
                 yield header, view
         if not batches:
-            return
+            raise ConnectionFailedError(f"{cluster.name}: {tp} ends before offset {end} just now")
         at = _next_offset(*batches[-1])
 
 

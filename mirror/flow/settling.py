@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from checkpoint.model import Insertion
+from checkpoint.insertions import Insertions
 from mirror.errors import PartitionError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.ends import End, compare_ends, end_of
-from mirror.flow.inserting import insert
+from mirror.flow.inserting import InsertionMemory, finish
 from mirror.flow.looking import look_at_source, look_at_target
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import (
@@ -45,7 +45,7 @@ PREPARING_AT_ONCE = 4
 STANDBY_LOOK_SECONDS = 1.0
 
 
-class Memory(Protocol):
+class Memory(InsertionMemory, Protocol):
     """The flow's durable state as the settler needs it."""
 
     def known(self, tp: TopicPartition) -> Known | None:
@@ -67,9 +67,6 @@ class Memory(Protocol):
 
     async def note_loss(self, tp: TopicPartition, lost_from: int, lost_to: int) -> None:
         """Put an accepted loss into the ledger."""
-
-    async def end_insertion(self, tp: TopicPartition, insertion: Insertion, at: int | None) -> None:
-        """Note at which target offset stands what a repair had begun to append, or that it never will."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +125,8 @@ class Settler:
         by_tp = {p.tp: p for p in partitions}
         by_target = {p.target: p for p in partitions}
         sources, targets = await asyncio.gather(
-            look_at_source(self._flow, by_tp), look_at_target(self._flow, by_target)
+            look_at_source(self._flow, by_tp),
+            look_at_target(self._flow, by_target, self._insertions(partitions)),
         )
         decisions: dict[PartitionCopy, Decision] = {}
         for partition in partitions:
@@ -150,6 +148,10 @@ class Settler:
                 source = sources[partition.tp]
                 assert isinstance(source, SourceLook)
                 group.create_task(self._act(partition, decision, source.topic_id, look))
+
+    def _insertions(self, partitions: Iterable[PartitionCopy]) -> dict[TopicPartition, Insertions]:
+        known = ((p.target, self._memory.known(p.tp)) for p in partitions)
+        return {target: one.insertions for target, one in known if one is not None}
 
     def _done(self, partition: PartitionCopy) -> None:
         self.busy.discard(partition)
@@ -262,8 +264,7 @@ class Settler:
                 if look.counts_for(partition):
                     partition.look_due_at = now
             case Insert(insertion) if self._may_write(look):
-                appended = await insert(self._flow, partition.target, insertion)
-                await self._memory.end_insertion(partition.tp, insertion, appended.at)
+                await finish(self._flow, self._memory, partition.tp, partition.target, insertion)
                 partition.look_due_at = now
             case Register() | Prepare() | Insert():
                 partition.wait_for_owner(now, STANDBY_LOOK_SECONDS)

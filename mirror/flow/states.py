@@ -46,7 +46,7 @@ APPEND_REFUSALS: dict[int, Refusal] = {
     44: Refusal(_BLOCKED, Reason.RECORD_REFUSED),
     45: _DOUBT,
     46: _DOUBT,
-    47: Refusal(State.FENCED, Reason.NEWER_EPOCH, retry=False),
+    47: Refusal(None, Reason.NEWER_EPOCH),
     52: Refusal(None, Reason.ANOTHER_MIRROR),
     56: Refusal(_BLOCKED, Reason.STORAGE_ERROR),
     59: _DOUBT,

@@ -318,20 +318,31 @@ async def test_a_copy_with_the_source_s_offsets_is_repaired_when_it_may_become_m
     await flow.assert_in_step()
 
 
-async def test_a_key_that_was_written_to_since_is_left_alone(
+async def test_a_mirror_that_runs_meanwhile_neither_loses_nor_doubles_anything(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    The mirror runs while it is repaired, and copies newer records of two of the keys, and much else.
+    It has nothing to copy, then exactly as many records as were appended, then much more than it can.
     """
     flow = await copied(source, target, topic, tmp_path)
-    await flow.plan(b"k1", b"k5", b"k7")
     before = flow.end
-    load(source.bootstrap, flow.name, [update(5, 30), update(7, 30)])
-    arguments = ("mirror", "--config", str(flow.settings))
-    with Twinsite.run(*arguments, work_dir=tmp_path) as mirror:
-        await mirror.wait_for(lambda: flow.end == before + 2, "the newer records are copied")
+    with Twinsite.run("mirror", "--config", str(flow.settings), work_dir=tmp_path) as mirror:
+        load(source.bootstrap, flow.name, [update(5, 30), update(7, 30)])
+        await mirror.wait_for(lambda: flow.end == before + 2, "the mirror is at work")
+
+        await flow.plan(b"k1")
+        alone = await flow.repair("--apply")
+        assert (alone.code, statuses(alone), flow.end) == (0, ["appended"], before + 3), alone.stderr
+        load(source.bootstrap, flow.name, [update(9, 31)])
+        await mirror.wait_for(lambda: flow.end == before + 4, "one record more is copied")
+        assert flow.is_same
+
+        await flow.plan(b"k11", b"k13", b"k15")
+        load(source.bootstrap, flow.name, [update(13, 32)])
+        await mirror.wait_for(lambda: flow.end == before + 5, "a newer record of one of the keys is copied")
         async with writing(source, flow.name):
-            done = await flow.repair("--apply")
-        assert (done.code, statuses(done)) == (0, ["appended", "moved_on", "moved_on"]), done.stderr
-        await mirror.wait_for(lambda: flow.is_same, "all is copied behind what was appended")
+            busy = await flow.repair("--apply")
+        assert (busy.code, statuses(busy)) == (0, ["appended", "moved_on", "appended"]), busy.stderr
+        await mirror.wait_for(lambda: flow.is_same, "all is copied")
+        here, there = flow.records()
+        assert len(there) == len(here) + 3

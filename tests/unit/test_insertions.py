@@ -105,21 +105,21 @@ async def test_what_is_inserted_is_remembered_before_and_after_it_stands() -> No
     state = FlowState(MemoryStore(items))
     await state.begin(record(), [(0, 0)])
     memory = FlowMemory(state)
-    insertion = Insertion(10, 3, b"\n\x00 a batch \n")
+    insertion = Insertion(10, 3, 1, b"\n\x00 a batch \n")
 
     await memory.begin_insertion(ORDERS_0, insertion)
     after_a_crash = FlowState(MemoryStore(dict(items)))
     await after_a_crash.load()
-    await memory.end_insertion(ORDERS_0, insertion, 10)
+    await memory.end_insertion(ORDERS_0, insertion, [(10, 13)])
 
     assert after_a_crash.insertion(ORDERS_0) == insertion
     reloaded = FlowState(MemoryStore(items))
     await reloaded.load()
     known = FlowMemory(reloaded).known(ORDERS_0)
     assert known is not None
-    assert known.insertion is None
+    assert (known.insertion, known.producer_epoch) == (None, 1)
     assert [known.to_source(end) for end in (10, 11, 13, 14)] == [10, 10, 10, 11]
-    assert [known.inserted(offset) for offset in (9, 10, 12, 13)] == [False, True, True, False]
+    assert [known.insertions.holds(offset) for offset in (9, 10, 12, 13)] == [False, True, True, False]
 
 
 async def test_runs_are_noted_and_dropped_in_the_offsets_of_the_log() -> None:
@@ -142,10 +142,10 @@ async def test_an_insertion_that_never_stood_leaves_nothing() -> None:
     state = FlowState(MemoryStore(items))
     await state.begin(record(), [(0, 0)])
     before = dict(items)
-    insertion = Insertion(10, 3, b"x")
+    insertion = Insertion(10, 3, 1, b"x")
 
     await FlowMemory(state).begin_insertion(ORDERS_0, insertion)
-    await FlowMemory(state).end_insertion(ORDERS_0, insertion, None)
+    await FlowMemory(state).end_insertion(ORDERS_0, insertion, ())
 
     assert items == before
 

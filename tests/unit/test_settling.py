@@ -76,7 +76,9 @@ class World:
         await self.seen.wait()
         return {tp: SourceLook(TOPIC_ID, 0, 10) for tp in tps}
 
-    async def look_at_target(self, _flow: object, tps: Collection[TopicPartition]) -> Answers[TargetLook]:
+    async def look_at_target(
+        self, _flow: object, tps: Collection[TopicPartition], _: object
+    ) -> Answers[TargetLook]:
         return dict.fromkeys(tps, self.target)
 
     async def compare_ends(self, *_: object) -> dict[TopicPartition, None]:
