@@ -315,7 +315,7 @@ def test_a_final_refusal_is_shown_at_once() -> None:
     blocked, fenced = proceeding(100), proceeding(100)
 
     blocked.refused(append_refusal(10), "too large", NOW)
-    fenced.refused(append_refusal(47), "deposed", NOW)
+    fenced.refused(append_refusal(90), "deposed", NOW)
 
     assert (blocked.state, blocked.reason, blocked.detail) == (
         State.BLOCKED,

@@ -231,7 +231,7 @@ async def test_a_look_that_failed_refuses_nobody_who_has_changed(monkeypatch: py
     copy = partition()
     world = World(monkeypatch)
 
-    async def no_answer(_flow: object, tps: Collection[TopicPartition]) -> Answers[TargetLook]:
+    async def no_answer(_flow: object, tps: Collection[TopicPartition], _: object) -> Answers[TargetLook]:
         await world.seen.wait()
         return {tp: ConnectionFailedError("no answer for 30 s") for tp in tps}
 

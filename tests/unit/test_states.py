@@ -51,12 +51,20 @@ def test_an_append_refused_for_its_content_or_the_targets_state_blocks_and_is_tr
     assert append_refusal(code(name)) == Refusal(State.BLOCKED, reason, retry=True)
 
 
-@pytest.mark.parametrize("name", ["InvalidProducerEpochError", "ProducerFencedError"])
-def test_a_newer_epoch_deposes_and_nothing_is_tried_again(name: str) -> None:
+def test_a_fenced_producer_is_deposed_and_nothing_is_tried_again() -> None:
     """
     Only an operator ends that.
     """
-    assert append_refusal(code(name)) == Refusal(State.FENCED, Reason.NEWER_EPOCH, retry=False)
+    assert append_refusal(code("ProducerFencedError")) == Refusal(
+        State.FENCED, Reason.NEWER_EPOCH, retry=False
+    )
+
+
+def test_a_newer_epoch_is_looked_at_first() -> None:
+    """
+    It may be that of a repair, of which the flow's state tells.
+    """
+    assert append_refusal(code("InvalidProducerEpochError")) == Refusal(None, Reason.NEWER_EPOCH)
 
 
 @pytest.mark.parametrize(
