@@ -2,11 +2,16 @@
 
 Secrets are read once, when the options are made: a job ends long before they change.
 
-Sources: Apache Kafka's documentation of consumer configs; KIP-651 (PEM), KIP-768 (OAUTHBEARER).
+Java opens fewer kinds of private keys than the mirror does. Those it cannot open are refused here, by name.
+
+Sources: Apache Kafka's documentation of consumer configs; KIP-651 (PEM), KIP-768 (OAUTHBEARER); RFC 8018
+(PBES2); JDK-8231581.
 """
 
 from __future__ import annotations
 
+import re
+from base64 import b64decode
 from pathlib import Path
 
 from mirror.config_cluster import ClusterSettings, SaslSettings, SecuritySettings
@@ -21,6 +26,13 @@ _MODULES = {
     "OAUTHBEARER": f"{_LOGIN}.oauthbearer.OAuthBearerLoginModule",
 }
 _OAUTH_CALLBACK = f"{_LOGIN}.oauthbearer.OAuthBearerLoginCallbackHandler"
+_ENDS = re.compile(r'[\x00-\x1f"\\]')
+"""What ends a value in a JAAS configuration, or begins something else in it."""
+_LOCKED = "ENCRYPTED PRIVATE KEY"
+_PKCS8 = {"PRIVATE KEY", _LOCKED}
+_PRIVATE_KEY = re.compile(r"-----BEGIN ([A-Z0-9 ]*PRIVATE KEY)-----(.*?)-----END", re.DOTALL)
+_PBES2 = bytes.fromhex("06092a864886f70d01050d")
+"""The object identifier of the scheme OpenSSL encrypts keys with, unless it is told otherwise."""
 
 
 def consumer_options(settings: ClusterSettings) -> dict[str, str]:
@@ -43,18 +55,55 @@ def consumer_options(settings: ClusterSettings) -> dict[str, str]:
 
 def _tls(security: SecuritySettings) -> dict[str, str]:
     options = {} if security.verify_hostname else {"ssl.endpoint.identification.algorithm": ""}
-    if security.ca_file is not None:
-        options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _text(security.ca_file)}
+    options |= _trusted(security.ca_file)
     if security.certificate_file is not None:
-        key = security.key_file or security.certificate_file
         options |= {
             "ssl.keystore.type": "PEM",
             "ssl.keystore.certificate.chain": _text(security.certificate_file),
-            "ssl.keystore.key": _text(key),
+            **_key(security.key_file or security.certificate_file, security.key_password),
         }
-    if security.key_password is not None:
-        options["ssl.key.password"] = _read(security.key_password)
     return options
+
+
+def _trusted(ca_file: Path | None) -> dict[str, str]:
+    """The authorities of a file; without one, those that came with Java."""
+    if ca_file is None:
+        return {}
+    return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _text(ca_file)}
+
+
+def _key(path: Path, password: object) -> dict[str, str]:
+    """A private key and, where it is encrypted, what opens it: for a key in the clear Java wants none."""
+    text = _text(path)
+    found = _PRIVATE_KEY.search(text)
+    if found is None:
+        raise AuthenticationError(f"{path} holds no private key")
+    kind, body = found.groups()
+    if kind not in _PKCS8:
+        raise UsageError(
+            f"{path} begins with {kind}: Kafka's Java consumer, with which Spark reads, wants PKCS#8",
+            hint=f"openssl pkcs8 -topk8 -nocrypt -in {path} -out NEW, and name that as key_file for this job",
+        )
+    return {"ssl.keystore.key": text, **(_passphrase(path, body, password) if kind == _LOCKED else {})}
+
+
+def _passphrase(path: Path, body: str, password: object) -> dict[str, str]:
+    if password is None:
+        raise AuthenticationError(f"{path} is encrypted, and there is no key_password")
+    if _PBES2 in _decoded(path, body):
+        raise UsageError(
+            f"{path} is encrypted with PBES2: Kafka's Java consumer, with which Spark reads, cannot open it",
+            hint=f"openssl pkcs8 -in {path} | openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES -out NEW, "
+            "and name that as key_file for this job",
+        )
+    return {"ssl.key.password": _read(password)}
+
+
+def _decoded(path: Path, body: str) -> bytes:
+    try:
+        return b64decode(body)
+    except ValueError:
+        raise AuthenticationError(f"{path} holds no private key: it is not base64") from None
 
 
 def _sasl(sasl: SaslSettings) -> dict[str, str]:
@@ -72,21 +121,25 @@ def _sasl(sasl: SaslSettings) -> dict[str, str]:
         words = {"clientId": endpoint.client_id, "clientSecret": _read(endpoint.client_secret)}
         words |= {"scope": endpoint.scope} if endpoint.scope else {}
         words |= {f"extension_{name}": value for name, value in sasl.extensions.items()}
+        words |= _trusted(endpoint.ca_file)
         options |= {
             "sasl.login.callback.handler.class": _OAUTH_CALLBACK,
             "sasl.oauthbearer.token.endpoint.url": endpoint.url,
+            "sasl.login.connect.timeout.ms": str(round(endpoint.timeout_seconds * 1000)),
+            "sasl.login.read.timeout.ms": str(round(endpoint.timeout_seconds * 1000)),
         }
     options["sasl.jaas.config"] = _jaas(_MODULES[sasl.mechanism], words)
     return options
 
 
 def _jaas(module: str, words: dict[str, str]) -> str:
-    """One line of a JAAS configuration; quotes and backslashes of values are escaped."""
-    quoted = (
-        '{}="{}"'.format(name, value.replace("\\", "\\\\").replace('"', '\\"'))
-        for name, value in words.items()
-    )
+    """One line of a JAAS configuration; of values everything is escaped that would end them."""
+    quoted = (f'{name}="{_ENDS.sub(_escaped, value)}"' for name, value in words.items())
     return f"{module} required {' '.join(quoted)};"
+
+
+def _escaped(character: re.Match[str]) -> str:
+    return f"\\{ord(character[0]):03o}"
 
 
 def _read(secret: object) -> str:

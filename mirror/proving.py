@@ -17,10 +17,11 @@ from checkpoint.insertions import Insertions, LogMap, united
 from checkpoint.offset_map import OffsetMap
 from mirror.clusters import START_SECONDS, both_connected
 from mirror.config import Settings
-from mirror.errors import TwinsiteError, UsageError
+from mirror.errors import NotAuthorizedError, TwinsiteError, UsageError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Isolation
 from mirror.kafka.offsets import EARLIEST, LATEST, Answers, list_offsets
+from mirror.kafka.peek import closed_topics
 from mirror.kafka.topics import describe_configs
 from mirror.model import TopicPartition
 from mirror.offline import NoStateError, flow_state
@@ -112,7 +113,7 @@ async def _topics(settings: Settings, selector: TopicSelector, source: Cluster) 
         patterns = ", ".join(settings.topics.include)
         raise UsageError(
             f"none of the {len(found.topics)} topics at the source matches {patterns}",
-            hint="see topics.include and topics.exclude; a topic that may not be described is not seen",
+            hint="see topics.include and topics.exclude; a topic without Describe is not seen",
         )
     return chosen
 
@@ -125,6 +126,9 @@ async def _state(settings: Settings, target: Cluster, wanted: Wanted) -> FlowSta
             return None
         elsewhere = "what something else copied with the same offsets is compared with --same-offsets"
         raise NoStateError(str(error), hint=f"{error.hint}; {elsewhere}") from None
+    except NotAuthorizedError as error:
+        hint = "Read on this topic is needed at the target, see docs/permissions.md"
+        raise NotAuthorizedError(str(error), hint=hint) from error
 
 
 async def _logs(cluster: Cluster, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Range]:
@@ -287,10 +291,14 @@ class _Asking:
         """
         wanted = await self._wanted_offsets(originals)
         policies = await self._cleanup_policies()
+        closed = await self._closed(originals, copies)
         for tp, one in copied.items():
             policy = policies.get(tp.topic)
             if policy is None:
                 self._leave_out(tp, "cleanup.policy may not be read: DescribeConfigs is needed at the source")
+                continue
+            if tp.topic in closed:
+                self._leave_out(tp, closed[tp.topic])
                 continue
             is_compacted = "compact" in policy
             copy = copies[self.at_target(tp)].after(one.target_start)
@@ -335,6 +343,19 @@ class _Asking:
             (name, one.get("cleanup.policy")) for name, one in settings.items() if isinstance(one, dict)
         )
         return {name: policy.value for name, policy in policies if policy is not None and policy.value}
+
+    async def _closed(
+        self, originals: Mapping[TopicPartition, Range], copies: Mapping[TopicPartition, Range]
+    ) -> dict[str, str]:
+        """Topics whose records Spark would not get, each with what is missing."""
+        here = await closed_topics(self._source, {tp: log.end for tp, log in originals.items()})
+        there = await closed_topics(self._target, {tp: log.end for tp, log in copies.items()})
+        at_target = {
+            name: f"it may not be read: Read on {target_topic} is needed at the target"
+            for name, target_topic in self._names.items()
+            if target_topic in there
+        }
+        return at_target | dict.fromkeys(here, "it may not be read: Read is needed at the source")
 
     def _log(
         self,

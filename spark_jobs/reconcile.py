@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_jobs.append_only import compare_logs, compare_sample
 from spark_jobs.compacted import compare_compacted
 from spark_jobs.documents import Scope, has_lost
+from spark_jobs.failures import renamed_errors
 from spark_jobs.history import SUMMARY
 from spark_jobs.kafka_source import Cluster
 from spark_jobs.logs import Compared, Log
@@ -96,15 +94,6 @@ def _compacted(sites: Sites, scope: Scope) -> list[Compared]:
         return compare_compacted(sites, scope.compacted)
 
 
-@contextmanager
-def renamed_errors(doing: str) -> Iterator[None]:
-    """What Spark raises is ours from here on, with what was being done."""
-    try:
-        yield
-    except (PySparkException, Py4JError) as error:
-        raise SparkFailedError(f"{doing}: {_reason(error)}") from error
-
-
 def kafka_sites(
     spark: SparkSession,
     clusters: tuple[Cluster, Cluster],
@@ -132,13 +121,6 @@ def kafka_sites(
         say,
         about,
     )
-
-
-def _reason(error: Exception) -> str:
-    """The innermost cause that Java names, in one line."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return (causes or [line for line in lines if line] or [type(error).__name__])[-1 if causes else 0]
 
 
 def write(spark: SparkSession, folder: Path, result: Result, *, keep_answers: bool = False) -> None:

@@ -17,6 +17,7 @@ from mirror.model import TopicPartition
 from spark_jobs import compare
 from spark_jobs.answering import answer, together
 from spark_jobs.asking import without_accepted
+from spark_jobs.failures import renamed_errors
 from spark_jobs.kafka_source import Cluster, read
 from spark_jobs.logs import Compared, Log
 from spark_jobs.pace import Pace, Slices, offsets_of
@@ -98,10 +99,11 @@ class KafkaSite:
         """The answer, kept in the folder.
 
         Raises:
-            PySparkException: The cluster could not be read as asked.
+            SparkFailedError: The cluster could not be read as asked.
         """
         path = self.folder / ANSWERS / f"{self.cluster.name}-{question.name}"
-        give_answer(self, question, path)
+        with renamed_errors(f"asking the {self.cluster.name}: {question.name}"):
+            give_answer(self, question, path)
         return self.spark.read.parquet(str(path.absolute()))
 
 

@@ -27,6 +27,7 @@ from monitoring.comparisons import Comparison, textfile
 from spark_jobs import carried, reconcile
 from spark_jobs.asking import first_questions
 from spark_jobs.documents import Scope, scope_of_document, scope_to_document
+from spark_jobs.failures import renamed_errors
 from spark_jobs.findings import Kind
 from spark_jobs.history import Run, last_to_continue, runs
 from spark_jobs.kafka_source import Cluster
@@ -223,7 +224,7 @@ def digest(
         asked = KafkaSite(spark, cluster, names, folder, _bytes_per_second(rate))
         for name, question in questions:
             say(f"answering {name}")
-            with reconcile.renamed_errors(f"answering {name}"):
+            with renamed_errors(f"answering {name}"):
                 carried.give(folder, name, question, asked)
     click.echo(f"{folder}: {len(questions)} questions answered for the {site}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mirror.errors import ConnectionFailedError
-from mirror.kafka.cluster import Cluster, broker_error
+from mirror.kafka.cluster import AUTHORIZATION_CODES, Cluster, broker_error
 from mirror.kafka.connection import Connection
 from mirror.kafka.fetch import (
     FETCH,
@@ -21,6 +21,7 @@ from mirror.kafka.fetch import (
     decode_answer,
     encode_request,
 )
+from mirror.kafka.offsets import by_leader
 from mirror.kafka.record_batch import walk
 from mirror.model import TopicPartition
 
@@ -69,6 +70,26 @@ async def peek_at(
     connection = await cluster.connection(node)
     found = await peek(connection, {key: wants[tp] for key, tp in names.items()}, limits)
     return {names[fetched.key]: fetched for fetched in found}
+
+
+async def closed_topics(cluster: Cluster, ends: Mapping[TopicPartition, int]) -> set[str]:
+    """The topics that may be described and not read: Read is missing.
+
+    One partition of each is asked for what stands at its end, where nothing does.
+
+    Args:
+        ends: Log ends of partitions that have a leader.
+
+    Raises:
+        ConnectionFailedError: As above.
+        BrokerError: As above.
+    """
+    one_each = {tp.topic: tp for tp in ends}
+    closed: set[str] = set()
+    for node, tps in by_leader(cluster, one_each.values()).items():
+        found = await peek_at(cluster, node, {tp: Want(ends[tp], -1, -1, 1) for tp in tps})
+        closed |= {tp.topic for tp, one in found.items() if one.error_code in AUTHORIZATION_CODES}
+    return closed
 
 
 def _key(cluster: Cluster, tp: TopicPartition) -> Key:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -46,14 +47,16 @@ class Grant(NamedTuple):
         return AclBinding(kind, self.name, pattern, self.principal, "*", operation, AclPermissionType.ALLOW)
 
 
-def grants_on_the_page(*, without: Sequence[str] = ()) -> list[Grant]:
+def grants_on_the_page(*, without: Sequence[str] = (), only: Sequence[str] = ()) -> list[Grant]:
     """Every right of every command on the page.
 
     Args:
         without: Titles of sections whose commands are left out.
+        only: Titles of the sections that count; all where there are none.
     """
     sections = re.split(r"^#+ (.*)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    texts = [text for title, text in zip(sections[1::2], sections[2::2], strict=True) if title not in without]
+    chosen = set(only or sections[1::2]) - set(without)
+    texts = [text for title, text in zip(sections[1::2], sections[2::2], strict=True) if title in chosen]
     return [grant for text in texts for block in COMMANDS.findall(text) for grant in _grants(block)]
 
 
@@ -88,7 +91,23 @@ def allow(admin: AdminClient, grants: Sequence[Grant]) -> None:
 
 def allow_nothing(admin: AdminClient, principal: str) -> None:
     """Take every right of a principal away."""
-    everything = AclBindingFilter(
+    for done in admin.delete_acls([_all_of(principal)]).values():
+        done.result()
+
+
+def allow_only(admin: AdminClient, principal: str, grants: Sequence[Grant], seconds: float = 10.0) -> None:
+    """Take every right of a principal away, grant these, and wait until the broker knows of it."""
+    allow_nothing(admin, principal)
+    if grants:
+        allow(admin, grants)
+    until = time.monotonic() + seconds
+    while set(admin.describe_acls(_all_of(principal)).result()) != {grant.binding() for grant in grants}:
+        assert time.monotonic() < until, f"the broker does not know what {principal} may do"
+        time.sleep(0.02)
+
+
+def _all_of(principal: str) -> AclBindingFilter:
+    return AclBindingFilter(
         ResourceType.ANY,
         None,
         ResourcePatternType.ANY,
@@ -97,5 +116,3 @@ def allow_nothing(admin: AdminClient, principal: str) -> None:
         AclOperation.ANY,
         AclPermissionType.ANY,
     )
-    for done in admin.delete_acls([everything]).values():
-        done.result()

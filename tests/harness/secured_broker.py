@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -71,6 +72,26 @@ class SecuredBroker:
 @asynccontextmanager
 async def start_with(security: BrokerSecurity, version: str, folder: Path) -> AsyncIterator[KafkaCluster]:
     """A cluster of one node with the listeners given; it ends with the block."""
+    cluster = _prepared(security, version, folder)
+    try:
+        await cluster.launch()
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@contextmanager
+def running_with(security: BrokerSecurity, version: str, folder: Path) -> Iterator[KafkaCluster]:
+    """The same for tests without an event loop."""
+    cluster = _prepared(security, version, folder)
+    try:
+        asyncio.run(cluster.launch())
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def _prepared(security: BrokerSecurity, version: str, folder: Path) -> KafkaCluster:
     taken = {listener.port for listener in security.listeners}
     inner, controller = [port for port in free_ports(len(taken) + 2) if port not in taken][:2]
     node = prepare_node(
@@ -82,12 +103,7 @@ async def start_with(security: BrokerSecurity, version: str, folder: Path) -> As
         security.broker_properties(inner, controller),
         (*FAST_JVM, *security.jvm_flags()),
     )
-    cluster = KafkaCluster("secured", version, {1: node})
-    try:
-        await cluster.launch()
-        yield cluster
-    finally:
-        cluster.close()
+    return KafkaCluster("secured", version, {1: node})
 
 
 @asynccontextmanager

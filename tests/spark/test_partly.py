@@ -112,7 +112,7 @@ async def test_a_broker_that_dies_half_way_ends_the_comparison_without_a_result(
         sites = kafka_sites(spark, clusters, about.logs, tmp_path, lambda _: None)
         await dying.broker(1).kill()
 
-        with pytest.raises(SparkFailedError, match="comparing append-only topics"):
+        with pytest.raises(SparkFailedError, match="asking the target: digests"):
             await asyncio.to_thread(compare, sites, about)
 
 

@@ -1,0 +1,47 @@
+"""What Spark and Kafka's Java consumer raise, renamed once: what was being done, and why it failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from spark_jobs.session import SparkFailedError
+
+CAUSE = "Caused by: "
+CALLING = "An error occurred while calling "
+"""How Py4J begins; what it means to say comes behind."""
+HINTS = {
+    "TopicAuthorizationException": "Spark reads as the user of the settings, who needs Read on these topics: "
+    "docs/permissions.md",
+    "SaslAuthenticationException": "check the credentials of this cluster",
+    "Failed to find data source: kafka": "hand the jars of docs/reconcile.md to spark-submit, with --jars",
+}
+
+
+@contextmanager
+def renamed_errors(doing: str) -> Iterator[None]:
+    """What Spark raises is ours from here on.
+
+    Args:
+        doing: What is being done.
+
+    Raises:
+        SparkFailedError: Instead of anything of Spark's.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        reason = reason_of(str(error)) or type(error).__name__
+        hint = next((words for said, words in HINTS.items() if said in reason), None)
+        raise SparkFailedError(f"{doing}: {reason}", hint=hint) from error
+
+
+def reason_of(said: str) -> str:
+    """The innermost cause that Java names, in one line."""
+    lines = [line.strip().removeprefix(": ") for line in said.splitlines()]
+    causes = [line.removeprefix(CAUSE) for line in lines if line.startswith(CAUSE)]
+    others = [line for line in lines if line and not line.startswith(CALLING)]
+    return causes[-1] if causes else next(iter(others), "")

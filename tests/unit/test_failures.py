@@ -1,0 +1,36 @@
+"""What Spark raises, in one line for people."""
+
+from __future__ import annotations
+
+import pytest
+from py4j.protocol import Py4JError
+
+from spark_jobs.failures import renamed_errors
+from spark_jobs.session import SparkFailedError
+
+DENIED = """Job aborted due to stage failure: Task 0 in stage 4.0 failed 1 times
+\tat org.apache.spark.Somewhere
+Caused by: java.util.concurrent.ExecutionException: see below
+\tat org.apache.spark.Elsewhere
+Caused by: org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized to access topics: [a]
+\t... 12 more"""
+WITHOUT_A_CAUSE = """An error occurred while calling o72.parquet.
+: org.apache.spark.SparkException: the disk is full
+\tat org.apache.spark.Somewhere"""
+
+
+@pytest.mark.parametrize(
+    ("said", "reason", "hint"),
+    [
+        (DENIED, "TopicAuthorizationException: Not authorized to access topics: [a]", "needs Read on these"),
+        (WITHOUT_A_CAUSE, "org.apache.spark.SparkException: the disk is full", "mend what is named"),
+        ("", "Py4JError", "mend what is named"),
+    ],
+)
+def test_the_innermost_cause_is_told_with_what_was_being_done(said: str, reason: str, hint: str) -> None:
+    with pytest.raises(SparkFailedError) as renamed, renamed_errors("asking the source: digests"):
+        raise Py4JError(said)
+
+    assert str(renamed.value).startswith("asking the source: digests: ")
+    assert str(renamed.value).endswith(reason)
+    assert hint in renamed.value.hint
