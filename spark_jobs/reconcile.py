@@ -26,7 +26,7 @@ from spark_jobs.plan import PLAN, plan_of, plan_to_document
 from spark_jobs.report import page
 from spark_jobs.result import DIFFERENCE_SCHEMA, Result, rows, summary
 from spark_jobs.session import SparkFailedError
-from spark_jobs.sites import ANSWERS, KafkaSite, Sites, UnansweredError, names_at_target
+from spark_jobs.sites import ANSWERS, KafkaSite, Sites, UnansweredError, keep, names_at_target
 
 DIFFERENCES = "differences"
 REPORT = "report.html"
@@ -134,7 +134,7 @@ def write(spark: SparkSession, folder: Path, result: Result, *, keep_answers: bo
     """
     with renamed_errors("writing the differences"):
         found = spark.createDataFrame(list(rows(result)), DIFFERENCE_SCHEMA)
-        found.coalesce(1).write.mode("overwrite").parquet(str(folder.absolute() / DIFFERENCES))
+        keep(found.coalesce(1), folder / DIFFERENCES)
     if not keep_answers:
         shutil.rmtree(folder / ANSWERS, ignore_errors=True)
     (folder / REPORT).write_text(page(result))

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyspark
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -27,6 +28,7 @@ VERSION = "4.0.0"
 JARS_VARIABLE = "TWINSITE_SPARK_JARS"
 
 SETTINGS = {
+    "spark.app.name": "twinsite",
     "spark.ui.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "8",
@@ -79,27 +81,25 @@ def session(
 ) -> Iterator[SparkSession]:
     """A session that ends with the block.
 
-    One that is there already (``spark-submit``) is used, with its own settings, and is left as it is.
+    One that is there already is used, and is left as it is. What ``spark-submit`` was told goes before ours.
 
     Args:
         master: Where it runs; ``local[*]`` when nobody says.
-        settings: Over ours.
+        settings: Over all others.
 
     Raises:
-        UsageError: Java or the jars of the Kafka source are missing, or of another version.
+        UsageError: Java or the jars of the Kafka source are missing, or of another version; or what
+            ``spark-submit`` decides was said to us.
         SparkFailedError: Spark does not start.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
         yield active
         return
-    builder = SparkSession.builder.appName("twinsite")
-    for name, value in {**SETTINGS, **_local(master), **(settings or {})}.items():
+    given = _submitted(master, jars_folder) if _is_submitted() else _started_here(master, jars_folder)
+    builder = SparkSession.builder
+    for name, value in {**SETTINGS, **given, **(settings or {})}.items():
         builder = builder.config(name, value)
-    if not _is_submitted():
-        _check_java()
-        paths = ",".join(map(str, jars(jars_folder)))
-        builder = builder.master(master or "local[*]").config("spark.jars", paths)
     try:
         spark = builder.getOrCreate()
     except (PySparkException, OSError) as error:
@@ -111,13 +111,29 @@ def session(
         spark.stop()
 
 
-def _local(master: str | None) -> Mapping[str, str]:
-    return LOCAL if not _is_submitted() and (master or "local").startswith("local") else {}
-
-
 def _is_submitted() -> bool:
     """Whether ``spark-submit`` started us: master and jars are its business."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _submitted(master: str | None, jars_folder: Path | None) -> Mapping[str, str]:
+    """What ``spark-submit`` was told; it goes before ours."""
+    if master is not None or jars_folder is not None:
+        raise UsageError(
+            "spark-submit says where Spark runs, and with which jars",
+            hint="give --master and --jars to spark-submit, before main.py, not behind it",
+        )
+    SparkContext._ensure_initialized()  # settings are in the Java machine that is there already
+    return dict(SparkConf().getAll())
+
+
+def _started_here(master: str | None, jars_folder: Path | None) -> Mapping[str, str]:
+    """What a Spark needs to know that nobody but us starts."""
+    _check_java()
+    place = master or "local[*]"
+    paths = ",".join(map(str, jars(jars_folder)))
+    local = LOCAL if place.startswith("local") else {}
+    return {**local, "spark.master": place, "spark.jars": paths}
 
 
 def _check_java() -> None:

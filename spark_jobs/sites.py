@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from mirror.errors import TwinsiteError
@@ -22,6 +22,7 @@ from spark_jobs.kafka_source import Cluster, read
 from spark_jobs.logs import Compared, Log
 from spark_jobs.pace import Pace, Slices, offsets_of
 from spark_jobs.questions import Lines, Question, Ranges
+from spark_jobs.session import SparkFailedError
 
 ANSWERS = "answers"
 
@@ -114,13 +115,13 @@ def give_answer(site: KafkaSite, question: Question, path: Path) -> None:
         PySparkException: The cluster could not be read as asked.
     """
     if site.bytes_per_second is None or not question.reads_all:
-        _write(_answer(site, question), path)
+        keep(_answer(site, question), path)
         return
     parts = path.with_name(f"{path.name}-parts")
     if parts.exists():  # of somebody who was interrupted: it would be counted once more
         shutil.rmtree(parts)
     _write_slowly(site, question, parts, Pace(site.bytes_per_second))
-    _write(together(question, site.spark.read.parquet(str(parts.absolute() / "*"))), path)
+    keep(together(question, site.spark.read.parquet(str(parts.absolute() / "*"))), path)
     shutil.rmtree(parts)
 
 
@@ -131,7 +132,7 @@ def _write_slowly(site: KafkaSite, question: Question, parts: Path, pace: Pace) 
     while slices or not number:
         ranges = slices.take(pace.next_offsets()) if slices else {}
         part = parts / f"{number:06}"
-        _write(_answer(site, replace(question, ranges=ranges)), part)
+        keep(_answer(site, replace(question, ranges=ranges)), part)
         read_bytes = site.spark.read.parquet(str(part.absolute())).agg(F.sum("bytes")).first()
         pace.read(offsets_of(ranges), read_bytes[0] or 0 if read_bytes else 0)
         time.sleep(pace.pause_seconds(time.monotonic() - began))
@@ -145,8 +146,36 @@ def _answer(site: KafkaSite, question: Question) -> DataFrame:
     return answer(question, site.names, records)
 
 
-def _write(frame: DataFrame, path: Path) -> None:
-    frame.write.mode("overwrite").parquet(str(path.absolute()))
+def keep(frame: DataFrame, path: Path) -> None:
+    """Write a frame and, where others than this machine do so, see that all of it is here.
+
+    Raises:
+        SparkFailedError: It is not.
+    """
+    place = str(path.absolute())
+    if str(frame.sparkSession.sparkContext.master).startswith("local"):
+        frame.write.mode("overwrite").parquet(place)
+        return
+    written = Observation()
+    frame.observe(written, F.count(F.lit(1)).alias("rows")).write.mode("overwrite").parquet(place)
+    check_is_here(frame, place, written.get["rows"])
+
+
+def check_is_here(frame: DataFrame, place: str, rows: int) -> None:
+    """See that as many rows of a frame are here as were written.
+
+    Each worker writes to its own disk where the folder is not shared: what the others wrote is not missed by
+    Spark, and what nobody misses on either side would be taken for the same.
+
+    Raises:
+        SparkFailedError: Some are elsewhere.
+    """
+    found = frame.sparkSession.read.schema(frame.schema).parquet(place).count()
+    if found != rows:
+        raise SparkFailedError(
+            f"{place} holds {found} of the {rows} rows that were written to it",
+            hint="the driver and all workers have to share the folder of the run: see --folder",
+        )
 
 
 def names_at_target(logs: Iterable[Log]) -> dict[str, str]:

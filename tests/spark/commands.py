@@ -1,12 +1,26 @@
-"""``twinsite reconcile`` in this process, in the session that is there."""
+"""``twinsite reconcile`` in this process, in the session that is there, or with ``spark-submit``."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
 from mirror.cli import main as cli
+from tests.harness.jvm import REPOSITORY, cache_folder, dying_with_us
+from tests.harness.process import Finished
+
+FAST = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""Starts in two thirds of the time, runs slower: for tests, not for figures."""
 
 
 def settings_file(path: Path, source: str, target: str, topics: str, flow: str = "proof") -> Path:
@@ -31,3 +45,21 @@ class Command(Protocol):
 def reconcile(*arguments: object) -> int:
     """The command, in the thread whose session it is to use: tests of commands have no event loop."""
     return cli.main(["reconcile", *map(str, arguments)])
+
+
+def submitted(*arguments: object, work_dir: Path, seconds: float = 200.0) -> Finished:
+    """``spark-submit ... spark_jobs/main.py ARGUMENTS...``, to its end."""
+    programs = Path(sys.executable).parent
+    jars = ",".join(map(str, (cache_folder() / "spark" / "jars").glob("*.jar")))
+    settings = chain.from_iterable(("--conf", f"{name}={value}") for name, value in FAST.items())
+    command = [str(programs / "spark-submit"), "--master", "local[2]", "--jars", jars, *settings]
+    done = subprocess.run(
+        dying_with_us([*command, str(REPOSITORY / "spark_jobs" / "main.py"), *map(str, arguments)]),
+        cwd=work_dir,
+        env=os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+    return Finished(done.returncode, done.stdout, done.stderr)

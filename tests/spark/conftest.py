@@ -15,15 +15,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.session import JARS_VARIABLE, session
 from tests.harness.jvm import cache_folder
 from tests.spark import commands
-from tests.spark.commands import Command
-
-FAST = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.driver.memory": "1g",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.ui.showConsoleProgress": "false",
-}
-"""Starts in two thirds of the time, runs slower: for tests, not for figures."""
+from tests.spark.commands import FAST, Command
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
+from mirror.errors import UsageError
+from spark_jobs.session import session
 from tests.conftest import TopicFactory
 from tests.harness.data import Row, json_rows, load
-from tests.harness.jvm import cache_folder
 from tests.harness.kafka import KafkaCluster
-from tests.harness.process import twinsite
-from tests.spark.commands import Command, settings_file
+from tests.spark.commands import Command, settings_file, submitted
 from tests.spark.test_mapped import copy
 
 
@@ -152,22 +153,33 @@ def test_topics_that_are_not_there_are_named(
 
 
 @pytest.mark.timeout(300)
-def test_a_process_of_its_own_does_the_same(
+def test_spark_submit_does_the_same(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    With a Spark of its own, and a document for scripts.
+    In a process and a Spark of its own, which ends with what was found.
     """
-    name = asyncio.run(topic(source, prefix="own"))
+    name = asyncio.run(topic(source, prefix="submitted"))
     load(source.bootstrap, name, json_rows(100, 100))
     asyncio.run(copy(source, target, name, name, tmp_path))
+    load(target.bootstrap, name, [Row(key=b"zombie", value=b"x")])
     settings = settings_file(tmp_path / "f.yaml", source.bootstrap, target.bootstrap, name, flow=name)
 
-    jars = str(cache_folder() / "spark" / "jars")
-    arguments = "--config", str(settings), "-o", "json", "--spark-jars", jars
+    done = submitted("--config", settings, "--folder", "runs", work_dir=tmp_path)
 
-    done = asyncio.run(twinsite("reconcile", *arguments, work_dir=tmp_path, seconds=200.0))
+    assert done.code == 10, f"{done.stdout}\n{done.stderr}"
+    assert "zombie" in done.stdout
+    (summary,) = summaries(tmp_path / "runs")
+    assert (summary["outcome"], summary["source"]["records"]) == ("mismatch", 100)
+    assert {file.name for file in (tmp_path / "runs").rglob("report.html")} == {"report.html"}
 
-    assert done.code == 0, done.stderr
-    assert done.document["outcome"] == "match"
-    assert done.document["source"]["records"] == 100
+
+def test_where_spark_runs_is_said_to_spark_submit_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    It has decided when our options are read.
+    """
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+
+    with pytest.raises(UsageError, match="spark-submit says where"), session(master="local[2]"):
+        pass

@@ -20,7 +20,7 @@ from spark_jobs.kafka_source import Cluster
 from spark_jobs.reconcile import compare, compare_as_it_stands, kafka_sites
 from spark_jobs.sampling import Sample
 from spark_jobs.session import SparkFailedError
-from spark_jobs.sites import Sites
+from spark_jobs.sites import Sites, check_is_here
 from spark_jobs.window import Range
 from tests.conftest import TopicFactory
 from tests.harness.data import json_rows, load
@@ -114,6 +114,21 @@ async def test_a_broker_that_dies_half_way_ends_the_comparison_without_a_result(
 
         with pytest.raises(SparkFailedError, match="asking the target: digests"):
             await asyncio.to_thread(compare, sites, about)
+
+
+def test_an_answer_of_which_a_worker_kept_a_part_is_none(spark: SparkSession, tmp_path: Path) -> None:
+    """
+    What a worker writes to a disk of its own is not missed by Spark: another one would do without it as well.
+    """
+    place = tmp_path / "answer"
+    frame = spark.range(0, 100, 1, 4)
+    frame.write.parquet(str(place))
+    check_is_here(frame, str(place), 100)
+    elsewhere = next(iter(place.glob("part-00002*.parquet")))
+    elsewhere.unlink()
+
+    with pytest.raises(SparkFailedError, match="holds 75 of the 100 rows"):
+        check_is_here(frame, str(place), 100)
 
 
 async def test_retention_that_overtakes_a_comparison_begins_it_again(
