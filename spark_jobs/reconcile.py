@@ -2,7 +2,7 @@
 
 Each run has a folder of its own: ``summary.json``, ``report.html``, ``differences`` (Parquet, one row a
 difference), and ``plan.json`` where something can be done. While it runs, ``answers`` holds what both sites
-were reduced to. A run that failed has a summary too, and it says so.
+were reduced to. A run that failed has a page and a summary too, and they say so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_jobs.history import SUMMARY
 from spark_jobs.kafka_source import Cluster
 from spark_jobs.logs import Compared, Log
 from spark_jobs.plan import PLAN, plan_of, plan_to_document
-from spark_jobs.report import page
+from spark_jobs.report import failure_page, page
 from spark_jobs.result import DIFFERENCE_SCHEMA, Result, rows, summary
 from spark_jobs.session import SparkFailedError
 from spark_jobs.sites import ANSWERS, KafkaSite, Sites, UnansweredError, keep, names_at_target
@@ -137,20 +137,22 @@ def write(spark: SparkSession, folder: Path, result: Result, *, keep_answers: bo
         keep(found.coalesce(1), folder / DIFFERENCES)
     if not keep_answers:
         shutil.rmtree(folder / ANSWERS, ignore_errors=True)
-    (folder / REPORT).write_text(page(result))
+    (folder / REPORT).write_text(page(result), encoding="utf-8")
     plan = plan_of(result)
     if plan.partitions:
         _write_json(folder / PLAN, plan_to_document(plan))
-    write_summary(folder, summary(result))
+    _write_json(folder / SUMMARY, summary(result))
 
 
-def write_summary(folder: Path, document: dict[str, Any]) -> None:
-    """All of it or nothing."""
+def write_failure(folder: Path, document: dict[str, Any]) -> None:
+    """Leave word of a run that was not completed; the summary last."""
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / REPORT).write_text(failure_page(document), encoding="utf-8")
     _write_json(folder / SUMMARY, document)
 
 
 def _write_json(path: Path, document: dict[str, Any]) -> None:
+    """All of it or nothing."""
     beside = path.with_name(f".{path.name}")
     beside.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     beside.replace(path)

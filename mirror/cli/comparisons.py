@@ -88,7 +88,9 @@ def _conclude(screen: Console, result: Result) -> None:
     said = {
         Outcome.MATCH: "the copy is the original",
         Outcome.MISMATCH: "the sites differ",
-        Outcome.INCOMPLETE: "what was compared is the same, and not everything was",
+        Outcome.INCOMPLETE: "what was compared is the same, and not everything was"
+        if result.compared
+        else "nothing was compared",
     }
     screen.print(
         f"{result.outcome.value}: {said[result.outcome]} ({number(records)} records, {size(read)} read, "

@@ -77,7 +77,7 @@ def run(
             result = _compare(settings, wanted, place, say, rate=rate, master=master, spark_jars=spark_jars)
     except TwinsiteError as error:
         document = failure(place.name, settings.flow, began_at_ms, str(wanted), str(error), error.hint)
-        reconcile.write_summary(place, document)
+        reconcile.write_failure(place, document)
         if isinstance(error, UsageError):
             raise
         raise NotCompletedError(str(error), hint=error.hint) from error

@@ -112,6 +112,8 @@ def test_a_cluster_that_does_not_answer_ends_in_1_and_leaves_word(
     (summary,) = summaries(tmp_path / "runs")
     assert summary["outcome"] == "failed"
     assert summary["error"] in capsys.readouterr().err
+    (page,) = (tmp_path / "runs").rglob("report.html")
+    assert "The comparison was not completed" in page.read_text()
 
 
 @pytest.mark.parametrize(

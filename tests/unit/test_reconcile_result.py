@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,9 @@ from mirror.model import TopicPartition
 from spark_jobs.findings import Difference, Kind, Part
 from spark_jobs.history import Run, last_to_continue, runs
 from spark_jobs.logs import Compared, Finding, Log
-from spark_jobs.report import page
+from spark_jobs.report import failure_page, page
 from spark_jobs.result import NotCompared, Outcome, Result, failure, key_text, rows, summary
+from spark_jobs.sampling import Sample
 from spark_jobs.window import Range, SameOffsets, window
 
 SAME = SameOffsets()
@@ -106,21 +109,77 @@ def test_keys_are_shown_as_text_where_they_are_some() -> None:
     assert key_text(None) is None
 
 
-def test_the_page_shows_where_along_the_log_the_differences_lie() -> None:
+def test_the_page_shows_what_differs_and_is_complete_in_itself() -> None:
     text = page(result(SAME_LOG, BAD_LOG))
 
     assert text.index("audit") < text.index("orders"), "what differs comes first"
     assert "40 records, by -1" in text
+    assert "4 differences in 1 of 2 topics" in text
     assert "&lt;b&gt;" in text
-    assert "<b>" not in text
-    assert text.count("<svg") == 2
-    assert "src=" not in text
-    assert "http" not in text
+    assert "<b>&" not in text
+    assert text.count("<svg") == 1, "what is the same needs no picture"
+    assert re.findall(r'(?:src|href|url)\s*[=(]\s*"?(?!#)', text) == []
+    assert "default-src 'none'" in text
     assert "<script" not in text
 
 
-def test_the_page_of_a_match_says_so() -> None:
-    assert "The copy is the original" in page(result(SAME_LOG))
+def test_the_page_of_a_match_says_so_and_of_a_sample_what_it_is_worth() -> None:
+    whole, part = result(SAME_LOG), replace(result(SAME_LOG), sample=Sample(64, 2))
+
+    assert ">The copy is the original<" in page(whole)
+    assert "The copy is the original, in the part that was compared" in page(part)
+    assert "of append-only topics part 3 of 64" in page(part)
+
+
+def test_the_page_says_what_was_not_compared_before_anything_else() -> None:
+    """
+    Partitions of one topic that have the same reason are one line.
+    """
+    why = "nobody has <begun>"
+    unknown = [NotCompared("new", at, why) for at in (0, 1, 2, 7)] + [NotCompared("gone", None, "deleted")]
+
+    text = page(result(BAD_LOG, not_compared=tuple(unknown)))
+
+    assert "<td>0 to 2, 7</td>" in text
+    assert "nobody has &lt;begun&gt;" in text
+    assert text.index("Not compared") < text.index("What differs")
+    assert "Of what was not compared nothing is said" in text
+    assert "Nothing was compared" in page(result(not_compared=tuple(unknown)))
+
+
+def test_a_rare_kind_is_among_the_examples_of_many() -> None:
+    many = [
+        Finding(difference=Difference(kind=Kind.CHANGED, source_offset=at, target_offset=at), key=b"k")
+        for at in range(60)
+    ]
+    last = Finding(difference=Difference(kind=Kind.MISSING, source_offset=80), key=b"the one")
+
+    text = page(result(Compared(log=log("orders"), findings=[*many, last])))
+
+    assert "“the one”" in text
+    assert "50 of 61, of each kind the first" in text
+
+
+def test_of_many_partitions_those_that_differ_are_drawn() -> None:
+    """
+    In the order of their numbers; of the others it is said how many they are.
+    """
+    found = FINDINGS[:1]
+    partitions = [Compared(log=log("orders", at), findings=found if at % 4 == 1 else ()) for at in range(400)]
+
+    text = page(result(*partitions))
+
+    labels = [int(label) for label in re.findall(r'aria-label="partition (\d+)"', text)]
+    assert labels == list(range(1, 256, 4))
+    assert "36 more differ, and are not drawn; 300 more are the same" in text
+
+
+def test_the_page_of_a_run_that_failed_says_why_and_promises_nothing() -> None:
+    text = failure_page(failure("r1", "east", 1, "all there is", "no <broker> answers", "start one"))
+
+    assert "The comparison was not completed" in text
+    assert "no &lt;broker&gt; answers" in text
+    assert "Nothing is said about the copy" in text
 
 
 def test_history_has_every_run_those_without_an_end_too(tmp_path: Path) -> None:
