@@ -21,6 +21,8 @@ FAST = {
     "spark.ui.showConsoleProgress": "false",
 }
 """Starts in two thirds of the time, runs slower: for tests, not for figures."""
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""For one query of little data: to compile it would take longer than to run it."""
 
 
 def settings_file(path: Path, source: str, target: str, topics: str, flow: str = "proof") -> Path:
@@ -51,7 +53,8 @@ def submitted(*arguments: object, work_dir: Path, seconds: float = 200.0) -> Fin
     """``spark-submit ... spark_jobs/main.py ARGUMENTS...``, to its end."""
     programs = Path(sys.executable).parent
     jars = ",".join(map(str, (cache_folder() / "spark" / "jars").glob("*.jar")))
-    settings = chain.from_iterable(("--conf", f"{name}={value}") for name, value in FAST.items())
+    said = (f"{name}={value}" for name, value in {**FAST, **INTERPRETED}.items())
+    settings = chain.from_iterable(("--conf", setting) for setting in said)
     command = [str(programs / "spark-submit"), "--master", "local[2]", "--jars", jars, *settings]
     done = subprocess.run(
         dying_with_us([*command, str(REPOSITORY / "spark_jobs" / "main.py"), *map(str, arguments)]),
