@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from spark_jobs.session import SparkFailedError
@@ -20,6 +20,11 @@ HINTS = {
     "Failed to find data source: kafka": "hand the jars of docs/reconcile.md to spark-submit, with --jars",
 }
 
+ENDED = (
+    "mostly for want of memory: give it more (spark.driver.memory), or compare less at a time (--sample, "
+    "--since-last-match)"
+)
+
 
 @contextmanager
 def renamed_errors(doing: str) -> Iterator[None]:
@@ -33,6 +38,8 @@ def renamed_errors(doing: str) -> Iterator[None]:
     """
     try:
         yield
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise SparkFailedError(f"{doing}: the Java machine of Spark has ended", hint=ENDED) from error
     except (PySparkException, Py4JError) as error:
         reason = reason_of(str(error)) or type(error).__name__
         hint = next((words for said, words in HINTS.items() if said in reason), None)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyspark
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -108,7 +109,8 @@ def session(
     try:
         yield spark
     finally:
-        spark.stop()
+        with contextlib.suppress(Py4JError, ConnectionError):  # Java may have ended before us
+            spark.stop()
 
 
 def _is_submitted() -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from spark_jobs.failures import renamed_errors
 from spark_jobs.session import SparkFailedError
@@ -34,3 +34,19 @@ def test_the_innermost_cause_is_told_with_what_was_being_done(said: str, reason:
     assert str(renamed.value).startswith("asking the source: digests: ")
     assert str(renamed.value).endswith(reason)
     assert hint in renamed.value.hint
+
+
+@pytest.mark.parametrize(
+    "error", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError()]
+)
+def test_a_java_machine_that_has_ended_is_no_riddle(error: Exception) -> None:
+    """
+    The first question after its end fails in one way, all others in another.
+    """
+    with (
+        pytest.raises(SparkFailedError, match="the Java machine of Spark has ended") as renamed,
+        renamed_errors("asking the source: digests"),
+    ):
+        raise error
+
+    assert "spark.driver.memory" in renamed.value.hint
