@@ -33,9 +33,9 @@ LATEST = -1
 """Spark's word for the end of a partition, as it is then."""
 LOADS_MAX = 24
 """A partition is read in so many ranges at once, at most; each is a load of its own."""
-TASK_OFFSETS_MIN = 50_000
-"""A range is split into tasks, but not into smaller ones."""
-TASKS_PER_CORE = 4
+TASK_OFFSETS_MIN, TASK_OFFSETS_ENOUGH = 50_000, 4_000_000
+"""A range is split into tasks, but not into smaller ones, and not in fewer because larger ones would do."""
+TASKS_PER_CORE, TASKS_PER_CORE_MAX = 4, 64
 
 OPTIONS = {
     "kafka.isolation.level": "read_committed",
@@ -107,9 +107,16 @@ def _loads(spark: SparkSession, cluster: Cluster, ranges: Ranges, *, little: boo
             turns[turn][tp] = one
     bounded = [one for turn in turns.values() for one in turn.values() if one.end < ALL.end]
     total = sum(one.offsets for one in bounded)
-    task = max(TASK_OFFSETS_MIN, total // (spark.sparkContext.defaultParallelism * TASKS_PER_CORE))
+    task = task_offsets(total, spark.sparkContext.defaultParallelism)
     options = {**_options(cluster, little=little), "maxRecordsPerPartition": str(task)}
     return [_load(spark, options, turns[turn]) for turn in sorted(turns)]
+
+
+def task_offsets(total: int, cores: int) -> int:
+    """How many offsets a task reads: enough to be worth one, and few enough to keep every core busy until the
+    end, and to see how far all of it is."""
+    wanted = min(total // (cores * TASKS_PER_CORE), TASK_OFFSETS_ENOUGH)
+    return max(TASK_OFFSETS_MIN, wanted, total // (cores * TASKS_PER_CORE_MAX))
 
 
 def _options(cluster: Cluster, *, little: bool) -> dict[str, str]:

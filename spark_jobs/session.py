@@ -31,6 +31,7 @@ JARS_VARIABLE = "TWINSITE_SPARK_JARS"
 SETTINGS = {
     "spark.app.name": "twinsite",
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",  # steps are shown by whoever starts them
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.adaptive.enabled": "true",
