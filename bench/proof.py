@@ -1,8 +1,8 @@
 """``python -m bench.proof``: what it costs to prove a copy, against reading it and against the obvious way.
 
 In one Spark session, in turns, on two brokers that hold the same records: the cheapest aggregate that touches
-every column (what Spark's Kafka source can read at all), the digests of a site, the comparison of both sites
-by digests, and a full outer join of both topics. Medians over the rounds, and ratios.
+every column (what Spark's Kafka source can read at all), the digests of a site, of either kind, the
+comparison of both sites by digests, and a full outer join of both topics. Medians over the rounds, ratios.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from mirror import proving
 from mirror.config import Settings, parse
 from mirror.consumer_options import consumer_options
 from mirror.proving import Wanted
+from spark_jobs.algorithms import Algorithm, Hashing
 from spark_jobs.digest import digests
 from spark_jobs.documents import Scope
 from spark_jobs.kafka_source import Cluster, read
@@ -41,7 +42,8 @@ from tests.harness.kafka import KafkaCluster
 TOPIC = "proof"
 PARTITIONS = 4
 PAYLOAD_RECORDS = 20_000
-FLOOR, DIGEST, COMPARE, JOIN = "cheapest aggregate", "digest of a site", "comparison", "full outer join"
+FLOOR, DIGEST, STRONG = "cheapest aggregate", "digest of a site", "digest of a site, SHA-256"
+COMPARE, JOIN = "comparison", "full outer join"
 SPARK = {"spark.driver.memory": "4g", "spark.ui.showConsoleProgress": "false"}
 CORES = 2
 TERABYTE_MB = 1_000_000
@@ -112,15 +114,16 @@ def _in_turns(settings: Settings, scope: Scope, rounds: int, folder: Path, megab
     with session(master=f"local[{CORES}]", settings=SPARK) as spark:
         source = Cluster("source", consumer_options(settings.source))
         target = Cluster("target", consumer_options(settings.target))
-        sites = kafka_sites(spark, (source, target), scope.append_only, folder / "job", lambda _: None)
-        digest_folder = folder / "digest"
+        sites = kafka_sites(spark, (source, target), scope, folder / "job", lambda _: None)
+        digest_folder, strong_folder = folder / "digest", folder / "strong"
 
         def whole(cluster: Cluster) -> DataFrame:
             return read(spark, cluster, {log.name: [log.window.source] for log in scope.append_only})
 
         ways: dict[str, Callable[[], object]] = {
             FLOOR: lambda: _cheapest(whole(source)),
-            DIGEST: lambda: digests(whole(source)).write.mode("overwrite").parquet(str(digest_folder)),
+            DIGEST: lambda: _digested(whole(source), Algorithm.XXHASH64, digest_folder),
+            STRONG: lambda: _digested(whole(source), Algorithm.SHA256, strong_folder),
             COMPARE: lambda: _matches(sites, scope),
             JOIN: lambda: _joined(whole(source), whole(target)),
         }
@@ -133,13 +136,22 @@ def _in_turns(settings: Settings, scope: Scope, rounds: int, folder: Path, megab
                 if turn:  # the first one warms up
                     seconds[name].append(took)
                 click.echo(f"round {turn}, {name}: {took:.1f} s", err=True)
-        sent = sum(file.stat().st_size for file in digest_folder.rglob("*.parquet")) / 1e6
-        read_by = {FLOOR: megabytes, DIGEST: megabytes, COMPARE: 2 * megabytes, JOIN: 2 * megabytes}
-        link = {FLOOR: 0.0, DIGEST: sent, COMPARE: sent, JOIN: megabytes}
+        sent, strong = _size(digest_folder), _size(strong_folder)
+        read_by = dict.fromkeys(ways, megabytes) | {COMPARE: 2 * megabytes, JOIN: 2 * megabytes}
+        link = {FLOOR: 0.0, DIGEST: sent, STRONG: strong, COMPARE: sent, JOIN: megabytes}
         return Found(
             {name: Measured(median(some), read_by[name], link[name]) for name, some in seconds.items()},
             peak_megabytes(_driver(spark)),
         )
+
+
+def _digested(records: DataFrame, algorithm: Algorithm, folder: Path) -> None:
+    digests(records, Hashing(algorithm, "salt")).write.mode("overwrite").parquet(str(folder))
+
+
+def _size(folder: Path) -> float:
+    """Megabytes of Parquet."""
+    return sum(file.stat().st_size for file in folder.rglob("*.parquet")) / 1e6
 
 
 def _cheapest(records: DataFrame) -> None:

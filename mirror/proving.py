@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from checkpoint.errors import UntranslatableError
 from checkpoint.flow_state import FlowState
@@ -26,6 +26,7 @@ from mirror.kafka.topics import describe_configs
 from mirror.model import TopicPartition
 from mirror.offline import NoStateError, flow_state
 from mirror.sync.names import NamePolicy, TopicSelector
+from spark_jobs.algorithms import Hashing
 from spark_jobs.documents import Scope
 from spark_jobs.history import Run
 from spark_jobs.logs import Log
@@ -45,6 +46,7 @@ class Wanted:
         continues: A run behind whose ends this one begins, partition by partition.
         sample: Only this part of append-only topics.
         same_offsets: Take offsets to be the same where the flow does not know: somebody else made the copy.
+        hashing: How both sites hash.
     """
 
     start: int | None = None
@@ -54,6 +56,7 @@ class Wanted:
     continues: Run | None = None
     sample: Sample | None = None
     same_offsets: bool = False
+    hashing: Hashing = field(default_factory=Hashing)
 
     @property
     def is_all(self) -> bool:
@@ -227,6 +230,7 @@ class _Asking:
             reaches_back=self._wanted.is_all,
             append_only=self._append_only,
             compacted=self._compacted,
+            hashing=self._wanted.hashing,
             sample=self._wanted.sample,
             not_compared=self._not_compared,
         )

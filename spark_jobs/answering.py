@@ -48,14 +48,15 @@ def together(question: Question, answers: DataFrame) -> DataFrame:
 
 
 def _reduced(question: Question, records: DataFrame) -> DataFrame:
+    hashing = question.hashing
     match question.what:
         case What.DIGESTS:
-            return digests(records)
+            return digests(records, hashing)
         case What.CONTENTS:
-            return contents(records).where(F.pmod("content_a", F.lit(question.one_in)) == 0)
+            return contents(records, hashing).where(F.pmod("content_a", F.lit(question.one_in)) == 0)
         case What.RECORDS:
-            return record_hashes(records)
+            return record_hashes(records, hashing)
         case What.KEYS:
-            return latest(records)
+            return latest(records, hashing)
         case What.KEYS_WRITTEN:
-            return key_hashes(records).distinct()
+            return key_hashes(records, hashing).distinct()

@@ -51,7 +51,7 @@ def compare_logs(sites: Sites, logs: Sequence[Log]) -> list[Compared]:
     if not logs:
         return []
     by_name = {log.name: log for log in logs}
-    source, target = sites.ask(*about_ranges(logs))
+    source, target = sites.ask(*about_ranges(logs, sites.hashing))
     islands = _islands(compare.islands(source, target))
     long = {name: [one for one in some if one.is_long] for name, some in islands.items()}
     long = {name: some for name, some in long.items() if some}
@@ -73,7 +73,7 @@ def compare_sample(sites: Sites, logs: Sequence[Log], sample: Sample) -> list[Co
     """
     if not logs:
         return []
-    source, target = sites.ask(*about_blocks(logs, sample))
+    source, target = sites.ask(*about_blocks(logs, sample, sites.hashing))
     suspect = {TopicPartition(row.topic, row.partition) for row in compare.islands(source, target).collect()}
     clear = with_totals([Compared(log=log) for log in logs if log.name not in suspect], source, target)
     return [*clear, *compare_logs(sites, [log for log in logs if log.name in suspect])]
@@ -106,8 +106,8 @@ def _find_shifts(
     total = sum(one.offsets for some in there.values() for one in some)
     one_in = max(SAMPLE_ONE_IN, total // ANCHORS_MAX)
     source, target = sites.ask(
-        at_source("sample", What.CONTENTS, here, logs, one_in=one_in),
-        Question(name="sample", what=What.CONTENTS, ranges=there, one_in=one_in),
+        at_source("sample", What.CONTENTS, here, logs, sites.hashing, one_in=one_in),
+        Question(name="sample", what=What.CONTENTS, ranges=there, hashing=sites.hashing, one_in=one_in),
     )
     rows: defaultdict[TopicPartition, list[Anchors]] = defaultdict(list)
     for row in compare.anchors(source, target).collect():
@@ -142,7 +142,13 @@ def _without_shifts(
         for name, some in wanted.items()
     }
     lines = {name: lines_of_pieces(some) for name, some in shifts.items()}
-    question = Question(name="digests-without-shifts", what=What.DIGESTS, ranges=ranges, lines=lines)
+    question = Question(
+        name="digests-without-shifts",
+        what=What.DIGESTS,
+        ranges=ranges,
+        lines=lines,
+        hashing=sites.hashing,
+    )
     target = sites.target.ask(question)
     rows = [(*name, island.first, island.last) for name in shifts for island in long[name]]
     only = sites.spark.createDataFrame(rows, "topic string, partition int, first long, last long")
@@ -186,8 +192,8 @@ def _look_closer(sites: Sites, plans: Sequence[Plan], source_digests: DataFrame)
     here_ranges = {plan.log.name: plan.source_ranges() for plan in looked_at}
     there_ranges = {plan.log.name: plan.target_ranges() for plan in looked_at}
     source, target = sites.ask(
-        at_source("records", What.RECORDS, here_ranges, logs),
-        Question(name="records", what=What.RECORDS, ranges=there_ranges),
+        at_source("records", What.RECORDS, here_ranges, logs, sites.hashing),
+        Question(name="records", what=What.RECORDS, ranges=there_ranges, hashing=sites.hashing),
     )
     here, there = sides(source), sides(target)
     counts = _counts(source_digests, [plan for plan in looked_at if plan.is_shifted])
@@ -231,7 +237,7 @@ def _elsewhere(sites: Sites, naming: Sequence[Naming]) -> dict[TopicPartition, f
     }
     if sum(one.offsets for some in ranges.values() for one in some) > RECORDS_MAX:
         return {}
-    seen = sides(sites.source.ask(at_source("doubled", What.RECORDS, ranges, logs)))
+    seen = sides(sites.source.ask(at_source("doubled", What.RECORDS, ranges, logs, sites.hashing)))
     return {
         name: frozenset(some.values()) & {record.content for record in seen.get(name, Side()).records}
         for name, some in extra.items()

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from mirror.model import TopicPartition
+from spark_jobs.algorithms import Hashing
 from spark_jobs.logs import Log
 from spark_jobs.questions import Question, Ranges, What
 from spark_jobs.sampling import Sample, blocks
@@ -19,26 +20,32 @@ Both = tuple[Question, Question]
 """To the source, to the target."""
 
 
-def about_ranges(logs: Sequence[Log]) -> Both:
+def about_ranges(logs: Sequence[Log], hashing: Hashing) -> Both:
     """Digests of what is compared of append-only logs."""
-    return _about(logs, "digests", What.DIGESTS)
+    return _about(logs, "digests", What.DIGESTS, hashing)
 
 
-def about_blocks(logs: Sequence[Log], sample: Sample) -> Both:
+def about_blocks(logs: Sequence[Log], sample: Sample, hashing: Hashing) -> Both:
     """Digests of a part of append-only logs."""
     by_name = {log.name: log for log in logs}
     there = {log.name: blocks(log, sample) for log in logs}
     here = {name: [by_name[name].source_offsets(one) for one in some] for name, some in there.items()}
-    name = "sampled-digests"
-    return at_source(name, What.DIGESTS, here, by_name), Question(name=name, what=What.DIGESTS, ranges=there)
+    name, what = "sampled-digests", What.DIGESTS
+    return (
+        at_source(name, what, here, by_name, hashing),
+        Question(name=name, what=what, ranges=there, hashing=hashing),
+    )
 
 
 def first_questions(
-    append_only: Sequence[Log], compacted: Sequence[Log], sample: Sample | None
+    append_only: Sequence[Log], compacted: Sequence[Log], sample: Sample | None, hashing: Hashing
 ) -> list[Both]:
     """What is asked before anything is known."""
-    ranges = about_ranges(append_only) if sample is None else about_blocks(append_only, sample)
-    return [without_accepted(ranges, append_only), about_keys(compacted)]
+    if sample is None:
+        ranges = about_ranges(append_only, hashing)
+    else:
+        ranges = about_blocks(append_only, sample, hashing)
+    return [without_accepted(ranges, append_only), about_keys(compacted, hashing)]
 
 
 def without_accepted(both: Both, logs: Iterable[Log]) -> Both:
@@ -58,20 +65,25 @@ def _without(question: Question, gone: Ranges) -> Question:
     return replace(question, ranges=left)
 
 
-def about_keys(logs: Sequence[Log]) -> Both:
+def about_keys(logs: Sequence[Log], hashing: Hashing) -> Both:
     """The keys of compacted logs."""
-    return _about(logs, "keys", What.KEYS)
+    return _about(logs, "keys", What.KEYS, hashing)
 
 
-def _about(logs: Sequence[Log], name: str, what: What) -> Both:
+def _about(logs: Sequence[Log], name: str, what: What, hashing: Hashing) -> Both:
     by_name = {log.name: log for log in logs}
     here = {log.name: [log.window.source] for log in logs}
     there = {log.name: [log.target_read] for log in logs}
-    return at_source(name, what, here, by_name), Question(name=name, what=what, ranges=there)
+    return (
+        at_source(name, what, here, by_name, hashing),
+        Question(name=name, what=what, ranges=there, hashing=hashing),
+    )
 
 
-def at_source(name: str, what: What, ranges: Ranges, logs: ByLog, *, one_in: int = 1) -> Question:
+def at_source(
+    name: str, what: What, ranges: Ranges, logs: ByLog, hashing: Hashing, *, one_in: int = 1
+) -> Question:
     """A question to the source, with the places of its offsets where they are not the same."""
     known = ((tp, logs[tp].lines) for tp in ranges)
     lines = {tp: lines for tp, lines in known if lines is not None}
-    return Question(name=name, what=what, ranges=ranges, lines=lines, one_in=one_in)
+    return Question(name=name, what=what, ranges=ranges, hashing=hashing, lines=lines, one_in=one_in)

@@ -22,8 +22,9 @@ from mirror.model import TopicPartition
 from spark_jobs import compare
 from spark_jobs.align import parts
 from spark_jobs.asking import about_keys
-from spark_jobs.digest import KEY, digests_of_keys
+from spark_jobs.digest import digests_of_keys, key_columns
 from spark_jobs.findings import Difference, Kind
+from spark_jobs.hashes import words
 from spark_jobs.logs import Compared, Finding, Log
 from spark_jobs.naming import Side
 from spark_jobs.questions import Question, What
@@ -78,24 +79,25 @@ def differing_keys(source: DataFrame, target: DataFrame, buckets: DataFrame) -> 
         buckets: Those that differ, as :func:`spark_jobs.compare.islands` returns them.
 
     Returns:
-        ``KEY``, and structs ``here`` and ``there`` (``offset``, ``place``, ``alive``), null where a site has
-        no record of the key.
+        The :func:`key_columns`, and structs ``here`` and ``there`` (``offset``, ``place``, ``alive``), null
+        where a site has no record of the key.
     """
     here, there = _of_buckets(source, buckets, "here"), _of_buckets(target, buckets, "there")
-    both = here.join(there, list(KEY), "full_outer")
-    return both.where(~_value("here").eqNullSafe(_value("there")))
+    both = here.join(there, key_columns(here), "full_outer")
+    content = words(source, "content")
+    return both.where(~_value("here", content).eqNullSafe(_value("there", content)))
 
 
 def _of_buckets(keys: DataFrame, buckets: DataFrame, name: str) -> DataFrame:
     joined = keys.join(F.broadcast(buckets), ["topic", "partition"])
     some = joined.where(F.col("bucket").between(F.col("first"), F.col("last")))
-    columns = ("offset", "place", "alive", "content_a", "content_b")
-    return some.select(*KEY, F.struct(*columns).alias(name))
+    columns = ("offset", "place", "alive", *words(keys, "content"))
+    return some.select(*key_columns(keys), F.struct(*columns).alias(name))
 
 
-def _value(side: str) -> Column:
+def _value(side: str, content: Sequence[str]) -> Column:
     """What a site says of a key: nothing where it is deleted, or was never there."""
-    said = F.struct(f"{side}.content_a", f"{side}.content_b")
+    said = F.struct(*(f"{side}.{word}" for word in content))
     return F.when(F.col(f"{side}.alive"), said)
 
 
@@ -110,7 +112,7 @@ def compare_compacted(sites: Sites, logs: Sequence[Log]) -> list[Compared]:
     """
     if not logs:
         return []
-    source, target = sites.ask(*about_keys(logs))
+    source, target = sites.ask(*about_keys(logs, sites.hashing))
     here, there = digests_of_keys(source).cache(), digests_of_keys(target).cache()
     found = differing_keys(source, target, compare.islands(here, there)).cache()
     named: dict[TopicPartition, Compared] = {}
@@ -120,12 +122,12 @@ def compare_compacted(sites: Sites, logs: Sequence[Log]) -> list[Compared]:
 
 
 def _in_flight(sites: Sites, logs: Sequence[Log]) -> DataFrame:
-    """``KEY`` of all keys that were written to behind the window, at either site."""
+    """The :func:`key_columns` of all keys that were written to behind the window, at either site."""
     behind_here = {log.name: [Range(log.window.source.end, ALL.end)] for log in logs}
     behind_there = {log.name: [Range(log.target_read.end, ALL.end)] for log in logs}
     here, there = sites.ask(
-        Question(name="keys-behind", what=What.KEYS_WRITTEN, ranges=behind_here),
-        Question(name="keys-behind", what=What.KEYS_WRITTEN, ranges=behind_there),
+        Question(name="keys-behind", what=What.KEYS_WRITTEN, ranges=behind_here, hashing=sites.hashing),
+        Question(name="keys-behind", what=What.KEYS_WRITTEN, ranges=behind_there, hashing=sites.hashing),
     )
     return here.unionByName(there).distinct()
 
@@ -134,13 +136,14 @@ def _name(
     sites: Sites, logs: Sequence[Log], found: DataFrame, in_flight: DataFrame
 ) -> dict[TopicPartition, Compared]:
     """Of each log what differs, and how many keys are in flight."""
-    flying = _by_log(found.join(in_flight, list(KEY), "left_semi"))
-    standing = found.join(in_flight, list(KEY), "left_anti").cache()
+    flying = _by_log(found.join(in_flight, key_columns(in_flight), "left_semi"))
+    standing = found.join(in_flight, key_columns(in_flight), "left_anti").cache()
     counts = _by_log(standing)
     rows = standing.limit(KEYS_MAX).collect()
+    what, hashing = What.RECORDS, sites.hashing
     source, target = sites.ask(
-        Question(name="records-of-keys", what=What.RECORDS, ranges=_offsets(rows, "here")),
-        Question(name="records-of-keys", what=What.RECORDS, ranges=_offsets(rows, "there")),
+        Question(name="records-of-keys", what=what, ranges=_offsets(rows, "here"), hashing=hashing),
+        Question(name="records-of-keys", what=what, ranges=_offsets(rows, "there"), hashing=hashing),
     )
     here, there = sides(source), sides(target)
     findings: defaultdict[TopicPartition, list[Finding]] = defaultdict(list)

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.digest import LANES
+from spark_jobs.digest import lanes
+from spark_jobs.hashes import words
 
 PARTITION = ("topic", "partition")
 
@@ -37,7 +38,7 @@ def islands(source: DataFrame, target: DataFrame) -> DataFrame:
     Returns:
         ``topic``, ``partition``, ``first``, ``last``: ranges, both included.
     """
-    key, digest = (*PARTITION, "range"), ("records", *LANES)
+    key, digest = (*PARTITION, "range"), ("records", *lanes(source))
     here = source.select(*key, F.struct(*digest).alias("here"))
     there = target.select(*key, F.struct(*digest).alias("there"))
     both = here.join(there, list(key), "full_outer")
@@ -64,7 +65,7 @@ def anchors(source: DataFrame, target: DataFrame) -> DataFrame:
         ``topic``, ``partition``, and of each row ``first``, ``last`` (places at the source), ``shift``,
         ``records``.
     """
-    content = (*PARTITION, "content_a", "content_b")
+    content = (*PARTITION, *words(source, "content"))
     here = _unique(source, content).withColumnRenamed("place", "here")
     there = _unique(target, content).withColumnRenamed("place", "there")
     pairs = here.join(there, list(content)).select(

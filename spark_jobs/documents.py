@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from mirror.errors import UsageError
 from mirror.model import TopicPartition
+from spark_jobs.algorithms import Algorithm, Hashing
 from spark_jobs.logs import Log
 from spark_jobs.places import Line
 from spark_jobs.questions import Question, What
@@ -18,7 +19,7 @@ from spark_jobs.result import NotCompared
 from spark_jobs.sampling import Sample
 from spark_jobs.window import Range, Window
 
-SCHEMA = 1
+SCHEMA = 2
 WINDOW = ("source", "target", "expired_at_source", "expired_at_target", "pending", "beyond")
 
 T = TypeVar("T")
@@ -31,6 +32,7 @@ class Scope:
     Attributes:
         wanted: What was asked for, in words.
         reaches_back: Together with the runs it continues, it covers everything up to its end.
+        hashing: How both sites hash.
         sample: Of append-only logs only this part is compared.
     """
 
@@ -42,6 +44,7 @@ class Scope:
     reaches_back: bool
     append_only: Sequence[Log]
     compacted: Sequence[Log]
+    hashing: Hashing
     sample: Sample | None = None
     not_compared: Sequence[NotCompared] = ()
 
@@ -71,6 +74,7 @@ def scope_to_document(scope: Scope) -> dict[str, Any]:
         "reaches_back": scope.reaches_back,
         "append_only": [_log(log) for log in scope.append_only],
         "compacted": [_log(log) for log in scope.compacted],
+        **_hashing(scope.hashing),
         "sample": None if scope.sample is None else [scope.sample.one_in, scope.sample.turn],
         "not_compared": [[one.topic, one.partition, one.why] for one in scope.not_compared],
     }
@@ -96,6 +100,7 @@ def scope_of_document(document: Any, where: str) -> Scope:
             reaches_back=document["reaches_back"],
             append_only=[_log_of(log) for log in document["append_only"]],
             compacted=[_log_of(log) for log in document["compacted"]],
+            hashing=_hashing_of(document),
             sample=None if document["sample"] is None else Sample(*document["sample"]),
             not_compared=[NotCompared(*one) for one in document["not_compared"]],
         )
@@ -109,6 +114,7 @@ def question_to_document(question: Question) -> dict[str, Any]:
         "name": question.name,
         "what": question.what.value,
         "ranges": _by_partition(question.ranges),
+        **_hashing(question.hashing),
         "lines": _by_partition(question.lines),
         "one_in": question.one_in,
     }
@@ -126,11 +132,20 @@ def question_of_document(document: Any, where: str) -> Question:
             name=document["name"],
             what=What(document["what"]),
             ranges={tp: [Range(*one) for one in some] for tp, some in _partitions(document["ranges"])},
+            hashing=_hashing_of(document),
             lines={tp: [Line(*one) for one in some] for tp, some in _partitions(document["lines"])},
             one_in=document["one_in"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise _unreadable(where, error) from error
+
+
+def _hashing(hashing: Hashing) -> dict[str, str]:
+    return {"digest": hashing.algorithm.value, "salt": hashing.salt}
+
+
+def _hashing_of(document: Mapping[str, Any]) -> Hashing:
+    return Hashing(Algorithm(document["digest"]), document["salt"])
 
 
 def _log(log: Log) -> dict[str, Any]:

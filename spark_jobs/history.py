@@ -13,6 +13,7 @@ from typing import Any
 
 from mirror.errors import UsageError
 from mirror.model import TopicPartition
+from spark_jobs.algorithms import Algorithm
 
 SUMMARY = "summary.json"
 UNFINISHED = "unfinished"
@@ -46,6 +47,10 @@ class Run:
     def may_be_continued(self) -> bool:
         """Whether all up to its end is known to be the same: nothing at the end was left out."""
         return self.outcome == "match" and bool(self.summary.get("reaches_back"))
+
+    def is_as_strong_as(self, wanted: Algorithm) -> bool:
+        """Whether it hashed so that what it says is worth as much."""
+        return self.summary.get("digest") in wanted.and_stronger
 
     def end(self, tp: TopicPartition, topic_id: str, log_end: int) -> int:
         """The source offset up to which a partition was compared; 0 where that says nothing of it now.

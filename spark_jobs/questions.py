@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from mirror.model import TopicPartition
+from spark_jobs.algorithms import Hashing
 from spark_jobs.places import Line
 from spark_jobs.window import Range
 
@@ -40,6 +41,7 @@ class Question:
     Attributes:
         name: A site is asked one thing of a name in a comparison.
         ranges: Offsets of the site, partition by partition; one that ends where ``ALL`` does has no end.
+        hashing: The same at both sites, or nothing they answer fits.
         lines: How offsets become places, where they are not the same.
         one_in: Of CONTENTS: one of so many is enough, the same ones at both sites.
     """
@@ -47,6 +49,7 @@ class Question:
     name: str
     what: What
     ranges: Ranges
+    hashing: Hashing
     lines: Lines = field(default_factory=dict)
     one_in: int = 1
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,13 @@ from spark_jobs.documents import Scope, has_lost
 from spark_jobs.failures import renamed_errors
 from spark_jobs.history import SUMMARY
 from spark_jobs.kafka_source import Cluster
-from spark_jobs.logs import Compared, Log
+from spark_jobs.logs import Compared
 from spark_jobs.plan import PLAN, plan_of, plan_to_document
 from spark_jobs.report import failure_page, page
 from spark_jobs.result import DIFFERENCE_SCHEMA, Result, rows, summary
 from spark_jobs.session import SparkFailedError
 from spark_jobs.sites import ANSWERS, KafkaSite, Sites, UnansweredError, keep, names_at_target
+from spark_jobs.watching import Tell
 
 DIFFERENCES = "differences"
 REPORT = "report.html"
@@ -94,13 +95,18 @@ def _compacted(sites: Sites, scope: Scope) -> list[Compared]:
         return compare_compacted(sites, scope.compacted)
 
 
+def _unheard(_share: float) -> None:
+    """Nobody wants to know."""
+
+
 def kafka_sites(
     spark: SparkSession,
     clusters: tuple[Cluster, Cluster],
-    logs: Iterable[Log],
+    scope: Scope,
     folder: Path,
     say: Say,
     *,
+    tell: Tell = _unheard,
     bytes_per_second: float | None = None,
 ) -> Sites:
     """Both sites, where both are seen from here.
@@ -108,18 +114,20 @@ def kafka_sites(
     Args:
         clusters: Source and target.
         folder: Where answers are kept while the comparison runs.
+        say: Told what is done now, a few words a step.
+        tell: Told how far the step is.
         bytes_per_second: Read from each, at most, on average.
     """
     source, target = clusters
-    about = list(logs)
-    there = names_at_target(about)
+    there = names_at_target(scope.logs)
     here = {name: name for name in there}
     return Sites(
         spark,
-        KafkaSite(spark, source, here, folder, bytes_per_second),
-        KafkaSite(spark, target, there, folder, bytes_per_second),
+        KafkaSite(spark, source, here, folder, tell, bytes_per_second),
+        KafkaSite(spark, target, there, folder, tell, bytes_per_second),
         say,
-        about,
+        scope.hashing,
+        scope.logs,
     )
 
 

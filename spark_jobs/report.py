@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from spark_jobs.algorithms import Algorithm
 from spark_jobs.findings import Kind
 from spark_jobs.logs import Compared
 from spark_jobs.markup import (
@@ -33,6 +34,10 @@ from spark_jobs.result import Outcome, Result
 SAME_OPEN = 20
 """Topics that are the same and are seen at once; more are folded."""
 
+DIGESTS = {
+    Algorithm.XXHASH64: "xxHash64, 128 bits: finds damage",
+    Algorithm.SHA256: "SHA-256, 256 bits: finds what was made to look the same, too",
+}
 MEANINGS = {
     Kind.MISSING: (
         "the source has it, the target does not",
@@ -230,6 +235,7 @@ def _scope(result: Result) -> str:
         ("took", duration(result.seconds)),
         ("source cluster", text(result.source_cluster_id or "unknown")),
         ("target cluster", text(result.target_cluster_id or "unknown")),
+        ("digests", DIGESTS[result.algorithm]),
         ("digests compared", number(sum(one.ranges for one in compared))),
         ("read again", f"{counted(again, 'record')} of both sites, to name what differs"),
         ("not copied yet", counted(sum(one.log.window.pending.offsets for one in compared), "offset")),

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from spark_jobs.algorithms import Algorithm
 from spark_jobs.findings import Kind
 from spark_jobs.logs import Compared, Finding
 from spark_jobs.sampling import Sample
@@ -59,6 +60,7 @@ class Result:
         started_at_ms: When it began; its windows end there.
         wanted: What was asked for, in words.
         reaches_back: Together with the runs it continues, it covers everything up to its end.
+        algorithm: With what records were hashed.
         sample: Of append-only topics only this part was compared, where it is the same.
     """
 
@@ -71,6 +73,7 @@ class Result:
     wanted: str
     reaches_back: bool
     compared: Sequence[Compared]
+    algorithm: Algorithm
     sample: Sample | None = None
     not_compared: Sequence[NotCompared] = ()
 
@@ -113,6 +116,7 @@ def summary(result: Result) -> dict[str, Any]:
         "seconds": round(result.seconds, 1),
         "wanted": result.wanted,
         "reaches_back": result.reaches_back,
+        "digest": result.algorithm.value,
         "sample": None if result.sample is None else asdict(result.sample),
         "differences": {kind.value: count for kind, count in result.kinds.items()},
         "unnamed": result.unnamed,
@@ -127,7 +131,9 @@ def summary(result: Result) -> dict[str, Any]:
     }
 
 
-def failure(run: str, flow: str, began_at_ms: int, wanted: str, error: str, hint: str) -> dict[str, Any]:
+def failure(
+    run: str, flow: str, began_at_ms: int, wanted: str, algorithm: Algorithm, error: str, hint: str
+) -> dict[str, Any]:
     """The summary of a run that was not completed."""
     return {
         "schema": SCHEMA,
@@ -136,6 +142,7 @@ def failure(run: str, flow: str, began_at_ms: int, wanted: str, error: str, hint
         "flow": flow,
         "started_at": time_text(began_at_ms),
         "wanted": wanted,
+        "digest": algorithm.value,
         "error": error,
         "hint": hint,
     }

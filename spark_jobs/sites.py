@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from mirror.errors import TwinsiteError
 from mirror.model import TopicPartition
 from spark_jobs import compare
+from spark_jobs.algorithms import Hashing
 from spark_jobs.answering import answer, together
 from spark_jobs.asking import without_accepted
 from spark_jobs.failures import renamed_errors
@@ -23,6 +24,7 @@ from spark_jobs.logs import Compared, Log
 from spark_jobs.pace import Pace, Slices, offsets_of
 from spark_jobs.questions import Lines, Question, Ranges
 from spark_jobs.session import SparkFailedError
+from spark_jobs.watching import Tell, watched
 
 ANSWERS = "answers"
 
@@ -51,6 +53,7 @@ class Sites:
 
     Attributes:
         say: Told what is done now, a few words a step.
+        hashing: How both hash.
         logs: What it is about; what may differ of them is never asked for.
     """
 
@@ -58,6 +61,7 @@ class Sites:
     source: Site
     target: Site
     say: Callable[[str], None]
+    hashing: Hashing
     logs: Sequence[Log] = ()
 
     def ask(self, here: Question, there: Question) -> tuple[DataFrame, DataFrame]:
@@ -87,6 +91,7 @@ class KafkaSite:
     Attributes:
         names: What it calls the source's topics.
         folder: Where its answers are kept, as Parquet.
+        tell: Told how far the answer is.
         bytes_per_second: Keys and values that are read, at most, on average; None is as fast as can be.
     """
 
@@ -94,6 +99,7 @@ class KafkaSite:
     cluster: Cluster
     names: Mapping[str, str]
     folder: Path
+    tell: Tell
     bytes_per_second: float | None = None
 
     def ask(self, question: Question) -> DataFrame:
@@ -115,7 +121,8 @@ def give_answer(site: KafkaSite, question: Question, path: Path) -> None:
         PySparkException: The cluster could not be read as asked.
     """
     if site.bytes_per_second is None or not question.reads_all:
-        keep(_answer(site, question), path)
+        with watched(site.spark, site.tell):
+            keep(_answer(site, question), path)
         return
     parts = path.with_name(f"{path.name}-parts")
     if parts.exists():  # of somebody who was interrupted: it would be counted once more
@@ -126,7 +133,7 @@ def give_answer(site: KafkaSite, question: Question, path: Path) -> None:
 
 
 def _write_slowly(site: KafkaSite, question: Question, parts: Path, pace: Pace) -> None:
-    slices = Slices(question.ranges)
+    slices, total = Slices(question.ranges), offsets_of(question.ranges)
     began = time.monotonic()
     number = 0
     while slices or not number:
@@ -135,6 +142,7 @@ def _write_slowly(site: KafkaSite, question: Question, parts: Path, pace: Pace) 
         keep(_answer(site, replace(question, ranges=ranges)), part)
         read_bytes = site.spark.read.parquet(str(part.absolute())).agg(F.sum("bytes")).first()
         pace.read(offsets_of(ranges), read_bytes[0] or 0 if read_bytes else 0)
+        site.tell(pace.offsets / max(1, total))
         time.sleep(pace.pause_seconds(time.monotonic() - began))
         number += 1
 

@@ -118,7 +118,7 @@ def show_history(folder: Path, output: str) -> None:
         print_json([{"run": run.name, "outcome": run.outcome} | run.summary for run in known])
         return
     table = Table(box=None, pad_edge=False)
-    for heading in ("run", "flow", "outcome", "records", "differences", "took", "asked for"):
+    for heading in ("run", "flow", "outcome", "records", "differences", "took", "digest", "asked for"):
         table.add_column(heading, justify="right" if heading in {"records", "differences"} else "left")
     for run in known:
         summary = run.summary
@@ -130,6 +130,7 @@ def show_history(folder: Path, output: str) -> None:
             number(summary["source"]["records"] if completed else None),
             number(sum(summary["differences"].values()) + summary["unnamed"] if completed else None),
             duration(summary.get("seconds")),
+            plain(summary.get("digest") or "?"),
             plain(summary.get("wanted") or summary.get("error") or ""),
         )
     console().print(table)

@@ -11,6 +11,7 @@ import click
 
 from mirror.cli.output import output_option
 from mirror.errors import UsageError
+from spark_jobs.algorithms import Algorithm
 
 FOLDER = "reconcile"
 
@@ -47,7 +48,7 @@ carried_argument: Callable[[Any], Any] = click.argument(
 
 
 def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What is compared, where that is not everything."""
+    """What is compared, where that is not everything, and how."""
     for option in reversed(LIMITS):
         command = option(command)
     return command
@@ -76,6 +77,13 @@ LIMITS = (
         "--same-offsets",
         is_flag=True,
         help="Something else than twinsite made the copy: a record has the same offset on both sides.",
+    ),
+    click.option(
+        "--digest",
+        type=click.Choice(Algorithm, case_sensitive=False),
+        default=Algorithm.XXHASH64,
+        show_default=Algorithm.XXHASH64.value,
+        help="xxhash64 finds damage; sha256, which is slower, also what was made to look the same.",
     ),
 )
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,13 +18,15 @@ from pyspark.sql import SparkSession
 
 from mirror import logs, proving
 from mirror.cli.comparisons import show
-from mirror.cli.output import can_redraw, console, print_json
+from mirror.cli.output import print_json
+from mirror.cli.steps import Steps, steps
 from mirror.config import Settings, load
 from mirror.consumer_options import consumer_options
 from mirror.errors import TwinsiteError, UsageError
 from mirror.proving import Wanted
 from monitoring.comparisons import Comparison, textfile
 from spark_jobs import carried, reconcile
+from spark_jobs.algorithms import SALT_BYTES, Hashing
 from spark_jobs.asking import first_questions
 from spark_jobs.documents import Scope, scope_of_document, scope_to_document
 from spark_jobs.failures import renamed_errors
@@ -37,7 +39,6 @@ from spark_jobs.sampling import next_sample, parse_fraction
 from spark_jobs.session import session
 from spark_jobs.sites import KafkaSite, Sites, names_at_target
 
-Say = Callable[[str], None]
 SiteName = Literal["source", "target"]
 SCOPE = "scope.json"
 
@@ -73,10 +74,11 @@ def run(
     began_at_ms = round(time.time() * 1000)
     place = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{token_hex(2)}"
     try:
-        with saying() as say:
-            result = _compare(settings, wanted, place, say, rate=rate, master=master, spark_jars=spark_jars)
+        with steps(sys.stderr) as shown:
+            result = _compare(settings, wanted, place, shown, rate=rate, master=master, spark_jars=spark_jars)
     except TwinsiteError as error:
-        document = failure(place.name, settings.flow, began_at_ms, str(wanted), str(error), error.hint)
+        asked = str(wanted), wanted.hashing.algorithm
+        document = failure(place.name, settings.flow, began_at_ms, *asked, str(error), error.hint)
         reconcile.write_failure(place, document)
         if isinstance(error, UsageError):
             raise
@@ -96,7 +98,8 @@ def _loaded(config: Path) -> Settings:
 def _wanted(
     settings: Settings, folder: Path, limits: dict[str, Any], *, since_last_match: bool, sample: str | None
 ) -> Wanted:
-    known = runs(folder)
+    hashing = Hashing(limits["digest"], token_hex(SALT_BYTES))
+    known = [run for run in runs(folder) if run.is_as_strong_as(hashing.algorithm)]
     continues = last_to_continue(known, settings.flow) if since_last_match else None
     return Wanted(
         start=limits["from_offset"],
@@ -106,6 +109,7 @@ def _wanted(
         continues=continues,
         sample=None if sample is None else next_sample(parse_fraction(sample), known, settings.flow),
         same_offsets=limits["same_offsets"],
+        hashing=hashing,
     )
 
 
@@ -113,7 +117,7 @@ def _compare(
     settings: Settings,
     wanted: Wanted,
     folder: Path,
-    say: Say,
+    shown: Steps,
     *,
     rate: float | None,
     master: str | None,
@@ -121,13 +125,20 @@ def _compare(
 ) -> Result:
     began = time.monotonic()
     clusters = _cluster(settings, "source"), _cluster(settings, "target")
-    say("asking both clusters")
+    shown.say("asking both clusters")
     asyncio.run(proving.scope(settings, wanted))  # what is wrong is said before Spark starts
-    with _spark(say, master, spark_jars) as spark:
+    with _spark(shown, master, spark_jars) as spark:
 
         def sites(scope: Scope) -> Sites:
-            pace = _bytes_per_second(rate)
-            return reconcile.kafka_sites(spark, clusters, scope.logs, folder, say, bytes_per_second=pace)
+            return reconcile.kafka_sites(
+                spark,
+                clusters,
+                scope,
+                folder,
+                shown.say,
+                tell=shown.tell,
+                bytes_per_second=_bytes_per_second(rate),
+            )
 
         scope, found = reconcile.compare_as_it_stands(
             lambda: asyncio.run(proving.scope(settings, wanted)), sites
@@ -156,6 +167,7 @@ def _result(scope: Scope, found: list[Compared], folder: Path, seconds: float) -
         wanted=scope.wanted,
         reaches_back=scope.reaches_back,
         compared=found,
+        algorithm=scope.hashing.algorithm,
         sample=scope.sample,
         not_compared=scope.not_compared,
     )
@@ -186,7 +198,7 @@ def begin(
     settings = _loaded(config)
     wanted = _wanted(settings, history, limits, since_last_match=since_last_match, sample=sample)
     scope = asyncio.run(proving.scope(settings, wanted))
-    for questions in first_questions(scope.append_only, scope.compacted, scope.sample):
+    for questions in first_questions(scope.append_only, scope.compacted, scope.sample, scope.hashing):
         for site, question in zip(("source", "target"), questions, strict=True):
             if question.ranges:
                 carried.leave(folder, site, question)
@@ -220,10 +232,10 @@ def digest(
     at_target = names_at_target(scope.logs)
     names = at_target if site == "target" else {name: name for name in at_target}
     cluster = _cluster(settings, site)
-    with saying() as say, _spark(say, master, spark_jars) as spark:
-        asked = KafkaSite(spark, cluster, names, folder, _bytes_per_second(rate))
+    with steps(sys.stderr) as shown, _spark(shown, master, spark_jars) as spark:
+        asked = KafkaSite(spark, cluster, names, folder, shown.tell, _bytes_per_second(rate))
         for name, question in questions:
-            say(f"answering {name}")
+            shown.say(f"answering {name}")
             with renamed_errors(f"answering {name}"):
                 carried.give(folder, name, question, asked)
     click.echo(f"{folder}: {len(questions)} questions answered for the {site}")
@@ -241,9 +253,9 @@ def compare(folder: Path, output: str, *, master: str | None, spark_jars: Path |
     logs.set_up(level="warning")
     began = time.monotonic()
     scope = _scope(folder)
-    with saying() as say, _spark(say, master, spark_jars) as spark:
+    with steps(sys.stderr) as shown, _spark(shown, master, spark_jars) as spark:
         source, target = (carried.CarriedSite(spark, site, folder) for site in ("source", "target"))
-        found = reconcile.compare(Sites(spark, source, target, say, scope.logs), scope)
+        found = reconcile.compare(Sites(spark, source, target, shown.say, scope.hashing, scope.logs), scope)
         result = _result(scope, found, folder, time.monotonic() - began)
         reconcile.write(spark, folder, result, keep_answers=True)
     return _conclude(result, folder, output)
@@ -255,21 +267,10 @@ def _scope(folder: Path) -> Scope:
 
 
 @contextmanager
-def _spark(say: Say, master: str | None, spark_jars: Path | None) -> Iterator[SparkSession]:
-    say("starting Spark")
+def _spark(shown: Steps, master: str | None, spark_jars: Path | None) -> Iterator[SparkSession]:
+    shown.say("starting Spark")
     with session(master=master, jars_folder=spark_jars) as spark:
         yield spark
-
-
-@contextmanager
-def saying() -> Iterator[Say]:
-    """What is done now: a line that changes on a terminal, else one line a step."""
-    screen = console(sys.stderr)
-    if not can_redraw(screen):
-        yield screen.print
-        return
-    with screen.status("") as status:
-        yield status.update
 
 
 # -- metrics -------------------------------------------------------------------------------------

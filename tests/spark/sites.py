@@ -44,7 +44,6 @@ async def compared(
         Cluster("source", consumer_options(settings.source)),
         Cluster("target", consumer_options(settings.target)),
     )
-    logs = [*scope.append_only, *scope.compacted]
-    sites = kafka_sites(spark, clusters, logs, folder, lambda _: None)
+    sites = kafka_sites(spark, clusters, scope, folder, lambda _: None)
     found = await asyncio.to_thread(compare, sites, scope)
     return {one.log.name: one for one in found}

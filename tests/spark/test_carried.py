@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def test_what_is_carried_between_the_sites_is_enough_to_name_all_that_differs(
     spark: SparkSession, reconcile: Command, source: KafkaCluster, target: KafkaCluster, tmp_path: Path
 ) -> None:
     """
-    Each site is read with settings in which the other's address is wrong.
+    Each site is read with settings in which the other's address is wrong, and told how to hash.
     """
     made = {f"carried-{seed}": plant(seed, plants=3) for seed in range(4)}
     made["carried-long"] = plant(5, records=40_000, plants=3, kinds=("missing", "extra", "value"))
@@ -42,7 +43,7 @@ def test_what_is_carried_between_the_sites_is_enough_to_name_all_that_differs(
         )
     )
 
-    assert reconcile("scope", "--config", settings, "--same-offsets", carried) == 0
+    assert reconcile("scope", "--config", settings, "--same-offsets", "--digest", "sha256", carried) == 0
     code = 3
     for _ in range(ROUNDS_MAX):
         assert reconcile("digest", "--config", at_source, "--site", "source", carried) == 0
@@ -52,6 +53,7 @@ def test_what_is_carried_between_the_sites_is_enough_to_name_all_that_differs(
             break
 
     assert code == 10
+    assert json.loads((carried / "summary.json").read_text())["digest"] == "sha256"
     found = spark.read.parquet(str(carried / "differences")).collect()
     for name, planted in made.items():
         named = [(row.kind, row.source_offset, row.target_offset) for row in found if row.topic == name]

@@ -34,6 +34,7 @@ def test_a_copy_is_proven_again_and_again_and_damage_is_found(
 ) -> None:
     """
     A match, then only what came after it, then a foreign record; history and metrics tell of all three.
+    What was found the same by a weaker digest is compared again by a stronger one.
     """
     name = asyncio.run(topic(source, prefix="proven"))
     load(source.bootstrap, name, json_rows(2000, 100))
@@ -49,7 +50,7 @@ def test_a_copy_is_proven_again_and_again_and_damage_is_found(
     matched = metrics.read_text()
     load(target.bootstrap, name, [Row(key=b"zombie", value=b"x")])
     capsys.readouterr()
-    third = reconcile(*always)
+    third = reconcile(*always, "--since-last-match", "--digest", "sha256")
     shown = capsys.readouterr().out
 
     assert (first, second, third) == (0, 0, 10)
@@ -62,6 +63,7 @@ def test_a_copy_is_proven_again_and_again_and_damage_is_found(
     assert reconcile("history", "--folder", folder, "-o", "json") == 0
     told = json.loads(capsys.readouterr().out)
     assert [run["outcome"] for run in told] == ["mismatch", "match", "match"]
+    assert [run["digest"] for run in told] == ["sha256", "xxhash64", "xxhash64"]
 
 
 def extras(metrics: str) -> list[float]:

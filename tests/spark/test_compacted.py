@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from mirror.model import TopicPartition
+from mirror.proving import Wanted
+from spark_jobs.algorithms import Algorithm, Hashing
 from spark_jobs.findings import Kind, Part
 from tests.conftest import TopicFactory
 from tests.harness.data import Row, load
@@ -60,8 +63,14 @@ async def test_keys_that_say_the_same_match_whatever_is_left_of_their_past(
     assert result.source_records == result.target_records == 181
 
 
+@pytest.mark.parametrize("algorithm", Algorithm)
 async def test_every_way_in_which_a_key_can_differ_is_named(
-    spark: SparkSession, source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+    algorithm: Algorithm,
+    spark: SparkSession,
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
 ) -> None:
     """
     What differs at a place of its own is written over in place, so that no offset moves.
@@ -82,8 +91,9 @@ async def test_every_way_in_which_a_key_can_differ_is_named(
     end = len(HISTORY)
     there += [update(20, 7), update(777, 7), update(7, 7)]
     name = await topic_with(topic, source, target, [*HISTORY, FILLER], [*there[:end], FILLER, *there[end:]])
+    wanted = Wanted(same_offsets=True, hashing=Hashing(algorithm, "salt"))
 
-    found = await compared(spark, settings_of(source, target, name), tmp_path)
+    found = await compared(spark, settings_of(source, target, name), tmp_path, wanted)
 
     named = {
         (finding.key, finding.difference.kind, finding.difference.source_offset, finding.difference.parts)

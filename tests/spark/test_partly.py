@@ -77,7 +77,10 @@ async def test_a_paced_comparison_finds_the_same_and_takes_its_time(
         Cluster("source", consumer_options(settings.source)),
         Cluster("target", consumer_options(settings.target)),
     )
-    sites = kafka_sites(spark, clusters, about.logs, tmp_path, lambda _: None, bytes_per_second=1_500_000)
+    shares: list[float] = []
+    sites = kafka_sites(
+        spark, clusters, about, tmp_path, lambda _: None, tell=shares.append, bytes_per_second=1_500_000
+    )
 
     began = time.monotonic()
     found = {one.log.name.topic: one for one in await asyncio.to_thread(compare, sites, about)}
@@ -88,6 +91,8 @@ async def test_a_paced_comparison_finds_the_same_and_takes_its_time(
     assert (found[name].source_records, found[keyed].source_records) == (60_000, 500)
     read = 4 * 60_000 * 112
     assert seconds >= read / 1_500_000 / 2
+    assert shares.count(1.0) == 4, "of each site's records and keys"
+    assert any(0 < share < 1 for share in shares)
 
 
 async def test_a_broker_that_dies_half_way_ends_the_comparison_without_a_result(
@@ -109,7 +114,7 @@ async def test_a_broker_that_dies_half_way_ends_the_comparison_without_a_result(
             "kafkaConsumer.pollTimeoutMs": "5000",
         }
         clusters = Cluster("source", consumer_options(settings.source)), Cluster("target", options)
-        sites = kafka_sites(spark, clusters, about.logs, tmp_path, lambda _: None)
+        sites = kafka_sites(spark, clusters, about, tmp_path, lambda _: None)
         await dying.broker(1).kill()
 
         with pytest.raises(SparkFailedError, match="asking the target: digests"):
@@ -160,7 +165,7 @@ async def test_retention_that_overtakes_a_comparison_begins_it_again(
             Cluster("source", consumer_options(settings.source)),
             Cluster("target", consumer_options(settings.target)),
         )
-        return kafka_sites(spark, clusters, about.logs, tmp_path, say)
+        return kafka_sites(spark, clusters, about, tmp_path, say)
 
     about, (found,) = await asyncio.to_thread(compare_as_it_stands, ask, sites)
 

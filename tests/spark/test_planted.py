@@ -10,8 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mirror.model import TopicPartition
+from mirror.proving import Wanted
+from spark_jobs.algorithms import Algorithm, Hashing
 from tests.harness.kafka import KafkaCluster
-from tests.spark.planting import plant, seen, write
+from tests.spark.planting import PLANTS, plant, seen, write
 from tests.spark.sites import compared, create_topics, settings_of
 
 SEEDS = range(45)
@@ -43,6 +45,24 @@ async def test_every_planted_difference_is_found_and_named_and_nothing_else(
 
 def in_order(differences: Sequence[T]) -> list[T]:
     return sorted(differences, key=repr)
+
+
+async def test_with_sha256_the_same_is_found(
+    spark: SparkSession, source: KafkaCluster, target: KafkaCluster, tmp_path: Path
+) -> None:
+    """
+    Each kind of mistake once.
+    """
+    made = plant(0, records=4_000, plants=len(PLANTS))
+    for cluster in (source, target):
+        await cluster.create_topic("strong")
+    write({"source": source.bootstrap, "target": target.bootstrap}, "strong", made)
+    wanted = Wanted(same_offsets=True, hashing=Hashing(Algorithm.SHA256, "salt"))
+
+    found = await compared(spark, settings_of(source, target, "strong"), tmp_path, wanted)
+
+    differences = [finding.difference for finding in found[TopicPartition("strong", 0)].findings]
+    assert in_order(differences) == in_order(seen(made)), made.what
 
 
 async def test_one_lost_record_early_in_a_long_log_does_not_make_all_that_follows_differ(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mirror.errors import UsageError
 from mirror.model import TopicPartition
+from spark_jobs.algorithms import Algorithm, Hashing
 from spark_jobs.asking import first_questions
 from spark_jobs.documents import (
     Scope,
@@ -33,6 +34,7 @@ questions = st.builds(
     name=st.sampled_from(["digests", "keys"]),
     what=st.sampled_from(What),
     ranges=st.dictionaries(partitions, ranges, max_size=3),
+    hashing=st.builds(Hashing, st.sampled_from(Algorithm), st.text()),
     lines=st.dictionaries(partitions, lines, max_size=3),
     one_in=st.integers(1, 99),
 )
@@ -61,6 +63,7 @@ SCOPE = Scope(
     reaches_back=True,
     append_only=[log("orders"), log("audit", [(0, 0), (50, 40)])],
     compacted=[log("users")],
+    hashing=Hashing(Algorithm.SHA256, "salt"),
     sample=Sample(64, 3),
     not_compared=[NotCompared("new", None, "nobody knows")],
 )
@@ -79,12 +82,12 @@ def test_a_scope_is_the_same_on_the_other_side() -> None:
     read = scope_of_document(through_a_file(scope_to_document(SCOPE)), "here")
 
     assert read == SCOPE
-    assert first_questions(read.append_only, read.compacted, None) == first_questions(
-        SCOPE.append_only, SCOPE.compacted, None
+    assert first_questions(read.append_only, read.compacted, None, read.hashing) == first_questions(
+        SCOPE.append_only, SCOPE.compacted, None, SCOPE.hashing
     )
 
 
-@pytest.mark.parametrize("document", [None, [], {}, {"schema": 2}, {"schema": 1}])
+@pytest.mark.parametrize("document", [None, [], {}, {"schema": 1}, {"schema": 2}])
 def test_what_cannot_be_read_is_named(document: object) -> None:
     with pytest.raises(UsageError, match=r"proof/scope\.json"):
         scope_of_document(document, "proof/scope.json")

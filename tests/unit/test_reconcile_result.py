@@ -11,6 +11,7 @@ import pytest
 
 from mirror.errors import UsageError
 from mirror.model import TopicPartition
+from spark_jobs.algorithms import Algorithm
 from spark_jobs.findings import Difference, Kind, Part
 from spark_jobs.history import Run, last_to_continue, runs
 from spark_jobs.logs import Compared, Finding, Log
@@ -54,6 +55,7 @@ def result(*compared: Compared, not_compared: tuple[NotCompared, ...] = ()) -> R
         wanted="all there is",
         reaches_back=True,
         compared=compared,
+        algorithm=Algorithm.SHA256,
         not_compared=not_compared,
     )
 
@@ -115,6 +117,7 @@ def test_the_page_shows_what_differs_and_is_complete_in_itself() -> None:
     assert text.index("audit") < text.index("orders"), "what differs comes first"
     assert "40 records, by -1" in text
     assert "4 differences in 1 of 2 topics" in text
+    assert "SHA-256" in text
     assert "&lt;b&gt;" in text
     assert "<b>&" not in text
     assert text.count("<svg") == 1, "what is the same needs no picture"
@@ -175,7 +178,8 @@ def test_of_many_partitions_those_that_differ_are_drawn() -> None:
 
 
 def test_the_page_of_a_run_that_failed_says_why_and_promises_nothing() -> None:
-    text = failure_page(failure("r1", "east", 1, "all there is", "no <broker> answers", "start one"))
+    said = "no <broker> answers", "start one"
+    text = failure_page(failure("r1", "east", 1, "all there is", Algorithm.SHA256, *said))
 
     assert "The comparison was not completed" in text
     assert "no &lt;broker&gt; answers" in text
@@ -185,7 +189,7 @@ def test_the_page_of_a_run_that_failed_says_why_and_promises_nothing() -> None:
 def test_history_has_every_run_those_without_an_end_too(tmp_path: Path) -> None:
     documents = {
         "r1": summary(result(SAME_LOG)),
-        "r2": failure("r2", "east", 1, "all there is", "no broker answers", "start one"),
+        "r2": failure("r2", "east", 1, "all there is", Algorithm.XXHASH64, "no broker answers", "start one"),
         "r3": summary(result(SAME_LOG)) | {"flow": "west"},
     }
     for name, document in documents.items():
@@ -200,6 +204,25 @@ def test_history_has_every_run_those_without_an_end_too(tmp_path: Path) -> None:
     assert continued is not None
     assert (continued.name, continued.clusters) == ("r1", ("a", None))
     assert last_to_continue(known, "north") is None
+
+
+def test_a_run_is_worth_as_much_as_its_digest() -> None:
+    """
+    What it goes on from has to be as strong; a run that does not say what it did is worth nothing.
+    """
+    document = summary(result(SAME_LOG))
+    strong, weak = Run("r1", document), Run("r2", document | {"digest": "xxhash64"})
+
+    assert [run.is_as_strong_as(Algorithm.SHA256) for run in (strong, weak, Run("r3"))] == [
+        True,
+        False,
+        False,
+    ]
+    assert [run.is_as_strong_as(Algorithm.XXHASH64) for run in (strong, weak, Run("r3"))] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_a_run_says_nothing_of_a_log_that_is_not_the_one_it_was() -> None:
