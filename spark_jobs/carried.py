@@ -7,7 +7,7 @@ answered at the site, it is run again: it asks the same things, finds what was a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from mirror.errors import UsageError
 from spark_jobs.documents import question_of_document, question_to_document
 from spark_jobs.questions import Question
+from spark_jobs.result import Files
 from spark_jobs.sites import ANSWERS, KafkaSite, UnansweredError, give_answer
 
 ASKS = "asks"
+FILES = "files"
 ANSWERED = "_SUCCESS"
 """Spark leaves it when an answer is whole."""
 
@@ -86,6 +88,21 @@ def give(folder: Path, name: str, question: Question, site: KafkaSite) -> None:
         PySparkException: The cluster could not be read as asked.
     """
     give_answer(site, question, folder / ANSWERS / name)
+
+
+def note_files(folder: Path, site: str, directories: Sequence[str]) -> None:
+    """Note that directories answer for a site, and not its brokers."""
+    write_json(folder / FILES / f"{site}.json", list(directories))
+
+
+def files(folder: Path) -> Files:
+    """The sites for which directories have answered.
+
+    Raises:
+        UsageError: A note cannot be read.
+    """
+    notes = {note.stem: read_json(note) for note in sorted((folder / FILES).glob("*.json"))}
+    return {site: named for site, named in notes.items() if isinstance(named, list)}
 
 
 def write_json(path: Path, document: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,8 @@ from pyspark.errors import PySparkException
 
 from spark_jobs.session import SparkFailedError
 
+_OURS = re.compile(r"^spark_jobs\.[\w.]+: ")
+"""The class of an error whose words are for people."""
 CAUSE = "Caused by: "
 CALLING = "An error occurred while calling "
 """How Py4J begins; what it means to say comes behind."""
@@ -47,7 +50,11 @@ def renamed_errors(doing: str) -> Iterator[None]:
 
 
 def reason_of(said: str) -> str:
-    """The innermost cause that Java names, in one line."""
+    """What Python raised in a task, or the innermost cause that Java names, in one line."""
+    _, begins, traceback = said.rpartition("Traceback (most recent call last):\n")
+    if begins:
+        raised = next(line for line in traceback.splitlines() if not line.startswith(" "))
+        return _OURS.sub("", raised)
     lines = [line.strip().removeprefix(": ") for line in said.splitlines()]
     causes = [line.removeprefix(CAUSE) for line in lines if line.startswith(CAUSE)]
     others = [line for line in lines if line and not line.startswith(CALLING)]

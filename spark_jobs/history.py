@@ -44,6 +44,11 @@ class Run:
         return self.summary.get("source_cluster_id"), self.summary.get("target_cluster_id")
 
     @property
+    def is_of_clusters(self) -> bool:
+        """Whether both clusters were read, and not files instead of one."""
+        return not self.summary.get("files")
+
+    @property
     def may_be_continued(self) -> bool:
         """Whether all up to its end is known to be the same: nothing at the end was left out."""
         return self.outcome == "match" and bool(self.summary.get("reaches_back"))

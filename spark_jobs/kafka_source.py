@@ -23,11 +23,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from mirror.model import TopicPartition
 from spark_jobs.places import SAME, Line, clipped
+from spark_jobs.questions import Lines, Ranges
 from spark_jobs.stretches import fewer
 from spark_jobs.window import ALL, Range
-
-Ranges = Mapping[TopicPartition, Sequence[Range]]
-"""By partition as the cluster calls it; in order, none touching the next."""
 
 LATEST = -1
 """Spark's word for the end of a partition, as it is then."""
@@ -70,6 +68,10 @@ class Cluster:
     name: str
     options: Mapping[str, str]
 
+    def read(self, spark: SparkSession, ranges: Ranges, lines: Lines, little: bool, /) -> DataFrame:
+        """A frame of the records of ranges, see :func:`read`."""
+        return read(spark, self, ranges, lines=lines, little=little)
+
 
 def read(
     spark: SparkSession,
@@ -88,14 +90,15 @@ def read(
     lines = lines or {}
     exact = {tp: some for tp, some in ranges.items() if tp in lines or len(some) > LOADS_MAX}
     plain = {tp: some for tp, some in ranges.items() if tp not in exact}
-    frames = [_at_offsets(frame) for frame in _loads(spark, cluster, plain, little=little)]
+    frames = [at_offsets(frame) for frame in _loads(spark, cluster, plain, little=little)]
     if exact:
         table = {tp: clipped(lines.get(tp, SAME), some) for tp, some in exact.items()}
-        frames += [_placed(frame, table) for frame in _loads(spark, cluster, exact, little=little)]
-    return _union(spark, [frame.select(*RECORD_COLUMNS) for frame in frames])
+        frames += [placed(frame, table) for frame in _loads(spark, cluster, exact, little=little)]
+    return union(spark, [frame.select(*RECORD_COLUMNS) for frame in frames])
 
 
-def _at_offsets(frame: DataFrame) -> DataFrame:
+def at_offsets(frame: DataFrame) -> DataFrame:
+    """Records whose places are their offsets."""
     return frame.withColumn("place", F.col("offset"))
 
 
@@ -148,7 +151,7 @@ def _load(
     )
 
 
-def _placed(records: DataFrame, lines: Mapping[TopicPartition, Sequence[Line]]) -> DataFrame:
+def placed(records: DataFrame, lines: Mapping[TopicPartition, Sequence[Line]]) -> DataFrame:
     """Records with their places; those in no line of their partition are left out.
 
     Args:
@@ -168,7 +171,8 @@ def _placed(records: DataFrame, lines: Mapping[TopicPartition, Sequence[Line]]) 
     return found.withColumn("place", place).drop("bucket", "line_start", "line_end", "slope", "base")
 
 
-def _union(spark: SparkSession, frames: Iterable[DataFrame]) -> DataFrame:
+def union(spark: SparkSession, frames: Iterable[DataFrame]) -> DataFrame:
+    """All records of some frames; there may be none."""
     result: DataFrame | None = None
     for frame in frames:
         result = frame if result is None else result.unionByName(frame)

@@ -95,8 +95,8 @@ class Plan:
 
 
 def plan_of(result: Result) -> Plan:
-    """What can be done about a result; nothing about partitions that match and are complete."""
-    partitions = [_partition(one) for one in result.compared]
+    """What can be done about a result; nothing about files, and about partitions that are complete."""
+    partitions = [] if result.files else [_partition(one) for one in result.compared]
     return Plan(
         run=result.run,
         flow=result.flow,

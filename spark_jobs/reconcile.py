@@ -20,13 +20,12 @@ from spark_jobs.compacted import compare_compacted
 from spark_jobs.documents import Scope, has_lost
 from spark_jobs.failures import renamed_errors
 from spark_jobs.history import SUMMARY
-from spark_jobs.kafka_source import Cluster
 from spark_jobs.logs import Compared
 from spark_jobs.plan import PLAN, plan_of, plan_to_document
 from spark_jobs.report import failure_page, page
 from spark_jobs.result import DIFFERENCE_SCHEMA, Result, rows, summary
 from spark_jobs.session import SparkFailedError
-from spark_jobs.sites import ANSWERS, KafkaSite, Sites, UnansweredError, keep, names_at_target
+from spark_jobs.sites import ANSWERS, KafkaSite, Records, Sites, UnansweredError, keep, names_at_target
 from spark_jobs.watching import Tell
 
 DIFFERENCES = "differences"
@@ -101,7 +100,7 @@ def _unheard(_share: float) -> None:
 
 def kafka_sites(
     spark: SparkSession,
-    clusters: tuple[Cluster, Cluster],
+    records: tuple[Records, Records],
     scope: Scope,
     folder: Path,
     say: Say,
@@ -112,13 +111,13 @@ def kafka_sites(
     """Both sites, where both are seen from here.
 
     Args:
-        clusters: Source and target.
+        records: Of the source and of the target.
         folder: Where answers are kept while the comparison runs.
         say: Told what is done now, a few words a step.
         tell: Told how far the step is.
         bytes_per_second: Read from each, at most, on average.
     """
-    source, target = clusters
+    source, target = records
     there = names_at_target(scope.logs)
     here = {name: name for name in there}
     return Sites(

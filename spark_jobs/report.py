@@ -241,6 +241,7 @@ def _scope(result: Result) -> str:
         ("not copied yet", counted(sum(one.log.window.pending.offsets for one in compared), "offset")),
         ("in flight", counted(sum(one.in_flight for one in compared), "key") + " of compacted topics"),
         ("expired on one side", counted(sum(_expired(one) for one in compared), "offset")),
+        *((f"files of the {site}", text(", ".join(places))) for site, places in result.files.items()),
         ("accepted before", counted(sum(_accepted(one) for one in compared), "offset") + " of the target"),
     ]
     return table((), rows, words={1})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -26,6 +26,10 @@ DIFFERENCE_SCHEMA = (
     "topic string, partition int, target_topic string, kind string, source_offset long, target_offset long, "
     "parts array<string>, records long, shift long, key binary"
 )
+
+
+Files = Mapping[str, Sequence[str]]
+"""Directories, by ``source`` or ``target``."""
 
 
 class Outcome(StrEnum):
@@ -62,6 +66,7 @@ class Result:
         reaches_back: Together with the runs it continues, it covers everything up to its end.
         algorithm: With what records were hashed.
         sample: Of append-only topics only this part was compared, where it is the same.
+        files: Sites of which log directories were read, and which: nothing is said of those clusters.
     """
 
     run: str
@@ -76,6 +81,7 @@ class Result:
     algorithm: Algorithm
     sample: Sample | None = None
     not_compared: Sequence[NotCompared] = ()
+    files: Files = field(default_factory=dict)
 
     @property
     def outcome(self) -> Outcome:
@@ -124,6 +130,7 @@ def summary(result: Result) -> dict[str, Any]:
         "target": _side(result, "target"),
         "records_read_again": sum(one.read_again for one in result.compared),
         "partitions": [_partition(one) for one in result.compared],
+        "files": dict(result.files),
         "not_compared": [
             {"topic": one.topic, "partition": one.partition, "why": one.why} for one in result.not_compared
         ],
@@ -132,7 +139,14 @@ def summary(result: Result) -> dict[str, Any]:
 
 
 def failure(
-    run: str, flow: str, began_at_ms: int, wanted: str, algorithm: Algorithm, error: str, hint: str
+    run: str,
+    flow: str,
+    began_at_ms: int,
+    wanted: str,
+    algorithm: Algorithm,
+    error: str,
+    hint: str,
+    files: Files,
 ) -> dict[str, Any]:
     """The summary of a run that was not completed."""
     return {
@@ -145,6 +159,7 @@ def failure(
         "digest": algorithm.value,
         "error": error,
         "hint": hint,
+        "files": dict(files),
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -133,6 +134,7 @@ def _submitted(master: str | None, jars_folder: Path | None) -> Mapping[str, str
 def _started_here(master: str | None, jars_folder: Path | None) -> Mapping[str, str]:
     """What a Spark needs to know that nobody but us starts."""
     _check_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # not whatever Python is in the path
     place = master or "local[*]"
     paths = ",".join(map(str, jars(jars_folder)))
     local = LOCAL if place.startswith("local") else {}

@@ -19,7 +19,6 @@ from spark_jobs.algorithms import Hashing
 from spark_jobs.answering import answer, together
 from spark_jobs.asking import without_accepted
 from spark_jobs.failures import renamed_errors
-from spark_jobs.kafka_source import Cluster, read
 from spark_jobs.logs import Compared, Log
 from spark_jobs.pace import Pace, Slices, offsets_of
 from spark_jobs.questions import Lines, Question, Ranges
@@ -84,9 +83,25 @@ class Sites:
         return source, self.target.ask(there)
 
 
+class Records(Protocol):
+    """Where the records of a site are: at its brokers, or in their files."""
+
+    @property
+    def name(self) -> str:
+        """``source`` or ``target``."""
+
+    def read(self, spark: SparkSession, ranges: Ranges, lines: Lines, little: bool, /) -> DataFrame:
+        """A frame of the records of ranges, see :func:`spark_jobs.kafka_source.read`.
+
+        Raises:
+            PySparkException: They could not be read as asked, now or when the frame is computed.
+            TwinsiteError: They are not there.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaSite:
-    """A site whose brokers are asked.
+    """A site whose records are read here.
 
     Attributes:
         names: What it calls the source's topics.
@@ -96,7 +111,7 @@ class KafkaSite:
     """
 
     spark: SparkSession
-    cluster: Cluster
+    records: Records
     names: Mapping[str, str]
     folder: Path
     tell: Tell
@@ -108,8 +123,8 @@ class KafkaSite:
         Raises:
             SparkFailedError: The cluster could not be read as asked.
         """
-        path = self.folder / ANSWERS / f"{self.cluster.name}-{question.name}"
-        with renamed_errors(f"asking the {self.cluster.name}: {question.name}"):
+        path = self.folder / ANSWERS / f"{self.records.name}-{question.name}"
+        with renamed_errors(f"asking the {self.records.name}: {question.name}"):
             give_answer(self, question, path)
         return self.spark.read.parquet(str(path.absolute()))
 
@@ -149,7 +164,7 @@ def _write_slowly(site: KafkaSite, question: Question, parts: Path, pace: Pace) 
 
 def _answer(site: KafkaSite, question: Question) -> DataFrame:
     def records(ranges: Ranges, lines: Lines, little: bool) -> DataFrame:
-        return read(site.spark, site.cluster, ranges, lines=lines, little=little)
+        return site.records.read(site.spark, ranges, lines, little)
 
     return answer(question, site.names, records)
 

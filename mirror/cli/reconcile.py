@@ -96,6 +96,17 @@ rate_option: Callable[[Any], Any] = click.option(
 )
 
 
+def segments_option(name: str, whose: str) -> Callable[[Any], Any]:
+    """Files instead of brokers; may be given again and again."""
+    return click.option(
+        name,
+        multiple=True,
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIRECTORY",
+        help=f"Read {whose} records from a broker's log directory, or a copy of one, instead of brokers.",
+    )
+
+
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Where Spark runs."""
     jars = click.option(
@@ -113,6 +124,8 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @folder_option
 @limit_options
 @rate_option
+@segments_option("--source-segments", "the source's")
+@segments_option("--target-segments", "the target's")
 @spark_options
 @click.option(
     "--metrics-file",
@@ -180,6 +193,7 @@ def scope(config: Path, folder: Path, carried: Path, **limits: Any) -> None:
 @config_option
 @click.option("--site", type=click.Choice(["source", "target"]), required=True, help="Whose cluster is read.")
 @rate_option
+@segments_option("--segments", "the site's")
 @spark_options
 @carried_argument
 def digest(config: Path, site: str, carried: Path, **options: Any) -> None:
@@ -187,6 +201,7 @@ def digest(config: Path, site: str, carried: Path, **options: Any) -> None:
 
     \b
     twinsite reconcile digest --config flow.yaml --site source proof
+    twinsite reconcile digest --config flow.yaml --site target --segments /backup/kafka-logs proof
     """
     _jobs().digest(config, carried, site, **options)
 
@@ -212,10 +227,10 @@ def _jobs() -> Any:
     try:
         from mirror.cli import reconciling
     except ModuleNotFoundError as error:
-        if error.name not in {"pyspark", "py4j"}:
+        if error.name not in {"pyspark", "py4j", "pyarrow", "numpy"}:
             raise
         raise UsageError(
-            "PySpark is not installed",
+            f"{error.name} is not installed",
             hint="a mirror does not need it, this does: pip install twinsite[spark]",
         ) from None
     return reconciling

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ from mirror.cli.steps import Steps, steps
 from mirror.config import Settings, load
 from mirror.consumer_options import consumer_options
 from mirror.errors import TwinsiteError, UsageError
+from mirror.model import TopicPartition
 from mirror.proving import Wanted
 from monitoring.comparisons import Comparison, textfile
 from spark_jobs import carried, reconcile
@@ -34,10 +35,12 @@ from spark_jobs.findings import Kind
 from spark_jobs.history import Run, last_to_continue, runs
 from spark_jobs.kafka_source import Cluster
 from spark_jobs.logs import Compared
-from spark_jobs.result import Outcome, Result, failure, summary
+from spark_jobs.result import Files, Outcome, Result, failure, summary
 from spark_jobs.sampling import next_sample, parse_fraction
+from spark_jobs.segments.logs import find
+from spark_jobs.segments.source import SegmentFiles
 from spark_jobs.session import session
-from spark_jobs.sites import KafkaSite, Sites, names_at_target
+from spark_jobs.sites import KafkaSite, Records, Sites, names_at_target
 
 SiteName = Literal["source", "target"]
 SCOPE = "scope.json"
@@ -59,6 +62,8 @@ def run(
     sample: str | None,
     metrics_file: Path | None,
     rate: float | None,
+    source_segments: Sequence[Path],
+    target_segments: Sequence[Path],
     master: str | None,
     spark_jars: Path | None,
     **limits: Any,
@@ -72,13 +77,18 @@ def run(
     settings = _loaded(config)
     wanted = _wanted(settings, folder, limits, since_last_match=since_last_match, sample=sample)
     began_at_ms = round(time.time() * 1000)
+    named = {"source": _paths(source_segments), "target": _paths(target_segments)}
+    files = {site: paths for site, paths in named.items() if paths}
     place = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{token_hex(2)}"
     try:
         with steps(sys.stderr) as shown:
-            result = _compare(settings, wanted, place, shown, rate=rate, master=master, spark_jars=spark_jars)
+            result = _compare(
+                settings, wanted, place, shown, files, rate=rate, master=master, spark_jars=spark_jars
+            )
     except TwinsiteError as error:
         asked = str(wanted), wanted.hashing.algorithm
-        document = failure(place.name, settings.flow, began_at_ms, *asked, str(error), error.hint)
+        words = str(error), error.hint
+        document = failure(place.name, settings.flow, began_at_ms, *asked, *words, files)
         reconcile.write_failure(place, document)
         if isinstance(error, UsageError):
             raise
@@ -99,7 +109,7 @@ def _wanted(
     settings: Settings, folder: Path, limits: dict[str, Any], *, since_last_match: bool, sample: str | None
 ) -> Wanted:
     hashing = Hashing(limits["digest"], token_hex(SALT_BYTES))
-    known = [run for run in runs(folder) if run.is_as_strong_as(hashing.algorithm)]
+    known = [run for run in runs(folder) if run.is_of_clusters and run.is_as_strong_as(hashing.algorithm)]
     continues = last_to_continue(known, settings.flow) if since_last_match else None
     return Wanted(
         start=limits["from_offset"],
@@ -118,21 +128,26 @@ def _compare(
     wanted: Wanted,
     folder: Path,
     shown: Steps,
+    files: Files,
     *,
     rate: float | None,
     master: str | None,
     spark_jars: Path | None,
 ) -> Result:
     began = time.monotonic()
-    clusters = _cluster(settings, "source"), _cluster(settings, "target")
+
+    def records(scope: Scope) -> tuple[Records, Records]:
+        source = _records(settings, "source", files.get("source", ()), scope)
+        return source, _records(settings, "target", files.get("target", ()), scope)
+
     shown.say("asking both clusters")
-    asyncio.run(proving.scope(settings, wanted))  # what is wrong is said before Spark starts
+    records(asyncio.run(proving.scope(settings, wanted)))  # what is wrong is said before Spark starts
     with _spark(shown, master, spark_jars) as spark:
 
         def sites(scope: Scope) -> Sites:
             return reconcile.kafka_sites(
                 spark,
-                clusters,
+                records(scope),
                 scope,
                 folder,
                 shown.say,
@@ -143,20 +158,40 @@ def _compare(
         scope, found = reconcile.compare_as_it_stands(
             lambda: asyncio.run(proving.scope(settings, wanted)), sites
         )
-        result = _result(scope, found, folder, time.monotonic() - began)
+        result = _result(scope, found, folder, time.monotonic() - began, files)
         reconcile.write(spark, folder, result)
     return result
+
+
+def _paths(segments: Sequence[Path]) -> list[str]:
+    return [str(folder.absolute()) for folder in segments]
 
 
 def _bytes_per_second(megabytes: float | None) -> float | None:
     return None if megabytes is None else megabytes * 1e6
 
 
-def _cluster(settings: Settings, site: SiteName) -> Cluster:
-    return Cluster(site, consumer_options(getattr(settings, site)))
+def _records(settings: Settings, site: SiteName, files: Sequence[str], scope: Scope) -> Records:
+    """The brokers of a site, or its files where directories are named.
+
+    Raises:
+        UsageError: They are no log directories, or do not hold all partitions.
+    """
+    if not files:
+        return Cluster(site, consumer_options(getattr(settings, site)))
+    names = _names(site, scope)
+    folders = [Path(file) for file in files]
+    find(folders, [TopicPartition(names[log.name.topic], log.name.partition) for log in scope.logs])
+    return SegmentFiles(site, folders, {names[log.name.topic] for log in scope.compacted})
 
 
-def _result(scope: Scope, found: list[Compared], folder: Path, seconds: float) -> Result:
+def _names(site: SiteName, scope: Scope) -> Mapping[str, str]:
+    """What a site calls the source's topics."""
+    at_target = names_at_target(scope.logs)
+    return at_target if site == "target" else {name: name for name in at_target}
+
+
+def _result(scope: Scope, found: list[Compared], folder: Path, seconds: float, files: Files) -> Result:
     return Result(
         run=folder.name,
         flow=scope.flow,
@@ -170,6 +205,7 @@ def _result(scope: Scope, found: list[Compared], folder: Path, seconds: float) -
         algorithm=scope.hashing.algorithm,
         sample=scope.sample,
         not_compared=scope.not_compared,
+        files=files,
     )
 
 
@@ -212,13 +248,14 @@ def digest(
     site: SiteName,
     *,
     rate: float | None,
+    segments: Sequence[Path],
     master: str | None,
     spark_jars: Path | None,
 ) -> None:
     """Answer the questions to a site that have no answer yet.
 
     Raises:
-        UsageError: The folder holds no comparison, or not of this flow.
+        UsageError: The folder holds no comparison, or not of this flow; what is named is no log directory.
         SparkFailedError: The cluster or Spark stood in the way; answers that were finished stay.
     """
     settings = _loaded(config)
@@ -229,11 +266,12 @@ def digest(
     if not questions:
         click.echo(f"{folder}: there is nothing to answer for the {site}")
         return
-    at_target = names_at_target(scope.logs)
-    names = at_target if site == "target" else {name: name for name in at_target}
-    cluster = _cluster(settings, site)
+    files = _paths(segments)
+    records = _records(settings, site, files, scope)
+    if files:
+        carried.note_files(folder, site, files)
     with steps(sys.stderr) as shown, _spark(shown, master, spark_jars) as spark:
-        asked = KafkaSite(spark, cluster, names, folder, shown.tell, _bytes_per_second(rate))
+        asked = KafkaSite(spark, records, _names(site, scope), folder, shown.tell, _bytes_per_second(rate))
         for name, question in questions:
             shown.say(f"answering {name}")
             with renamed_errors(f"answering {name}"):
@@ -256,7 +294,7 @@ def compare(folder: Path, output: str, *, master: str | None, spark_jars: Path |
     with steps(sys.stderr) as shown, _spark(shown, master, spark_jars) as spark:
         source, target = (carried.CarriedSite(spark, site, folder) for site in ("source", "target"))
         found = reconcile.compare(Sites(spark, source, target, shown.say, scope.hashing, scope.logs), scope)
-        result = _result(scope, found, folder, time.monotonic() - began)
+        result = _result(scope, found, folder, time.monotonic() - began, carried.files(folder))
         reconcile.write(spark, folder, result, keep_answers=True)
     return _conclude(result, folder, output)
 
@@ -278,7 +316,7 @@ def _spark(shown: Steps, master: str | None, spark_jars: Path | None) -> Iterato
 
 def _write_metrics(path: Path, flow: str, folder: Path) -> None:
     """What the folder says of the flow, as a whole file or none."""
-    known = [one for one in runs(folder) if one.flow == flow]
+    known = [one for one in runs(folder) if one.flow == flow and one.is_of_clusters]
     if not known:
         return
     matches = [_began_at(one) for one in known if one.outcome == Outcome.MATCH]

@@ -179,7 +179,7 @@ def test_of_many_partitions_those_that_differ_are_drawn() -> None:
 
 def test_the_page_of_a_run_that_failed_says_why_and_promises_nothing() -> None:
     said = "no <broker> answers", "start one"
-    text = failure_page(failure("r1", "east", 1, "all there is", Algorithm.SHA256, *said))
+    text = failure_page(failure("r1", "east", 1, "all there is", Algorithm.SHA256, *said, {}))
 
     assert "The comparison was not completed" in text
     assert "no &lt;broker&gt; answers" in text
@@ -189,7 +189,9 @@ def test_the_page_of_a_run_that_failed_says_why_and_promises_nothing() -> None:
 def test_history_has_every_run_those_without_an_end_too(tmp_path: Path) -> None:
     documents = {
         "r1": summary(result(SAME_LOG)),
-        "r2": failure("r2", "east", 1, "all there is", Algorithm.XXHASH64, "no broker answers", "start one"),
+        "r2": failure(
+            "r2", "east", 1, "all there is", Algorithm.XXHASH64, "no broker answers", "start one", {}
+        ),
         "r3": summary(result(SAME_LOG)) | {"flow": "west"},
     }
     for name, document in documents.items():
