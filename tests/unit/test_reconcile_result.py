@@ -15,6 +15,7 @@ from spark_jobs.algorithms import Algorithm
 from spark_jobs.findings import Difference, Kind, Part
 from spark_jobs.history import Run, last_to_continue, runs
 from spark_jobs.logs import Compared, Finding, Log
+from spark_jobs.plan import plan_of
 from spark_jobs.report import failure_page, page
 from spark_jobs.result import NotCompared, Outcome, Result, failure, key_text, rows, summary
 from spark_jobs.sampling import Sample
@@ -184,6 +185,16 @@ def test_the_page_of_a_run_that_failed_says_why_and_promises_nothing() -> None:
     assert "The comparison was not completed" in text
     assert "no &lt;broker&gt; answers" in text
     assert "Nothing is said about the copy" in text
+
+
+def test_a_run_over_files_says_so_and_nothing_of_the_cluster_they_are_from() -> None:
+    live = result(SAME_LOG, BAD_LOG)
+    files = replace(live, files={"target": ["/backup/logs"]})
+
+    assert plan_of(live).partitions
+    assert not plan_of(files).partitions
+    assert [Run("r", summary(one)).is_of_clusters for one in (live, files)] == [True, False]
+    assert "/backup/logs" in page(files)
 
 
 def test_history_has_every_run_those_without_an_end_too(tmp_path: Path) -> None:

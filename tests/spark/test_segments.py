@@ -1,0 +1,173 @@
+"""What lies in log directories is what brokers serve; and what is damaged there is no copy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition as ConfluentPartition
+from pyspark.sql import SparkSession
+
+from mirror.model import TopicPartition
+from spark_jobs.digest import digests
+from spark_jobs.kafka_source import Cluster
+from spark_jobs.places import Line
+from spark_jobs.segments.source import SegmentFiles
+from spark_jobs.window import Range
+from tests.conftest import TopicFactory
+from tests.harness.checker import watermarks
+from tests.harness.data import (
+    CODECS,
+    edge_rows,
+    json_rows,
+    load,
+    load_interleaved,
+    load_transactions,
+)
+from tests.harness.kafka import KafkaCluster
+from tests.harness.node import until
+from tests.harness.segments import cleaned_up_to, damage, mend, segments, stored_batches
+from tests.spark.commands import Command, settings_file
+from tests.spark.test_digest import lanes
+from tests.spark.test_mapped import copy
+
+SMALL: dict[str, Any] = {"segment_bytes": 40_000, "max_message_bytes": 30_000}
+BATCHES: dict[str, Any] = {"batch_size": 8_000}
+
+
+async def compacted(source: KafkaCluster, topic: TopicFactory) -> str:
+    """A topic of several files that the cleaner has been over, transactions and tombstones in it."""
+    name = await topic(source, cleanup_policy="compact", min_cleanable_dirty_ratio=0.0, **SMALL)
+    rows = list(json_rows(3000, 100, keys=1000))
+    gone = [replace(row, value=None) for row in rows[::50]]
+    load(source.bootstrap, name, [*rows, *gone], "lz4", **BATCHES)
+    load_transactions(source.bootstrap, name, json_rows(300, 100, keys=1000), transactional_id=name)
+    load(source.bootstrap, name, json_rows(400, 100, seed=2), **BATCHES)
+
+    def is_clean() -> bool:
+        return cleaned_up_to(source, name) == int(segments(source, name)[-1].stem)
+
+    await until(is_clean, f"{name} is compacted")
+    await source.alter_topic(name, {"min.cleanable.dirty.ratio": 1})
+    return name
+
+
+async def test_files_have_the_digests_that_their_broker_gives(
+    spark: SparkSession, source: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    Of whole logs, and of ranges that begin and end in the middle of batches and transactions.
+    """
+    odd = await topic(source, **SMALL)
+    for codec in CODECS:
+        load(source.bootstrap, odd, [*edge_rows(), *json_rows(100, 500)], codec, **BATCHES)
+    (deleted,) = source.admin.delete_records([ConfluentPartition(odd, 0, 222)]).values()
+    assert deleted.result(30).low_watermark == 222
+    timed = await topic(source, message_timestamp_type="LogAppendTime")
+    load(source.bootstrap, timed, json_rows(100, 100), "lz4")
+    committed = await topic(source, **SMALL)
+    load_transactions(source.bootstrap, committed, json_rows(500, 100), transactional_id=committed)
+    load_interleaved(source.bootstrap, committed, json_rows(300, 100))
+    keyed = await compacted(source, topic)
+    assert min(len(segments(source, name)) for name in (odd, committed, keyed)) > 2
+    names = [TopicPartition(name, 0) for name in (odd, timed, committed, keyed)]
+    logs = {name: Range(*watermarks(source.bootstrap, name.topic)[0]) for name in names}
+    some = {
+        name: [Range(log.start + 7, log.start + 60), Range(log.start + 75, log.end - 15)]
+        for name, log in logs.items()
+    }
+    files = SegmentFiles("source", [source.log_dir()], {keyed})
+    broker = Cluster("source", {"kafka.bootstrap.servers": source.bootstrap})
+
+    def both(ranges: Mapping[TopicPartition, Sequence[Range]], places: int) -> list[set[tuple[Any, ...]]]:
+        lines = {name: [Line(0, 1 << 40, 1, places)] for name in names} if places else {}
+        return [lanes(digests(records.read(spark, ranges, lines, False))) for records in (broker, files)]
+
+    live, read = await asyncio.to_thread(both, {name: [log] for name, log in logs.items()}, 0)
+    assert read == live
+    counts = {name.topic: sum(row[3] for row in live if row[0] == name.topic) for name in names}
+    assert counts == {odd: 5 * 148 - 222, timed: 100, committed: 700, keyed: counts[keyed]}
+    live, read = await asyncio.to_thread(both, some, 1000)
+    assert read == live
+
+
+@pytest.mark.timeout(300)
+def test_a_backup_is_proven_without_its_brokers(
+    reconcile: Command,
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """
+    Its damage is named with file, position and offset, and so is a file that it lacks.
+    """
+    keyed = asyncio.run(compacted(source, topic))
+    name = asyncio.run(topic(source, prefix=keyed, **SMALL))
+    load(source.bootstrap, name, json_rows(300, 500), **BATCHES)
+    asyncio.run(copy(source, target, f"{keyed}.*", name, tmp_path))
+    backup, carried = tmp_path / "backup", tmp_path / "carried"
+    for folder in (f"{name}-0", f"{keyed}-0"):
+        shutil.copytree(source.log_dir() / folder, backup / folder)
+    settings, cold = (
+        settings_file(tmp_path / f"{at}.yaml", at, target.bootstrap, f"{keyed}.*", flow=name)
+        for at in (source.bootstrap, "127.0.0.1:1")
+    )
+    of_backup = "digest", "--config", cold, "--site", "source", "--segments", backup, carried
+    first, second, third, *_ = [
+        replace(batch, file=backup / f"{name}-0" / batch.file.name)
+        for file in segments(source, name)
+        for batch in stored_batches(source, name)
+        if batch.file == file and not batch.position
+    ]
+
+    assert reconcile("scope", "--config", settings, carried) == 0
+    assert reconcile("digest", "--config", settings, "--site", "target", carried) == 0
+    assert reconcile(*of_backup) == 0
+    assert reconcile("compare", carried) == 0
+    assert json.loads((carried / "summary.json").read_text())["files"] == {"source": [str(backup)]}
+
+    shutil.rmtree(carried / "answers")
+    damage(second)
+    assert reconcile(*of_backup) == 1
+    assert f"{second.file}, position 0: batch at offset {second.offset}: its CRC" in capsys.readouterr().err
+    mend(second)
+    second.file.rename(second.file.with_suffix(".lost"))
+    assert reconcile(*of_backup) == 1
+    missing = f"{name}-0: offsets [{second.offset}, {third.offset}) are missing at {first.file}"
+    assert missing in capsys.readouterr().err
+    second.file.with_suffix(".lost").rename(second.file)
+
+    load(target.bootstrap, name, json_rows(1, 100))
+    files = "--source-segments", backup, "--target-segments", target.log_dir()
+    assert reconcile("--config", settings, "--folder", tmp_path / "runs", *files) == 10
+    (run,) = (tmp_path / "runs").iterdir()
+    assert not (run / "plan.json").exists()
+    assert str(backup) in (run / "report.html").read_text()
+
+
+def test_a_directory_that_is_no_log_directory_ends_in_2(
+    reconcile: Command,
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name = asyncio.run(topic(source))
+    asyncio.run(target.create_topic(name))
+    settings = settings_file(tmp_path / "f.yaml", source.bootstrap, target.bootstrap, name)
+    assert reconcile("scope", "--config", settings, "--same-offsets", tmp_path / "carried") == 0
+    asked = "digest", "--config", settings, "--site", "source", tmp_path / "carried"
+
+    assert reconcile(*asked, "--segments", tmp_path) == 2
+    assert f"{tmp_path} holds no partition's segment files" in capsys.readouterr().err
+    assert reconcile(*asked, "--segments", tmp_path / "nowhere") == 2
+    assert reconcile(*asked, "--segments", source.log_dir()) == 0
