@@ -15,6 +15,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from pyspark.sql import SparkSession
 
 from mirror.model import TopicPartition
+from spark_jobs.algorithms import Hashing
 from spark_jobs.digest import digests
 from spark_jobs.kafka_source import Cluster
 from spark_jobs.places import Line
@@ -34,7 +35,7 @@ from tests.harness.kafka import KafkaCluster
 from tests.harness.node import until
 from tests.harness.segments import cleaned_up_to, damage, mend, segments, stored_batches
 from tests.spark.commands import Command, settings_file
-from tests.spark.test_digest import lanes
+from tests.spark.test_digest import said
 from tests.spark.test_mapped import copy
 
 SMALL: dict[str, Any] = {"segment_bytes": 40_000, "max_message_bytes": 30_000}
@@ -87,7 +88,9 @@ async def test_files_have_the_digests_that_their_broker_gives(
 
     def both(ranges: Mapping[TopicPartition, Sequence[Range]], places: int) -> list[set[tuple[Any, ...]]]:
         lines = {name: [Line(0, 1 << 40, 1, places)] for name in names} if places else {}
-        return [lanes(digests(records.read(spark, ranges, lines, False))) for records in (broker, files)]
+        return [
+            said(digests(records.read(spark, ranges, lines, False), Hashing())) for records in (broker, files)
+        ]
 
     live, read = await asyncio.to_thread(both, {name: [log] for name, log in logs.items()}, 0)
     assert read == live
