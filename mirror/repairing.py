@@ -61,7 +61,7 @@ RECORD_BYTES_MAX = 480 << 10
 """A record is written into the flow's state before it is appended, and has to fit there."""
 PLAN_SECONDS_MAX = 6 * 3600
 """A tombstone may be gone a day after it was written: of an older plan nobody could tell what has become."""
-MENDS_AT_ONCE = 500
+MENDS_AT_ONCE = 200
 """Whose records are read together."""
 KEYS_BEHIND_MAX = 2_000_000
 """Records behind the plan; where there are more, a new one is cheaper than to hold their keys."""
@@ -252,6 +252,7 @@ class _Repair:
         self._done = Repaired(plan)
         self._read_to = plan.target_end
         self._at: dict[Mend, int] = {}
+        self._seen: dict[Mend, Record | None] = {}
         self._behind: set[bytes] = set()
         """Keys that others have written at the target behind what the plan has seen."""
 
@@ -437,18 +438,23 @@ class _Repair:
         return len(group)
 
     async def _records(self, mends: Sequence[Mend]) -> dict[Mend, Record]:
-        """What is to be appended for each, as far as that can be read and is what the plan says."""
-        here = {mend.source_offset: mend for mend in mends if mend.source_offset is not None}
+        """What is to be appended for each, as far as that can be read and is what the plan says. Each is read
+        once, from far away perhaps.
+        """
+        unread = [mend for mend in mends if mend not in self._seen]
+        here = {mend.source_offset: mend for mend in unread if mend.source_offset is not None}
         there = {
             mend.target_offset: mend
-            for mend in mends
+            for mend in unread
             if mend.source_offset is None and mend.target_offset is not None
         }
         originals = await self._still_there(self._flow.source, self._plan.name, here)
         copies = await self._still_there(self._flow.target, self._plan.target_name, there)
         found = {here[offset]: record for offset, record in originals.items()}
         found |= {there[offset]: tombstone(record, _now_ms()) for offset, record in copies.items()}
-        return {mend: record for mend, record in found.items() if key_of(record).startswith(mend.key)}
+        right = {mend: record for mend, record in found.items() if key_of(record).startswith(mend.key)}
+        self._seen = {mend: right.get(mend, self._seen.get(mend)) for mend in mends}
+        return {mend: record for mend, record in self._seen.items() if record is not None}
 
     async def _still_there(
         self, cluster: Cluster, tp: TopicPartition, offsets: Collection[int]

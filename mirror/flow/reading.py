@@ -16,7 +16,8 @@ from mirror.kafka.peek import peek_at
 from mirror.kafka.record_batch import CONTROL, MAGIC_V2, BatchHeader, walk
 from mirror.model import TopicPartition
 
-PARTITION_BYTES_MAX = 1 << 20
+RANGE_BYTES, FEW_BYTES = 1 << 20, 64 << 10
+"""Asked for at once, where all of a range is read and where a record here and there is."""
 Batches = list[tuple[BatchHeader, memoryview]]
 
 
@@ -31,7 +32,7 @@ async def read_batches(
     """
     at = start
     while at < end:
-        batches = await _batches_at(cluster, tp, at)
+        batches = await _batches_at(cluster, tp, at, RANGE_BYTES)
         for header, view in batches:
             if header.base_offset < end:
                 yield header, view
@@ -62,7 +63,7 @@ async def read_some(cluster: Cluster, tp: TopicPartition, offsets: Collection[in
     found: dict[int, Record] = {}
     left = sorted(offsets, reverse=True)
     while left:
-        batches = await _batches_at(cluster, tp, left[-1])
+        batches = await _batches_at(cluster, tp, left[-1], FEW_BYTES)
         for header, view in batches:
             next_offset = _next_offset(header, view)
             wanted = set()
@@ -75,10 +76,10 @@ async def read_some(cluster: Cluster, tp: TopicPartition, offsets: Collection[in
     return found
 
 
-async def _batches_at(cluster: Cluster, tp: TopicPartition, offset: int) -> Batches:
+async def _batches_at(cluster: Cluster, tp: TopicPartition, offset: int, bytes_max: int) -> Batches:
     """The batch that holds an offset, or the next one, with some behind it; none at the end of the log."""
     info = cluster.info.partition(tp)
-    want = Want(offset, -1, -1, PARTITION_BYTES_MAX)
+    want = Want(offset, -1, -1, bytes_max)
     fetched = (await peek_at(cluster, info.leader if info else -1, {tp: want})).get(tp)
     if fetched is None:
         return []
