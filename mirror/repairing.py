@@ -198,15 +198,12 @@ class _Part:
     async def be_owner(self) -> None:
         """Wait until we may write, and know what is written.
 
-        Raises:
-            StateConflictError: Another has taken the right meanwhile.
+        A mirror that waited for somebody to go on has taken the right by then, perhaps; it is taken back.
         """
         assert self.owner is not None
         while not await self.owner.confirm():
             if not self.owner.held:
-                raise StateConflictError(
-                    "another mirror has taken the flow over", hint="run the repair again"
-                )
+                await self.owner.claim()
             await asyncio.sleep(CONFIRM_PAUSE_SECONDS)
         await self.memory.refresh(sole_writer=False)
 
@@ -493,6 +490,7 @@ class _Repair:
         if standing.at is None:
             raise _RefusedError(standing.refusal)
         self._at |= {mend: standing.at + number for number, mend in enumerate(mends)}
+        await self._read_behind(standing.at)  # what a mirror has written before it heard of this
         self._read_to = standing.at + len(mends)
         overtaken = {mend for mend in mends if key_of(records[mend]) in standing.overtaken}
         return {mend: Status.MOVED_ON if mend in overtaken else Status.APPENDED for mend in mends}
