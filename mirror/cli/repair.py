@@ -44,6 +44,6 @@ def repair(config: Path, output: str, plan: Path, **wanted: bool) -> int:
     twinsite repair --config flow.yaml reconcile/20261122T143000Z-1f2e --apply
     """
     from mirror.cli.repairing import run
-    from mirror.repairing import Wanted
+    from mirror.repairing.model import Wanted
 
     return run(config, plan, Wanted(**wanted), output)

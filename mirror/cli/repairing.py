@@ -22,7 +22,8 @@ from mirror.cli.output import clean, console, number, plain, print_json
 from mirror.config import Settings, load
 from mirror.errors import TwinsiteError, UsageError
 from mirror.model import PartitionStatus, TopicPartition
-from mirror.repairing import Repaired, Status, Step, Wanted, repair
+from mirror.repairing.model import Repaired, Status, Step, Wanted
+from mirror.repairing.run import repair
 from spark_jobs.findings import Kind
 from spark_jobs.plan import PLAN, PartitionPlan, Plan, plan_of_document
 from spark_jobs.result import key_text, time_text
@@ -43,7 +44,7 @@ def run(config: Path, path: Path, wanted: Wanted, output: str) -> int:
 
     Raises:
         UsageError: There is no plan, or it is none for these settings.
-        TwinsiteError: As :func:`mirror.repairing.repair`.
+        TwinsiteError: As :func:`mirror.repairing.run.repair`.
     """
     settings = load(config)
     logs.set_up(level="warning")

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import structlog
+
 from checkpoint.insertions import Inserted
 from checkpoint.model import Insertion
 from mirror.errors import ConnectionFailedError, PartitionError
@@ -31,6 +33,8 @@ from mirror.kafka.codecs import NONE
 from mirror.kafka.offsets import EARLIEST, LATEST, ProducerState, describe_producer, list_offsets
 from mirror.kafka.record_batch import MAGIC_V2, BatchHeader, seal, walk
 from mirror.model import Reason, TopicPartition
+
+log = structlog.get_logger(__name__)
 
 TIMEOUT_MS = 30_000
 PRODUCER_EPOCH_MAX = 32_000
@@ -108,6 +112,7 @@ async def finish(
             if outcome.error_code not in REFUSED_FOR_EVER:
                 raise error
             await memory.end_insertion(tp, insertion, ())
+            log.warning("insertion_refused", topic=target.topic, partition=target.partition, error=str(error))
             return Standing(None, str(error))
         found = outcome.base_offset
     foreign, newer = await _between(flow, target, insertion, found)
@@ -118,6 +123,7 @@ async def finish(
         await finish(flow, memory, tp, target, again)
     else:
         await memory.end_insertion(tp, insertion, stands)
+    log.info("inserted", topic=target.topic, partition=target.partition, target_offsets=stands)
     return Standing(found, overtaken=frozenset(key_of(record) for record in newer))
 
 

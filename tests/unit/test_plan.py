@@ -10,7 +10,7 @@ from mirror.errors import UsageError
 from mirror.flow.records import Record, key_of, tombstone
 from mirror.kafka.varint import encode_varint
 from mirror.model import TopicPartition
-from mirror.repairing import BATCH_BYTES_MAX, fitting
+from mirror.repairing.partition import BATCH_BYTES_MAX, fitting
 from spark_jobs.algorithms import Algorithm, Hashing
 from spark_jobs.asking import about_ranges, without_accepted
 from spark_jobs.findings import Difference, Kind

@@ -1,66 +1,39 @@
-"""Carry out what can be done about what a comparison has found, as the mirror itself would.
-
-A repair takes part in the flow like a mirror: it becomes the owner, looks where each partition goes on, and
-appends there under a producer epoch that the mirror has to hear of first, so that one that runs meanwhile
-neither does harm nor takes any. What is appended is decided anew for every batch, from what the target holds.
-
-Without ``apply`` everything is looked at and nothing is written.
-"""
+"""A partition while it is repaired."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry
-
-from checkpoint.insertions import Inserted, Insertions, united
+from checkpoint.insertions import Inserted, united
 from checkpoint.model import Insertion
-from mirror.clusters import START_SECONDS, both_connected
 from mirror.config import Settings
-from mirror.errors import StateConflictError, TwinsiteError, UsageError
+from mirror.errors import TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.ends import compare_ends, end_of
-from mirror.flow.engine import Engine
+from mirror.flow.foreign import foreign_stretches
 from mirror.flow.inserting import PRODUCER_EPOCH_MAX, Standing, finish, insertion_of
 from mirror.flow.looking import look_at_source, look_at_target
 from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
-from mirror.flow.position import (
-    SEQUENCES,
-    Decision,
-    Insert,
-    Known,
-    Proceed,
-    SourceLook,
-    Stop,
-    TargetLook,
-    decide,
-)
+from mirror.flow.position import Decision, Insert, Known, Proceed, SourceLook, Stop, TargetLook, decide
 from mirror.flow.reading import read_batches, read_records, read_some
 from mirror.flow.records import Record, key_of, tombstone
 from mirror.kafka.cluster import Cluster, retrying
 from mirror.kafka.offsets import EARLIEST, list_offsets
-from mirror.kafka.record_batch import BatchHeader
 from mirror.model import OffsetMode, Reason, TopicPartition
-from mirror.offline import flow_state
-from mirror.patience import Patience
-from mirror.service import flow_of, take_part
+from mirror.repairing.model import Note, Repaired, Status, Step, Wanted
 from spark_jobs.findings import Kind
-from spark_jobs.plan import Beyond, Mend, PartitionPlan, Plan
+from spark_jobs.plan import Beyond, Mend, PartitionPlan
 from spark_jobs.result import key_text
 
 BATCH_BYTES_MAX = 256 << 10
 """Of a batch of several records."""
 RECORD_BYTES_MAX = 480 << 10
 """A record is written into the flow's state before it is appended, and has to fit there."""
-PLAN_SECONDS_MAX = 6 * 3600
-"""A tombstone may be gone a day after it was written: of an older plan nobody could tell what has become."""
 MENDS_AT_ONCE = 200
 """Whose records are read together."""
 KEYS_BEHIND_MAX = 2_000_000
@@ -75,120 +48,12 @@ FOREIGN = frozenset({Reason.FOREIGN_WRITE, Reason.OFFSETS_DIFFER, Reason.SOURCE_
 T = TypeVar("T")
 
 
-class Status(StrEnum):
-    """What has become of a difference."""
-
-    PLANNED = "planned"
-    """It would be appended."""
-    APPENDED = "appended"
-    MOVED_ON = "moved_on"
-    """The key was written to since the plan was made, by a repair or by the mirror: it is left as it is."""
-    NOT_THERE = "not_there"
-    """The record to go by is not there any more, or is another."""
-    TOO_LARGE = "too_large"
-    REFUSED = "refused"
-    """The partition is in a state in which nothing may be written."""
-
-    @property
-    def is_settled(self) -> bool:
-        """Nothing is left to be done about it by this plan."""
-        return self in {Status.APPENDED, Status.MOVED_ON, Status.NOT_THERE}
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One difference, and what has become of it.
-
-    Attributes:
-        at: The target offset at which the record stands that puts it right.
-    """
-
-    mend: Mend
-    status: Status
-    at: int | None = None
-
-
-@dataclass(slots=True)
-class Repaired:
-    """One partition.
-
-    Attributes:
-        why_not: Why nothing may be written to it; empty where it may.
-        foreign: Target offsets that somebody else has written, and that stay.
-        accepted: Target offsets that are to stay as they are, though they differ.
-        becomes_mapped: It cannot keep the source's offsets with what is appended.
-    """
-
-    plan: PartitionPlan
-    why_not: str = ""
-    foreign: Sequence[Inserted] = ()
-    accepted: Sequence[Inserted] = ()
-    becomes_mapped: bool = False
-    steps: list[Step] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a repair may do.
-
-    Attributes:
-        apply: Write; else only look.
-        to_mapped: Let partitions that keep the source's offsets become mapped, where that is needed.
-        accept: Let append-only logs be as they are: what differs is noted, and not compared any more.
-    """
-
-    apply: bool = False
-    to_mapped: bool = False
-    accept: bool = False
-
-    def concerns(self, plan: PartitionPlan) -> bool:
-        """Whether there is something to be done about a partition."""
-        return bool(plan.mends or (self.accept and (plan.beyond_repair or plan.unnamed)))
-
-
-Note = Callable[[Mapping[str, object]], None]
-"""Told of everything that is written, before and after."""
-
-
 class _RefusedError(TwinsiteError):
     """Nothing may be written to a partition; the message says why."""
 
 
-class AmbiguousError(_RefusedError):
-    """Nobody can tell whose the offsets are that compaction has emptied."""
-
-
-async def repair(settings: Settings, plan: Plan, wanted: Wanted, note: Note) -> list[Repaired]:
-    """Carry a plan out, or find out what that would do.
-
-    Raises:
-        UsageError: The plan is of another flow, or too old.
-        NoStateError: The flow has never run against this target.
-        StateConflictError: The plan is of other clusters.
-        TwinsiteError: A cluster cannot be reached, or does not allow what is needed.
-    """
-    _check(settings, plan)
-    async with _taking_part(settings, plan, apply=wanted.apply) as part:
-        some = [one for one in plan.partitions if wanted.concerns(one)]
-        return [await _Repair(part, settings, one, wanted, note).run() for one in some]
-
-
-def _check(settings: Settings, plan: Plan) -> None:
-    if plan.flow != settings.flow:
-        raise UsageError(f"the plan is about flow {plan.flow}, the settings are about {settings.flow}")
-    age = time.time() - plan.made_at_ms / 1000
-    if age > PLAN_SECONDS_MAX:
-        raise UsageError(
-            f"the plan was made {age / 3600:.0f} hours ago, and {PLAN_SECONDS_MAX // 3600} is the most",
-            hint="run `twinsite reconcile` again",
-        )
-
-
-# -- the flow ------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
-class _Part:
+class Part:
     """The flow as somebody takes part in it; ``owner`` is None for one who only looks."""
 
     flow: Flow
@@ -208,41 +73,11 @@ class _Part:
         await self.memory.refresh(sole_writer=False)
 
 
-@asynccontextmanager
-async def _taking_part(settings: Settings, plan: Plan, *, apply: bool) -> AsyncIterator[_Part]:
-    both = both_connected(settings, patience_seconds=START_SECONDS, reached=lambda _: None)
-    async with both as (source, target):
-        _check_clusters(plan, source, target)
-        memory, owner = FlowMemory(await flow_state(target, settings.flow)), None
-        if apply:
-            begin = Patience(lambda _: None, once=True)
-            owner, memory = await take_part(settings, source, target, begin)
-        source.follow({one.name.topic for one in plan.partitions})
-        target.follow({one.target_topic for one in plan.partitions})
-        await asyncio.gather(source.refresh(), target.refresh())
-        flow = flow_of(settings, source, target, memory, Engine(), CollectorRegistry())
-        yield _Part(flow, memory, owner)
-
-
-def _check_clusters(plan: Plan, source: Cluster, target: Cluster) -> None:
-    reached = source.info.cluster_id, target.info.cluster_id
-    planned = plan.source_cluster_id, plan.target_cluster_id
-    if reached != planned:
-        raise StateConflictError(
-            f"the plan is about clusters {planned[0]} and {planned[1]}, {reached[0]} and {reached[1]} "
-            f"were reached",
-            hint="check the addresses in the settings",
-        )
-
-
-# -- one partition -------------------------------------------------------------------------------
-
-
-class _Repair:
+class PartitionRepair:
     """A partition while it is repaired."""
 
     def __init__(
-        self, part: _Part, settings: Settings, plan: PartitionPlan, wanted: Wanted, note: Note
+        self, part: Part, settings: Settings, plan: PartitionPlan, wanted: Wanted, note: Note
     ) -> None:
         self._part, self._flow, self._memory = part, part.flow, part.memory
         self._settings, self._plan, self._wanted, self._note = settings, plan, wanted, note
@@ -534,9 +369,6 @@ def _now_ms() -> int:
     return round(time.time() * 1000)
 
 
-# -- batches -------------------------------------------------------------------------------------
-
-
 def fitting(sizes: Sequence[int]) -> int:
     """How many of the first records fit into a batch: one at least."""
     total = 0
@@ -545,38 +377,3 @@ def fitting(sizes: Sequence[int]) -> int:
         if count and total > BATCH_BYTES_MAX:
             return count
     return len(sizes)
-
-
-def foreign_stretches(
-    headers: Iterable[BatchHeader], insertions: Insertions, producer_id: int, start: int, end: int
-) -> list[Inserted]:
-    """The offsets of a log that somebody else has taken, what compaction has removed of them included.
-
-    Our own records are counted by their sequences, so that it is known whose the offsets in a hole are.
-
-    Args:
-        headers: Of all batches from ``start`` on.
-
-    Raises:
-        AmbiguousError: In a hole there were records of both.
-    """
-    found: list[Inserted] = []
-    reached, sequence, seen = start, None, False
-    for header in headers:
-        if header.producer_id != producer_id:
-            seen = seen or not insertions.holds(header.base_offset)
-            continue
-        if seen:
-            found.append((reached, header.base_offset))
-            missing = sequence is not None and header.base_sequence not in {-1, 0, sequence}
-            if missing:
-                raise AmbiguousError(
-                    f"between target offsets {reached} and {header.base_offset} records of this flow are "
-                    f"gone too: copy the topic anew"
-                )
-        reached, seen = header.next_offset, False
-        if header.base_sequence >= 0:
-            sequence = (header.base_sequence + header.last_offset_delta + 1) % SEQUENCES
-    if seen:
-        found.append((reached, end))
-    return found

@@ -1,0 +1,1 @@
+"""Carry out what can be done about what a comparison has found."""

@@ -1,0 +1,86 @@
+"""Carry out what can be done about what a comparison has found, as the mirror itself would.
+
+A repair takes part in the flow like a mirror: it becomes the owner, looks where each partition goes on, and
+appends there under a producer epoch that the mirror has to hear of first, so that one that runs meanwhile
+neither does harm nor takes any. What is appended is decided anew for every batch, from what the target holds.
+
+Without ``apply`` everything is looked at and nothing is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from prometheus_client import CollectorRegistry
+
+from mirror.clusters import START_SECONDS, both_connected
+from mirror.config import Settings
+from mirror.errors import StateConflictError, UsageError
+from mirror.flow.engine import Engine
+from mirror.flow.memory import FlowMemory
+from mirror.kafka.cluster import Cluster
+from mirror.offline import flow_state
+from mirror.patience import Patience
+from mirror.repairing.model import Note, Repaired, Wanted
+from mirror.repairing.partition import Part, PartitionRepair
+from mirror.service import flow_of, take_part
+from spark_jobs.plan import Plan
+
+PLAN_SECONDS_MAX = 6 * 3600
+"""A tombstone may be gone a day after it was written: of an older plan nobody could tell what has become."""
+
+
+async def repair(settings: Settings, plan: Plan, wanted: Wanted, note: Note) -> list[Repaired]:
+    """Carry a plan out, or find out what that would do.
+
+    Raises:
+        UsageError: The plan is of another flow, or too old.
+        NoStateError: The flow has never run against this target.
+        StateConflictError: The plan is of other clusters.
+        TwinsiteError: A cluster cannot be reached, or does not allow what is needed.
+    """
+    _check(settings, plan)
+    async with _taking_part(settings, plan, apply=wanted.apply) as part:
+        some = [one for one in plan.partitions if wanted.concerns(one)]
+        return [await PartitionRepair(part, settings, one, wanted, note).run() for one in some]
+
+
+def _check(settings: Settings, plan: Plan) -> None:
+    if plan.flow != settings.flow:
+        raise UsageError(f"the plan is about flow {plan.flow}, the settings are about {settings.flow}")
+    age = time.time() - plan.made_at_ms / 1000
+    if age > PLAN_SECONDS_MAX:
+        raise UsageError(
+            f"the plan was made {age / 3600:.0f} hours ago, and {PLAN_SECONDS_MAX // 3600} is the most",
+            hint="run `twinsite reconcile` again",
+        )
+
+
+@asynccontextmanager
+async def _taking_part(settings: Settings, plan: Plan, *, apply: bool) -> AsyncIterator[Part]:
+    both = both_connected(settings, patience_seconds=START_SECONDS, reached=lambda _: None)
+    async with both as (source, target):
+        _check_clusters(plan, source, target)
+        memory, owner = FlowMemory(await flow_state(target, settings.flow)), None
+        if apply:
+            begin = Patience(lambda _: None, once=True)
+            owner, memory = await take_part(settings, source, target, begin)
+        source.follow({one.name.topic for one in plan.partitions})
+        target.follow({one.target_topic for one in plan.partitions})
+        await asyncio.gather(source.refresh(), target.refresh())
+        flow = flow_of(settings, source, target, memory, Engine(), CollectorRegistry())
+        yield Part(flow, memory, owner)
+
+
+def _check_clusters(plan: Plan, source: Cluster, target: Cluster) -> None:
+    reached = source.info.cluster_id, target.info.cluster_id
+    planned = plan.source_cluster_id, plan.target_cluster_id
+    if reached != planned:
+        raise StateConflictError(
+            f"the plan is about clusters {planned[0]} and {planned[1]}, {reached[0]} and {reached[1]} "
+            f"were reached",
+            hint="check the addresses in the settings",
+        )
