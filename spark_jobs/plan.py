@@ -56,6 +56,7 @@ class PartitionPlan:
     Attributes:
         name: As at the source.
         topic_id: Of the source's topic.
+        is_compacted: It was compared by the latest record of each key.
         target_end: Where the target's log was read to.
         mends: What a record more puts right.
         beyond_repair: What cannot be put right in place.
@@ -66,6 +67,7 @@ class PartitionPlan:
     name: TopicPartition
     target_topic: str
     topic_id: str
+    is_compacted: bool
     target_end: int
     mends: Sequence[Mend]
     beyond_repair: Sequence[Beyond]
@@ -95,17 +97,17 @@ class Plan:
 
 
 def plan_of(result: Result) -> Plan:
-    """What can be done about a result; nothing about files, and about partitions that are complete."""
-    partitions = [] if result.files else [_partition(one) for one in result.compared]
+    """What can be done about a result; nothing about files.
+
+    All partitions are in it: the copy may stand still though nothing differs.
+    """
     return Plan(
         run=result.run,
         flow=result.flow,
         source_cluster_id=result.source_cluster_id,
         target_cluster_id=result.target_cluster_id,
         made_at_ms=result.started_at_ms,
-        partitions=[
-            one for one in partitions if one.mends or one.beyond_repair or one.unnamed or one.pending.offsets
-        ],
+        partitions=[] if result.files else [_partition(one) for one in result.compared],
     )
 
 
@@ -115,6 +117,7 @@ def _partition(one: Compared) -> PartitionPlan:
         name=one.log.name,
         target_topic=one.log.target_topic,
         topic_id=one.log.topic_id,
+        is_compacted=compacted,
         target_end=one.log.target_read.end,
         mends=[_mend(finding) for finding in one.findings if compacted],
         beyond_repair=[_beyond(finding.difference) for finding in one.findings if not compacted],
@@ -160,6 +163,7 @@ def plan_to_document(plan: Plan) -> dict[str, Any]:
                 "partition": one.name.partition,
                 "target_topic": one.target_topic,
                 "topic_id": one.topic_id,
+                "is_compacted": one.is_compacted,
                 "target_end": one.target_end,
                 "mends": [
                     [mend.kind.value, b64encode(mend.key).decode(), mend.source_offset, mend.target_offset]
@@ -208,6 +212,7 @@ def _partition_of(document: Mapping[str, Any]) -> PartitionPlan:
         name=TopicPartition(document["topic"], document["partition"]),
         target_topic=document["target_topic"],
         topic_id=document["topic_id"],
+        is_compacted=document["is_compacted"],
         target_end=document["target_end"],
         mends=[
             Mend(kind=Kind(kind), key=b64decode(key), source_offset=source, target_offset=target)

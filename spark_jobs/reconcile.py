@@ -1,7 +1,7 @@
 """One comparison of both sites, from what is to be compared to the files of its result.
 
 Each run has a folder of its own: ``summary.json``, ``report.html``, ``differences`` (Parquet, one row a
-difference), and ``plan.json`` where something can be done. While it runs, ``answers`` holds what both sites
+difference), and ``plan.json`` for a repair. While it runs, ``answers`` holds what both sites
 were reduced to. A run that failed has a page and a summary too, and they say so.
 """
 

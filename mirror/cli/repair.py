@@ -33,8 +33,9 @@ def repair(config: Path, output: str, plan: Path, **wanted: bool) -> int:
 
     PLAN is the folder of a run of `twinsite reconcile`, or the plan.json in it. Each key of a compacted topic
     that says something else at the target gets one more record there; what was not copied yet is copied; for
-    append-only topics the choices are listed. What was written to since is left alone, so a plan can be
-    carried out again. Everything that is written is noted in repairs.jsonl beside the plan.
+    append-only topics the choices are listed. Partitions that stand still because others have written to them
+    go on behind that. What was written to since is left alone, so a plan can be carried out again. Everything
+    that is written is noted in repairs.jsonl beside the plan.
 
     \b
     Exit codes: 0 nothing is left to be done, 3 something is, 1, 2 and 4 as always.

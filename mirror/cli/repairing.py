@@ -67,7 +67,8 @@ def _read(path: Path) -> Plan:
         document = json.loads(path.read_text())
     except FileNotFoundError:
         raise UsageError(
-            f"there is no {path}", hint="a run that finds nothing to be done leaves no plan.json"
+            f"there is no {path}",
+            hint="a run of `twinsite reconcile` that was completed leaves one, unless it was about files",
         ) from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}", hint="run `twinsite reconcile` again") from error
@@ -147,7 +148,8 @@ class _Result:
         """Whether nothing is left to be done; of what was only looked at, whether nothing would be."""
         settled = all(self._is_settled(step) for one in self._repaired for step in one.steps)
         arrived = not self._applied or all(self._has_arrived(one) for one in self._late)
-        return settled and arrived and not self._beyond
+        refused = any(one.why_not for one in self._repaired)
+        return settled and arrived and not refused and not self._beyond
 
     def _is_settled(self, step: Step) -> bool:
         return step.status.is_settled or (step.status is Status.PLANNED and not self._applied)

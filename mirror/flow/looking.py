@@ -37,6 +37,10 @@ TAIL_BYTES_MAX = 1 << 20
 OFFSET_OUT_OF_RANGE = 1
 
 
+class BusyError(ConnectionFailedError):
+    """The flow itself writes to a partition, so that there was no stable moment to look at it."""
+
+
 async def look_at_source(flow: Flow, tps: Collection[TopicPartition]) -> Answers[SourceLook]:
     """Where each source partition starts and ends."""
     starts, ends = await asyncio.gather(
@@ -84,7 +88,7 @@ async def look_at_target(
         if failed is not None:
             looks[tp] = failed
         elif before[tp] != after[tp]:
-            looks[tp] = ConnectionFailedError(f"{tp}: somebody is writing to the target just now")
+            looks[tp] = BusyError(f"{tp}: somebody is writing to the target just now")
         else:
             looks[tp] = _target_look(starts[tp], ends[tp], acknowledged[tp], before[tp], tails.get(tp))
     return looks

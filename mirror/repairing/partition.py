@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from checkpoint.insertions import Inserted, united
 from checkpoint.model import Insertion
-from mirror.config import Settings
 from mirror.errors import TwinsiteError
-from mirror.flow.context import Flow
-from mirror.flow.ends import compare_ends, end_of
 from mirror.flow.foreign import foreign_stretches
 from mirror.flow.inserting import PRODUCER_EPOCH_MAX, Standing, finish, insertion_of
-from mirror.flow.looking import look_at_source, look_at_target
-from mirror.flow.memory import FlowMemory
-from mirror.flow.owner import Owner
-from mirror.flow.position import Decision, Insert, Known, Proceed, SourceLook, Stop, TargetLook, decide
+from mirror.flow.position import Decision, Insert, Known, Proceed, Stop
 from mirror.flow.reading import read_batches, read_records, read_some
 from mirror.flow.records import Record, key_of, tombstone
-from mirror.kafka.cluster import Cluster, retrying
-from mirror.kafka.offsets import EARLIEST, list_offsets
-from mirror.model import OffsetMode, Reason, TopicPartition
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.offsets import EARLIEST, LATEST, list_offsets
+from mirror.model import OffsetMode, TopicPartition
 from mirror.repairing.model import Note, Repaired, Status, Step, Wanted
+from mirror.repairing.part import FOREIGN, KnownOf, Part
 from spark_jobs.findings import Kind
 from spark_jobs.plan import Beyond, Mend, PartitionPlan
 from spark_jobs.result import key_text
@@ -40,10 +33,6 @@ KEYS_BEHIND_MAX = 2_000_000
 """Records behind the plan; where there are more, a new one is cheaper than to hold their keys."""
 ACCEPTED_MAX = 10_000
 """Ranges of a partition: they are in one record of the flow's state."""
-CONFIRM_PAUSE_SECONDS = 0.1
-LOOK_SECONDS = 10.0
-FOREIGN = frozenset({Reason.FOREIGN_WRITE, Reason.OFFSETS_DIFFER, Reason.SOURCE_TRUNCATED})
-"""Under which a partition stands still where others have written to it."""
 
 T = TypeVar("T")
 
@@ -52,35 +41,12 @@ class _RefusedError(TwinsiteError):
     """Nothing may be written to a partition; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The flow as somebody takes part in it; ``owner`` is None for one who only looks."""
-
-    flow: Flow
-    memory: FlowMemory
-    owner: Owner | None
-
-    async def be_owner(self) -> None:
-        """Wait until we may write, and know what is written.
-
-        A mirror that waited for somebody to go on has taken the right by then, perhaps; it is taken back.
-        """
-        assert self.owner is not None
-        while not await self.owner.confirm():
-            if not self.owner.held:
-                await self.owner.claim()
-            await asyncio.sleep(CONFIRM_PAUSE_SECONDS)
-        await self.memory.refresh(sole_writer=False)
-
-
 class PartitionRepair:
     """A partition while it is repaired."""
 
-    def __init__(
-        self, part: Part, settings: Settings, plan: PartitionPlan, wanted: Wanted, note: Note
-    ) -> None:
+    def __init__(self, part: Part, plan: PartitionPlan, wanted: Wanted, note: Note) -> None:
         self._part, self._flow, self._memory = part, part.flow, part.memory
-        self._settings, self._plan, self._wanted, self._note = settings, plan, wanted, note
+        self._plan, self._wanted, self._note = plan, wanted, note
         self._done = Repaired(plan)
         self._read_to = plan.target_end
         self._at: dict[Mend, int] = {}
@@ -109,13 +75,13 @@ class PartitionRepair:
         """
         if self._wanted.apply:
             await self._part.be_owner()
-        known = self._known()
-        decision = await self._decide(known)
+        decision = await self._decide()
         if isinstance(decision, Insert) and self._wanted.apply:
             await self._finish(decision.insertion)
-            known = self._known()
-            decision = await self._decide(known)
+            decision = await self._decide()
+        known = self._known()
         self._done.foreign = await self._foreign(known, decision)
+        self._check_foreign()
         inserts = self._plan.mends or self._done.foreign
         self._done.becomes_mapped = bool(inserts) and known.mode is OffsetMode.SAME
         if self._done.becomes_mapped and not self._wanted.to_mapped:
@@ -125,6 +91,23 @@ class PartitionRepair:
             )
         if self._wanted.apply:
             await self._become_what_it_is()
+
+    def _check_foreign(self) -> None:
+        """See that what others have written may stay.
+
+        Raises:
+            _RefusedError: It was not compared, or consumers would see it.
+        """
+        if any(end > self._plan.target_end for _, end in self._done.foreign):
+            raise _RefusedError(
+                "others have written to it since the plan was made: take away their right to, and reconcile "
+                "again"
+            )
+        if self._done.foreign and not (self._plan.is_compacted or self._wanted.accept):
+            raise _RefusedError(
+                "others have written to it, and consumers go on seeing that: let it stay (--accept), or copy "
+                "the topic anew"
+            )
 
     async def _become_what_it_is(self) -> None:
         name, done = self._plan.name, self._done
@@ -169,7 +152,7 @@ class PartitionRepair:
     def _known(self) -> Known:
         known = self._memory.known(self._plan.name)
         if known is None:
-            raise _RefusedError(f"flow {self._settings.flow} does not copy it")
+            raise _RefusedError(f"flow {self._flow.name} does not copy it")
         if known.topic_id != self._plan.topic_id:
             raise _RefusedError("the topic was made anew at the source since the plan was made")
         return known
@@ -180,14 +163,15 @@ class PartitionRepair:
             return ()
         if not isinstance(decision, Stop) or decision.reason not in FOREIGN or known.shared:
             raise _RefusedError(_why_not(decision))
-        target = (await self._look(known))[1]
-        start = max(known.target_start_offset, target.target_log_start_offset)
-        end = target.target_log_end_offset
+        start, end = (
+            max(known.target_start_offset, await self._offset_at(EARLIEST)),
+            await self._offset_at(LATEST),
+        )
         batches = read_batches(self._flow.target, self._plan.target_name, start, end)
         headers = [header async for header, _ in batches]
         found = foreign_stretches(headers, known.insertions, self._flow.producer_id, start, end)
         if found:
-            then = await self._decide(self._memory.known_mapped(self._plan.name, found))
+            then = await self._decide(lambda name: self._memory.known_mapped(name, found))
             if isinstance(then, Proceed):
                 return found
             raise _RefusedError(
@@ -197,40 +181,19 @@ class PartitionRepair:
 
     # -- where it goes on ------------------------------------------------------------------------
 
-    async def _look(self, known: Known) -> tuple[SourceLook, TargetLook]:
-        """Both sides; again for a while, because a mirror that writes just then blurs the picture."""
-        name, target = self._plan.name, self._plan.target_name
-        async for attempt in retrying(LOOK_SECONDS, longest_pause_seconds=0.2):
-            with attempt:
-                if attempt.retry_state.attempt_number > 1:
-                    await asyncio.gather(self._flow.source.refresh(), self._flow.target.refresh())
-                sources, targets = await asyncio.gather(
-                    look_at_source(self._flow, [name]),
-                    look_at_target(self._flow, [target], {target: known.insertions}),
-                )
-                return _answered(sources[name]), _answered(targets[target])
-        raise AssertionError("retrying ends with an answer or an error")
-
-    async def _decide(self, known: Known) -> Decision:
+    async def _decide(self, known_of: KnownOf | None = None) -> Decision:
         """What a mirror would do with the partition now."""
-        name = self._plan.name
-        source, target = await self._look(known)
-        decision = decide(
-            known,
-            source,
-            target,
-            producer_id=self._flow.producer_id,
-            producer_epoch=self._flow.producer_epoch,
-            wanted=self._settings.offsets.mode,
-            acknowledged_target_offset=None,
-            continue_after_loss=False,
-        )
-        if not isinstance(decision, Proceed):
-            return decision
-        epoch = self._memory.epoch_at(name, decision.next_offset)
-        end = end_of(known, target, self._plan.target_name, epoch)
-        found = await compare_ends(self._flow, {name: end} if end else {})
-        return _answered(found.get(name)) or decision
+        names = {self._plan.name: self._plan.target_name}
+        found = await self._part.decisions(names, known_of or (lambda _: self._known()))
+        decision: Decision | TwinsiteError = found[self._plan.name]
+        if isinstance(decision, TwinsiteError):
+            raise decision
+        return decision
+
+    async def _offset_at(self, timestamp: int) -> int:
+        """Where the target's log starts, or ends."""
+        target = self._plan.target_name
+        return _answered((await list_offsets(self._flow.target, [target], timestamp))[target])
 
     async def _place(self) -> Proceed:
         """Where the next batch goes.
@@ -239,7 +202,7 @@ class PartitionRepair:
             _RefusedError: None may be appended.
         """
         while True:
-            decision = await self._decide(self._known())
+            decision = await self._decide()
             match decision:
                 case Proceed():
                     return decision
@@ -256,7 +219,7 @@ class PartitionRepair:
         records = await self._records(some)
         group = some[: fitting([len(records[mend].tail) if mend in records else 0 for mend in some])]
         if not self._wanted.apply:
-            await self._read_behind((await self._look(self._known()))[1].target_log_end_offset)
+            await self._read_behind(await self._offset_at(LATEST))
             self._done.steps += [Step(mend, self._status(records.get(mend))) for mend in group]
             return len(group)
         await self._part.be_owner()

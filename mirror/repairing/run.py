@@ -11,23 +11,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from prometheus_client import CollectorRegistry
 
 from mirror.clusters import START_SECONDS, both_connected
 from mirror.config import Settings
-from mirror.errors import StateConflictError, UsageError
+from mirror.errors import StateConflictError, TwinsiteError, UsageError
 from mirror.flow.engine import Engine
 from mirror.flow.memory import FlowMemory
+from mirror.flow.position import Decision, Known
 from mirror.kafka.cluster import Cluster
+from mirror.model import TopicPartition
 from mirror.offline import flow_state
 from mirror.patience import Patience
 from mirror.repairing.model import Note, Repaired, Wanted
-from mirror.repairing.partition import Part, PartitionRepair
+from mirror.repairing.part import Part, stands_still
+from mirror.repairing.partition import PartitionRepair
 from mirror.service import flow_of, take_part
-from spark_jobs.plan import Plan
+from spark_jobs.plan import PartitionPlan, Plan
 
 PLAN_SECONDS_MAX = 6 * 3600
 """A tombstone may be gone a day after it was written: of an older plan nobody could tell what has become."""
@@ -44,8 +47,35 @@ async def repair(settings: Settings, plan: Plan, wanted: Wanted, note: Note) -> 
     """
     _check(settings, plan)
     async with _taking_part(settings, plan, apply=wanted.apply) as part:
-        some = [one for one in plan.partitions if wanted.concerns(one)]
-        return [await PartitionRepair(part, settings, one, wanted, note).run() for one in some]
+        others = [one for one in plan.partitions if not wanted.concerns(one)]
+        still = await _standing_still(part, others)
+        some = [one for one in plan.partitions if wanted.concerns(one) or one.name in still]
+        return [await _repaired(part, one, wanted, note, still.get(one.name)) for one in some]
+
+
+async def _standing_still(
+    part: Part, plans: Sequence[PartitionPlan]
+) -> Mapping[TopicPartition, Decision | TwinsiteError]:
+    """Those of the partitions that do not go on, though nothing in them differs: what others have written
+    changed no key, or was put right again. Those that cannot be looked at are among them.
+    """
+
+    def known(name: TopicPartition) -> Known:
+        found = part.memory.known(name)
+        assert found is not None, f"{name} was known before"
+        return found
+
+    names = {one.name: one.target_name for one in plans if part.memory.known(one.name) is not None}
+    answers = await part.decisions(names, known)
+    return {name: answer for name, answer in answers.items() if stands_still(answer)}
+
+
+async def _repaired(
+    part: Part, plan: PartitionPlan, wanted: Wanted, note: Note, seen: Decision | TwinsiteError | None
+) -> Repaired:
+    if isinstance(seen, TwinsiteError):
+        return Repaired(plan, why_not=str(seen))
+    return await PartitionRepair(part, plan, wanted, note).run()
 
 
 def _check(settings: Settings, plan: Plan) -> None:
@@ -72,7 +102,7 @@ async def _taking_part(settings: Settings, plan: Plan, *, apply: bool) -> AsyncI
         target.follow({one.target_topic for one in plan.partitions})
         await asyncio.gather(source.refresh(), target.refresh())
         flow = flow_of(settings, source, target, memory, Engine(), CollectorRegistry())
-        yield Part(flow, memory, owner)
+        yield Part(flow, memory, owner, settings.offsets.mode)
 
 
 def _check_clusters(plan: Plan, source: Cluster, target: Cluster) -> None:

@@ -93,7 +93,7 @@ class Copied:
         )
         assert done.code == 0, done.stderr
 
-    async def plan(self, *keys: bytes, beyond: Sequence[Beyond] = ()) -> None:
+    async def plan(self, *keys: bytes, beyond: Sequence[Beyond] = (), is_compacted: bool = True) -> None:
         """What a comparison would leave.
 
         Args:
@@ -118,6 +118,7 @@ class Copied:
             name=TopicPartition(self.name, 0),
             target_topic=self.name,
             topic_id=str(topic_id),
+            is_compacted=is_compacted,
             target_end=self.end,
             mends=mends,
             beyond_repair=beyond,
@@ -203,6 +204,10 @@ async def test_what_somebody_else_has_written_is_put_right_and_the_copy_goes_on(
     assert (again.code, statuses(again), flow.end) == (0, ["moved_on"] * 3, before + 3), again.stderr
     await flow.assert_in_step()
 
+    load(target.bootstrap, flow.name, DAMAGE)
+    unseen = await flow.repair("--apply")
+    assert (unseen.code, statuses(unseen)) == (3, ["refused"] * 3), "the plan knows nothing of that"
+
 
 async def test_a_repair_that_is_killed_again_and_again_is_brought_to_its_end_by_the_mirror(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
@@ -250,10 +255,10 @@ async def test_what_differs_in_an_append_only_copy_is_accepted_and_not_compared_
     missing = Beyond(kind=Kind.MISSING, source_offset=9, target_offset=None, records=1)
     shifted = Beyond(kind=Kind.SHIFTED, source_offset=9, target_offset=8, records=20)
 
-    await flow.plan(beyond=[changed, missing])
+    await flow.plan(beyond=[changed, missing], is_compacted=False)
     listed = await flow.repair("--apply")
     accepted = await flow.repair("--apply", "--accept")
-    await flow.plan(beyond=[changed, shifted])
+    await flow.plan(beyond=[changed, shifted], is_compacted=False)
     refused = await flow.repair("--apply", "--accept")
 
     assert (listed.code, listed.document["beyond_repair"][0]["differences"]) == (

@@ -63,9 +63,11 @@ PLANNED = plan_of(
 )
 
 
-def test_keys_are_mended_logs_are_listed_and_what_matches_is_left_out() -> None:
-    state, append_only, late = PLANNED.partitions
+def test_keys_are_mended_logs_are_listed_and_what_matches_has_its_place_too() -> None:
+    same, state, append_only, late = PLANNED.partitions
 
+    assert (same.mends, same.beyond_repair, same.target_end) == ([], [], 100)
+    assert [one.is_compacted for one in PLANNED.partitions] == [False, True, False, False]
     assert state.mends == [Mend(kind=Kind.STALE, key=b"\xffk", source_offset=5, target_offset=3)]
     assert (state.beyond_repair, state.unnamed) == ([], 2)
     missing = Beyond(kind=Kind.MISSING, source_offset=7, target_offset=None, records=1)

@@ -1,0 +1,131 @@
+"""The flow as somebody takes part in it who repairs: the right to write, and where partitions go on.
+
+Many partitions are looked at together, in as few requests as there are brokers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from mirror.errors import TwinsiteError
+from mirror.flow.context import Flow
+from mirror.flow.ends import End, compare_ends, end_of
+from mirror.flow.looking import BusyError, look_at_source, look_at_target
+from mirror.flow.memory import FlowMemory
+from mirror.flow.owner import Owner
+from mirror.flow.position import Decision, Known, Proceed, SourceLook, Stop, TargetLook, decide
+from mirror.kafka.cluster import retrying
+from mirror.kafka.offsets import Answers
+from mirror.model import Reason, TopicPartition
+
+CONFIRM_PAUSE_SECONDS = 0.1
+LOOK_SECONDS = 10.0
+FOREIGN = frozenset({Reason.FOREIGN_WRITE, Reason.OFFSETS_DIFFER, Reason.SOURCE_TRUNCATED})
+"""Under which a partition stands still where others have written to it."""
+
+Names = Mapping[TopicPartition, TopicPartition]
+"""What the target calls partitions, by their names at the source."""
+KnownOf = Callable[[TopicPartition], Known]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The flow as somebody takes part in it; ``owner`` is None for one who only looks.
+
+    Attributes:
+        offsets: ``same``, ``auto`` or ``mapped``, from the settings.
+    """
+
+    flow: Flow
+    memory: FlowMemory
+    owner: Owner | None
+    offsets: str
+
+    async def be_owner(self) -> None:
+        """Wait until we may write, and know what is written.
+
+        A mirror that waited for somebody to go on has taken the right by then, perhaps; it is taken back.
+        """
+        assert self.owner is not None
+        while not await self.owner.confirm():
+            if not self.owner.held:
+                await self.owner.claim()
+            await asyncio.sleep(CONFIRM_PAUSE_SECONDS)
+        await self.memory.refresh(sole_writer=False)
+
+    async def decisions(self, names: Names, known_of: KnownOf) -> Answers[Decision]:
+        """What a mirror would do with partitions now.
+
+        They are looked at again for a while, because a mirror that writes just then blurs the picture.
+
+        Args:
+            known_of: What is to be known of a partition.
+        """
+        found: dict[TopicPartition, Decision | TwinsiteError] = {}
+        try:
+            async for attempt in retrying(LOOK_SECONDS, longest_pause_seconds=0.2):
+                with attempt:
+                    if attempt.retry_state.attempt_number > 1:
+                        await asyncio.gather(self.flow.source.refresh(), self.flow.target.refresh())
+                    left = {name: at for name, at in names.items() if _is_open(found.get(name))}
+                    found |= await self._decisions(left, known_of)
+                    for answer in found.values():
+                        if isinstance(answer, TwinsiteError) and answer.retriable:
+                            raise answer
+        except TwinsiteError as error:
+            return dict.fromkeys(names, error) | found
+        return found
+
+    async def _decisions(self, names: Names, known_of: KnownOf) -> Answers[Decision]:
+        """The target is looked at first, then what the flow remembers, which is written ahead of the records,
+        then the source: a copy that works is never ahead.
+        """
+        insertions = {target: known_of(name).insertions for name, target in names.items()}
+        targets = await look_at_target(self.flow, insertions, insertions)
+        if self.owner is None:
+            await self.memory.refresh(sole_writer=False)
+        sources = await look_at_source(self.flow, names)
+        found: Answers[Decision] = {}
+        ends: dict[TopicPartition, End] = {}
+        for name, at_target in names.items():
+            known, source, target = known_of(name), sources[name], targets[at_target]
+            if isinstance(target, TwinsiteError):
+                found[name] = target
+            elif isinstance(source, TwinsiteError):
+                found[name] = source
+            else:
+                decision = found[name] = self._decide(known, source, target)
+                if isinstance(decision, Proceed):
+                    epoch = self.memory.epoch_at(name, decision.next_offset)
+                    end = end_of(known, target, at_target, epoch)
+                    ends |= {name: end} if end else {}
+        compared = await compare_ends(self.flow, ends)
+        return found | {name: stop for name, stop in compared.items() if stop is not None}
+
+    def _decide(self, known: Known, source: SourceLook, target: TargetLook) -> Decision:
+        return decide(
+            known,
+            source,
+            target,
+            producer_id=self.flow.producer_id,
+            producer_epoch=self.flow.producer_epoch,
+            wanted=self.offsets,
+            acknowledged_target_offset=None,
+            continue_after_loss=False,
+        )
+
+
+def _is_open(answer: Decision | TwinsiteError | None) -> bool:
+    return answer is None or isinstance(answer, TwinsiteError)
+
+
+def stands_still(answer: Decision | TwinsiteError | None) -> bool:
+    """Whether the copy does not go on, perhaps because others have written to it; or nobody can tell.
+
+    One that is being written to just now goes on.
+    """
+    if isinstance(answer, TwinsiteError):
+        return not isinstance(answer, BusyError)
+    return isinstance(answer, Stop) and answer.reason in FOREIGN
