@@ -30,13 +30,18 @@ from spark_jobs.result import key_text, time_text
 
 AUDIT = "repairs.jsonl"
 SHOWN = 20
-CHOICES = (
+LOG_CHOICES = (
     "copy the topic anew (docs/states.md): beside this copy under a prefix, and let consumers go over; or in "
     "its place, from what the source still has",
     "let it be as it is (--accept): consumers see it; the flow's state and repairs.jsonl say so, and it is "
     "not compared any more",
 )
 """What can be done about an append-only log in whose middle something differs."""
+KEY_CHOICES = (
+    "put right what is named (--apply), and reconcile again: the next ones are named then",
+    "copy the topic anew (docs/states.md): less work where most of its keys differ",
+)
+"""What can be done about keys that differ and were only counted."""
 
 
 def run(config: Path, path: Path, wanted: Wanted, output: str) -> int:
@@ -172,7 +177,7 @@ class _Result:
                     **_names(one),
                     "differences": {kind.value: count for kind, count in _kinds(one).items()},
                     "unnamed": one.unnamed,
-                    "choices": list(CHOICES),
+                    "choices": list(_choices(one)),
                 }
                 for one in self._beyond
             ],
@@ -203,16 +208,10 @@ class _Result:
             what = f"{number(late.pending.offsets)} source offsets that were not copied"
             screen.print(plain(f"{late.name}: {what}" + (f": {state}" if state else " would be")))
         for beyond in self._beyond:
-            found = ", ".join(f"{number(count)} {kind.value}" for kind, count in _kinds(beyond).items())
-            more = f"{number(beyond.unnamed)} that were only counted" if beyond.unnamed else ""
-            screen.print(
-                plain(
-                    f"{beyond.name}: cannot be put right in place: {', '.join(filter(None, (found, more)))}"
-                )
-            )
-        if self._beyond:
+            screen.print(plain(f"{beyond.name}: {_left(beyond)}"))
+        for choices in dict.fromkeys(_choices(one) for one in self._beyond):
             screen.print("the choices:")
-            for choice in CHOICES:
+            for choice in choices:
                 screen.print(f"  - {choice}")
         counts = Counter(step.status for _, step in steps)
         said = ", ".join(
@@ -238,7 +237,7 @@ def _steps(steps: Sequence[tuple[Repaired, Step]]) -> Table:
             mend.kind.value,
             plain(clean(key_text(mend.key))),
             what,
-            f"{step.status.value.replace('_', ' ')}{stands}",
+            f"{step.status.value.replace('_', ' ')}{stands}" + (f": {step.why}" if step.why else ""),
         )
     return table
 
@@ -258,6 +257,19 @@ def _said(one: Repaired, *, applied: bool) -> list[str]:
     if one.why_not:
         said.append(f"nothing {'more was' if applied else 'can be'} written: {one.why_not}")
     return said
+
+
+def _choices(one: PartitionPlan) -> tuple[str, ...]:
+    return KEY_CHOICES if one.is_compacted else LOG_CHOICES
+
+
+def _left(one: PartitionPlan) -> str:
+    """What cannot be put right."""
+    counted = f"{number(one.unnamed)} {'keys' if one.is_compacted else 'places'} that were only counted"
+    if one.is_compacted:
+        return f"not put right: {counted}"
+    found = [f"{number(count)} {kind.value}" for kind, count in _kinds(one).items()]
+    return f"cannot be put right in place: {', '.join([*found, counted] if one.unnamed else found)}"
 
 
 def _kinds(one: PartitionPlan) -> Counter[Kind]:
@@ -283,6 +295,7 @@ def _repaired(one: Repaired) -> dict[str, Any]:
                 "target_offset": step.mend.target_offset,
                 "status": step.status.value,
                 "at": step.at,
+                "why": step.why or None,
             }
             for step in one.steps
         ],

@@ -36,11 +36,13 @@ class Step:
 
     Attributes:
         at: The target offset at which the record stands that puts it right.
+        why: What stands in the way, where the status does not say it all.
     """
 
     mend: Mend
     status: Status
     at: int | None = None
+    why: str = ""
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from mirror.flow.position import Decision, Known, Proceed, SourceLook, Stop, Tar
 from mirror.kafka.cluster import retrying
 from mirror.kafka.offsets import Answers
 from mirror.model import Reason, TopicPartition
+from mirror.repairing.bounds import Bounds
 
 CONFIRM_PAUSE_SECONDS = 0.1
 LOOK_SECONDS = 10.0
@@ -36,12 +37,14 @@ class Part:
 
     Attributes:
         offsets: ``same``, ``auto`` or ``mapped``, from the settings.
+        bounds: What topics at the target allow, of those in which a key is to be put right.
     """
 
     flow: Flow
     memory: FlowMemory
     owner: Owner | None
     offsets: str
+    bounds: Mapping[str, Bounds | TwinsiteError]
 
     async def be_owner(self) -> None:
         """Wait until we may write, and know what is written.

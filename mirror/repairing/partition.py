@@ -17,16 +17,13 @@ from mirror.flow.records import Record, key_of, tombstone
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.offsets import EARLIEST, LATEST, list_offsets
 from mirror.model import OffsetMode, TopicPartition
+from mirror.repairing.bounds import Bounds
 from mirror.repairing.model import Note, Repaired, Status, Step, Wanted
 from mirror.repairing.part import FOREIGN, KnownOf, Part
 from spark_jobs.findings import Kind
 from spark_jobs.plan import Beyond, Mend, PartitionPlan
 from spark_jobs.result import key_text
 
-BATCH_BYTES_MAX = 256 << 10
-"""Of a batch of several records."""
-RECORD_BYTES_MAX = 480 << 10
-"""A record is written into the flow's state before it is appended, and has to fit there."""
 MENDS_AT_ONCE = 200
 """Whose records are read together."""
 KEYS_BEHIND_MAX = 2_000_000
@@ -44,12 +41,13 @@ class _RefusedError(TwinsiteError):
 class PartitionRepair:
     """A partition while it is repaired."""
 
-    def __init__(self, part: Part, plan: PartitionPlan, wanted: Wanted, note: Note) -> None:
+    def __init__(
+        self, part: Part, plan: PartitionPlan, wanted: Wanted, note: Note, *, made_at_ms: int
+    ) -> None:
         self._part, self._flow, self._memory = part, part.flow, part.memory
         self._plan, self._wanted, self._note = plan, wanted, note
         self._done = Repaired(plan)
-        self._read_to = plan.target_end
-        self._at: dict[Mend, int] = {}
+        self._read_to, self._read_at_ms = plan.target_end, made_at_ms
         self._seen: dict[Mend, Record | None] = {}
         self._behind: set[bytes] = set()
         """Keys that others have written at the target behind what the plan has seen."""
@@ -217,19 +215,20 @@ class PartitionRepair:
         """Put right the first of those that are left; answers how many were dealt with."""
         some = left[:MENDS_AT_ONCE]
         records = await self._records(some)
-        group = some[: fitting([len(records[mend].tail) if mend in records else 0 for mend in some])]
+        bounds = _answered(self._part.bounds[self._plan.target_topic])
+        group = some[: bounds.fitting([records.get(mend) for mend in some])]
         if not self._wanted.apply:
-            await self._read_behind(await self._offset_at(LATEST))
-            self._done.steps += [Step(mend, self._status(records.get(mend))) for mend in group]
+            await self._read_behind(await self._offset_at(LATEST), bounds)
+            self._done.steps += [self._step(mend, records.get(mend), bounds) for mend in group]
             return len(group)
         await self._part.be_owner()
         place = await self._place()
-        await self._read_behind(place.target_next_offset)
-        statuses = {mend: self._status(records.get(mend)) for mend in group}
-        chosen = [mend for mend, status in statuses.items() if status is Status.PLANNED]
+        await self._read_behind(place.target_next_offset, bounds)
+        steps = {mend: self._step(mend, records.get(mend), bounds) for mend in group}
+        chosen = [mend for mend, step in steps.items() if step.status is Status.PLANNED]
         if chosen:
-            statuses |= await self._append(chosen, records, place)
-        self._done.steps += [Step(mend, status, self._at.get(mend)) for mend, status in statuses.items()]
+            steps |= await self._append(chosen, records, place, bounds)
+        self._done.steps += steps.values()
         return len(group)
 
     async def _records(self, mends: Sequence[Mend]) -> dict[Mend, Record]:
@@ -257,26 +256,31 @@ class PartitionRepair:
         start = _answered((await list_offsets(cluster, [tp], EARLIEST))[tp])
         return await read_some(cluster, tp, [offset for offset in offsets if offset >= start])
 
-    async def _read_behind(self, end: int) -> None:
+    async def _read_behind(self, end: int, bounds: Bounds) -> None:
         """Note which keys were written since, up to a target offset."""
+        now_ms = _now_ms()
         if end < self._read_to:
             raise _RefusedError(f"the target ended at {self._read_to} and now ends at {end}: reconcile again")
         if end - self._read_to + len(self._behind) > KEYS_BEHIND_MAX:
             raise _RefusedError(f"more than {KEYS_BEHIND_MAX} records were copied since: reconcile again")
+        if outlived := bounds.outlived(now_ms - self._read_at_ms):
+            raise _RefusedError(outlived)
         async for record in read_records(self._flow.target, self._plan.target_name, self._read_to, end):
             self._behind.add(key_of(record))
-        self._read_to = end
+        self._read_to, self._read_at_ms = end, now_ms
 
-    def _status(self, record: Record | None) -> Status:
+    def _step(self, mend: Mend, record: Record | None, bounds: Bounds) -> Step:
+        """What is to become of a difference."""
         if record is None:
-            return Status.NOT_THERE
+            return Step(mend, Status.NOT_THERE)
         if key_of(record) in self._behind:
-            return Status.MOVED_ON
-        return Status.TOO_LARGE if len(record.tail) > RECORD_BYTES_MAX else Status.PLANNED
+            return Step(mend, Status.MOVED_ON)
+        too_large = bounds.too_large(record)
+        return Step(mend, Status.TOO_LARGE, why=too_large) if too_large else Step(mend, Status.PLANNED)
 
     async def _append(
-        self, mends: Sequence[Mend], records: Mapping[Mend, Record], place: Proceed
-    ) -> Mapping[Mend, Status]:
+        self, mends: Sequence[Mend], records: Mapping[Mend, Record], place: Proceed, bounds: Bounds
+    ) -> Mapping[Mend, Step]:
         """Append their records; answers what has become of each."""
         if place.producer_epoch >= PRODUCER_EPOCH_MAX:
             raise _RefusedError(f"it was repaired {place.producer_epoch} times: copy the topic anew")
@@ -287,11 +291,13 @@ class PartitionRepair:
         standing = await self._finish(insertion)
         if standing.at is None:
             raise _RefusedError(standing.refusal)
-        self._at |= {mend: standing.at + number for number, mend in enumerate(mends)}
-        await self._read_behind(standing.at)  # what a mirror has written before it heard of this
+        await self._read_behind(standing.at, bounds)  # what a mirror has written before it heard of this
         self._read_to = standing.at + len(mends)
-        overtaken = {mend for mend in mends if key_of(records[mend]) in standing.overtaken}
-        return {mend: Status.MOVED_ON if mend in overtaken else Status.APPENDED for mend in mends}
+        steps = {}
+        for at, mend in enumerate(mends, standing.at):
+            overtaken = key_of(records[mend]) in standing.overtaken
+            steps[mend] = Step(mend, Status.MOVED_ON if overtaken else Status.APPENDED, at)
+        return steps
 
     async def _finish(self, insertion: Insertion) -> Standing:
         """Bring an insertion to its end."""
@@ -330,13 +336,3 @@ def _said(mend: Mend) -> dict[str, object]:
 
 def _now_ms() -> int:
     return round(time.time() * 1000)
-
-
-def fitting(sizes: Sequence[int]) -> int:
-    """How many of the first records fit into a batch: one at least."""
-    total = 0
-    for count, size in enumerate(sizes):
-        total += size
-        if count and total > BATCH_BYTES_MAX:
-            return count
-    return len(sizes)

@@ -23,9 +23,11 @@ from mirror.flow.engine import Engine
 from mirror.flow.memory import FlowMemory
 from mirror.flow.position import Decision, Known
 from mirror.kafka.cluster import Cluster
+from mirror.kafka.topics import describe_configs
 from mirror.model import TopicPartition
 from mirror.offline import flow_state
 from mirror.patience import Patience
+from mirror.repairing.bounds import Bounds, bounds_of
 from mirror.repairing.model import Note, Repaired, Wanted
 from mirror.repairing.part import Part, stands_still
 from mirror.repairing.partition import PartitionRepair
@@ -50,7 +52,14 @@ async def repair(settings: Settings, plan: Plan, wanted: Wanted, note: Note) -> 
         others = [one for one in plan.partitions if not wanted.concerns(one)]
         still = await _standing_still(part, others)
         some = [one for one in plan.partitions if wanted.concerns(one) or one.name in still]
-        return [await _repaired(part, one, wanted, note, still.get(one.name)) for one in some]
+
+        async def repaired(one: PartitionPlan) -> Repaired:
+            seen = still.get(one.name)
+            if isinstance(seen, TwinsiteError):
+                return Repaired(one, why_not=str(seen))
+            return await PartitionRepair(part, one, wanted, note, made_at_ms=plan.made_at_ms).run()
+
+        return [await repaired(one) for one in some]
 
 
 async def _standing_still(
@@ -68,14 +77,6 @@ async def _standing_still(
     names = {one.name: one.target_name for one in plans if part.memory.known(one.name) is not None}
     answers = await part.decisions(names, known)
     return {name: answer for name, answer in answers.items() if stands_still(answer)}
-
-
-async def _repaired(
-    part: Part, plan: PartitionPlan, wanted: Wanted, note: Note, seen: Decision | TwinsiteError | None
-) -> Repaired:
-    if isinstance(seen, TwinsiteError):
-        return Repaired(plan, why_not=str(seen))
-    return await PartitionRepair(part, plan, wanted, note).run()
 
 
 def _check(settings: Settings, plan: Plan) -> None:
@@ -102,7 +103,19 @@ async def _taking_part(settings: Settings, plan: Plan, *, apply: bool) -> AsyncI
         target.follow({one.target_topic for one in plan.partitions})
         await asyncio.gather(source.refresh(), target.refresh())
         flow = flow_of(settings, source, target, memory, Engine(), CollectorRegistry())
-        yield Part(flow, memory, owner, settings.offsets.mode)
+        bounds = await _bounds(target, sorted({one.target_topic for one in plan.partitions if one.mends}))
+        yield Part(flow, memory, owner, settings.offsets.mode, bounds)
+
+
+async def _bounds(target: Cluster, topics: Sequence[str]) -> dict[str, Bounds | TwinsiteError]:
+    """What topics allow; the error where their settings may not be read, so that nobody can tell."""
+    answers = await describe_configs(target, topics)
+    return {
+        topic: answer
+        if isinstance(answer, TwinsiteError)
+        else bounds_of({name: setting.value for name, setting in answer.items()})
+        for topic, answer in answers.items()
+    }
 
 
 def _check_clusters(plan: Plan, source: Cluster, target: Cluster) -> None:

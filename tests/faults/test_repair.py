@@ -93,12 +93,15 @@ class Copied:
         )
         assert done.code == 0, done.stderr
 
-    async def plan(self, *keys: bytes, beyond: Sequence[Beyond] = (), is_compacted: bool = True) -> None:
+    async def plan(
+        self, *keys: bytes, beyond: Sequence[Beyond] = (), is_compacted: bool = True, unnamed: int = 0
+    ) -> None:
         """What a comparison would leave.
 
         Args:
             keys: Those that differ; else every key that says something else, found by reading all.
             beyond: What cannot be put right in place.
+            unnamed: Differences that were only counted.
         """
         here, there = self.records()
         latest, copies = ({one.key: one for one in side} for side in (here, there))
@@ -122,7 +125,7 @@ class Copied:
             target_end=self.end,
             mends=mends,
             beyond_repair=beyond,
-            unnamed=0,
+            unnamed=unnamed,
             pending=Range(0, 0),
         )
         ids = [cluster.admin.list_topics(timeout=10).cluster_id for cluster in (self.source, self.target)]
@@ -294,6 +297,33 @@ async def test_plans_that_do_not_fit_are_refused_before_anything_is_written(
     plan.unlink()
     assert (await flow.repair("--apply")).code == 2
     assert flow.end == before
+
+
+async def test_a_batch_is_as_large_as_the_target_takes_and_a_plan_as_old_as_it_keeps_tombstones(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    A record that the target does not take even alone is left, and said; so are keys that were only counted.
+    """
+    flow = await copied(source, target, topic, tmp_path)
+    load(source.bootstrap, flow.name, [Row(key=b"large", value=bytes(400), timestamp_ms=FIRST_MS)])
+    keys = [b"k%d" % key for key in range(1, 10)]
+    before = flow.end
+    await flow.plan(*keys, b"large", unnamed=2)
+    await target.alter_topic(flow.name, {"max.message.bytes": 300, "delete.retention.ms": 1})
+
+    outlived = await flow.repair("--apply")
+    await target.alter_topic(flow.name, {"delete.retention.ms": None})
+    looked = await flow.repair()
+    done = await flow.repair("--apply")
+
+    assert (outlived.code, statuses(outlived), flow.end) == (3, ["refused"] * 10, before + 9)
+    assert "delete.retention.ms" in outlived.document["partitions"][0]["why_not"]
+    assert statuses(looked) == ["planned"] * 9 + ["too_large"]
+    assert statuses(done) == ["appended"] * 9 + ["too_large"], done.stderr
+    assert "takes 300 (max.message.bytes)" in done.document["partitions"][0]["steps"][-1]["why"]
+    (counted,) = done.document["beyond_repair"]
+    assert (counted["unnamed"], "reconcile again" in counted["choices"][0]) == (2, True)
 
 
 class Contains(str):

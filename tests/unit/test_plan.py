@@ -10,7 +10,6 @@ from mirror.errors import UsageError
 from mirror.flow.records import Record, key_of, tombstone
 from mirror.kafka.varint import encode_varint
 from mirror.model import TopicPartition
-from mirror.repairing.partition import BATCH_BYTES_MAX, fitting
 from spark_jobs.algorithms import Algorithm, Hashing
 from spark_jobs.asking import about_ranges, without_accepted
 from spark_jobs.findings import Difference, Kind
@@ -112,17 +111,3 @@ def test_a_tombstone_has_the_key_and_nothing_else() -> None:
 
     assert deleted == Record(9, 77, encode_varint(3) + b"key" + encode_varint(-1) + b"\x00")
     assert key_of(deleted) == key_of(Record(9, 1, tail)) == b"key"
-
-
-@pytest.mark.parametrize(
-    ("sizes", "count"),
-    [
-        ([], 0),
-        ([BATCH_BYTES_MAX + 1], 1),
-        ([BATCH_BYTES_MAX, 1], 1),
-        ([BATCH_BYTES_MAX - 1, 1, 1], 2),
-        ([1, 2, 3], 3),
-    ],
-)
-def test_a_batch_takes_as_many_records_as_fit_and_one_at_least(sizes: list[int], count: int) -> None:
-    assert fitting(sizes) == count

@@ -1,0 +1,80 @@
+"""How much goes into a batch that the target takes, and how long a plan is good for there. Pure.
+
+Sources: KIP-98 (format v2), KIP-534 (when a tombstone may go), docs/reconcile.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mirror.flow.records import Record
+from mirror.kafka.record_batch import HEADER_BYTES
+from mirror.kafka.varint import encode_varint
+
+BATCH_BYTES_MAX = 256 << 10
+"""Of a batch of several records."""
+RECORD_BYTES_MAX = 480 << 10
+"""Of a batch of one: it is written into the flow's state before it is appended, and has to fit there."""
+HEAD_BYTES_MAX = 20
+"""Before the key of a record: length, attributes, how far it is from the first one in time and offset."""
+ALONE_HEAD_BYTES = 3
+"""Attributes, and that neither is away from itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a topic at the target allows, as its settings say.
+
+    Attributes:
+        batch_bytes_max: Larger batches are refused (``max.message.bytes``).
+        tombstones_kept_ms: So long at least whoever reads sees a tombstone (``delete.retention.ms``).
+    """
+
+    batch_bytes_max: int
+    tombstones_kept_ms: int
+
+    def fitting(self, records: Sequence[Record | None]) -> int:
+        """How many of the first records go into a batch: one at least."""
+        sizes = [HEAD_BYTES_MAX + len(record.tail) if record else 0 for record in records]
+        return fitting(sizes, min(self.batch_bytes_max, BATCH_BYTES_MAX) - HEADER_BYTES)
+
+    def too_large(self, record: Record) -> str:
+        """Why a record cannot be appended even alone; empty where it can."""
+        size = bytes_alone(record)
+        if size > self.batch_bytes_max:
+            return f"{size} bytes, the target's topic takes {self.batch_bytes_max} (max.message.bytes)"
+        if size > RECORD_BYTES_MAX:
+            return f"{size} bytes, a repair takes {RECORD_BYTES_MAX}"
+        return ""
+
+    def outlived(self, age_ms: int) -> str:
+        """Why nobody can tell any more what was written since a moment; empty where it can be told."""
+        if age_ms <= self.tombstones_kept_ms:
+            return ""
+        return (
+            f"it was last looked at {age_ms // 1000} s ago, and a tombstone that came since may be gone "
+            f"after {self.tombstones_kept_ms // 1000} s: raise delete.retention.ms of the target's topic, "
+            f"and reconcile again"
+        )
+
+
+def bounds_of(settings: Mapping[str, str | None]) -> Bounds:
+    """What a topic's settings allow."""
+    return Bounds(int(settings["max.message.bytes"] or 0), int(settings["delete.retention.ms"] or 0))
+
+
+def bytes_alone(record: Record) -> int:
+    """Of a batch of this record and nothing else."""
+    body = ALONE_HEAD_BYTES + len(record.tail)
+    return HEADER_BYTES + len(encode_varint(body)) + body
+
+
+def fitting(sizes: Sequence[int], bytes_max: int) -> int:
+    """How many of the first things fit: one at least."""
+    total = 0
+    for count, size in enumerate(sizes):
+        total += size
+        if count and total > bytes_max:
+            return count
+    return len(sizes)
