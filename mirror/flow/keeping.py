@@ -85,7 +85,7 @@ class Keeper:
         """Take a step for these as the owner, or let them wait for who is."""
         try:
             if await self._owner.confirm():
-                await step([p for p in ready if p.owner_work])
+                await step(self._known([p for p in ready if p.owner_work]))
             else:
                 self._stand_by([p for p in ready if p.owner_work])
         except TwinsiteError as error:
@@ -95,6 +95,18 @@ class Keeper:
                 partition.refused(append_refusal(-1), str(error), now)
         for partition in ready:
             self._flow.hooks.changed(partition)
+
+    def _known(self, partitions: Ready) -> Ready:
+        """Those that were looked at since we are the owner; the others are looked at first.
+
+        Another owner may have written to them, a repair above all: that is no copy, and what would be noted
+        in the offset map behind it, or marked, would stand in the wrong place.
+        """
+        since, now = self._owner.since, time.monotonic()
+        for partition in partitions:
+            if partition.looked_at is None or partition.looked_at < since:
+                partition.look_first(now)
+        return [p for p in partitions if p.owner_work]
 
     def _leader(self, partition: PartitionCopy) -> int:
         info = self._flow.target.info.partition(partition.target)

@@ -4,7 +4,8 @@ Batches need no owner, the broker refuses whatever does not continue the log. A
 control marker is appended wherever the log ends, so of several mirrors running by
 mistake only one may write any. The right belongs to whoever called InitProducerId
 on the flow's transactional id last; the holder asks the coordinator before it
-writes, at most a second before, and a new holder waits longer than that.
+writes, at most a second before, and a new holder waits longer than that. What it has
+seen of a partition before it had the right, it looks at again (:mod:`mirror.flow.keeping`).
 
 Sources: KIP-98 (InitProducerId), KIP-664 (DescribeTransactions), docs/design.md.
 """
@@ -68,6 +69,11 @@ class Owner:
     def may_write(self) -> bool:
         """False for a while after a takeover: the former holder may still write what it began."""
         return self.held and time.monotonic() >= self._may_write_at
+
+    @property
+    def since(self) -> float:
+        """Since when nobody else may write (monotonic). What was seen before may be another by then."""
+        return self._may_write_at
 
     async def confirm(self) -> bool:
         """True when we hold the right now and may write. Takes it again if the coordinator has forgotten it.

@@ -159,6 +159,7 @@ class PartitionCopy:
 
         Args:
             epoch: Of the last record copied.
+            now: When the look began.
             runs_ahead: For ``mapped``: what the offset map has beyond the target's log end. Whoever noted it
                 may have sent what belongs to it, so it stays, unless what is read now says otherwise.
         """

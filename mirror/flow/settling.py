@@ -75,12 +75,14 @@ class Look:
 
     Attributes:
         as_owner: Whether the state that is judged by was read as its only writer.
+        began_at: Monotonic: nothing that is seen is older.
         preparing: Where preparations go on: they may take minutes.
     """
 
     generations: Mapping[PartitionCopy, int]
     as_owner: bool
     preparing: asyncio.TaskGroup
+    began_at: float
 
     def counts_for(self, partition: PartitionCopy) -> bool:
         """False once something else was decided for the partition: what is seen of it is out of date."""
@@ -107,7 +109,8 @@ class Settler:
     def begin(self, partitions: Collection[PartitionCopy], preparing: asyncio.TaskGroup) -> Look:
         """Note what is to be looked at: what changes from now on is not overruled by what will be seen."""
         self.busy.update(partitions)
-        return Look({p: p.generation for p in partitions}, self.is_owner, preparing)
+        generations = {partition: partition.generation for partition in partitions}
+        return Look(generations, self.is_owner, preparing, time.monotonic())
 
     async def settle(self, look: Look) -> None:
         """Look at partitions once. Each leaves with a position, a state, or a time to look again.
@@ -284,7 +287,7 @@ class Settler:
         if look.counts_for(partition):
             epoch = self._memory.epoch_at(partition.tp, decision.next_offset)
             ahead = self._memory.runs_after(partition.tp, decision.target_next_offset)
-            partition.proceed(decision, known.mode, epoch, time.monotonic(), ahead)
+            partition.proceed(decision, known.mode, epoch, look.began_at, ahead)
 
 
 def _follow_owner(partition: PartitionCopy, decision: Proceed, now: float) -> None:

@@ -29,10 +29,11 @@ LANDING_SECONDS = 0.05
 
 
 class Coordinator:
-    """Says whether we are the owner."""
+    """Says whether we are the owner, and since when."""
 
     def __init__(self) -> None:
         self.answers = [True]
+        self.since = 0.0
 
     async def confirm(self) -> bool:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -298,6 +299,28 @@ async def test_the_owner_asks_again_when_the_connection_for_markers_is_open(brok
 
     assert not broker.requests
     assert copy.waiting_for_owner_since is not None
+
+
+async def test_an_owner_that_took_the_right_back_looks_before_it_writes(broker: Broker) -> None:
+    """
+    What it knew of the partition is from before: another owner may have written there since.
+    """
+    copy = with_a_gap(7)
+    async with a_keeper() as keeper:
+        cast(Any, keeper._owner).since = NOW + 1
+        keeper.offer(copy)
+        await turns()
+        looks, asked = wants_look(copy), list(broker.requests)
+
+        copy.proceed(Proceed(100, 103, 0, 2, 100), OffsetMode.SAME, -1, NOW + 2)
+        copy.queue.push([Gap(100, 107)], [], None)
+        keeper.offer(copy)
+        await turns()
+        broker.answer()
+        await turns()
+
+    assert (looks, asked) == (True, [])
+    assert (copy.next_offset, copy.acknowledged_target_offset) == (107, 110)
 
 
 async def test_what_was_lost_takes_few_markers_at_a_time_and_no_limit_stops_it(broker: Broker) -> None:

@@ -123,6 +123,20 @@ async def test_nobody_waits_while_a_partition_is_prepared(monkeypatch: pytest.Mo
     assert not world.settler.busy
 
 
+async def test_a_partition_is_known_as_of_when_its_look_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    An owner that has taken the right since has to look again.
+    """
+    copy = partition()
+    world = World(monkeypatch)
+    async with world.looking(copy):
+        meanwhile = time.monotonic()
+
+    assert copy.copying
+    assert copy.looked_at is not None
+    assert copy.looked_at < meanwhile
+
+
 async def test_a_preparation_that_fails_stops_its_partition_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     A refusal blocks it with the reason; a broker that is away is a passing fault.
@@ -278,7 +292,7 @@ class Patient:
 
     def begin(self, partitions: Collection[PartitionCopy], group: asyncio.TaskGroup) -> Look:
         self.busy.update(partitions)
-        return Look({p: p.generation for p in partitions}, self.is_owner, group)
+        return Look({p: p.generation for p in partitions}, self.is_owner, group, time.monotonic())
 
     async def settle(self, look: Look) -> None:
         self.looks += [p.tp.partition for p in look.generations]
