@@ -64,6 +64,11 @@ class Insertions:
         index = bisect_right(self._starts, log_end - 1) - 1
         return self._starts[index] if index >= 0 and log_end <= self._ranges[index][1] else log_end
 
+    def behind(self, offset: int) -> Sequence[Inserted]:
+        """Those that do not end before an offset, from there on."""
+        first = bisect_right(self._starts, offset) - 1
+        return [(max(start, offset), end) for start, end in self._ranges[max(0, first) :] if end > offset]
+
     def holds(self, offset: int) -> bool:
         """Whether a target offset is inserted."""
         index = bisect_right(self._starts, offset) - 1

@@ -11,6 +11,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,16 @@ from mirror.cli.output import clean, console, number, plain, print_json
 from mirror.config import Settings, load
 from mirror.errors import TwinsiteError, UsageError
 from mirror.model import PartitionStatus, TopicPartition
-from mirror.repairing.model import Repaired, Status, Step, Wanted
+from mirror.repairing.model import Begun, Repaired, Status, Step, Wanted
 from mirror.repairing.run import repair
 from spark_jobs.findings import Kind
 from spark_jobs.plan import PLAN, PartitionPlan, Plan, plan_of_document
 from spark_jobs.result import key_text, time_text
 
 AUDIT = "repairs.jsonl"
+BEGINS = "appends"
+ENDS = frozenset({"appended", "refused", "not_appended", "not_seen"})
+"""What is noted of a batch before and after."""
 SHOWN = 20
 LOG_CHOICES = (
     "copy the topic anew (docs/states.md): beside this copy under a prefix, and let consumers go over; or in "
@@ -56,7 +60,7 @@ def run(config: Path, path: Path, wanted: Wanted, output: str) -> int:
     file = path / PLAN if path.is_dir() else path
     plan = _read(file)
     audit = _Audit(file.with_name(AUDIT), plan.run)
-    done = asyncio.run(repair(settings, plan, wanted, audit.note))
+    done = asyncio.run(repair(settings, plan, wanted, audit.note, audit.begun()))
     late = [one for one in plan.partitions if one.pending.offsets]
     copied = _copy(settings, late) if wanted.apply and late else {}
     result = _Result(plan, done, copied, applied=wanted.apply)
@@ -120,6 +124,33 @@ class _Audit:
                 os.fsync(file.fileno())
         except OSError as error:
             raise NotNotedError(f"{self._path} cannot be written: {error}") from error
+
+    def begun(self) -> dict[TopicPartition, Begun]:
+        """Of each partition of the target the batch whose end is not noted: whoever noted it was killed."""
+        open_: dict[TopicPartition, Begun] = {}
+        for line in self._lines():
+            tp = TopicPartition(line["topic"], line["partition"])
+            if line["event"] == BEGINS:
+                open_[tp] = Begun(line["target_offset"], line["producer_epoch"], len(line["records"]))
+            elif line["event"] in ENDS:
+                open_.pop(tp, None)
+        return open_
+
+    def _lines(self) -> list[dict[str, Any]]:
+        """Those of the plan's run; one that was cut off as it was written has begun nothing.
+
+        Raises:
+            NotNotedError: The file cannot be read.
+        """
+        try:
+            lines = self._path.read_text().splitlines() if self._path.exists() else []
+        except OSError as error:
+            raise NotNotedError(f"{self._path} cannot be read: {error}") from error
+        found = []
+        for line in lines:
+            with suppress(ValueError):
+                found.append(json.loads(line))
+        return [line for line in found if line["run"] == self._run]
 
 
 def _who() -> str:

@@ -13,7 +13,7 @@ Sources: KIP-98 (epochs and sequences), docs/decisions/0009-repairs-begin-a-prod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -139,9 +139,9 @@ async def _found(flow: Flow, target: TopicPartition, insertion: Insertion) -> in
     assert isinstance(start, int)
     assert isinstance(end, int)
     first = max(start, insertion.target_offset)
-    async for header, _ in read_batches(flow.target, target, first, end):
-        if _is(header, flow.producer_id, insertion):
-            return header.base_offset
+    at = await stands_at(flow, target, insertion.producer_epoch, [(first, end)])
+    if at is not None:
+        return at
     stood = isinstance(state, ProducerState) and state.producer_epoch >= insertion.producer_epoch
     if stood or end < insertion.target_offset:
         raise PartitionError(
@@ -153,9 +153,20 @@ async def _found(flow: Flow, target: TopicPartition, insertion: Insertion) -> in
     return None
 
 
-def _is(header: BatchHeader, producer_id: int, insertion: Insertion) -> bool:
+async def stands_at(
+    flow: Flow, target: TopicPartition, producer_epoch: int, ranges: Iterable[Inserted]
+) -> int | None:
+    """Where the insertion stands that began a producer epoch, in target offsets; None where it does not."""
+    for start, end in ranges:
+        async for header, _ in read_batches(flow.target, target, start, end):
+            if _begins(header, flow.producer_id, producer_epoch):
+                return header.base_offset
+    return None
+
+
+def _begins(header: BatchHeader, producer_id: int, producer_epoch: int) -> bool:
     ours = header.magic == MAGIC_V2 and header.producer_id == producer_id
-    return ours and header.producer_epoch == insertion.producer_epoch and header.base_sequence == 0
+    return ours and header.producer_epoch == producer_epoch and header.base_sequence == 0
 
 
 async def _send(flow: Flow, target: TopicPartition, insertion: Insertion) -> Outcome:

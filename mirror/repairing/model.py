@@ -83,5 +83,19 @@ class Wanted:
         return bool(plan.mends or (self.accept and (plan.beyond_repair or plan.unnamed)))
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A batch that an earlier repair has said it appends, and of which it has said no more.
+
+    Attributes:
+        target_offset: Where the log ended: it stands there or behind, if it stands.
+        producer_epoch: Which it began.
+    """
+
+    target_offset: int
+    producer_epoch: int
+    records: int
+
+
 Note = Callable[[Mapping[str, object]], None]
 """Told of everything that is written, before and after."""

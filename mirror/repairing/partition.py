@@ -10,7 +10,7 @@ from checkpoint.insertions import Inserted, united
 from checkpoint.model import Insertion
 from mirror.errors import TwinsiteError
 from mirror.flow.foreign import foreign_stretches
-from mirror.flow.inserting import PRODUCER_EPOCH_MAX, Standing, finish, insertion_of
+from mirror.flow.inserting import PRODUCER_EPOCH_MAX, Standing, finish, insertion_of, stands_at
 from mirror.flow.position import Decision, Insert, Known, Proceed, Stop
 from mirror.flow.reading import read_batches, read_records, read_some
 from mirror.flow.records import Record, key_of, tombstone
@@ -18,7 +18,7 @@ from mirror.kafka.cluster import Cluster
 from mirror.kafka.offsets import EARLIEST, LATEST, list_offsets
 from mirror.model import OffsetMode, TopicPartition
 from mirror.repairing.bounds import Bounds
-from mirror.repairing.model import Note, Repaired, Status, Step, Wanted
+from mirror.repairing.model import Begun, Note, Repaired, Status, Step, Wanted
 from mirror.repairing.part import FOREIGN, KnownOf, Part
 from spark_jobs.findings import Kind
 from spark_jobs.plan import Beyond, Mend, PartitionPlan
@@ -42,12 +42,20 @@ class PartitionRepair:
     """A partition while it is repaired."""
 
     def __init__(
-        self, part: Part, plan: PartitionPlan, wanted: Wanted, note: Note, *, made_at_ms: int
+        self,
+        part: Part,
+        plan: PartitionPlan,
+        wanted: Wanted,
+        note: Note,
+        *,
+        made_at_ms: int,
+        begun: Begun | None = None,
     ) -> None:
         self._part, self._flow, self._memory = part, part.flow, part.memory
         self._plan, self._wanted, self._note = plan, wanted, note
         self._done = Repaired(plan)
         self._read_to, self._read_at_ms = plan.target_end, made_at_ms
+        self._begun = begun
         self._seen: dict[Mend, Record | None] = {}
         self._behind: set[bytes] = set()
         """Keys that others have written at the target behind what the plan has seen."""
@@ -78,6 +86,8 @@ class PartitionRepair:
             await self._finish(decision.insertion)
             decision = await self._decide()
         known = self._known()
+        if self._begun is not None and known.insertion is None and self._wanted.apply:
+            await self._tell_end(self._begun, known)
         self._done.foreign = await self._foreign(known, decision)
         self._check_foreign()
         inserts = self._plan.mends or self._done.foreign
@@ -286,7 +296,12 @@ class PartitionRepair:
             raise _RefusedError(f"it was repaired {place.producer_epoch} times: copy the topic anew")
         run = [records[mend] for mend in mends]
         insertion = insertion_of(run, self._flow.producer_id, place.producer_epoch, place.target_next_offset)
-        self._say("appends", target_offset=insertion.target_offset, records=[_said(mend) for mend in mends])
+        self._say(
+            "appends",
+            target_offset=insertion.target_offset,
+            producer_epoch=insertion.producer_epoch,
+            records=[_said(mend) for mend in mends],
+        )
         await self._memory.begin_insertion(self._plan.name, insertion)
         standing = await self._finish(insertion)
         if standing.at is None:
@@ -305,8 +320,26 @@ class PartitionRepair:
             raise _RefusedError("an earlier repair was interrupted here: run it again with --apply")
         name, target = self._plan.name, self._plan.target_name
         standing = await finish(self._flow, self._memory, name, target, insertion)
-        self._say("appended", target_offset=standing.at, records=insertion.records)
+        if standing.at is None:
+            self._say("refused", why=standing.refusal)
+        else:
+            self._say("appended", target_offset=standing.at, records=insertion.records)
+        self._begun = None
         return standing
+
+    async def _tell_end(self, begun: Begun, known: Known) -> None:
+        """Say what has become of what an earlier repair began: a mirror has brought it to its end since, or
+        that repair, and was killed before it could say so.
+        """
+        start = max(begun.target_offset, await self._offset_at(EARLIEST))
+        ranges = known.insertions.behind(start)
+        at = await stands_at(self._flow, self._plan.target_name, begun.producer_epoch, ranges)
+        if at is not None:
+            self._say("appended", target_offset=at, records=begun.records, seen_later=True)
+        elif known.producer_epoch < begun.producer_epoch:
+            self._say("not_appended", records=begun.records)
+        else:
+            self._say("not_seen", records=begun.records)
 
     def _say(self, event: str, **fields: object) -> None:
         topic, partition = self._plan.target_name

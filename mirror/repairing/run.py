@@ -28,7 +28,7 @@ from mirror.model import TopicPartition
 from mirror.offline import flow_state
 from mirror.patience import Patience
 from mirror.repairing.bounds import Bounds, bounds_of
-from mirror.repairing.model import Note, Repaired, Wanted
+from mirror.repairing.model import Begun, Note, Repaired, Wanted
 from mirror.repairing.part import Part, stands_still
 from mirror.repairing.partition import PartitionRepair
 from mirror.service import flow_of, take_part
@@ -38,8 +38,13 @@ PLAN_SECONDS_MAX = 6 * 3600
 """A tombstone may be gone a day after it was written: of an older plan nobody could tell what has become."""
 
 
-async def repair(settings: Settings, plan: Plan, wanted: Wanted, note: Note) -> list[Repaired]:
+async def repair(
+    settings: Settings, plan: Plan, wanted: Wanted, note: Note, begun: Mapping[TopicPartition, Begun]
+) -> list[Repaired]:
     """Carry a plan out, or find out what that would do.
+
+    Args:
+        begun: What earlier repairs have left without a word about its end, by partitions of the target.
 
     Raises:
         UsageError: The plan is of another flow, or too old.
@@ -57,7 +62,9 @@ async def repair(settings: Settings, plan: Plan, wanted: Wanted, note: Note) -> 
             seen = still.get(one.name)
             if isinstance(seen, TwinsiteError):
                 return Repaired(one, why_not=str(seen))
-            return await PartitionRepair(part, one, wanted, note, made_at_ms=plan.made_at_ms).run()
+            earlier = begun.get(one.target_name)
+            work = PartitionRepair(part, one, wanted, note, made_at_ms=plan.made_at_ms, begun=earlier)
+            return await work.run()
 
         return [await repaired(one) for one in some]
 

@@ -80,6 +80,15 @@ def test_lines_lead_every_source_offset_to_its_place(log: list[tuple[str, int]])
     assert all(earlier.end <= later.start for earlier, later in pairwise(lines))
 
 
+def test_what_is_inserted_behind_an_offset_begins_there() -> None:
+    insertions = Insertions([(1, 3), (5, 9)])
+
+    assert insertions.behind(0) == [(1, 3), (5, 9)]
+    assert insertions.behind(2) == [(2, 3), (5, 9)]
+    assert insertions.behind(3) == [(5, 9)]
+    assert insertions.behind(9) == Insertions().behind(0) == []
+
+
 def test_ranges_that_touch_become_one() -> None:
     assert united([(5, 7), (1, 2), (2, 3), (6, 9), (4, 4)]) == ((1, 3), (5, 9))
 
