@@ -7,12 +7,20 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from checkpoint.model import Insertion
 from mirror import offline, proving
 from mirror.config import load as load_settings
+from mirror.flow.memory import FlowMemory
 from mirror.model import TopicPartition
+from mirror.repairing import partition as repairing
+from mirror.repairing.model import Status, Wanted
+from mirror.repairing.run import repair
 from spark_jobs.findings import Kind
-from spark_jobs.plan import Beyond, Mend, PartitionPlan, Plan, plan_to_document
+from spark_jobs.plan import Beyond, Mend, PartitionPlan, Plan, plan_of_document, plan_to_document
 from spark_jobs.window import Range
 from tests.conftest import TopicFactory
 from tests.faults.flows import writing
@@ -144,6 +152,10 @@ class Copied:
         plan = str(self.folder / "plan.json")
         return await twinsite(*arguments, plan, work_dir=self.folder, failpoints=failpoints)
 
+    def noted(self) -> list[dict[str, Any]]:
+        """What repairs have noted of what they wrote."""
+        return [json.loads(line) for line in (self.folder / "repairs.jsonl").read_text().splitlines()]
+
     async def translated(self, source_offset: int) -> int:
         settings = load_settings(self.settings)
         return await offline.translate(settings, TopicPartition(self.name, 0), source_offset, reverse=False)
@@ -200,8 +212,7 @@ async def test_what_somebody_else_has_written_is_put_right_and_the_copy_goes_on(
     assert (done.code, statuses(done)) == (0, ["appended"] * 3), done.stderr
     assert done.document["partitions"][0]["foreign_target_offsets"] == [[before - 3, before]]
     assert flow.is_same
-    noted = [json.loads(line) for line in (tmp_path / "repairs.jsonl").read_text().splitlines()]
-    assert [line["event"] for line in noted] == ["left_where_it_is", "appends", "appended"]
+    assert [line["event"] for line in flow.noted()] == ["left_where_it_is", "appends", "appended"]
 
     again = await flow.repair("--apply")
     assert (again.code, statuses(again), flow.end) == (0, ["moved_on"] * 3, before + 3), again.stderr
@@ -232,6 +243,9 @@ async def test_a_repair_that_is_killed_again_and_again_is_brought_to_its_end_by_
     assert flow.end == before + 3 + KEYS
     again = await flow.repair("--apply")
     assert (again.code, statuses(again)) == (0, ["moved_on"] * 3), again.stderr
+    *_, begun, ended = flow.noted()
+    assert (begun["event"], ended["event"]) == ("appends", "appended"), "found out afterwards"
+    assert (ended["target_offset"], ended["records"]) == (before, 3)
 
 
 async def test_a_repair_killed_when_all_is_done_has_nothing_left_to_do(
@@ -245,6 +259,10 @@ async def test_a_repair_killed_when_all_is_done_has_nothing_left_to_do(
     again = await flow.repair("--apply")
 
     assert (ended.code, again.code, statuses(again), flow.end) == (-9, 0, ["moved_on"], before + 1)
+    assert [(line["event"], line["target_offset"]) for line in flow.noted()] == [
+        ("appends", before),
+        ("appended", before),
+    ]
 
 
 async def test_what_differs_in_an_append_only_copy_is_accepted_and_not_compared_any_more(
@@ -381,3 +399,42 @@ async def test_a_mirror_that_runs_meanwhile_neither_loses_nor_doubles_anything(
         await mirror.wait_for(lambda: flow.is_same, "all is copied")
         here, there = flow.records()
         assert len(there) == len(here) + 3
+
+
+async def test_what_a_mirror_copies_between_the_look_and_the_batch_is_not_put_back(
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    It was at work when the repair took the right, and its batches need none. What it has copied is of a key
+    whose turn is next.
+    """
+    flow = await copied(source, target, topic, tmp_path)
+    before = flow.end
+    begin_insertion = FlowMemory.begin_insertion
+
+    with Twinsite.run("mirror", "--config", str(flow.settings), work_dir=tmp_path) as mirror:
+
+        async def begin_late(memory: FlowMemory, tp: TopicPartition, insertion: Insertion) -> None:
+            monkeypatch.setattr(FlowMemory, "begin_insertion", begin_insertion)
+            await memory.begin_insertion(tp, insertion)
+            load(source.bootstrap, flow.name, [update(5, 31)])
+            await mirror.wait_for(lambda: flow.end == before + 2, "a record is copied in between")
+
+        load(source.bootstrap, flow.name, [update(1, 30)])
+        await mirror.wait_for(lambda: flow.end == before + 1, "the mirror is at work")
+        await flow.plan(b"k3", b"k5")
+        monkeypatch.setattr(repairing, "MENDS_AT_ONCE", 1)
+        monkeypatch.setattr(FlowMemory, "begin_insertion", begin_late)
+        plan = plan_of_document(json.loads((tmp_path / "plan.json").read_text()), "plan.json")
+        noted: list[object] = []
+        (done,) = await repair(load_settings(flow.settings), plan, Wanted(apply=True), noted.append, {})
+
+    assert [(step.status, step.at) for step in done.steps] == [
+        (Status.APPENDED, before + 2),
+        (Status.MOVED_ON, None),
+    ]
+    assert flow.end == before + 3
