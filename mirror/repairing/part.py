@@ -87,8 +87,7 @@ class Part:
         """
         insertions = {target: known_of(name).insertions for name, target in names.items()}
         targets = await look_at_target(self.flow, insertions, insertions)
-        if self.owner is None:
-            await self.memory.refresh(sole_writer=False)
+        await self.memory.refresh(sole_writer=False)
         sources = await look_at_source(self.flow, names)
         found: Answers[Decision] = {}
         ends: dict[TopicPartition, End] = {}
