@@ -24,6 +24,8 @@ ANSWER_BYTES_MAX = 256 * 1024 * 1024
 READ_AHEAD_BYTES = 4 + 1024
 """Received in one go before it is known how long an answer is: a short one is whole by then, and of a long
 one little is copied once more."""
+WAKE_BYTES_MAX = 256 << 10
+"""Of a long answer so much at a time; more can fill the socket's buffer, so that the broker has to wait."""
 
 Allocate = Callable[[int], memoryview]
 """Gives a writable buffer of exactly the number of bytes asked for."""
@@ -69,6 +71,11 @@ class Answers:
         self._body: memoryview | None = None
         self._given_up = False
         self.room = self._ahead
+
+    @property
+    def worth_waking(self) -> int:
+        """How many bytes have to be there before it is worth looking: of a long answer not each packet."""
+        return 1 if self._body is None else min(len(self.room), WAKE_BYTES_MAX)
 
     def received(self, count: int) -> Ended | None:
         """So many bytes more are in :attr:`room`: whoever asked is told every answer that is whole now.

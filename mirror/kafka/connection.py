@@ -74,6 +74,7 @@ class Connection:
         self._answers = Answers(str(address))
         self._outgoing = Outgoing(sock)
         self._writer_armed = False
+        self._wakes_at = 1
         self._timer: asyncio.TimerHandle | None = None
         self._reauthentication: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[None]] = set()
@@ -320,6 +321,12 @@ class Connection:
             self._loop.remove_writer(self._sock.fileno())
 
     def _on_readable(self) -> None:
+        self._receive()
+        if not (self._tls or self.closed) and self._answers.worth_waking != self._wakes_at:
+            self._wakes_at = self._answers.worth_waking
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, self._wakes_at)
+
+    def _receive(self) -> None:
         rounds, answers = RECEIVE_ROUNDS_MAX, self._answers
         try:
             while rounds or (self._tls and self._sock.pending()):  # type: ignore[attr-defined]

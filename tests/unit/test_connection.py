@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.errors import ConnectionFailedError, TwinsiteError
-from mirror.kafka.answers import READ_AHEAD_BYTES
+from mirror.kafka.answers import READ_AHEAD_BYTES, WAKE_BYTES_MAX
 from mirror.kafka.connection import Connection
 from mirror.kafka.dial import Address, ConnectionOptions
 
@@ -25,7 +25,9 @@ EDGES = [0, 1, READ_AHEAD_BYTES - 10, READ_AHEAD_BYTES - 9, READ_AHEAD_BYTES - 8
 @asynccontextmanager
 async def connected() -> AsyncIterator[tuple[Connection, socket.socket]]:
     """A connection past its greeting, and the broker's end of it."""
-    ours, theirs = socket.socketpair()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
     ours.setblocking(False)
     connection = Connection(ours, Address("broker", 9092), ConnectionOptions())
     connection._start()
@@ -77,6 +79,34 @@ def test_answers_are_whole_wherever_the_network_cuts_them(sizes: list[int], cuts
             return heard
 
     assert asyncio.run(run()) == bodies
+
+
+@pytest.mark.parametrize("rest", [1, 1000, 200_000])
+async def test_long_answer_is_received_a_good_deal_at_a_time(rest: int) -> None:
+    """
+    Each packet alone is not worth a turn of the event loop; the last bytes are, however few.
+    """
+    heard: list[memoryview | TwinsiteError] = []
+    body = bytes(range(256)) * ((3 * WAKE_BYTES_MAX) // 256)
+    stream = framed(1, body)
+    async with connected() as (connection, theirs):
+        connection.submit(KEY, VERSION, [b"?"], heard.append)
+        theirs.sendall(stream[:READ_AHEAD_BYTES])
+        while connection.bytes_received < READ_AHEAD_BYTES:
+            await turns()
+        theirs.sendall(stream[READ_AHEAD_BYTES:][: WAKE_BYTES_MAX // 2])
+        for _ in range(50):
+            await turns()
+        assert connection.bytes_received == READ_AHEAD_BYTES
+
+        await asyncio.to_thread(theirs.sendall, stream[READ_AHEAD_BYTES + WAKE_BYTES_MAX // 2 : -rest])
+        while connection.bytes_received < len(stream) - rest - WAKE_BYTES_MAX:
+            await turns()
+        await asyncio.to_thread(theirs.sendall, stream[-rest:])
+        while not heard:
+            await turns()
+
+    assert heard == [memoryview(body)]
 
 
 async def test_who_is_called_back_is_never_called_from_within_the_call() -> None:
