@@ -24,8 +24,8 @@ HINTS = {
 }
 
 ENDED = (
-    "mostly for want of memory: give it more (spark.driver.memory), or compare less at a time (--sample, "
-    "--since-last-match)"
+    "mostly for want of memory: give it more (--conf spark.driver.memory=4g), or compare less at a time "
+    "(--sample, --since-last-match)"
 )
 
 

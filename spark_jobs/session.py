@@ -99,7 +99,10 @@ def session(
     if active is not None:
         yield active
         return
-    given = _submitted(master, jars_folder) if _is_submitted() else _started_here(master, jars_folder)
+    if _is_submitted():
+        given = _submitted(said=any((master, jars_folder, settings)))
+    else:
+        given = _started_here(master, jars_folder)
     builder = SparkSession.builder
     for name, value in {**SETTINGS, **given, **(settings or {})}.items():
         builder = builder.config(name, value)
@@ -120,12 +123,16 @@ def _is_submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def _submitted(master: str | None, jars_folder: Path | None) -> Mapping[str, str]:
-    """What ``spark-submit`` was told; it goes before ours."""
-    if master is not None or jars_folder is not None:
+def _submitted(*, said: bool) -> Mapping[str, str]:
+    """What ``spark-submit`` was told; it goes before ours.
+
+    Args:
+        said: We were told, too.
+    """
+    if said:
         raise UsageError(
-            "spark-submit says where Spark runs, and with which jars",
-            hint="give --master and --jars to spark-submit, before main.py, not behind it",
+            "spark-submit says where Spark runs, and with which jars and settings",
+            hint="give --master, --jars and --conf to spark-submit, before main.py, not behind it",
         )
     SparkContext._ensure_initialized()  # settings are in the Java machine that is there already
     return dict(SparkConf().getAll())

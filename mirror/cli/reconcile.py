@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from mirror.cli.output import output_option
+from mirror.cli.spark_options import SparkOptions, spark_options
 from mirror.errors import UsageError
 from spark_jobs.algorithms import Algorithm
 
@@ -107,18 +108,6 @@ def segments_option(name: str, whose: str) -> Callable[[Any], Any]:
     )
 
 
-def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Where Spark runs."""
-    jars = click.option(
-        "--spark-jars",
-        type=click.Path(path_type=Path, file_okay=False),
-        help="Folder with the jars of Spark's Kafka source.",
-    )
-    return click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]]")(
-        jars(command)
-    )
-
-
 @click.group(invoke_without_command=True)
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Settings of the flow.")
 @folder_option
@@ -210,7 +199,7 @@ def digest(config: Path, site: str, carried: Path, **options: Any) -> None:
 @spark_options
 @output_option
 @carried_argument
-def compare(carried: Path, output: str, **spark: Any) -> int:
+def compare(carried: Path, output: str, spark_options: SparkOptions) -> int:
     """Compare what both sites have answered.
 
     \b
@@ -219,7 +208,7 @@ def compare(carried: Path, output: str, **spark: Any) -> int:
     \b
     twinsite reconcile compare proof
     """
-    return int(_jobs().compare(carried, output, **spark))
+    return int(_jobs().compare(carried, output, spark_options=spark_options))
 
 
 def _jobs() -> Any:

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from mirror import logs, proving
 from mirror.cli.comparisons import show
 from mirror.cli.output import print_json
+from mirror.cli.spark_options import SparkOptions
 from mirror.cli.steps import Steps, steps
 from mirror.config import Settings, load
 from mirror.consumer_options import consumer_options
@@ -64,8 +65,7 @@ def run(
     rate: float | None,
     source_segments: Sequence[Path],
     target_segments: Sequence[Path],
-    master: str | None,
-    spark_jars: Path | None,
+    spark_options: SparkOptions,
     **limits: Any,
 ) -> int:
     """Compare, show the result, and return the exit code.
@@ -82,9 +82,7 @@ def run(
     place = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{token_hex(2)}"
     try:
         with steps(sys.stderr) as shown:
-            result = _compare(
-                settings, wanted, place, shown, files, rate=rate, master=master, spark_jars=spark_jars
-            )
+            result = _compare(settings, wanted, place, shown, files, rate=rate, spark_options=spark_options)
     except TwinsiteError as error:
         asked = str(wanted), wanted.hashing.algorithm
         words = str(error), error.hint
@@ -131,8 +129,7 @@ def _compare(
     files: Files,
     *,
     rate: float | None,
-    master: str | None,
-    spark_jars: Path | None,
+    spark_options: SparkOptions,
 ) -> Result:
     began = time.monotonic()
 
@@ -142,7 +139,7 @@ def _compare(
 
     shown.say("asking both clusters")
     records(asyncio.run(proving.scope(settings, wanted)))  # what is wrong is said before Spark starts
-    with _spark(shown, master, spark_jars) as spark:
+    with _spark(shown, spark_options) as spark:
 
         def sites(scope: Scope) -> Sites:
             return reconcile.kafka_sites(
@@ -249,8 +246,7 @@ def digest(
     *,
     rate: float | None,
     segments: Sequence[Path],
-    master: str | None,
-    spark_jars: Path | None,
+    spark_options: SparkOptions,
 ) -> None:
     """Answer the questions to a site that have no answer yet.
 
@@ -270,7 +266,7 @@ def digest(
     records = _records(settings, site, files, scope)
     if files:
         carried.note_files(folder, site, files)
-    with steps(sys.stderr) as shown, _spark(shown, master, spark_jars) as spark:
+    with steps(sys.stderr) as shown, _spark(shown, spark_options) as spark:
         asked = KafkaSite(spark, records, _names(site, scope), folder, shown.tell, _bytes_per_second(rate))
         for name, question in questions:
             shown.say(f"answering {name}")
@@ -279,7 +275,7 @@ def digest(
     click.echo(f"{folder}: {len(questions)} questions answered for the {site}")
 
 
-def compare(folder: Path, output: str, *, master: str | None, spark_jars: Path | None) -> int:
+def compare(folder: Path, output: str, *, spark_options: SparkOptions) -> int:
     """Compare as far as there are answers; the result where all are there.
 
     Returns:
@@ -291,7 +287,7 @@ def compare(folder: Path, output: str, *, master: str | None, spark_jars: Path |
     logs.set_up(level="warning")
     began = time.monotonic()
     scope = _scope(folder)
-    with steps(sys.stderr) as shown, _spark(shown, master, spark_jars) as spark:
+    with steps(sys.stderr) as shown, _spark(shown, spark_options) as spark:
         source, target = (carried.CarriedSite(spark, site, folder) for site in ("source", "target"))
         found = reconcile.compare(Sites(spark, source, target, shown.say, scope.hashing, scope.logs), scope)
         result = _result(scope, found, folder, time.monotonic() - began, carried.files(folder))
@@ -305,9 +301,9 @@ def _scope(folder: Path) -> Scope:
 
 
 @contextmanager
-def _spark(shown: Steps, master: str | None, spark_jars: Path | None) -> Iterator[SparkSession]:
+def _spark(shown: Steps, options: SparkOptions) -> Iterator[SparkSession]:
     shown.say("starting Spark")
-    with session(master=master, jars_folder=spark_jars) as spark:
+    with session(master=options.master, jars_folder=options.jars, settings=options.settings) as spark:
         yield spark
 
 

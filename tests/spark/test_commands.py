@@ -124,6 +124,8 @@ def test_a_cluster_that_does_not_answer_ends_in_1_and_leaves_word(
         ((), "--config: missing"),
         (("--config", "nowhere.yaml"), "nowhere.yaml"),
         (("--config", "f.yaml", "--since", "yesterday"), "'yesterday' is no time"),
+        (("--config", "f.yaml", "--conf", "driver.memory=4g"), "'driver.memory=4g' is no setting of Spark"),
+        (("--config", "f.yaml", "--conf", "spark.driver.memory"), "write spark.driver.memory=4g"),
         (("--config", "f.yaml", "--from-offset", "-1"), "--from-offset"),
         (("compare", "nothing"), "scope.json"),
     ],
@@ -178,12 +180,18 @@ def test_spark_submit_does_the_same(
     assert {file.name for file in (tmp_path / "runs").rglob("report.html")} == {"report.html"}
 
 
-def test_where_spark_runs_is_said_to_spark_submit_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "said",
+    [{"master": "local[2]"}, {"jars_folder": Path("jars")}, {"settings": {"spark.driver.memory": "4g"}}],
+)
+def test_where_spark_runs_is_said_to_spark_submit_alone(
+    monkeypatch: pytest.MonkeyPatch, said: dict[str, Any]
+) -> None:
     """
     It has decided when our options are read.
     """
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
 
-    with pytest.raises(UsageError, match="spark-submit says where"), session(master="local[2]"):
+    with pytest.raises(UsageError, match="spark-submit says where"), session(**said):
         pass

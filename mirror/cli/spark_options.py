@@ -1,0 +1,69 @@
+"""Options that say where Spark runs, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """What was said on the command line.
+
+    Attributes:
+        master: None takes every core of this machine.
+        jars: Folder with the jars of Spark's Kafka source; None takes the usual one.
+        settings: Of Spark, by name.
+    """
+
+    master: str | None
+    jars: Path | None
+    settings: Mapping[str, str]
+
+
+class _Setting(click.ParamType[tuple[str, str]]):
+    """``spark.driver.memory=4g``."""
+
+    name = "setting"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        name, equals, wanted = str(value).partition("=")
+        if not (name.startswith("spark.") and equals and wanted):
+            self.fail(f"{value!r} is no setting of Spark: write spark.driver.memory=4g", param, ctx)
+        return name, wanted
+
+
+def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options; the command is given them together, as ``spark_options``."""
+
+    @click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]]")
+    @click.option(
+        "--spark-jars",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Folder with the jars of Spark's Kafka source.",
+    )
+    @click.option(
+        "--conf",
+        type=_Setting(),
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A setting of Spark, as for spark-submit: spark.driver.memory=4g.",
+    )
+    @wraps(command)
+    def with_spark(
+        *args: Any,
+        master: str | None,
+        spark_jars: Path | None,
+        conf: tuple[tuple[str, str], ...],
+        **rest: Any,
+    ) -> Any:
+        return command(*args, spark_options=SparkOptions(master, spark_jars, dict(conf)), **rest)
+
+    return with_spark
