@@ -77,11 +77,16 @@ class Wanted:
         return ", ".join(said) or "all there is"
 
 
-async def scope(settings: Settings, wanted: Wanted) -> Scope:
+async def scope(
+    settings: Settings, wanted: Wanted, leaving: Mapping[TopicPartition, int] | None = None
+) -> Scope:
     """Ask both clusters what can be compared now.
 
     The target's ends come first, then what the flow remembers, which is written ahead of the records, then
     the source's ends.
+
+    Args:
+        leaving: Source offsets below which a log counts as expired at the source: that is about to come.
 
     Raises:
         UsageError: No topic matches.
@@ -102,7 +107,8 @@ async def scope(settings: Settings, wanted: Wanted) -> Scope:
         copies = await _logs(target, [asking.at_target(tp) for tp in tps])
         asking.state = await _state(settings, target, wanted)
         copied = asking.copied(tps)
-        originals = await _logs(source, copied)
+        logs = await _logs(source, copied)
+        originals = {tp: log.after(min((leaving or {}).get(tp, 0), log.end)) for tp, log in logs.items()}
         await asking.compare(copied, originals, copies)
         return asking.scope()
 

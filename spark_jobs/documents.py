@@ -20,6 +20,9 @@ from spark_jobs.sampling import Sample
 from spark_jobs.window import Range, Window
 
 SCHEMA = 2
+LEAVING_TIMES = 3
+"""So many times what a log has lost during one comparison may be lost during the next; of half of what is
+left there is always hope."""
 WINDOW = ("source", "target", "expired_at_source", "expired_at_target", "pending", "beyond")
 
 T = TypeVar("T")
@@ -53,14 +56,16 @@ class Scope:
         return [*self.append_only, *self.compacted]
 
 
-def has_lost(scope: Scope, later: Scope) -> bool:
-    """Whether less of a log can be compared than before, from its start."""
-    starts = {log.name: (log.window.source.start, log.window.target.start) for log in scope.logs}
-    return any(
-        log.window.source.start > starts[log.name][0] or log.window.target.start > starts[log.name][1]
-        for log in later.logs
-        if log.name in starts
-    )
+def leaving(scope: Scope, later: Scope) -> dict[TopicPartition, int]:
+    """Logs that have lost their start, and the source offset below which they may soon have lost more."""
+    starts = {log.name: log.window.source.start for log in scope.logs}
+    found = {}
+    for log in later.logs:
+        left = log.window.source
+        lost = left.start - starts.get(log.name, left.start)
+        if lost > 0:
+            found[log.name] = left.start + min(lost * LEAVING_TIMES, left.offsets // 2)
+    return found
 
 
 def scope_to_document(scope: Scope) -> dict[str, Any]:

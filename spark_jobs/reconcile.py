@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from mirror.model import TopicPartition
 from spark_jobs.append_only import compare_logs, compare_sample
 from spark_jobs.compacted import compare_compacted
-from spark_jobs.documents import Scope, has_lost
+from spark_jobs.documents import Scope, leaving
 from spark_jobs.failures import renamed_errors
 from spark_jobs.history import SUMMARY
 from spark_jobs.logs import Compared
@@ -37,28 +38,30 @@ ATTEMPTS = 3
 
 
 def compare_as_it_stands(
-    ask: Callable[[], Scope], sites: Callable[[Scope], Sites]
+    ask: Callable[[Mapping[TopicPartition, int]], Scope], sites: Callable[[Scope], Sites]
 ) -> tuple[Scope, list[Compared]]:
     """Compare what both sites hold, and once more where retention took something away meanwhile.
 
+    What retention will have taken before the next comparison gets there is left out of that.
+
     Args:
-        ask: Finds out what can be compared now.
+        ask: Finds out what can be compared now, of some logs only from a source offset on.
         sites: Whom to ask about it.
 
     Raises:
         SparkFailedError: As :func:`compare`.
     """
-    scope = ask()
+    scope = ask({})
     for _ in range(ATTEMPTS - 1):
         asked = sites(scope)
         try:
             return scope, compare(asked, scope)
         except SparkFailedError:
-            later = ask()
-            if not has_lost(scope, later):
+            lost = leaving(scope, ask({}))
+            if not lost:
                 raise
-            asked.say("a log lost its start while it was read: comparing again, without that")
-            scope = later
+            asked.say("a log lost its start while it was read: comparing again, without what goes next")
+            scope = ask(lost)
     return scope, compare(sites(scope), scope)
 
 

@@ -153,7 +153,7 @@ def _compare(
             )
 
         scope, found = reconcile.compare_as_it_stands(
-            lambda: asyncio.run(proving.scope(settings, wanted)), sites
+            lambda leaving: asyncio.run(proving.scope(settings, wanted, leaving)), sites
         )
         result = _result(scope, found, folder, time.monotonic() - began, files)
         reconcile.write(spark, folder, result)
