@@ -1,7 +1,8 @@
 """``python -m bench.proof_memory``: does proving a large copy take more memory than proving a small one?
 
 ``twinsite reconcile`` with one heap over topics of growing size, then over a compacted topic of many keys,
-each as a process of its own, as a schedule would start it. Peaks are what was resident of Python and of Java.
+each as a process of its own, as a schedule would start it. The peak is of all its processes together, of
+Python and of Java, what they share counted once (the kernel's Pss).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,7 +22,6 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench.measuring import peak_megabytes
 from spark_jobs.session import JARS_VARIABLE
 from tests.harness.data import Row, json_rows, load
 from tests.harness.jvm import BENCHMARK_JVM, cache_folder
@@ -59,7 +60,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """What it took; memory is the sum of the peaks of Python and Java."""
+    """What it took."""
 
     case: Case
     seconds: float
@@ -100,18 +101,24 @@ def _run(case: Case, settings: Path, heap: str, folder: Path) -> Proven:
         "--master", "local[2]", "--conf", f"spark.driver.memory={heap}",
     )  # fmt: skip
     jars = {JARS_VARIABLE: str(cache_folder() / "spark" / "jars")}
-    peaks: dict[int, float] = {}
+    peak = 0.0
     began = time.monotonic()
     with Twinsite.run(*arguments, work_dir=folder, environment=jars, listen=False) as job:
         while job.running:
-            for pid in _family(job.process.pid):
-                with contextlib.suppress(OSError):  # it has ended meanwhile
-                    peaks[pid] = max(peaks.get(pid, 0.0), peak_megabytes(pid))  # NaN, once it has ended
+            peak = max(peak, sum(map(_proportional_megabytes, _family(job.process.pid))))
             time.sleep(POLL_SECONDS)
         took = time.monotonic() - began
         if job.process.returncode:
             click.echo(job.stderr[-2000:] + job.stdout[-2000:], err=True)
-        return Proven(case, took, job.process.returncode, sum(peaks.values()))
+        return Proven(case, took, job.process.returncode, peak)
+
+
+def _proportional_megabytes(pid: int) -> float:
+    """Resident memory of a process; of what it shares with others, its part. 0 once it has ended."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+        return int(found[1]) * 1024 / 1e6 if found else 0.0
+    return 0.0
 
 
 def _family(pid: int) -> list[int]:
