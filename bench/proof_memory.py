@@ -1,8 +1,7 @@
 """``python -m bench.proof_memory``: does proving a large copy take more memory than proving a small one?
 
 ``twinsite reconcile`` with one heap over topics of growing size, then over a compacted topic of many keys,
-each as a process of its own, as a schedule would start it. The peak is of all its processes together, of
-Python and of Java, what they share counted once (the kernel's Pss).
+each as a process of its own, as a schedule would start it. The peak is of Python and Java together.
 """
 
 from __future__ import annotations
@@ -10,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import cycle, islice
 from pathlib import Path
@@ -22,6 +20,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from bench.measuring import resident_megabytes
 from spark_jobs.session import JARS_VARIABLE
 from tests.harness.data import Row, json_rows, load
 from tests.harness.jvm import BENCHMARK_JVM, cache_folder
@@ -30,7 +29,7 @@ from tests.harness.process import Twinsite
 
 PARTITIONS = 4
 PAYLOAD_RECORDS = 20_000
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.2
 VALUE_BYTES = 1024
 KEYED_VALUE_BYTES = 100
 UPDATES = 3
@@ -105,7 +104,7 @@ def _run(case: Case, settings: Path, heap: str, folder: Path) -> Proven:
     began = time.monotonic()
     with Twinsite.run(*arguments, work_dir=folder, environment=jars, listen=False) as job:
         while job.running:
-            peak = max(peak, sum(map(_proportional_megabytes, _family(job.process.pid))))
+            peak = max(peak, _resident(_family(job.process.pid)))
             time.sleep(POLL_SECONDS)
         took = time.monotonic() - began
         if job.process.returncode:
@@ -113,12 +112,17 @@ def _run(case: Case, settings: Path, heap: str, folder: Path) -> Proven:
         return Proven(case, took, job.process.returncode, peak)
 
 
-def _proportional_megabytes(pid: int) -> float:
-    """Resident memory of a process; of what it shares with others, its part. 0 once it has ended."""
-    with contextlib.suppress(OSError):
-        found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
-        return int(found[1]) * 1024 / 1e6 if found else 0.0
-    return 0.0
+def _resident(pids: Iterable[int]) -> float:
+    """Megabytes of these processes, of each program the largest one.
+
+    Java begins its children like threads, which for a moment seem to have all of its memory once more.
+    """
+    largest: dict[Path, float] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            program = Path(f"/proc/{pid}/exe").readlink()
+            largest[program] = max(largest.get(program, 0.0), resident_megabytes(pid))
+    return sum(largest.values())
 
 
 def _family(pid: int) -> list[int]:
