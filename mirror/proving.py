@@ -1,22 +1,23 @@
 """What a comparison of both sites is given: topics, windows and offset maps, asked of the clusters.
 
-The target is asked for its ends before the source is: a copy that works is then never ahead of its source.
-Nothing is written.
+The target is asked for its ends before the source is, and a mirror that is to be asked before the target: a
+copy that works is then never ahead of its source, nor behind its mirror's word. Nothing is written.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from checkpoint.errors import UntranslatableError
 from checkpoint.flow_state import FlowState
-from checkpoint.insertions import Insertions, LogMap, united
-from checkpoint.offset_map import OffsetMap
+from checkpoint.insertions import Insertions, united
+from mirror.acknowledged import Mirror, Words, words
 from mirror.clusters import START_SECONDS, both_connected
 from mirror.config import Settings
+from mirror.copied import Copied
 from mirror.errors import NotAuthorizedError, TwinsiteError, UsageError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Isolation
@@ -30,10 +31,9 @@ from spark_jobs.algorithms import Hashing
 from spark_jobs.documents import Scope
 from spark_jobs.history import Run
 from spark_jobs.logs import Log
-from spark_jobs.places import Line, lines_of_runs, lines_past
 from spark_jobs.result import NotCompared, time_text
 from spark_jobs.sampling import Sample
-from spark_jobs.window import ALL, Range, SameOffsets, Translation, window
+from spark_jobs.window import ALL, Range, window
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class Wanted:
         sample: Only this part of append-only topics.
         same_offsets: Take offsets to be the same where the flow does not know: somebody else made the copy.
         hashing: How both sites hash.
+        mirror: Whose word is taken for how far the copy had come; None: the target's log alone says so.
     """
 
     start: int | None = None
@@ -57,6 +58,7 @@ class Wanted:
     sample: Sample | None = None
     same_offsets: bool = False
     hashing: Hashing = field(default_factory=Hashing)
+    mirror: Mirror | None = None
 
     @property
     def is_all(self) -> bool:
@@ -82,16 +84,16 @@ async def scope(
 ) -> Scope:
     """Ask both clusters what can be compared now.
 
-    The target's ends come first, then what the flow remembers, which is written ahead of the records, then
-    the source's ends.
+    A mirror's word comes first, then the target's ends, then what the flow remembers, which is written ahead
+    of the records, then the source's ends.
 
     Args:
         leaving: Source offsets below which a log counts as expired at the source: that is about to come.
 
     Raises:
-        UsageError: No topic matches.
+        UsageError: No topic matches, or the mirror is of another flow or of other clusters.
         NoStateError: The flow has never run against this target.
-        TwinsiteError: A cluster cannot be reached, or does not allow what is needed.
+        TwinsiteError: A cluster or the mirror cannot be reached, or does not allow what is needed.
     """
     both = both_connected(settings, patience_seconds=START_SECONDS, reached=lambda _: None)
     async with both as (source, target):
@@ -104,7 +106,9 @@ async def scope(
         await asyncio.gather(source.refresh(), target.refresh())
         asking = _Asking(settings.flow, wanted, source, target, names, selector)
         tps = asking.on_both_sides()
+        asking.words = await _words(settings, wanted, source, target)
         copies = await _logs(target, [asking.at_target(tp) for tp in tps])
+        asking.ends_before = await _ends_before(target, asking.words, copies)
         asking.state = await _state(settings, target, wanted)
         copied = asking.copied(tps)
         logs = await _logs(source, copied)
@@ -125,6 +129,23 @@ async def _topics(settings: Settings, selector: TopicSelector, source: Cluster) 
             hint="see topics.include and topics.exclude; a topic without Describe is not seen",
         )
     return chosen
+
+
+async def _words(settings: Settings, wanted: Wanted, source: Cluster, target: Cluster) -> Words:
+    """How far the mirror says that it is, where one is to be asked."""
+    if wanted.mirror is None:
+        return Words()
+    clusters = source.info.cluster_id, target.info.cluster_id
+    return await asyncio.to_thread(words, wanted.mirror, settings.flow, *clusters)
+
+
+async def _ends_before(
+    target: Cluster, said: Words, copies: Mapping[TopicPartition, Range]
+) -> dict[TopicPartition, int]:
+    """Where logs ended that now end before; one that is only held up by a transaction does not."""
+    reached = {tp: end for tp, end in said.target_offsets().items() if tp in copies and end > copies[tp].end}
+    ends = _all(await list_offsets(target, reached, LATEST))
+    return {tp: end for tp, end in reached.items() if end > ends[tp]}
 
 
 async def _state(settings: Settings, target: Cluster, wanted: Wanted) -> FlowState | None:
@@ -158,55 +179,13 @@ def _all(answers: Answers[int]) -> dict[TopicPartition, int]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Copied:
-    """How far a partition is a copy, and how its offsets are told.
-
-    Attributes:
-        offsets: The offset map; None where offsets are the same.
-        start: Source offset with which the copy began.
-        target_start: Where that is at the target.
-        insertions: What the target holds that is no copy.
-        accepted: Target offsets that may be what they are.
-    """
-
-    offsets: OffsetMap | None
-    start: int
-    target_start: int
-    insertions: Insertions
-    accepted: Sequence[tuple[int, int]] = ()
-
-    def translation(self, target_end: int) -> Translation:
-        return SameOffsets() if self.offsets is None else _Mapped(self.offsets, self.insertions, target_end)
-
-    def lines(self, source: Range) -> list[Line] | None:
-        if self.offsets is None:
-            return None
-        lines = lines_of_runs(self.offsets, source)
-        return lines_past(lines, self.insertions.dense_starts, self.insertions.in_log)
-
-
-class _Mapped:
-    """An offset map while the target's log ends at an offset."""
-
-    def __init__(self, offsets: OffsetMap, insertions: Insertions, target_end: int) -> None:
-        self._offsets, self._end = LogMap(offsets, insertions), target_end
-
-    def to_target(self, source_offset: int) -> int:
-        reached = self._offsets.position(self._end)
-        if source_offset >= reached:
-            return self._end + source_offset - reached
-        return self._offsets.committed_to_target(source_offset, self._end)
-
-    def to_source(self, target_offset: int) -> int:
-        return self._offsets.committed_to_source(target_offset, self._end)
-
-
 class _Asking:
     """Finds out what can be compared, and why the rest cannot.
 
     Attributes:
         state: What the flow remembers; None where nothing does, and offsets are taken to be the same.
+        words: What the mirror has said, where one was asked.
+        ends_before: Where logs of the target ended that have lost their ends, by their names there.
     """
 
     def __init__(
@@ -219,6 +198,8 @@ class _Asking:
         selector: TopicSelector,
     ) -> None:
         self.state: FlowState | None = None
+        self.words = Words()
+        self.ends_before: Mapping[TopicPartition, int] = {}
         self._asked_at_ms = round(time.time() * 1000)
         self._flow, self._wanted = flow, wanted
         self._source, self._target, self._names, self._selector = source, target, names, selector
@@ -238,6 +219,7 @@ class _Asking:
             compacted=self._compacted,
             hashing=self._wanted.hashing,
             sample=self._wanted.sample,
+            mirror=self.words.url,
             not_compared=self._not_compared,
         )
 
@@ -260,7 +242,7 @@ class _Asking:
                     self._leave_out(tp, "the target has no such partition, or it may not be described")
         return found
 
-    def copied(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, _Copied]:
+    def copied(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Copied]:
         """Those of which it is known how they were copied."""
         found = {tp: self._copied(tp) for tp in tps}
         for tp in sorted(self.state.partitions if self.state else ()):
@@ -268,10 +250,10 @@ class _Asking:
                 self._leave_out(tp, "the source does not show it: it was deleted, or may not be described")
         return {tp: copied for tp, copied in found.items() if copied is not None}
 
-    def _copied(self, tp: TopicPartition) -> _Copied | None:
+    def _copied(self, tp: TopicPartition) -> Copied | None:
         record = self.state.partition(tp) if self.state else None
         if record is None and self._wanted.same_offsets:
-            return _Copied(None, 0, 0, Insertions())
+            return Copied(None, 0, 0, Insertions())
         if record is None:
             self._leave_out(tp, f"flow {self._flow} has not begun to copy it")
         elif not record.prepared:
@@ -284,12 +266,12 @@ class _Asking:
             offsets = self.state.map(tp) if self.state else None
             insertions = Insertions(record.inserted)
             accepted = united((*record.inserted, *record.accepted))
-            return _Copied(offsets, record.start_offset, record.target_start_offset, insertions, accepted)
+            return Copied(offsets, record.start_offset, record.target_start_offset, insertions, accepted)
         return None
 
     async def compare(
         self,
-        copied: Mapping[TopicPartition, _Copied],
+        copied: Mapping[TopicPartition, Copied],
         originals: Mapping[TopicPartition, Range],
         copies: Mapping[TopicPartition, Range],
     ) -> None:
@@ -316,13 +298,15 @@ class _Asking:
             log = self._log(tp, one, originals[tp], copy, offsets, is_compacted=is_compacted)
             if log is not None:
                 (self._compacted if is_compacted else self._append_only).append(log)
+                if (why_not := self.words.why_not(tp)) is not None:
+                    self._leave_out(tp, why_not)
 
     async def _wanted_offsets(self, logs: Mapping[TopicPartition, Range]) -> dict[TopicPartition, Range]:
         wanted = self._wanted
         since, until = await self._at_time(logs, wanted.since_ms), await self._at_time(logs, wanted.until_ms)
         found = {}
-        for tp, log in logs.items():
-            start = max(wanted.start or 0, since.get(tp, 0), self._compared_before(tp, log.end))
+        for tp in logs:
+            start = max(wanted.start or 0, since.get(tp, 0))
             end = min(ALL.end if wanted.end is None else wanted.end, until.get(tp, ALL.end))
             found[tp] = Range(start, max(start, end))
         return found
@@ -370,17 +354,21 @@ class _Asking:
     def _log(
         self,
         tp: TopicPartition,
-        copied: _Copied,
+        copied: Copied,
         original: Range,
         copy: Range,
         wanted: Range,
         *,
         is_compacted: bool,
     ) -> Log | None:
-        translation = copied.translation(copy.end)
-        start = max(copied.start, wanted.start)
+        end_before = self.ends_before.get(self.at_target(tp), copy.end)
+        translation = copied.translation(end_before)
+        before = 0 if is_compacted else self._compared_before(tp, original.end)
         try:
-            compared = window(original, copy, translation, start=start, end=wanted.end)
+            start = max(copied.start, wanted.start, min(before, translation.to_source(copy.end)))
+            compared = window(
+                original, copy, translation, start=start, end=wanted.end, acknowledged=end_before
+            )
             source_end_place = translation.to_target(original.end)
         except UntranslatableError as error:
             self._leave_out(tp, str(error))
@@ -393,6 +381,7 @@ class _Asking:
             window=compared,
             begin_place=copied.target_start,
             source_end_place=source_end_place,
+            acknowledged=self.words.source_offset(tp),
             lines=copied.lines(compared.source),
             accepted=() if is_compacted else tuple(Range(*some) for some in copied.accepted),
         )

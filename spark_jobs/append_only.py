@@ -65,8 +65,8 @@ def compare_logs(sites: Sites, logs: Sequence[Log]) -> list[Compared]:
 
 
 def compare_sample(sites: Sites, logs: Sequence[Log], sample: Sample) -> list[Compared]:
-    """What differs between the sites, for each log of which the sample is not the same; those are compared
-    whole. Of the others only the sample was compared.
+    """What differs between the sites, for each log of which the sample is not the same, or the target has
+    lost the end; those are compared whole. Of the others only the sample was compared.
 
     Raises:
         PySparkException: A site could not be read as asked; nothing is concluded.
@@ -75,6 +75,7 @@ def compare_sample(sites: Sites, logs: Sequence[Log], sample: Sample) -> list[Co
         return []
     source, target = sites.ask(*about_blocks(logs, sample, sites.hashing))
     suspect = {TopicPartition(row.topic, row.partition) for row in compare.islands(source, target).collect()}
+    suspect |= {log.name for log in logs if log.window.lost.offsets}
     clear = with_totals([Compared(log=log) for log in logs if log.name not in suspect], source, target)
     return [*clear, *compare_logs(sites, [log for log in logs if log.name in suspect])]
 
@@ -102,7 +103,7 @@ def _find_shifts(
     """The pieces of each log of which some are shifted."""
     places = {name: joined(island.places for island in some) for name, some in long.items()}
     here = {name: [logs[name].source_offsets(one) for one in some] for name, some in places.items()}
-    there = {name: [one.within(logs[name].target_read) for one in some] for name, some in places.items()}
+    there = {name: [one.within(logs[name].target_known) for one in some] for name, some in places.items()}
     total = sum(one.offsets for some in there.values() for one in some)
     one_in = max(SAMPLE_ONE_IN, total // ANCHORS_MAX)
     source, target = sites.ask(
@@ -120,7 +121,7 @@ def _find_shifts(
 def _pieces(log: Log, islands: Sequence[Range], anchors: Sequence[Anchors]) -> list[Piece]:
     """Of a whole log: what is between the islands is not shifted."""
     found: list[Piece] = []
-    for gap, island in zip(between(islands, log.target_read), [*islands, None], strict=True):
+    for gap, island in zip(between(islands, log.target_known), [*islands, None], strict=True):
         found.append(Piece(*gap, shift=0))
         if island is not None:
             found += pieces((row.within(island) for row in anchors), island)
@@ -149,7 +150,7 @@ def _without_shifts(
         lines=lines,
         hashing=sites.hashing,
     )
-    target = sites.target.ask(question)
+    target = sites.ask_target(question)
     rows = [(*name, island.first, island.last) for name in shifts for island in long[name]]
     only = sites.spark.createDataFrame(rows, "topic string, partition int, first long, last long")
     again = _islands(compare.islands(compare.within(source, only), compare.within(target, only)))
@@ -165,7 +166,7 @@ def _without_shifts(
 
 
 def _plan(log: Log, shifts: Sequence[Piece] | None, islands: Sequence[Island]) -> Plan:
-    known = shifts or [Piece(*log.target_read, shift=0)]
+    known = shifts or [Piece(*log.target_known, shift=0)]
     return Plan(log, known, to_read(islands, known))
 
 

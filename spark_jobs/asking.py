@@ -45,17 +45,20 @@ def first_questions(
         ranges = about_ranges(append_only, hashing)
     else:
         ranges = about_blocks(append_only, sample, hashing)
-    return [without_accepted(ranges, append_only), about_keys(compacted, hashing)]
+    return [askable(ranges, append_only), askable(about_keys(compacted, hashing), compacted)]
 
 
-def without_accepted(both: Both, logs: Iterable[Log]) -> Both:
-    """Questions that leave out what may differ."""
+def askable(both: Both, logs: Iterable[Log]) -> Both:
+    """Questions that leave out what may differ, and at the target where its log has lost its end."""
     here, there = both
-    accepted = {log.name: log for log in logs if log.accepted}
-    at_target = {name: log.accepted for name, log in accepted.items()}
+    by_name = {log.name: log for log in logs}
     at_source = {
         name: [log.source_offsets(one) for one in log.accepted if one.offsets]
-        for name, log in accepted.items()
+        for name, log in by_name.items()
+    }
+    at_target = {
+        name: [one for one in (*log.accepted, log.window.lost) if one.offsets]
+        for name, log in by_name.items()
     }
     return _without(here, at_source), _without(there, at_target)
 
@@ -73,7 +76,7 @@ def about_keys(logs: Sequence[Log], hashing: Hashing) -> Both:
 def _about(logs: Sequence[Log], name: str, what: What, hashing: Hashing) -> Both:
     by_name = {log.name: log for log in logs}
     here = {log.name: [log.window.source] for log in logs}
-    there = {log.name: [log.target_read] for log in logs}
+    there = {log.name: [log.target_known] for log in logs}
     return (
         at_source(name, what, here, by_name, hashing),
         Question(name=name, what=what, ranges=there, hashing=hashing),

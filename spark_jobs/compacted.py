@@ -122,9 +122,13 @@ def compare_compacted(sites: Sites, logs: Sequence[Log]) -> list[Compared]:
 
 
 def _in_flight(sites: Sites, logs: Sequence[Log]) -> DataFrame:
-    """The :func:`key_columns` of all keys that were written to behind the window, at either site."""
+    """The :func:`key_columns` of all keys that were written to behind the window, at either site.
+
+    Behind a log of the target that has lost its end there is nothing.
+    """
     behind_here = {log.name: [Range(log.window.source.end, ALL.end)] for log in logs}
-    behind_there = {log.name: [Range(log.target_read.end, ALL.end)] for log in logs}
+    whole = [log for log in logs if not log.window.lost.offsets]
+    behind_there = {log.name: [Range(log.target_read.end, ALL.end)] for log in whole}
     here, there = sites.ask(
         Question(name="keys-behind", what=What.KEYS_WRITTEN, ranges=behind_here, hashing=sites.hashing),
         Question(name="keys-behind", what=What.KEYS_WRITTEN, ranges=behind_there, hashing=sites.hashing),

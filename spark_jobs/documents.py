@@ -19,11 +19,11 @@ from spark_jobs.result import NotCompared
 from spark_jobs.sampling import Sample
 from spark_jobs.window import Range, Window
 
-SCHEMA = 2
+SCHEMA = 3
 LEAVING_TIMES = 3
 """So many times what a log has lost during one comparison may be lost during the next; of half of what is
 left there is always hope."""
-WINDOW = ("source", "target", "expired_at_source", "expired_at_target", "pending", "beyond")
+WINDOW = ("source", "target", "lost", "expired_at_source", "expired_at_target", "pending", "beyond")
 
 T = TypeVar("T")
 
@@ -37,6 +37,7 @@ class Scope:
         reaches_back: Together with the runs it continues, it covers everything up to its end.
         hashing: How both sites hash.
         sample: Of append-only logs only this part is compared.
+        mirror: Where the mirror answers that was asked how far it is; None: none was.
     """
 
     flow: str
@@ -49,6 +50,7 @@ class Scope:
     compacted: Sequence[Log]
     hashing: Hashing
     sample: Sample | None = None
+    mirror: str | None = None
     not_compared: Sequence[NotCompared] = ()
 
     @property
@@ -81,6 +83,7 @@ def scope_to_document(scope: Scope) -> dict[str, Any]:
         "compacted": [_log(log) for log in scope.compacted],
         **_hashing(scope.hashing),
         "sample": None if scope.sample is None else [scope.sample.one_in, scope.sample.turn],
+        "mirror": scope.mirror,
         "not_compared": [[one.topic, one.partition, one.why] for one in scope.not_compared],
     }
 
@@ -107,6 +110,7 @@ def scope_of_document(document: Any, where: str) -> Scope:
             compacted=[_log_of(log) for log in document["compacted"]],
             hashing=_hashing_of(document),
             sample=None if document["sample"] is None else Sample(*document["sample"]),
+            mirror=document["mirror"],
             not_compared=[NotCompared(*one) for one in document["not_compared"]],
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -163,6 +167,7 @@ def _log(log: Log) -> dict[str, Any]:
         "window": {name: list(getattr(log.window, name)) for name in WINDOW},
         "begin_place": log.begin_place,
         "source_end_place": log.source_end_place,
+        "acknowledged": log.acknowledged,
         "lines": None if log.lines is None else [list(line) for line in log.lines],
         "accepted": [list(some) for some in log.accepted],
     }
@@ -178,6 +183,7 @@ def _log_of(document: Mapping[str, Any]) -> Log:
         window=Window(**{name: Range(*document["window"][name]) for name in WINDOW}),
         begin_place=document["begin_place"],
         source_end_place=document["source_end_place"],
+        acknowledged=document["acknowledged"],
         lines=None if lines is None else [Line(*line) for line in lines],
         accepted=tuple(Range(*some) for some in document["accepted"]),
     )

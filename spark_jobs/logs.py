@@ -26,6 +26,8 @@ class Log:
         window: What of it is compared, and what not.
         begin_place: The place of the first record that was ever copied.
         source_end_place: The place of the source's next record.
+        acknowledged: The source offset up to which a mirror has said that the target has it all; None where
+            none was asked, or it did not know.
         lines: How source offsets become places; None where they are the same.
         accepted: Target offsets of an append-only log that may be what they are.
     """
@@ -37,6 +39,7 @@ class Log:
     window: Window
     begin_place: int
     source_end_place: int
+    acknowledged: int | None = None
     lines: Sequence[Line] | None = None
     accepted: Sequence[Range] = ()
 
@@ -45,17 +48,32 @@ class Log:
         return TopicPartition(self.target_topic, self.name.partition)
 
     @property
-    def target_read(self) -> Range:
-        """Target offsets that are read: nothing of the source can stand beyond its end, and yet may."""
+    def target_known(self) -> Range:
+        """Target offsets of which it is known what stands there.
+
+        Nothing of the source can stand beyond its end, and yet may; where the target has lost the end of its
+        log nothing does.
+        """
         window = self.window
         beyond = window.beyond
         return Range(window.target.start, max(window.target.end, beyond.end if beyond.offsets else 0))
 
     @property
+    def target_read(self) -> Range:
+        """Those that are read: no log can be read beyond its end."""
+        lost = self.window.lost
+        return self.target_known.before(lost.start) if lost.offsets else self.target_known
+
+    @property
+    def lost(self) -> Range:
+        """The source offsets whose records the target had, and has lost with the end of its log."""
+        return self.source_offsets(self.window.lost)
+
+    @property
     def edges(self) -> Edges:
         return Edges(
             source=self.window.target,
-            target=self.target_read,
+            target=self.target_known,
             begin=self.begin_place,
             source_end=self.source_end_place,
         )

@@ -2,7 +2,7 @@
 
 A plan names records by their offsets and holds no contents. Of a compacted topic each key is put right by one
 more record: the source's latest one, or, where the source has none, a tombstone. The middle of an append-only
-log cannot be put right in place, and a missing end is copied by any mirror. Pure.
+log cannot be put right in place, and an end that is missing or lost is copied by any mirror. Pure.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from spark_jobs.window import Range
 
 SCHEMA = 1
 PLAN = "plan.json"
+BEHIND = frozenset({Kind.MISSING, Kind.STALE, Kind.NOT_YET_DELETED})
+"""What is the matter where the source has a record and the target does not have it yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,7 @@ class PartitionPlan:
         mends: What a record more puts right.
         beyond_repair: What cannot be put right in place.
         unnamed: Differences that were counted and not named.
-        pending: Source offsets that were not copied yet.
+        pending: Source offsets that were not copied yet, or have to be again.
     """
 
     name: TopicPartition
@@ -112,18 +114,30 @@ def plan_of(result: Result) -> Plan:
 
 
 def _partition(one: Compared) -> PartitionPlan:
-    compacted = one.log.is_compacted
+    compacted, lost = one.log.is_compacted, one.log.lost
+    left = [finding for finding in one.findings if not _comes_again(finding.difference, lost)]
     return PartitionPlan(
         name=one.log.name,
         target_topic=one.log.target_topic,
         topic_id=one.log.topic_id,
         is_compacted=compacted,
         target_end=one.log.target_read.end,
-        mends=[_mend(finding) for finding in one.findings if compacted],
-        beyond_repair=[_beyond(finding.difference) for finding in one.findings if not compacted],
+        mends=[_mend(finding) for finding in left if compacted],
+        beyond_repair=[_beyond(finding.difference) for finding in left if not compacted],
         unnamed=one.unnamed,
-        pending=one.log.window.pending,
+        pending=_to_copy(lost, one.log.window.pending),
     )
+
+
+def _comes_again(difference: Difference, lost: Range) -> bool:
+    """Whether copying what was lost puts it right."""
+    at = difference.source_offset
+    return difference.kind in BEHIND and at is not None and lost.holds(at)
+
+
+def _to_copy(lost: Range, pending: Range) -> Range:
+    """What was lost, and what follows."""
+    return Range(lost.start, max(lost.end, pending.end)) if lost.offsets else pending
 
 
 def _mend(finding: Finding) -> Mend:

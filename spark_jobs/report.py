@@ -29,7 +29,7 @@ from spark_jobs.markup import (
     text,
 )
 from spark_jobs.report_topics import differences, differing_topics
-from spark_jobs.result import Outcome, Result
+from spark_jobs.result import Outcome, Result, said_of_ends
 
 SAME_OPEN = 20
 """Topics that are the same and are seen at once; more are folded."""
@@ -240,6 +240,8 @@ def _scope(result: Result) -> str:
         ("read again", f"{counted(again, 'record')} of both sites, to name what differs"),
         ("not copied yet", counted(sum(one.log.window.pending.offsets for one in compared), "offset")),
         ("in flight", counted(sum(one.in_flight for one in compared), "key") + " of compacted topics"),
+        ("lost at the end", counted(sum(one.log.lost.offsets for one in compared), "offset")),
+        ("how far the copy had come", text(said_of_ends(result))),
         ("expired on one side", counted(sum(_expired(one) for one in compared), "offset")),
         *((f"files of the {site}", text(", ".join(places))) for site, places in result.files.items()),
         ("accepted before", counted(sum(_accepted(one) for one in compared), "offset") + " of the target"),

@@ -66,6 +66,7 @@ class Result:
         reaches_back: Together with the runs it continues, it covers everything up to its end.
         algorithm: With what records were hashed.
         sample: Of append-only topics only this part was compared, where it is the same.
+        mirror: Where the mirror answers that was asked how far it is; None: none was.
         files: Sites of which log directories were read, and which: nothing is said of those clusters.
     """
 
@@ -80,6 +81,7 @@ class Result:
     compared: Sequence[Compared]
     algorithm: Algorithm
     sample: Sample | None = None
+    mirror: str | None = None
     not_compared: Sequence[NotCompared] = ()
     files: Files = field(default_factory=dict)
 
@@ -99,6 +101,14 @@ class Result:
     def unnamed(self) -> int:
         """Places or keys that differ and were not looked at, being too many."""
         return sum(one.unnamed for one in self.compared)
+
+
+def said_of_ends(result: Result) -> str:
+    """By whose word it is known how far the copy had come."""
+    if result.mirror is None:
+        return "no mirror was asked: what the target has lost at its end counts as not copied yet"
+    known = sum(one.log.acknowledged is not None for one in result.compared)
+    return f"the mirror at {result.mirror} knows it of {known} of {len(result.compared)} partitions"
 
 
 def _kinds(findings: Iterable[Finding]) -> Mapping[Kind, int]:
@@ -124,6 +134,7 @@ def summary(result: Result) -> dict[str, Any]:
         "reaches_back": result.reaches_back,
         "digest": result.algorithm.value,
         "sample": None if result.sample is None else asdict(result.sample),
+        "mirror": result.mirror,
         "differences": {kind.value: count for kind, count in result.kinds.items()},
         "unnamed": result.unnamed,
         "source": _side(result, "source"),
@@ -185,6 +196,8 @@ def _partition(one: Compared) -> dict[str, Any]:
         "ranges_differing": one.ranges_differing,
         "keys_in_flight": one.in_flight,
         "accepted": [list(some) for some in one.log.accepted],
+        "acknowledged": one.log.acknowledged,
+        "lost": _some(one.log.lost),
         **_window(one.log.window),
     }
 

@@ -59,7 +59,7 @@ def blocks(log: Log, sample: Sample) -> list[Range]:
 
     Logs begin at different turns, so that small ones are not all compared in the same run.
     """
-    whole = log.target_read
+    whole = log.target_known
     size = RANGE_PLACES
     while size * sample.one_in * BLOCKS < whole.offsets:
         size *= 2

@@ -17,7 +17,7 @@ from mirror.model import TopicPartition
 from spark_jobs import compare
 from spark_jobs.algorithms import Hashing
 from spark_jobs.answering import answer, together
-from spark_jobs.asking import without_accepted
+from spark_jobs.asking import askable
 from spark_jobs.failures import renamed_errors
 from spark_jobs.logs import Compared, Log
 from spark_jobs.pace import Pace, Slices, offsets_of
@@ -53,7 +53,7 @@ class Sites:
     Attributes:
         say: Told what is done now, a few words a step.
         hashing: How both hash.
-        logs: What it is about; what may differ of them is never asked for.
+        logs: What it is about; what may differ of them, or is lost, is never asked for.
     """
 
     spark: SparkSession
@@ -72,7 +72,7 @@ class Sites:
         Raises:
             UnansweredError: One of them has not answered yet.
         """
-        here, there = without_accepted((here, there), self.logs)
+        here, there = askable((here, there), self.logs)
         self.say(f"asking the source: {here.name}")
         try:
             source = self.source.ask(here)
@@ -81,6 +81,14 @@ class Sites:
             raise
         self.say(f"asking the target: {there.name}")
         return source, self.target.ask(there)
+
+    def ask_target(self, question: Question) -> DataFrame:
+        """What the target says.
+
+        Raises:
+            UnansweredError: It has not answered yet.
+        """
+        return self.target.ask(askable((question, question), self.logs)[1])
 
 
 class Records(Protocol):

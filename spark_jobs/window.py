@@ -2,7 +2,9 @@
 
 Compared is what both sides can still read and the copy has reached. What only one side still has is expired
 at the other; what the source has beyond the copy is on its way; what the target has beyond the source's end
-is extra. Ends are to be asked for at the target first: then a copy that works is never ahead of its source.
+is extra. How far the copy has reached a target that has lost its end does not say: somebody has to who was
+told so before. Ends are to be asked for at the target first: then a copy that works is never ahead of its
+source.
 
 All ranges are half-open. Pure.
 
@@ -83,6 +85,7 @@ class Window:
     Attributes:
         source: Source offsets that are compared.
         target: The target offsets that belong to them.
+        lost: Those of them that the target's log does not reach any more: nothing stands there.
         expired_at_source: Source offsets of what the target still has and the source has deleted.
         expired_at_target: Source offsets of what the source still has and the target has deleted.
         pending: Source offsets that the copy has not reached.
@@ -91,6 +94,7 @@ class Window:
 
     source: Range
     target: Range
+    lost: Range
     expired_at_source: Range
     expired_at_target: Range
     pending: Range
@@ -98,7 +102,13 @@ class Window:
 
 
 def window(
-    source: Range, target: Range, translation: Translation, *, start: int = 0, end: int | None = None
+    source: Range,
+    target: Range,
+    translation: Translation,
+    *,
+    start: int = 0,
+    end: int | None = None,
+    acknowledged: int = 0,
 ) -> Window:
     """What can be compared.
 
@@ -108,11 +118,14 @@ def window(
         target: The log there, likewise, in its own offsets.
         start: Nothing before this source offset is wanted, or was copied.
         end: Nothing from this source offset on is wanted; None leaves it open.
+        acknowledged: Where the target's log ended once, in its own offsets, as of a moment before ``target``.
 
     Raises:
         UntranslatableError: Offsets of the two sides cannot be told from one another.
     """
-    copied = Range(*(translation.to_source(offset) for offset in target))
+    reached = Range(target.start, max(target.end, acknowledged))
+    copied = Range(*(translation.to_source(offset) for offset in reached))
+    held_end = translation.to_source(target.end)
     wanted = Range(start, max(start, source.end, copied.end) if end is None else max(start, end))
     here, there = source.within(wanted), copied.within(wanted)
     compared = there.within(here)
@@ -120,11 +133,13 @@ def window(
     def at_target(copied_offsets: Range) -> Range:
         return Range(*(translation.to_target(offset) for offset in copied_offsets))
 
+    there_too = at_target(compared)
     return Window(
         source=compared,
-        target=at_target(compared),
-        expired_at_source=there.before(source.start),
+        target=there_too,
+        lost=there_too.after(target.end),
+        expired_at_source=there.before(min(source.start, held_end)),
         expired_at_target=here.before(copied.start),
         pending=here.after(copied.end),
-        beyond=at_target(there.within(there.after(source.end))),
+        beyond=at_target(there.within(there.after(source.end))).before(target.end),
     )

@@ -12,7 +12,7 @@ from mirror.cli.output import clean, console, duration, number, plain, print_jso
 from spark_jobs.findings import Kind
 from spark_jobs.history import runs
 from spark_jobs.logs import Compared, Finding
-from spark_jobs.result import NotCompared, Outcome, Result, key_text
+from spark_jobs.result import NotCompared, Outcome, Result, key_text, said_of_ends
 
 SHOWN = 20
 """Differences that are shown; the files of the run name all."""
@@ -29,6 +29,8 @@ def show(result: Result, folder: Path) -> None:
         screen.print(_differences(findings[:SHOWN]))
     if len(findings) > SHOWN:
         screen.print(f"and {number(len(findings) - SHOWN)} more")
+    for line in _ends(result)[:SHOWN]:
+        screen.print(plain(line))
     for one in result.not_compared[:SHOWN]:
         screen.print(plain(f"not compared: {_name(one)}: {one.why}"))
     if len(result.not_compared) > SHOWN:
@@ -80,6 +82,21 @@ def _differences(findings: list[tuple[Compared, Finding]]) -> Table:
             else ", ".join(part.value for part in difference.parts),
         )
     return table
+
+
+def _ends(result: Result) -> list[str]:
+    """What is to be known of the ends of the target's logs, where they are not those of the source."""
+    lost = [
+        f"{one.log.name}: source offsets {one.log.lost.start} to {one.log.lost.end} were at the target, which has "
+        f"lost the end of its log"
+        for one in result.compared
+        if one.log.lost.offsets
+    ]
+    pending = sum(one.log.window.pending.offsets for one in result.compared)
+    late = (
+        [f"{number(pending)} source offsets were not copied yet: {said_of_ends(result)}"] if pending else []
+    )
+    return [*lost, *late]
 
 
 def _conclude(screen: Console, result: Result) -> None:

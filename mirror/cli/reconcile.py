@@ -80,6 +80,12 @@ LIMITS = (
         help="Something else than twinsite made the copy: a record has the same offset on both sides.",
     ),
     click.option(
+        "--url",
+        envvar="TWINSITE_URL",
+        help="The port of the running mirror, to be asked how far it is: what the target has lost at its end "
+        "is found then; also from TWINSITE_URL.",
+    ),
+    click.option(
         "--digest",
         type=click.Choice(Algorithm, case_sensitive=False),
         default=Algorithm.XXHASH64,
@@ -127,13 +133,14 @@ def segments_option(name: str, whose: str) -> Callable[[Any], Any]:
 def reconcile(context: click.Context, /, config: Path | None, output: str, **options: Any) -> int | None:
     """Compare both sites of a flow, record by record, and name what differs.
 
-    What is on its way is no difference: compared is what the copy has reached, and both sites still have.
+    What is on its way is no difference: compared is what the copy has reached, and both sites still have. A
+    target that has lost its end does not know that it had one: with --url the mirror is asked, which does.
 
     \b
     Exit codes: 0 both are the same, 10 they differ, 1 the comparison was not completed, 2 wrong use.
 
     \b
-    twinsite reconcile --config flow.yaml
+    twinsite reconcile --config flow.yaml --url http://mirror-1.west:9640
     twinsite reconcile --config flow.yaml --since 2026-11-22T00:00 -o json
     twinsite reconcile history
 

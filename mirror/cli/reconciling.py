@@ -17,6 +17,9 @@ import click
 from pyspark.sql import SparkSession
 
 from mirror import logs, proving
+from mirror.acknowledged import Mirror
+from mirror.api.schema import status_from_json
+from mirror.cli.client import MirrorClient
 from mirror.cli.comparisons import show
 from mirror.cli.output import print_json
 from mirror.cli.spark_options import SparkOptions
@@ -118,7 +121,19 @@ def _wanted(
         sample=None if sample is None else next_sample(parse_fraction(sample), known, settings.flow),
         same_offsets=limits["same_offsets"],
         hashing=hashing,
+        mirror=_mirror(limits["url"]),
     )
+
+
+def _mirror(url: str | None) -> Mirror | None:
+    """
+    Raises:
+        UsageError: The address is none.
+    """
+    if not url:
+        return None
+    client = MirrorClient(url)
+    return Mirror(client.url, lambda: status_from_json(client.get("status")))
 
 
 def _compare(
@@ -201,6 +216,7 @@ def _result(scope: Scope, found: list[Compared], folder: Path, seconds: float, f
         compared=found,
         algorithm=scope.hashing.algorithm,
         sample=scope.sample,
+        mirror=scope.mirror,
         not_compared=scope.not_compared,
         files=files,
     )

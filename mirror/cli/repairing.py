@@ -236,7 +236,7 @@ class _Result:
                 screen.print(plain(f"{one.plan.target_name}: {words}"))
         for late in self._late:
             state = self._state(late)
-            what = f"{number(late.pending.offsets)} source offsets that were not copied"
+            what = f"{number(late.pending.offsets)} source offsets that are not at the target"
             screen.print(plain(f"{late.name}: {what}" + (f": {state}" if state else " would be")))
         for beyond in self._beyond:
             screen.print(plain(f"{beyond.name}: {_left(beyond)}"))

@@ -18,6 +18,7 @@ def compared(*differences: Difference, **window: Range) -> Compared:
     ranges = {
         "source": Range(0, 1000),
         "target": window.get("source", Range(0, 1000)),
+        "lost": nothing,
         "expired_at_source": nothing,
         "expired_at_target": nothing,
         "pending": nothing,

@@ -11,7 +11,7 @@ from mirror.flow.records import Record, key_of, tombstone
 from mirror.kafka.varint import encode_varint
 from mirror.model import TopicPartition
 from spark_jobs.algorithms import Algorithm, Hashing
-from spark_jobs.asking import about_ranges, without_accepted
+from spark_jobs.asking import about_ranges, askable
 from spark_jobs.findings import Difference, Kind
 from spark_jobs.logs import Compared, Finding, Log
 from spark_jobs.plan import Beyond, Mend, plan_of, plan_of_document, plan_to_document
@@ -89,7 +89,7 @@ def test_what_is_no_plan_is_refused_by_name(document: object) -> None:
 def test_accepted_offsets_are_asked_of_neither_site() -> None:
     one = log("log", is_compacted=False, accepted=(Range(5, 6), Range(90, 200)))
 
-    here, there = without_accepted(about_ranges([one], Hashing()), [one])
+    here, there = askable(about_ranges([one], Hashing()), [one])
 
     assert here.ranges == there.ranges == {one.name: [Range(0, 5), Range(6, 90)]}
 

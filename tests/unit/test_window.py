@@ -34,6 +34,7 @@ def test_a_copy_that_is_complete_is_compared_whole() -> None:
     assert window(Range(0, 10), Range(0, 10), SAME) == Window(
         source=Range(0, 10),
         target=Range(0, 10),
+        lost=nothing(10),
         expired_at_source=nothing(0),
         expired_at_target=nothing(0),
         pending=nothing(10),
@@ -55,6 +56,63 @@ def test_what_only_the_target_has_beyond_the_source_is_found() -> None:
     assert found.source == Range(0, 7)
     assert found.beyond == Range(7, 10)
     assert not found.pending.offsets
+
+
+def test_what_a_target_has_lost_at_its_end_is_compared_with_nothing() -> None:
+    """
+    Up to where it is known to have been there; what follows is on its way as ever.
+    """
+    found = window(Range(0, 12), Range(0, 7), SAME, acknowledged=10)
+
+    assert found.source == found.target == Range(0, 10)
+    assert found.lost == Range(7, 10)
+    assert found.pending == Range(10, 12)
+    assert not found.beyond.offsets
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "end", "compared", "lost"),
+    [
+        (Range(0, 12), Range(0, 7), 5, Range(0, 5), nothing(7)),
+        (Range(0, 12), Range(0, 7), 8, Range(0, 8), Range(7, 8)),
+        (Range(0, 9), Range(0, 7), None, Range(0, 9), Range(7, 9)),
+        (Range(9, 12), Range(0, 7), None, Range(9, 10), Range(9, 10)),
+        (Range(11, 12), Range(0, 7), None, nothing(10), nothing(10)),
+        (Range(0, 12), Range(0, 0), None, Range(0, 10), Range(0, 10)),
+        (Range(0, 12), Range(0, 11), None, Range(0, 11), nothing(11)),
+    ],
+)
+def test_what_is_lost_is_looked_for_where_it_is_wanted_and_can_be_read(
+    source: Range, target: Range, end: int | None, compared: Range, lost: Range
+) -> None:
+    """
+    Not behind the end of the source, nor what retention took there; a target that is further lost nothing.
+    """
+    found = window(source, target, SAME, end=end, acknowledged=10)
+
+    assert (found.source, found.lost) == (compared, lost)
+
+
+def test_what_others_wrote_behind_the_source_is_no_further_than_the_log() -> None:
+    """
+    The source has lost its end too.
+    """
+    found = window(Range(0, 5), Range(0, 7), SAME, acknowledged=10)
+
+    assert (found.source, found.beyond) == (Range(0, 5), Range(5, 7))
+    assert not found.lost.offsets
+
+
+def test_what_is_lost_is_told_in_offsets_of_the_target() -> None:
+    """
+    Source offsets 3 to 5 and 8 hold no records; the log ended at 7, and ends at 4 now.
+    """
+    mapped = Mapped([(0, 0), (6, 3), (9, 5)], log_end=7)
+
+    found = window(Range(0, 20), Range(0, 4), mapped, acknowledged=7)
+
+    assert (found.source, found.target) == (Range(0, 11), Range(0, 7))
+    assert (found.lost, found.pending) == (Range(4, 7), Range(11, 20))
 
 
 def test_what_retention_took_at_one_side_is_expired_there() -> None:
@@ -110,6 +168,7 @@ def test_an_offset_map_tells_which_target_offsets_belong_to_it() -> None:
     assert window(Range(0, 11), Range(0, 7), mapped) == Window(
         source=Range(0, 11),
         target=Range(0, 7),
+        lost=nothing(7),
         expired_at_source=nothing(0),
         expired_at_target=nothing(0),
         pending=nothing(11),
@@ -127,16 +186,21 @@ def test_offsets_that_cannot_be_told_are_not_guessed() -> None:
 logs = st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda pair: Range(min(pair), max(pair)))
 
 
-@given(logs, logs, st.integers(0, 50), st.none() | st.integers(0, 60))
-def test_every_offset_wanted_is_somewhere(source: Range, target: Range, start: int, end: int | None) -> None:
+@given(logs, logs, st.integers(0, 50), st.none() | st.integers(0, 60), st.integers(0, 60))
+def test_every_offset_wanted_is_somewhere(
+    source: Range, target: Range, start: int, end: int | None, acknowledged: int
+) -> None:
     """
-    Compared, expired at one side, on its way or beyond: what a site has of them is in one of these.
+    Compared, expired at one side, on its way or beyond: what a site has of them is in one of these. What the
+    source has and the target has lost is compared too.
     """
-    found = window(source, target, SAME, start=start, end=end)
+    found = window(source, target, SAME, start=start, end=end, acknowledged=acknowledged)
     told = [found.source, found.expired_at_source, found.expired_at_target, found.pending, found.beyond]
 
     for offset in range(start, 60 if end is None else end):
-        has = [offset in range(*source), offset in range(*target)]
+        lost = offset in range(*source) and offset in range(target.end, acknowledged)
+        has = [offset in range(*source), lost or offset in range(*target)]
         places = sum(offset in range(*place) for place in told)
         assert places == any(has), offset
         assert (offset in range(*found.source)) == all(has)
+        assert (offset in range(*found.lost)) == lost

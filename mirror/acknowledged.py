@@ -1,0 +1,92 @@
+"""How far the copy had come, by the word of a mirror that runs.
+
+Where a target has lost the end of its log nobody can see there that it had one. The mirror that wrote it
+knows: its status says up to where the target has acknowledged, and goes on to do so until an operator has it
+look again. It is asked before the target is, so that what it says has been there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from mirror.errors import TwinsiteError, UsageError
+from mirror.model import FlowStatus, PartitionStatus, TopicPartition
+
+
+class NotBegunError(TwinsiteError):
+    """A mirror answers, and has not begun: it knows nothing yet."""
+
+    hint = "ask again when it has; without --url what the target has lost at its end counts as not copied yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """Whoever is asked.
+
+    Attributes:
+        url: Where it answers.
+        status: Asks it; raises TwinsiteError where it does not answer.
+    """
+
+    url: str
+    status: Callable[[], FlowStatus]
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a mirror has said, by the names at the source; nothing where none was asked.
+
+    Attributes:
+        url: Where it answers; None where none was asked.
+    """
+
+    url: str | None = None
+    partitions: Mapping[TopicPartition, PartitionStatus] = field(default_factory=dict)
+
+    def source_offset(self, tp: TopicPartition) -> int | None:
+        """Everything below it is at the target, or was; None where the mirror does not know."""
+        one = self.partitions.get(tp)
+        return None if one is None or one.target_log_end_offset is None else one.next_offset
+
+    def target_offsets(self) -> dict[TopicPartition, int]:
+        """Where each log of the target ended when the mirror last heard from it, by the names there."""
+        return {
+            TopicPartition(one.target_topic, one.partition): one.target_log_end_offset
+            for one in self.partitions.values()
+            if one.target_log_end_offset is not None
+        }
+
+    def why_not(self, tp: TopicPartition) -> str | None:
+        """Why nothing is known of the end of a partition, where a mirror was asked; None where it is."""
+        if self.url is None or self.source_offset(tp) is not None:
+            return None
+        one = self.partitions.get(tp)
+        seen = "it does not copy it" if one is None else f"{one.state}, {one.detail}"
+        return f"what is behind its end: the mirror at {self.url} does not know how far it is ({seen})"
+
+
+def words(mirror: Mirror, flow: str, source_cluster_id: str | None, target_cluster_id: str | None) -> Words:
+    """Ask a mirror how far it is.
+
+    Raises:
+        UsageError: It mirrors another flow, or other clusters.
+        NotBegunError: It waits for something itself.
+        TwinsiteError: It does not answer.
+    """
+    status = mirror.status()
+    hint = "check --url and TWINSITE_URL"
+    if status.flow != flow:
+        raise UsageError(
+            f"the mirror at {mirror.url} is of flow {status.flow}, the settings are about {flow}", hint=hint
+        )
+    if status.waits_for:
+        raise NotBegunError(f"the mirror at {mirror.url} has not begun: {status.waits_for}")
+    its = status.source_cluster_id, status.target_cluster_id
+    if its != (source_cluster_id, target_cluster_id):
+        raise UsageError(
+            f"the mirror at {mirror.url} is of clusters {its[0]} and {its[1]}, {source_cluster_id} and "
+            f"{target_cluster_id} were reached",
+            hint=hint,
+        )
+    return Words(mirror.url, {TopicPartition(one.topic, one.partition): one for one in status.partitions})
