@@ -87,8 +87,8 @@ def _differences(findings: list[tuple[Compared, Finding]]) -> Table:
 def _ends(result: Result) -> list[str]:
     """What is to be known of the ends of the target's logs, where they are not those of the source."""
     lost = [
-        f"{one.log.name}: source offsets {one.log.lost.start} to {one.log.lost.end} were at the target, which has "
-        f"lost the end of its log"
+        f"{one.log.name}: source offsets {one.log.lost.start} to {one.log.lost.end} were at the target, "
+        "which has lost the end of its log"
         for one in result.compared
         if one.log.lost.offsets
     ]

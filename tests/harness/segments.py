@@ -14,7 +14,8 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -118,17 +119,39 @@ async def serve_segments(
     Args:
         files: Content of each log file by the offset it starts at.
     """
+    async with _recovering(cluster, node):
+        _write_segments(cluster.log_dir(node) / f"{topic}-{partition}", files)
+
+
+async def lose_ends(cluster: KafkaCluster, ends: Mapping[str, int], node: int = 1) -> None:
+    """Take the end off logs with one segment, as an older backup of the disk would have it.
+
+    Args:
+        ends: Of partition 0 of these topics; a batch begins there.
+    """
+    async with _recovering(cluster, node):
+        for topic, end in ends.items():
+            left = [batch.data for batch in stored_batches(cluster, topic, node=node) if batch.offset < end]
+            _write_segments(cluster.log_dir(node) / f"{topic}-0", {0: b"".join(left)})
+
+
+@asynccontextmanager
+async def _recovering(cluster: KafkaCluster, node: int) -> AsyncIterator[None]:
+    """A node that is away, and afterwards has to find out from its files what it holds."""
     broker = cluster.broker(node)
     await broker.stop()
-    folder = cluster.log_dir(node) / f"{topic}-{partition}"
+    yield
+    for mark in _RECOVERED_FROM:
+        (cluster.log_dir(node) / mark).unlink(missing_ok=True)
+    await broker.start()
+
+
+def _write_segments(folder: Path, files: Mapping[int, bytes]) -> None:
     for file in folder.iterdir():
         if file.name != "partition.metadata":
             file.unlink()
     for base_offset, content in files.items():
         (folder / f"{base_offset:020d}.log").write_bytes(content)
-    for mark in _RECOVERED_FROM:
-        (cluster.log_dir(node) / mark).unlink(missing_ok=True)
-    await broker.start()
 
 
 def old_message_set(

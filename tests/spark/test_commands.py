@@ -118,6 +118,27 @@ def test_a_cluster_that_does_not_answer_ends_in_1_and_leaves_word(
     assert "The comparison was not completed" in page.read_text()
 
 
+def test_a_mirror_that_is_to_be_asked_and_does_not_answer_ends_in_1(
+    reconcile: Command,
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """
+    What it would have said is not known: without it less would be proven than was asked for.
+    """
+    name = asyncio.run(topic(source, prefix="unheard"))
+    settings = settings_file(tmp_path / "f.yaml", source.bootstrap, target.bootstrap, name)
+
+    code = reconcile("--config", settings, "--folder", tmp_path / "runs", "--url", "http://127.0.0.1:1")
+
+    assert code == 1
+    assert "http://127.0.0.1:1: " in capsys.readouterr().err
+    assert [one["outcome"] for one in summaries(tmp_path / "runs")] == ["failed"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -127,6 +148,7 @@ def test_a_cluster_that_does_not_answer_ends_in_1_and_leaves_word(
         (("--config", "f.yaml", "--conf", "driver.memory=4g"), "'driver.memory=4g' is no setting of Spark"),
         (("--config", "f.yaml", "--conf", "spark.driver.memory"), "write spark.driver.memory=4g"),
         (("--config", "f.yaml", "--from-offset", "-1"), "--from-offset"),
+        (("--config", "f.yaml", "--url", "mirror-1"), "mirror-1"),
         (("compare", "nothing"), "scope.json"),
     ],
 )

@@ -20,13 +20,21 @@ from spark_jobs.stretches import without
 from spark_jobs.window import ALL, Range, SameOffsets, window
 
 
-def log(topic: str, *, is_compacted: bool, copied: int = 100, accepted: tuple[Range, ...] = ()) -> Log:
+def log(
+    topic: str,
+    *,
+    is_compacted: bool,
+    copied: int = 100,
+    acknowledged: int = 0,
+    accepted: tuple[Range, ...] = (),
+) -> Log:
+    copy = Range(0, copied)
     return Log(
         name=TopicPartition(topic, 0),
         target_topic=f"east.{topic}",
         topic_id="id",
         is_compacted=is_compacted,
-        window=window(Range(0, 100), Range(0, copied), SameOffsets(), end=ALL.end),
+        window=window(Range(0, 100), copy, SameOffsets(), end=ALL.end, acknowledged=acknowledged),
         begin_place=0,
         source_end_place=100,
         accepted=accepted,
@@ -72,6 +80,42 @@ def test_keys_are_mended_logs_are_listed_and_what_matches_has_its_place_too() ->
     missing = Beyond(kind=Kind.MISSING, source_offset=7, target_offset=None, records=1)
     assert (append_only.mends, append_only.beyond_repair) == ([], [missing])
     assert (late.mends, late.beyond_repair, late.pending) == ([], [], Range(60, 100))
+
+
+def test_what_was_lost_at_the_end_is_copied_again_and_not_beyond_repair() -> None:
+    """
+    With all that follows it; what differs before it stays what it is, and so does what has no record there.
+    """
+    state = log("state", is_compacted=True, copied=60, acknowledged=80)
+    append_only = log("log", is_compacted=False, copied=60, acknowledged=80)
+    findings = [found(Kind.STALE, 59, 3), found(Kind.RESURRECTED, None, 9)]
+    lost = [found(Kind.STALE, 60, 4), found(Kind.NOT_YET_DELETED, 70, 5), found(Kind.MISSING, 79, None)]
+    missing = [found(Kind.MISSING, offset, None) for offset in (59, 60, 79)]
+
+    mended, listed = plan_of(
+        result(
+            Compared(log=state, findings=[*findings, *lost]),
+            Compared(log=append_only, findings=missing, unnamed=3),
+        )
+    ).partitions
+
+    assert [mend.source_offset for mend in mended.mends] == [59, None]
+    assert [one.source_offset for one in listed.beyond_repair] == [59]
+    assert mended.pending == listed.pending == Range(60, 100)
+    assert mended.target_end == listed.target_end == 60
+
+
+def test_a_log_is_not_read_where_it_has_lost_its_end() -> None:
+    """
+    A broker refuses to; the source is read there as everywhere.
+    """
+    one = log("log", is_compacted=False, copied=60, acknowledged=80)
+
+    here, there = askable(about_ranges([one], Hashing()), [one])
+
+    assert (here.ranges, there.ranges) == ({one.name: [Range(0, 80)]}, {one.name: [Range(0, 60)]})
+    assert (one.target_known, one.target_read) == (Range(0, 80), Range(0, 60))
+    assert one.lost == Range(60, 80)
 
 
 def test_a_plan_is_read_as_it_was_written() -> None:

@@ -1,0 +1,144 @@
+"""A target that has lost the end of its log, as from an older backup of its disk: only the mirror knows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from mirror.cli import main as cli
+from spark_jobs.documents import scope_of_document
+from spark_jobs.window import Range
+from tests.conftest import TopicFactory
+from tests.faults.flows import mirror_of, reached, says
+from tests.harness.checker import watermarks
+from tests.harness.data import Row, json_rows, load
+from tests.harness.kafka import KafkaCluster
+from tests.harness.process import Twinsite
+from tests.harness.segments import lose_ends
+from tests.spark.commands import Command, settings_file
+
+pytestmark = pytest.mark.timeout(240)
+
+OF_OTHERS = 7
+"""Records that a target topic holds before the copy begins: its offsets are not the source's then."""
+FIRST = [Row(key=b"k%d" % key, value=b"one") for key in range(100)]
+SECOND = [
+    *(Row(key=b"k%d" % key, value=b"two") for key in range(25)),
+    *(Row(key=b"k%d" % key, value=None) for key in range(25, 40)),
+    *(Row(key=b"n%d" % key, value=b"one") for key in range(10)),
+]
+"""What the target will lose: updates, tombstones and new keys."""
+LOST = Range(100, 150)
+LATER = [Row(key=b"later", value=b"x")]
+
+
+@pytest.fixture
+def restored(tmp_path: Path) -> Iterator[KafkaCluster]:
+    """A target whose disk may be changed."""
+    cluster = KafkaCluster.prepare("4.3", 1, "target", {}, tmp_path)
+    try:
+        asyncio.run(cluster.launch())
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def test_what_a_target_has_lost_at_its_end_is_named_and_copied_again(
+    reconcile: Command,
+    source: KafkaCluster,
+    restored: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """
+    A log with the same offsets, one with others, and a compacted one. To the target alone all that is missing
+    is on its way; the mirror knows what it had, also once it stands still for that.
+    """
+    same, mapped, state = names = [
+        asyncio.run(topic(source, prefix="lost", cleanup_policy=policy))
+        for policy in ("delete", "delete", "compact")
+    ]
+    asyncio.run(restored.create_topic(mapped))
+    load(restored.bootstrap, mapped, json_rows(OF_OTHERS, 100))
+    runs, settings = tmp_path / "runs", tmp_path / "f.yaml"
+    settings_file(settings, source.bootstrap, restored.bootstrap, "lost-.*", flow=same)
+    always = "--config", settings, "--folder", runs
+    command = mirror_of(source, restored, "lost-.*", same, "--offsets", "auto")
+
+    with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+        for rows in (FIRST, SECOND):
+            copy(mirror, source, names, rows)
+        asyncio.run(lose_ends(restored, {same: 100, mapped: OF_OTHERS + 100, state: 100}))
+        asked = "--url", f"http://127.0.0.1:{mirror.port}"
+        assert reconcile("scope", *always, tmp_path / "alone") == 0
+        assert reconcile("scope", *always, *asked, tmp_path / "told") == 0
+        for name in names:
+            load(source.bootstrap, name, LATER)
+            asyncio.run(says(mirror, name, "DIVERGED", "target_truncated"))
+
+        assert reconcile(*always, *asked) == 10
+        found, kinds = summary(runs), differences(runs)
+        repaired = repair(settings, latest(runs), capsys)
+        assert reconcile(*always, *asked) == 0
+        for name in names:
+            assert cli.main(["resume", name, *asked]) == 0
+        copy(mirror, source, names, LATER)
+
+    assert scoped(tmp_path / "alone") == [(None, Range(100, 100), LOST)] * 3
+    assert scoped(tmp_path / "told") == [(150, LOST, Range(150, 150))] * 3
+    assert [(one["lost"], one["acknowledged"]) for one in found["partitions"]] == [([*LOST], 150)] * 3
+    missing = [("missing", offset) for offset in range(*LOST)]
+    assert kinds[same] == kinds[mapped] == missing
+    assert Counter(kind for kind, _ in kinds[state]) == {"stale": 25, "not_yet_deleted": 15, "missing": 10}
+    assert repaired[0] == 0, repaired[1]
+    assert (repaired[1]["partitions"], repaired[1]["beyond_repair"]) == ([], [])
+
+
+def copy(mirror: Twinsite, source: KafkaCluster, names: Sequence[str], rows: Sequence[Row]) -> None:
+    """Write to some topics, and wait until that is copied."""
+    ends = {name: watermarks(source.bootstrap, name)[0][1] + len(rows) for name in names}
+    for name in names:
+        load(source.bootstrap, name, rows)
+    there = mirror.wait_for(
+        lambda: all(reached(mirror, name) == ends[name] for name in names), "all is copied"
+    )
+    asyncio.run(there)
+
+
+def latest(runs: Path) -> Path:
+    return sorted(runs.iterdir())[-1]
+
+
+def summary(runs: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((latest(runs) / "summary.json").read_text())
+    found["partitions"].sort(key=lambda one: one["topic"])
+    return found
+
+
+def scoped(folder: Path) -> list[tuple[int | None, Range, Range]]:
+    """How far the mirror is, what is lost and what is on its way, in source offsets, of each partition."""
+    scope = scope_of_document(json.loads((folder / "scope.json").read_text()), "scope")
+    return [(log.acknowledged, log.lost, log.window.pending) for log in scope.logs]
+
+
+def differences(runs: Path) -> dict[str, list[tuple[str, int]]]:
+    """Kind and source offset of all that differs, by topic."""
+    found: dict[str, list[tuple[str, int]]] = {}
+    for row in pq.read_table(latest(runs) / "differences").to_pylist():
+        found.setdefault(row["topic"], []).append((row["kind"], row["source_offset"]))
+    return found
+
+
+def repair(settings: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    """What ``twinsite repair --apply`` ends with, and says."""
+    capsys.readouterr()
+    code = cli.main(["repair", "--config", str(settings), "-o", "json", "--apply", str(run)])
+    return code, json.loads(capsys.readouterr().out)
