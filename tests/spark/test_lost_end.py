@@ -6,13 +6,19 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import Producer
 
+from mirror import proving
+from mirror.acknowledged import Mirror
 from mirror.cli import main as cli
+from mirror.clusters import both_connected
+from mirror.proving import Wanted
 from spark_jobs.documents import scope_of_document
 from spark_jobs.window import Range
 from tests.conftest import TopicFactory
@@ -23,6 +29,9 @@ from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Twinsite
 from tests.harness.segments import lose_ends
 from tests.spark.commands import Command, settings_file
+from tests.spark.sites import settings_of
+from tests.spark.test_mapped import copy as mirrored
+from tests.unit.statuses import a_flow, a_partition
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -88,9 +97,8 @@ def test_what_a_target_has_lost_at_its_end_is_named_and_copied_again(
         found, kinds = summary(runs), differences(runs)
         repaired = repair(settings, latest(runs), capsys)
         assert reconcile(*always, *asked) == 0
-        for name in names:
-            assert cli.main(["resume", name, *asked]) == 0
-        copy(mirror, source, names, LATER)
+        assert cli.main(["resume", same, *asked]) == 0
+        copy(mirror, source, [same], LATER)
 
     assert scoped(tmp_path / "alone") == [(None, Range(100, 100), LOST)] * 3
     assert scoped(tmp_path / "told") == [(150, LOST, Range(150, 150))] * 3
@@ -100,6 +108,36 @@ def test_what_a_target_has_lost_at_its_end_is_named_and_copied_again(
     assert Counter(kind for kind, _ in kinds[state]) == {"stale": 25, "not_yet_deleted": 15, "missing": 10}
     assert repaired[0] == 0, repaired[1]
     assert (repaired[1]["partitions"], repaired[1]["beyond_repair"]) == ([], [])
+
+
+async def test_what_a_transaction_of_others_holds_up_is_not_lost(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Nobody who reads committed records sees the copy behind it: what the mirror says is there has not arrived.
+    """
+    name = await topic(source, prefix="held")
+    await target.create_topic(name)
+    load(source.bootstrap, name, FIRST)
+    producer = Producer({"bootstrap.servers": target.bootstrap, "transactional.id": name})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce(name, b"of others")
+    producer.flush(20)
+    await mirrored(source, target, name, name, tmp_path, "--offsets", "mapped")
+    settings = settings_of(source, target, name, flow=name)
+    async with both_connected(settings, patience_seconds=20, reached=lambda _: None) as (here, there):
+        clusters = {"source_cluster_id": here.info.cluster_id, "target_cluster_id": there.info.cluster_id}
+    ends = {"next_offset": 100, "target_log_end_offset": 101}
+    status = a_flow(replace(a_partition(name, **ends), target_topic=name), flow=name, **clusters)
+
+    scope = await proving.scope(settings, Wanted(mirror=Mirror("http://mirror", lambda: status)))
+    producer.abort_transaction(20)
+
+    (log,) = scope.append_only
+    assert (log.acknowledged, log.window.pending) == (100, Range(0, 100))
+    assert not log.lost.offsets
+    assert watermarks(target.bootstrap, name) == {0: (0, 102)}
 
 
 def copy(mirror: Twinsite, source: KafkaCluster, names: Sequence[str], rows: Sequence[Row]) -> None:
