@@ -20,6 +20,7 @@ from mirror.cli import main as cli
 from mirror.clusters import both_connected
 from mirror.proving import Wanted
 from spark_jobs.documents import scope_of_document
+from spark_jobs.history import SUMMARY
 from spark_jobs.window import Range
 from tests.conftest import TopicFactory
 from tests.faults.flows import mirror_of, reached, says
@@ -89,6 +90,8 @@ def test_what_a_target_has_lost_at_its_end_is_named_and_copied_again(
         asked = "--url", f"http://127.0.0.1:{mirror.port}"
         assert reconcile("scope", *always, tmp_path / "alone") == 0
         assert reconcile("scope", *always, *asked, tmp_path / "told") == 0
+        leave_match(runs, tmp_path / "told" / "scope.json")
+        assert reconcile("scope", *always, *asked, "--since-last-match", tmp_path / "since") == 0
         for name in names:
             load(source.bootstrap, name, LATER)
             asyncio.run(says(mirror, name, "DIVERGED", "target_truncated"))
@@ -102,6 +105,7 @@ def test_what_a_target_has_lost_at_its_end_is_named_and_copied_again(
 
     assert scoped(tmp_path / "alone") == [(None, Range(100, 100), LOST)] * 3
     assert scoped(tmp_path / "told") == [(150, LOST, Range(150, 150))] * 3
+    assert scoped(tmp_path / "since") == scoped(tmp_path / "told"), "it was proven before it was lost"
     assert [(one["lost"], one["acknowledged"]) for one in found["partitions"]] == [([*LOST], 150)] * 3
     missing = [("missing", offset) for offset in range(*LOST)]
     assert kinds[same] == kinds[mapped] == missing
@@ -151,12 +155,24 @@ def copy(mirror: Twinsite, source: KafkaCluster, names: Sequence[str], rows: Seq
     asyncio.run(there)
 
 
+def leave_match(runs: Path, scope: Path) -> None:
+    """A run of long ago that found everything to be the same that a scope is about."""
+    document = json.loads(scope.read_text())
+    partitions = [
+        log | {"source_offsets": log["window"]["source"]}
+        for log in (*document["append_only"], *document["compacted"])
+    ]
+    run = runs / "20200101T000000Z-0000"
+    run.mkdir(parents=True)
+    (run / SUMMARY).write_text(json.dumps(document | {"outcome": "match", "partitions": partitions}))
+
+
 def latest(runs: Path) -> Path:
     return sorted(runs.iterdir())[-1]
 
 
 def summary(runs: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((latest(runs) / "summary.json").read_text())
+    found: dict[str, Any] = json.loads((latest(runs) / SUMMARY).read_text())
     found["partitions"].sort(key=lambda one: one["topic"])
     return found
 
