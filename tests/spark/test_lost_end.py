@@ -92,20 +92,21 @@ def test_what_a_target_has_lost_at_its_end_is_named_and_copied_again(
         assert reconcile("scope", *always, *asked, tmp_path / "told") == 0
         leave_match(runs, tmp_path / "told" / "scope.json")
         assert reconcile("scope", *always, *asked, "--since-last-match", tmp_path / "since") == 0
+        assert scoped(tmp_path / "alone") == [(None, Range(100, 100), LOST)] * 3
+        assert scoped(tmp_path / "told") == [(150, LOST, Range(150, 150))] * 3
+        assert scoped(tmp_path / "since") == scoped(tmp_path / "told"), "it was proven before it was lost"
         for name in names:
             load(source.bootstrap, name, LATER)
             asyncio.run(says(mirror, name, "DIVERGED", "target_truncated"))
 
         assert reconcile(*always, *asked) == 10
         found, kinds = summary(runs), differences(runs)
+        assert "knows it of 3 of 3 partitions" in (latest(runs) / "report.html").read_text()
         repaired = repair(settings, latest(runs), capsys)
         assert reconcile(*always, *asked) == 0
         assert cli.main(["resume", same, *asked]) == 0
         copy(mirror, source, [same], LATER)
 
-    assert scoped(tmp_path / "alone") == [(None, Range(100, 100), LOST)] * 3
-    assert scoped(tmp_path / "told") == [(150, LOST, Range(150, 150))] * 3
-    assert scoped(tmp_path / "since") == scoped(tmp_path / "told"), "it was proven before it was lost"
     assert [(one["lost"], one["acknowledged"]) for one in found["partitions"]] == [([*LOST], 150)] * 3
     missing = [("missing", offset) for offset in range(*LOST)]
     assert kinds[same] == kinds[mapped] == missing
