@@ -31,6 +31,7 @@ from spark_jobs.algorithms import Hashing
 from spark_jobs.documents import Scope
 from spark_jobs.history import Run
 from spark_jobs.logs import Log
+from spark_jobs.nothing import nothing_of
 from spark_jobs.result import NotCompared, time_text
 from spark_jobs.sampling import Sample
 from spark_jobs.window import ALL, Range, window
@@ -369,6 +370,7 @@ class _Asking:
             compared = window(
                 original, copy, translation, start=start, end=wanted.end, acknowledged=end_before
             )
+            whole = window(original, copy, translation, start=copied.start, acknowledged=end_before)
             source_end_place = translation.to_target(original.end)
         except UntranslatableError as error:
             self._leave_out(tp, str(error))
@@ -384,6 +386,7 @@ class _Asking:
             acknowledged=self.words.source_offset(tp),
             lines=copied.lines(compared.source),
             accepted=() if is_compacted else tuple(Range(*some) for some in copied.accepted),
+            nothing=nothing_of(compared, whole, compared_before=before > copied.start),
         )
 
     def _is_left_out(self, tp: TopicPartition) -> bool:

@@ -13,6 +13,7 @@ from mirror.errors import UsageError
 from mirror.model import TopicPartition
 from spark_jobs.algorithms import Algorithm, Hashing
 from spark_jobs.logs import Log
+from spark_jobs.nothing import Nothing
 from spark_jobs.places import Line
 from spark_jobs.questions import Question, What
 from spark_jobs.result import NotCompared
@@ -170,6 +171,7 @@ def _log(log: Log) -> dict[str, Any]:
         "acknowledged": log.acknowledged,
         "lines": None if log.lines is None else [list(line) for line in log.lines],
         "accepted": [list(some) for some in log.accepted],
+        "nothing": log.nothing,
     }
 
 
@@ -186,6 +188,7 @@ def _log_of(document: Mapping[str, Any]) -> Log:
         acknowledged=document["acknowledged"],
         lines=None if lines is None else [Line(*line) for line in lines],
         accepted=tuple(Range(*some) for some in document["accepted"]),
+        nothing=None if document["nothing"] is None else Nothing(document["nothing"]),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from mirror.model import TopicPartition
 from spark_jobs.findings import Difference
+from spark_jobs.nothing import Nothing
 from spark_jobs.places import Line
 from spark_jobs.telling import Edges
 from spark_jobs.window import Range, Window
@@ -30,6 +31,7 @@ class Log:
             none was asked, or it did not know.
         lines: How source offsets become places; None where they are the same.
         accepted: Target offsets of an append-only log that may be what they are.
+        nothing: Why nothing of it is compared; None where something is, or where there is nothing.
     """
 
     name: TopicPartition
@@ -42,6 +44,7 @@ class Log:
     acknowledged: int | None = None
     lines: Sequence[Line] | None = None
     accepted: Sequence[Range] = ()
+    nothing: Nothing | None = None
 
     @property
     def target_name(self) -> TopicPartition:
@@ -132,6 +135,16 @@ class Compared:
     ranges_differing: int = 0
     read_again: int = 0
     in_flight: int = 0
+
+    @property
+    def pending(self) -> int:
+        """Source offsets that the copy has not reached."""
+        return self.log.window.pending.offsets
+
+    @property
+    def expired(self) -> int:
+        """Source offsets that only one side still has."""
+        return self.log.window.expired_at_source.offsets + self.log.window.expired_at_target.offsets
 
     @property
     def is_match(self) -> bool:

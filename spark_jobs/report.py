@@ -94,14 +94,18 @@ def failure_page(document: Mapping[str, Any]) -> str:
 
 def _parts(result: Result) -> Iterator[str]:
     topics = _topics(result.compared)
-    same = {name: some for name, some in topics.items() if all(one.is_match for one in some)}
-    differing = {name: some for name, some in topics.items() if name not in same}
+    unknown = {one.topic for one in result.left_out}
+    match = {name: some for name, some in topics.items() if all(one.is_match for one in some)}
+    same = {name: some for name, some in match.items() if name not in unknown}
+    partly = {name: some for name, some in match.items() if name in unknown}
+    differing = {name: some for name, some in topics.items() if name not in match}
     yield _header(result.flow, f"run {result.run}")
     yield _verdict(result, len(differing), len(topics))
     yield _figures(result)
     yield from _not_compared(result)
     yield from _kinds(result)
     yield from differing_topics(differing, result.sample)
+    yield from _same(partly, "The same, as far as it was compared")
     yield from _same(same, "The same" if result.sample is None else "The same, in the sample")
     yield "<h2>What was compared</h2>" + _scope(result)
 
@@ -124,7 +128,7 @@ def _header(flow: str, words: str) -> str:
 
 
 def _verdict(result: Result, differing: int, topics: int) -> str:
-    rest = "Of what was not compared nothing is said." if result.not_compared else ""
+    rest = "Of what was not compared nothing is said." if result.left_out else ""
     match result.outcome:
         case Outcome.MATCH if result.sample is not None:
             words = f"Every record that was compared is the same: of append-only topics {result.sample}."
@@ -136,10 +140,10 @@ def _verdict(result: Result, differing: int, topics: int) -> str:
             found = counted(differences(result.compared), "difference")
             words = f"{found} in {number(differing)} of {counted(topics, 'topic')}. {_named(result)}"
             return banner("bad", "The sites differ", words, rest) + _next_step(result)
-        case _ if result.compared:
+        case _ if result.has_compared:
             return banner("warn", "Not everything was compared", "What was compared is the same.", rest)
         case _:
-            return banner("warn", "Nothing was compared", "Nothing is said about the copy.")
+            return banner("warn", "Nothing was compared", "Nothing is said about the copy.", rest)
 
 
 def _named(result: Result) -> str:
@@ -159,14 +163,15 @@ def _figures(result: Result) -> str:
     compared = result.compared
     records = number(sum(one.source_records for one in compared))
     there = number(sum(one.target_records for one in compared))
-    left_out = len(result.not_compared)
+    some = sum(one.log.nothing is None for one in compared)
+    left_out = len(result.not_compared) + len(compared) - some
     partitions = f"partitions compared, {number(left_out)} not" if left_out else "partitions compared, all"
     read = sum(one.source_bytes + one.target_bytes for one in compared)
     return (
         '<div class="figures">'
         + figure(number(differences(compared)), "differences")
         + figure(records, f"records of the source, with {there} of the target")
-        + figure(number(len(compared)), partitions)
+        + figure(number(some), partitions)
         + figure(size(read), "of keys and values read, both sides together")
         + figure(duration(result.seconds), f"{size(read / max(result.seconds, 0.1))} a second")
         + "</div>"
@@ -175,7 +180,7 @@ def _figures(result: Result) -> str:
 
 def _not_compared(result: Result) -> Iterator[str]:
     found: defaultdict[tuple[str, str], list[int | None]] = defaultdict(list)
-    for one in result.not_compared:
+    for one in result.left_out:
         found[one.topic, one.why].append(one.partition)
     if found:
         rows = [
@@ -212,18 +217,14 @@ def _same(topics: Mapping[str, Sequence[Compared]], heading: str) -> Iterator[st
             number(len(some)),
             number(sum(one.source_records for one in some)),
             size(sum(one.source_bytes for one in some)),
-            number(sum(one.log.window.pending.offsets for one in some)),
-            number(sum(_expired(one) for one in some)),
+            number(sum(one.pending for one in some)),
+            number(sum(one.expired for one in some)),
         )
         for name, some in topics.items()
     ]
     headings = ("topic", "partitions", "records", "keys and values", "not copied yet", "expired on one side")
     body = table(headings, rows, words={0}, right={1, 2, 3, 4, 5})
     yield f"<h2>{heading}</h2>" + (body if len(rows) <= SAME_OPEN else folded(f"{len(rows)} topics", body))
-
-
-def _expired(one: Compared) -> int:
-    return one.log.window.expired_at_source.offsets + one.log.window.expired_at_target.offsets
 
 
 def _scope(result: Result) -> str:
@@ -238,11 +239,11 @@ def _scope(result: Result) -> str:
         ("digests", DIGESTS[result.algorithm]),
         ("digests compared", number(sum(one.ranges for one in compared))),
         ("read again", f"{counted(again, 'record')} of both sites, to name what differs"),
-        ("not copied yet", counted(sum(one.log.window.pending.offsets for one in compared), "offset")),
+        ("not copied yet", counted(sum(one.pending for one in compared), "offset")),
         ("in flight", counted(sum(one.in_flight for one in compared), "key") + " of compacted topics"),
         ("lost at the end", counted(sum(one.log.lost.offsets for one in compared), "offset")),
         ("how far the copy had come", text(said_of_ends(result))),
-        ("expired on one side", counted(sum(_expired(one) for one in compared), "offset")),
+        ("expired on one side", counted(sum(one.expired for one in compared), "offset")),
         *((f"files of the {site}", text(", ".join(places))) for site, places in result.files.items()),
         ("accepted before", counted(sum(_accepted(one) for one in compared), "offset") + " of the target"),
     ]

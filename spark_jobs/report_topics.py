@@ -122,8 +122,17 @@ def _said(partitions: Sequence[Compared], differing: Sequence[Compared]) -> str:
         f"{number(len(differing))} of {number(len(partitions))} partitions differ",
         *(["compacted: the latest record of each key is compared"] if log.is_compacted else []),
         *([f"called {log.target_topic} at the target"] if log.target_topic != log.name.topic else []),
+        *_not_compared(partitions),
     ]
     return f'<span class="dim">{text(", ".join(words))}</span>'
+
+
+def _not_compared(partitions: Sequence[Compared]) -> Iterator[str]:
+    counts = {
+        "not copied yet": sum(one.pending for one in partitions),
+        "expired on one side": sum(one.expired for one in partitions),
+    }
+    return (f"{counted(count, 'offset')} {words}" for words, count in counts.items() if count)
 
 
 def _kinds(differing: Sequence[Compared]) -> str:

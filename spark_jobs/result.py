@@ -14,8 +14,9 @@ from typing import Any
 
 from spark_jobs.algorithms import Algorithm
 from spark_jobs.findings import Kind
-from spark_jobs.logs import Compared, Finding
-from spark_jobs.sampling import Sample
+from spark_jobs.logs import Compared, Finding, Log
+from spark_jobs.nothing import Nothing
+from spark_jobs.sampling import Sample, blocks
 from spark_jobs.window import Range, Window
 
 SCHEMA = 1
@@ -89,8 +90,18 @@ class Result:
     def outcome(self) -> Outcome:
         if any(not one.is_match for one in self.compared):
             return Outcome.MISMATCH
-        complete = self.compared and not self.not_compared
+        complete = self.compared and not self.left_out
         return Outcome.MATCH if complete else Outcome.INCOMPLETE
+
+    @property
+    def left_out(self) -> Sequence[NotCompared]:
+        """All of which nothing can be said: what could not be compared, and that of which nothing was."""
+        return [*self.not_compared, *_nothing_known(self.compared, self.sample)]
+
+    @property
+    def has_compared(self) -> bool:
+        """Whether there was anything to compare."""
+        return any(_holds_some(one.log, self.sample) for one in self.compared)
 
     @property
     def kinds(self) -> Mapping[Kind, int]:
@@ -109,6 +120,29 @@ def said_of_ends(result: Result) -> str:
         return "no mirror was asked: what the target has lost at its end counts as not copied yet"
     known = sum(one.log.acknowledged is not None for one in result.compared)
     return f"the mirror at {result.mirror} knows it of {known} of {len(result.compared)} partitions"
+
+
+def _nothing_known(compared: Sequence[Compared], sample: Sample | None) -> Iterator[NotCompared]:
+    """Logs of which nothing was compared though there is something, and why.
+
+    Of a topic some partitions may lie outside of what was asked for, or wait for their turn.
+    """
+    touched = {one.log.name.topic for one in compared if one.log.window.source.offsets}
+    for one in compared:
+        why = one.log.nothing
+        if why is not None and not (why is Nothing.OUTSIDE and one.log.name.topic in touched):
+            yield NotCompared(*one.log.name, why.value)
+    logs = [one.log for one in compared if not one.log.is_compacted and one.log.window.source.offsets]
+    if sample is not None and logs and not any(_holds_some(log, sample) for log in logs):
+        why_not = f"{sample} holds nothing of append-only topics: the next runs compare the others"
+        yield from (NotCompared(topic, None, why_not) for topic in sorted({log.name.topic for log in logs}))
+
+
+def _holds_some(log: Log, sample: Sample | None) -> bool:
+    """Whether anything of a log is compared."""
+    if sample is None or log.is_compacted:
+        return log.window.source.offsets > 0
+    return any(log.source_offsets(block).offsets for block in blocks(log, sample))
 
 
 def _kinds(findings: Iterable[Finding]) -> Mapping[Kind, int]:
@@ -143,7 +177,7 @@ def summary(result: Result) -> dict[str, Any]:
         "partitions": [_partition(one) for one in result.compared],
         "files": dict(result.files),
         "not_compared": [
-            {"topic": one.topic, "partition": one.partition, "why": one.why} for one in result.not_compared
+            {"topic": one.topic, "partition": one.partition, "why": one.why} for one in result.left_out
         ],
         "examples": [example for example, _ in zip(_examples(result), range(EXAMPLES), strict=False)],
     }

@@ -31,10 +31,11 @@ def show(result: Result, folder: Path) -> None:
         screen.print(f"and {number(len(findings) - SHOWN)} more")
     for line in _ends(result)[:SHOWN]:
         screen.print(plain(line))
-    for one in result.not_compared[:SHOWN]:
-        screen.print(plain(f"not compared: {_name(one)}: {one.why}"))
-    if len(result.not_compared) > SHOWN:
-        screen.print(f"and {number(len(result.not_compared) - SHOWN)} more that were not compared")
+    left_out = result.left_out
+    for unknown in left_out[:SHOWN]:
+        screen.print(plain(f"not compared: {_name(unknown)}: {unknown.why}"))
+    if len(left_out) > SHOWN:
+        screen.print(f"and {number(len(left_out) - SHOWN)} more that were not compared")
     screen.print()
     _conclude(screen, result)
     screen.print(plain(f"{clean(folder)}/report.html shows where"))
@@ -46,7 +47,7 @@ def _topics(result: Result) -> Table:
         topics[one.log.name.topic].append(one)
     table = Table(box=None, pad_edge=False)
     table.add_column("topic")
-    for heading in ("partitions", "records", "bytes", "differences"):
+    for heading in ("partitions", "records", "bytes", "not copied yet", "expired", "differences"):
         table.add_column(heading, justify="right")
     for topic, partitions in sorted(topics.items()):
         count = sum(len(one.findings) + one.unnamed for one in partitions)
@@ -55,6 +56,8 @@ def _topics(result: Result) -> Table:
             number(len(partitions)),
             number(sum(one.source_records for one in partitions)),
             size(sum(one.source_bytes for one in partitions)),
+            number(sum(one.pending for one in partitions)),
+            number(sum(one.expired for one in partitions)),
             plain(number(count), "bold red" if count else ""),
         )
     return table
@@ -106,7 +109,7 @@ def _conclude(screen: Console, result: Result) -> None:
         Outcome.MATCH: "the copy is the original",
         Outcome.MISMATCH: "the sites differ",
         Outcome.INCOMPLETE: "what was compared is the same, and not everything was"
-        if result.compared
+        if result.has_compared
         else "nothing was compared",
     }
     screen.print(

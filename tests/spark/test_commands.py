@@ -33,8 +33,8 @@ def test_a_copy_is_proven_again_and_again_and_damage_is_found(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """
-    A match, then only what came after it, then a foreign record; history and metrics tell of all three.
-    What was found the same by a weaker digest is compared again by a stronger one.
+    A match, then only what came after it, then nothing, then a foreign record; history and metrics tell of
+    all four. What was found the same by a weaker digest is compared again by a stronger one.
     """
     name = asyncio.run(topic(source, prefix="proven"))
     load(source.bootstrap, name, json_rows(2000, 100))
@@ -48,22 +48,25 @@ def test_a_copy_is_proven_again_and_again_and_damage_is_found(
     asyncio.run(copy(source, target, name, name, tmp_path))
     second = reconcile(*always, "--since-last-match")
     matched = metrics.read_text()
-    load(target.bootstrap, name, [Row(key=b"zombie", value=b"x")])
     capsys.readouterr()
+    nothing = reconcile(*always, "--since", "2100-01-01")
+    said = capsys.readouterr().out
+    load(target.bootstrap, name, [Row(key=b"zombie", value=b"x")])
     third = reconcile(*always, "--since-last-match", "--digest", "sha256")
     shown = capsys.readouterr().out
 
-    assert (first, second, third) == (0, 0, 10)
+    assert (first, second, nothing, third) == (0, 0, 1, 10)
+    assert f"not compared: {name}-0: nothing of it lies within what was asked for" in said
     assert "zombie" in shown
-    assert [one["source"]["records"] for one in summaries(folder)] == [2000, 500, 2500]
+    assert [one["source"]["records"] for one in summaries(folder)] == [2000, 500, 0, 2500]
     assert extras(matched) == [0]
     assert extras(metrics.read_text()) == [1]
     assert success(metrics.read_text()) == success(matched)
     assert "zombie" in next(iter(sorted(folder.iterdir())[-1].glob("report.html"))).read_text()
     assert reconcile("history", "--folder", folder, "-o", "json") == 0
     told = json.loads(capsys.readouterr().out)
-    assert [run["outcome"] for run in told] == ["mismatch", "match", "match"]
-    assert [run["digest"] for run in told] == ["sha256", "xxhash64", "xxhash64"]
+    assert [run["outcome"] for run in told] == ["mismatch", "incomplete", "match", "match"]
+    assert [run["digest"] for run in told] == ["sha256", "xxhash64", "xxhash64", "xxhash64"]
 
 
 def extras(metrics: str) -> list[float]:

@@ -15,6 +15,7 @@ from spark_jobs.algorithms import Algorithm
 from spark_jobs.findings import Difference, Kind, Part
 from spark_jobs.history import Run, last_to_continue, runs
 from spark_jobs.logs import Compared, Finding, Log
+from spark_jobs.nothing import Nothing
 from spark_jobs.plan import plan_of
 from spark_jobs.report import failure_page, page
 from spark_jobs.result import NotCompared, Outcome, Result, failure, key_text, rows, summary
@@ -76,6 +77,40 @@ def test_only_what_was_compared_whole_and_is_the_same_is_a_match() -> None:
     assert result(Compared(log=log("t"), unnamed=1)).outcome is Outcome.MISMATCH
 
 
+def test_what_was_not_compared_is_no_match_however_few_differences_there_are() -> None:
+    """
+    The target has deleted all of a partition; nothing of a topic lies within what was asked for; the turn of
+    a sample holds nothing.
+    """
+    gone = Compared(log=replace(log("orders", 1), nothing=Nothing.DELETED_AT_TARGET))
+    outside = Compared(log=log_of("late", Range(40, 40), nothing=Nothing.OUTSIDE))
+    sampled = replace(result(SAME_LOG), sample=Sample(64, 2))
+
+    for one, why in (
+        (result(SAME_LOG, gone), "the target has deleted"),
+        (result(SAME_LOG, outside), "nothing of it lies within"),
+        (sampled, "part 3 of 64 holds nothing of append-only topics: the next runs"),
+    ):
+        assert one.outcome is Outcome.INCOMPLETE
+        assert why in summary(one)["not_compared"][0]["why"]
+        assert why in page(one)
+    assert "Nothing was compared" in page(sampled)
+    assert replace(sampled, sample=Sample(64, 0)).outcome is Outcome.MATCH
+
+
+def test_of_a_topic_some_partitions_may_lie_outside_and_empty_logs_are_the_same() -> None:
+    outside = Compared(log=log_of("orders", Range(40, 40), partition=1, nothing=Nothing.OUTSIDE))
+    empty = Compared(log=log_of("new", Range(0, 0)))
+
+    assert result(SAME_LOG, outside).outcome is Outcome.MATCH
+    assert result(empty).outcome is Outcome.MATCH
+    assert replace(result(empty), sample=Sample(64, 2)).outcome is Outcome.MATCH
+
+
+def log_of(topic: str, both: Range, partition: int = 0, nothing: Nothing | None = None) -> Log:
+    return replace(log(topic, partition), window=window(both, both, SAME), nothing=nothing)
+
+
 def test_each_outcome_has_its_exit_code() -> None:
     assert {outcome.value: outcome.exit_code for outcome in Outcome} == {
         "match": 0,
@@ -128,11 +163,11 @@ def test_the_page_shows_what_differs_and_is_complete_in_itself() -> None:
 
 
 def test_the_page_of_a_match_says_so_and_of_a_sample_what_it_is_worth() -> None:
-    whole, part = result(SAME_LOG), replace(result(SAME_LOG), sample=Sample(64, 2))
+    whole, part = result(SAME_LOG), replace(result(SAME_LOG), sample=Sample(64, 0))
 
     assert ">The copy is the original<" in page(whole)
     assert "The copy is the original, in the part that was compared" in page(part)
-    assert "of append-only topics part 3 of 64" in page(part)
+    assert "of append-only topics part 1 of 64" in page(part)
 
 
 def test_the_page_says_what_was_not_compared_before_anything_else() -> None:

@@ -1,0 +1,42 @@
+"""Of which logs a comparison says nothing, and why: what was not compared is never the same.
+
+Two logs that are both empty are the same. Where a side holds something and nothing of it was compared,
+nothing is known. Pure.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from spark_jobs.window import Window
+
+
+class Nothing(StrEnum):
+    """Why nothing of a log is compared."""
+
+    DELETED_AT_TARGET = "the target has deleted all that the source still holds of it"
+    DELETED_AT_SOURCE = "the source has deleted all that the target holds of it"
+    PENDING = "nothing of what the source holds of it has been copied yet"
+    OUTSIDE = "nothing of it lies within what was asked for"
+
+
+def nothing_of(asked: Window, whole: Window, *, compared_before: bool) -> Nothing | None:
+    """Why nothing of a log is compared; None where something is, or where there is nothing to compare.
+
+    Args:
+        asked: What is compared.
+        whole: What would be, had no offsets and times been asked for.
+        compared_before: What lies before was compared by the run that this one continues.
+    """
+    if asked.source.offsets:
+        return None
+    if asked.expired_at_target.offsets:
+        return Nothing.DELETED_AT_TARGET
+    if asked.expired_at_source.offsets:
+        return Nothing.DELETED_AT_SOURCE
+    if compared_before:
+        return None
+    if asked.pending.offsets:
+        return Nothing.PENDING
+    parts = (whole.source, whole.expired_at_source, whole.expired_at_target, whole.pending)
+    return Nothing.OUTSIDE if any(part.offsets for part in parts) else None
