@@ -210,7 +210,7 @@ RECONCILE_OUTCOME = _gauge(
 RECONCILE_MISMATCHES = _gauge(
     "reconcile_mismatches",
     ("flow", "kind"),
-    "Differences the last comparison named; no series when it was not completed.",
+    "Differences the last comparison found, by kind, with those only counted as unnamed.",
 )
 RECONCILE_RECORDS = _gauge(
     "reconcile_compared_records", FLOW, "Records of the source that the last comparison covered."

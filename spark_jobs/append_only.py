@@ -23,7 +23,7 @@ from spark_jobs import compare
 from spark_jobs.align import Content
 from spark_jobs.asking import ByLog, about_blocks, about_ranges, at_source
 from spark_jobs.logs import Compared, Log
-from spark_jobs.naming import Naming, Plan, Side
+from spark_jobs.naming import Naming, Plan, Side, limited
 from spark_jobs.places import lines_of_pieces
 from spark_jobs.questions import Question, What
 from spark_jobs.rows import sides
@@ -34,7 +34,7 @@ from spark_jobs.stretches import RANGE_PLACES, Island, between, joined, to_read
 from spark_jobs.window import Range
 
 RECORDS_MAX = 2_000_000
-"""Records of one side that are read again, at most: what differs beyond is not named."""
+"""Records of one side that are read again, at most: what differs beyond is counted and not named."""
 ANCHORS_MAX = 1_000_000
 """Records that are sampled to find a shift, about."""
 SAMPLE_ONE_IN = 16
@@ -58,7 +58,8 @@ def compare_logs(sites: Sites, logs: Sequence[Log]) -> list[Compared]:
     shifts = _find_shifts(sites, by_name, long) if long else {}
     if shifts:
         islands = _without_shifts(sites, islands, long, shifts, source)
-    plans = _limited([_plan(log, shifts.get(log.name), islands.get(log.name, ())) for log in logs])
+    plans = [_plan(log, shifts.get(log.name), islands.get(log.name, ())) for log in logs]
+    plans = limited(plans, RECORDS_MAX)
     found = _look_closer(sites, plans, source)
     found = with_totals(found, source, target)
     return [replace(one, ranges_differing=_ranges(islands.get(one.log.name, ()))) for one in found]
@@ -170,25 +171,10 @@ def _plan(log: Log, shifts: Sequence[Piece] | None, islands: Sequence[Island]) -
     return Plan(log, known, to_read(islands, known))
 
 
-def _limited(plans: Sequence[Plan]) -> list[Plan]:
-    """Plans that together read no more than may be read; what is left out is known to differ, and unnamed."""
-    left = RECORDS_MAX
-    result = []
-    for plan in plans:
-        taken: list[Range] = []
-        for places in plan.reads:
-            if places.offsets <= left:
-                taken.append(places)
-                left -= places.offsets
-        unnamed = sum(places.offsets for places in plan.reads) - sum(places.offsets for places in taken)
-        result.append(replace(plan, reads=taken, unnamed=unnamed))
-    return result
-
-
 def _look_closer(sites: Sites, plans: Sequence[Plan], source_digests: DataFrame) -> list[Compared]:
     looked_at = [plan for plan in plans if plan.reads]
     if not looked_at:
-        return [Compared(log=plan.log, unnamed=plan.unnamed) for plan in plans]
+        return [Compared(log=plan.log, unread=plan.unread) for plan in plans]
     logs = {plan.log.name: plan.log for plan in looked_at}
     here_ranges = {plan.log.name: plan.source_ranges() for plan in looked_at}
     there_ranges = {plan.log.name: plan.target_ranges() for plan in looked_at}

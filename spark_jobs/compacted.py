@@ -160,7 +160,7 @@ def _name(
         log.name: Compared(
             log=log,
             findings=findings[log.name],
-            unnamed=counts[log.name] - len(findings[log.name]),
+            keys_unnamed=counts[log.name] - len(findings[log.name]),
             in_flight=flying[log.name],
         )
         for log in logs

@@ -116,7 +116,8 @@ class Compared:
 
     Attributes:
         findings: What differs, in the order of the log.
-        unnamed: Places, or keys of a compacted topic, that differ and were too many to be looked at.
+        unread: Places that differ and were too many to be looked at.
+        keys_unnamed: Keys of a compacted topic that differ and were too many to be looked at.
         source_records, target_records: Read and digested.
         source_bytes, target_bytes: Of their keys and values.
         ranges, ranges_differing: Digests of the source, and how many of all were not the same.
@@ -126,7 +127,8 @@ class Compared:
 
     log: Log
     findings: Sequence[Finding] = ()
-    unnamed: int = 0
+    unread: Sequence[Range] = ()
+    keys_unnamed: int = 0
     source_records: int = 0
     target_records: int = 0
     source_bytes: int = 0
@@ -135,6 +137,11 @@ class Compared:
     ranges_differing: int = 0
     read_again: int = 0
     in_flight: int = 0
+
+    @property
+    def unnamed(self) -> int:
+        """Places or keys that differ and were too many to be looked at."""
+        return self.keys_unnamed + sum(places.offsets for places in self.unread)
 
     @property
     def pending(self) -> int:

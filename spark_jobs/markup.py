@@ -16,13 +16,13 @@ STYLE = """
 :root { color-scheme: light dark; --back: #f6f7f9; --card: #fff; --line: #d9dde3; --text: #16191d;
   --dim: #5b6470; --good: #14713a; --good-back: #e2f4e8; --warn: #8a5300; --warn-back: #fdf0d5;
   --bad: #a8161b; --bad-back: #fde5e4; --log: #c3cedb; --gone: #e8ebf0; --pending: #bfe0d8;
-  --beyond: #f6cfd6; --accepted: #d9cdee;
+  --beyond: #f6cfd6; --accepted: #d9cdee; --unnamed: #e58a80;
   --missing: #c92a1f; --extra: #8e3fb0; --changed: #d35b00; --duplicated: #937200; --reordered: #1f6fb2;
   --offset_shifted: #5f6b76; --stale: #0d7f6b; --resurrected: #c4177c; --not_yet_deleted: #5b7a00; }
 @media (prefers-color-scheme: dark) { :root { --back: #101316; --card: #191d22; --line: #323840;
   --text: #e8eaed; --dim: #9aa4b0; --good: #6fd893; --good-back: #12301d; --warn: #f2bd5c;
   --warn-back: #382a0d; --bad: #ff9088; --bad-back: #431918; --log: #3d4a59; --gone: #23282f;
-  --pending: #1f4a42; --beyond: #57252f; --accepted: #41355a;
+  --pending: #1f4a42; --beyond: #57252f; --accepted: #41355a; --unnamed: #8c3a33;
   --missing: #ff6f61; --extra: #cf90ec; --changed: #ff9b45; --duplicated: #e6c544; --reordered: #6ab5ee;
   --offset_shifted: #a9b5bf; --stale: #43cdb1; --resurrected: #ff79c0; --not_yet_deleted: #b5d44d; } }
 * { box-sizing: border-box; }
@@ -98,8 +98,8 @@ def framed(title: str, parts: Iterable[str]) -> str:
 
 
 COLORS = (
-    "log", "gone", "pending", "beyond", "accepted", "missing", "extra", "changed", "duplicated", "reordered",
-    "offset_shifted", "stale", "resurrected", "not_yet_deleted",
+    "log", "gone", "pending", "beyond", "accepted", "unnamed", "missing", "extra", "changed", "duplicated",
+    "reordered", "offset_shifted", "stale", "resurrected", "not_yet_deleted",
 )  # fmt: skip
 _FILLS = "".join(f".{name} {{ fill: var(--{name}); background: var(--{name}); }}\n" for name in COLORS)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from spark_jobs.align import Content, Record, aligned
@@ -18,8 +18,11 @@ from spark_jobs.findings import Difference, Kind
 from spark_jobs.logs import Compared, Finding, Log
 from spark_jobs.shifts import Piece, places_of, target_ranges
 from spark_jobs.stretches import RANGE_PLACES, between, joined
-from spark_jobs.telling import Contents, Item, Row, comparable, settled, told
-from spark_jobs.window import Range
+from spark_jobs.telling import Contents, Edges, Item, Row, comparable, settled, told
+from spark_jobs.window import ALL, Range
+
+NOWHERE = -ALL.end
+"""Before every offset there can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +32,13 @@ class Plan:
     Attributes:
         pieces: Its shifts; they cover what is read of the target.
         reads: Places that are read on both sides, in order.
-        unnamed: How many places differ and are not read, because there are too many.
+        unread: Places that differ and are not read, because there are too many.
     """
 
     log: Log
     pieces: Sequence[Piece]
     reads: Sequence[Range]
-    unnamed: int = 0
+    unread: Sequence[Range] = ()
 
     @property
     def is_shifted(self) -> bool:
@@ -48,6 +51,38 @@ class Plan:
     def target_ranges(self) -> list[Range]:
         """Target offsets to read."""
         return joined(one for places in self.reads for one in target_ranges(self.pieces, places))
+
+    def is_cut(self, places: Range) -> bool:
+        """Whether what is read goes on behind these places, and is not read there."""
+        return any(one.start == places.end for one in self.unread)
+
+
+def limited(plans: Sequence[Plan], places_max: int) -> list[Plan]:
+    """Plans that together read no more than may be read: of each log the first part, and no log takes what
+    others need of their share.
+    """
+    left = places_max
+    found: dict[int, Plan] = {}
+    sizes = [sum(places.offsets for places in plan.reads) for plan in plans]
+    for done, at in enumerate(sorted(range(len(plans)), key=lambda at: sizes[at])):
+        plan = _first(plans[at], left // (len(plans) - done))
+        left -= sum(places.offsets for places in plan.reads)
+        found[at] = plan
+    return [found[at] for at in range(len(plans))]
+
+
+def _first(plan: Plan, places_max: int) -> Plan:
+    reads: list[Range] = []
+    unread: list[Range] = []
+    left = places_max
+    for places in plan.reads:
+        end = places.end
+        if places.offsets > left:
+            end = max(places.start, (places.start + left) // RANGE_PLACES * RANGE_PLACES)
+        left -= end - places.start
+        reads.append(Range(places.start, end))
+        unread.append(Range(end, places.end))
+    return replace(plan, reads=joined(reads), unread=joined(unread))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +140,7 @@ class Naming:
         return Compared(
             log=self.plan.log,
             findings=[Finding(difference=one, key=self._key(one)) for one in told(items)],
-            unnamed=self.plan.unnamed,
+            unread=self.plan.unread,
             read_again=len(self._source.records) + len(self._target.records),
         )
 
@@ -115,7 +150,17 @@ class Naming:
         for gap, places in zip(gaps, [*plan.reads, None], strict=True):
             yield from self._equal(gap)
             if places is not None:
-                yield from aligned(*self._stretch(places))
+                yield from self._looked_at(places)
+
+    def _looked_at(self, places: Range) -> Sequence[Item]:
+        """What was read, without what may have its counterpart where reading stopped."""
+        source, target = self._stretch(places)
+        items = aligned(source, target)
+        if not self.plan.is_cut(places):
+            return items
+        there = max((one.end for one in target_ranges(self.plan.pieces, places)), default=places.end)
+        edges = Edges(Range(NOWHERE, places.end), Range(NOWHERE, there), begin=NOWHERE, source_end=ALL.end)
+        return comparable(items, {record.offset: record.place for record in source}, edges)
 
     def _equal(self, places: Range) -> Iterator[Row]:
         """What is equal on both sides; where it is not shifted, only that it is there matters."""

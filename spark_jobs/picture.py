@@ -30,6 +30,7 @@ PARTS = {
     "pending": "not copied yet",
     "beyond": "the target has it behind the source's end",
     "accepted": "not compared: its differences were accepted",
+    "unnamed": "differs, and was too much to be looked at record by record",
 }
 """Colors of a log's parts, and what they mean."""
 
@@ -81,6 +82,7 @@ def rects(one: Compared, parts: Sequence[Range] | None = None) -> list[Rect]:
         _bar(whole, window.pending, "pending", PARTS["pending"]),
         _bar(whole, behind, "beyond", PARTS["beyond"]),
         *(_bar(whole, some, "accepted", PARTS["accepted"]) for some in _accepted(one.log)),
+        *(_bar(whole, _drawn(some, window), "unnamed", PARTS["unnamed"]) for some in one.unread),
     ]
     differences = [finding.difference for finding in one.findings]
     shifted = [one for one in differences if one.kind is Kind.SHIFTED]
@@ -103,7 +105,16 @@ def source_offset_of(difference: Difference, window: Window) -> int:
     """Where a difference is drawn."""
     if difference.source_offset is not None:
         return difference.source_offset
-    offset = difference.target_offset or 0
+    return _beside(difference.target_offset or 0, window)
+
+
+def _drawn(places: Range, window: Window) -> Range:
+    """Where target offsets are drawn."""
+    return Range(_beside(places.start, window), _beside(places.end, window))
+
+
+def _beside(offset: int, window: Window) -> int:
+    """Where at the source a target offset would be."""
     if window.beyond.offsets and offset >= window.beyond.start:
         return drawn_offsets(window).end - window.beyond.end + offset
     ahead = (offset - window.target.start) * window.source.offsets // max(1, window.target.offsets)

@@ -80,6 +80,7 @@ def _legend(compared: Iterable[Compared]) -> str:
         "pending": any(one.pending.offsets for one in windows),
         "beyond": any(one.beyond.offsets for one in windows),
         "accepted": any(one.log.accepted for one in some),
+        "unnamed": any(one.unread for one in some),
     }
     parts = (
         f"<span>{dot(color)}{text(words)}</span>" for color, words in PARTS.items() if there.get(color, True)

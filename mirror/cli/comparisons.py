@@ -29,6 +29,8 @@ def show(result: Result, folder: Path) -> None:
         screen.print(_differences(findings[:SHOWN]))
     if len(findings) > SHOWN:
         screen.print(f"and {number(len(findings) - SHOWN)} more")
+    if result.unnamed:
+        screen.print(f"{number(result.unnamed)} places or keys more differ, too many to be looked at")
     for line in _ends(result)[:SHOWN]:
         screen.print(plain(line))
     left_out = result.left_out

@@ -48,6 +48,8 @@ from spark_jobs.sites import KafkaSite, Records, Sites, names_at_target
 
 SiteName = Literal["source", "target"]
 SCOPE = "scope.json"
+UNNAMED = "unnamed"
+"""The kind, in metrics, of differences that were only counted."""
 
 
 class NotCompletedError(TwinsiteError):
@@ -341,12 +343,12 @@ def _write_metrics(path: Path, flow: str, folder: Path) -> None:
 def _comparison(last: Run, flow: str) -> Comparison:
     document = last.summary
     completed = "source" in document
-    differences = document.get("differences", {})
+    differences = document.get("differences", {}) | {UNNAMED: document.get("unnamed", 0)}
     return Comparison(
         flow=flow,
         began_at=_began_at(last),
         outcome=last.outcome,
-        mismatches={kind.value: differences.get(kind.value, 0) for kind in Kind} if completed else None,
+        mismatches={kind: differences.get(kind, 0) for kind in (*Kind, UNNAMED)} if completed else None,
         records=document["source"]["records"] if completed else None,
         bytes=document["source"]["bytes"] if completed else None,
         seconds=document.get("seconds"),

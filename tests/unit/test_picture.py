@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -119,6 +121,14 @@ def test_of_a_sample_only_what_was_compared_is_drawn_as_compared() -> None:
     found = [rect for rect in rects(compared(), [Range(0, 100), Range(500, 600)]) if rect.color == "log"]
 
     assert [(rect.x, rect.x + rect.width) for rect in found] == [(0, 100), (500, 600)]
+
+
+def test_what_differs_and_was_not_looked_at_is_marked() -> None:
+    one = replace(compared(source=Range(0, 2000)), unread=[Range(500, 1000)])
+
+    assert places(one, "unnamed") == [(0.25, 0.5)]
+    assert one.unnamed == 500
+    assert not one.is_match
 
 
 OFFSETS = st.integers(0, 1 << 40)

@@ -63,7 +63,7 @@ def result(*compared: Compared) -> Result:
 PLANNED = plan_of(
     result(
         Compared(log=log("same", is_compacted=False)),
-        Compared(log=log("state", is_compacted=True), findings=[found(Kind.STALE, 5, 3)], unnamed=2),
+        Compared(log=log("state", is_compacted=True), findings=[found(Kind.STALE, 5, 3)], keys_unnamed=2),
         Compared(log=log("log", is_compacted=False), findings=[found(Kind.MISSING, 7, None)]),
         Compared(log=log("late", is_compacted=False, copied=60)),
     )

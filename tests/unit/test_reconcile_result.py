@@ -74,7 +74,7 @@ def test_only_what_was_compared_whole_and_is_the_same_is_a_match() -> None:
     assert result(SAME_LOG, not_compared=(unknown,)).outcome is Outcome.INCOMPLETE
     assert result(BAD_LOG, not_compared=(unknown,)).outcome is Outcome.MISMATCH
     assert result().outcome is Outcome.INCOMPLETE
-    assert result(Compared(log=log("t"), unnamed=1)).outcome is Outcome.MISMATCH
+    assert result(Compared(log=log("t"), keys_unnamed=1)).outcome is Outcome.MISMATCH
 
 
 def test_what_was_not_compared_is_no_match_however_few_differences_there_are() -> None:

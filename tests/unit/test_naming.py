@@ -1,0 +1,107 @@
+"""What is named of a log of which too much differs to be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror.model import TopicPartition
+from spark_jobs.align import Record
+from spark_jobs.findings import Difference, Kind, Part
+from spark_jobs.logs import Log
+from spark_jobs.naming import Naming, Plan, Side, limited
+from spark_jobs.shifts import Piece
+from spark_jobs.stretches import RANGE_PLACES, joined
+from spark_jobs.window import Range, SameOffsets, window
+
+
+def plan(*reads: Range, partition: int = 0) -> Plan:
+    whole = Range(0, 1 << 40)
+    log = Log(
+        name=TopicPartition("t", partition),
+        target_topic="t",
+        topic_id="id",
+        is_compacted=False,
+        window=window(whole, whole, SameOffsets()),
+        begin_place=0,
+        source_end_place=whole.end,
+    )
+    return Plan(log, [Piece(*whole, shift=0)], reads)
+
+
+def stretch(first: int, ranges: int) -> Range:
+    return Range(first * RANGE_PLACES, (first + ranges) * RANGE_PLACES)
+
+
+def size(ranges: Sequence[Range]) -> int:
+    return sum(one.offsets for one in ranges)
+
+
+STRETCHES = st.lists(st.builds(stretch, st.integers(0, 900), st.integers(1, 200)), max_size=5).map(joined)
+
+
+@given(st.lists(STRETCHES, max_size=6), st.integers(0, 300 * RANGE_PLACES))
+def test_no_more_is_read_than_may_be_and_the_rest_is_counted(wanted: list[list[Range]], most: int) -> None:
+    """
+    Of every log the first part; nothing is left out as long as it fits.
+    """
+    plans = limited([plan(*reads, partition=at) for at, reads in enumerate(wanted)], most)
+
+    assert sum(size(one.reads) for one in plans) <= most
+    for one, reads in zip(plans, wanted, strict=True):
+        assert joined([*one.reads, *one.unread]) == reads
+        assert size(one.reads) + size(one.unread) == size(reads)
+        assert not one.unread or not one.reads or one.reads[-1].end <= one.unread[0].start
+    if sum(map(size, wanted)) <= most:
+        assert not any(one.unread for one in plans)
+
+
+def test_a_log_of_which_all_differs_leaves_the_others_their_share() -> None:
+    huge, small = limited([plan(stretch(0, 1000)), plan(stretch(5, 3))], 100 * RANGE_PLACES)
+
+    assert (list(huge.reads), list(huge.unread)) == ([stretch(0, 97)], [stretch(97, 903)])
+    assert not small.unread
+
+
+def record(offset: int, content: int, time: int = 0) -> Record:
+    return Record(offset, offset, time, content, content, 0, 0)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_where_reading_stops_nothing_is_called_missing_that_may_stand_behind(lost: int) -> None:
+    """
+    One record is missing or too many in the middle, so that all behind it are one place ahead or behind.
+    """
+    ends = RANGE_PLACES
+    (cut,) = limited([plan(stretch(0, 2))], ends)
+    longer = [record(at, content) for at, content in enumerate(range(ends))]
+    shorter = [record(at, content) for at, content in enumerate([*range(50), *range(51, ends + 1)])]
+    source, target = (longer, shorter) if lost else (shorter, longer)
+
+    found = Naming(
+        cut, Side(source, dict.fromkeys(range(ends))), Side(target, dict.fromkeys(range(ends))), {}
+    )
+
+    compared = found.compared(frozenset())
+    one, shifted = [finding.difference for finding in compared.findings]
+    assert one.kind is (Kind.MISSING if lost else Kind.EXTRA)
+    assert (shifted.kind, shifted.shift, shifted.records) == (Kind.SHIFTED, -1 if lost else 1, ends - 51)
+    assert compared.unnamed == RANGE_PLACES
+
+
+def test_of_a_log_with_other_times_throughout_the_first_records_are_named() -> None:
+    (cut,) = limited([plan(stretch(0, 9))], RANGE_PLACES)
+    source = [record(at, at) for at in range(RANGE_PLACES)]
+    target = [record(at, at, time=7) for at in range(RANGE_PLACES)]
+    keys = dict.fromkeys(range(RANGE_PLACES))
+
+    compared = Naming(cut, Side(source, keys), Side(target, keys), {}).compared(frozenset())
+
+    assert [finding.difference for finding in compared.findings] == [
+        Difference(kind=Kind.CHANGED, source_offset=at, target_offset=at, parts=(Part.TIMESTAMP,))
+        for at in range(RANGE_PLACES)
+    ]
+    assert compared.unnamed == 8 * RANGE_PLACES
