@@ -6,8 +6,10 @@ A run whose folder has no summary did not come to an end: it is one of the outco
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from spark_jobs.algorithms import Algorithm
 
 SUMMARY = "summary.json"
 UNFINISHED = "unfinished"
+NAME_TIME = "%Y%m%dT%H%M%S"
+"""How the name of a run's folder begins, with ``Z`` behind it, unless somebody has named it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +85,23 @@ def runs(folder: Path) -> list[Run]:
     """
     if not folder.is_dir():
         return []
-    places = sorted(place for place in folder.iterdir() if place.is_dir())
-    return [Run(place.name, _read(place / SUMMARY)) for place in places]
+    found = [(place, _read(place / SUMMARY)) for place in folder.iterdir() if place.is_dir()]
+    found.sort(key=lambda one: (_began_at(*one), one[0].name))
+    return [Run(place.name, document) for place, document in found]
 
 
 def last_to_continue(known: Iterable[Run], flow: str) -> Run | None:
     """The last run of a flow behind which the next one may begin."""
     return next((run for run in reversed(list(known)) if run.flow == flow and run.may_be_continued), None)
+
+
+def _began_at(place: Path, summary: Mapping[str, Any]) -> float:
+    """When a run began, in seconds since 1970: as its summary, its name, or else its folder says."""
+    with suppress(KeyError, ValueError):
+        return datetime.fromisoformat(summary["started_at"]).timestamp()
+    with suppress(ValueError):
+        return datetime.strptime(place.name.partition("-")[0], f"{NAME_TIME}%z").timestamp()
+    return place.stat().st_mtime
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from spark_jobs.asking import first_questions
 from spark_jobs.documents import Scope, scope_of_document, scope_to_document
 from spark_jobs.failures import renamed_errors
 from spark_jobs.findings import Kind
-from spark_jobs.history import Run, last_to_continue, runs
+from spark_jobs.history import NAME_TIME, Run, last_to_continue, runs
 from spark_jobs.kafka_source import Cluster
 from spark_jobs.logs import Compared
 from spark_jobs.result import Files, Outcome, Result, failure, summary
@@ -84,7 +84,7 @@ def run(
     began_at_ms = round(time.time() * 1000)
     named = {"source": _paths(source_segments), "target": _paths(target_segments)}
     files = {site: paths for site, paths in named.items() if paths}
-    place = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{token_hex(2)}"
+    place = folder / f"{datetime.now(UTC):{NAME_TIME}}Z-{token_hex(2)}"
     try:
         with steps(sys.stderr) as shown:
             result = _compare(settings, wanted, place, shown, files, rate=rate, spark_options=spark_options)

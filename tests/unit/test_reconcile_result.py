@@ -23,6 +23,7 @@ from spark_jobs.sampling import Sample
 from spark_jobs.window import Range, SameOffsets, window
 
 SAME = SameOffsets()
+BEGAN_MS = 1_700_000_000_000
 SHIFTED = Difference(kind=Kind.SHIFTED, source_offset=8, target_offset=7, records=40, shift=-1)
 CHANGED = Difference(kind=Kind.CHANGED, source_offset=50, target_offset=49, parts=(Part.VALUE, Part.KEY))
 FINDINGS = [
@@ -52,7 +53,7 @@ def result(*compared: Compared, not_compared: tuple[NotCompared, ...] = ()) -> R
         flow="east",
         source_cluster_id="a",
         target_cluster_id=None,
-        started_at_ms=1_700_000_000_000,
+        started_at_ms=BEGAN_MS,
         seconds=1.5,
         wanted="all there is",
         reaches_back=True,
@@ -236,7 +237,7 @@ def test_history_has_every_run_those_without_an_end_too(tmp_path: Path) -> None:
     documents = {
         "r1": summary(result(SAME_LOG)),
         "r2": failure(
-            "r2", "east", 1, "all there is", Algorithm.XXHASH64, "no broker answers", "start one", {}
+            "r2", "east", BEGAN_MS, "all there is", Algorithm.XXHASH64, "no broker answers", "start one", {}
         ),
         "r3": summary(result(SAME_LOG)) | {"flow": "west"},
     }
@@ -252,6 +253,28 @@ def test_history_has_every_run_those_without_an_end_too(tmp_path: Path) -> None:
     assert continued is not None
     assert (continued.name, continued.clusters) == ("r1", ("a", None))
     assert last_to_continue(known, "north") is None
+
+
+def test_runs_are_in_the_order_in_which_they_began_whatever_their_folders_are_called(tmp_path: Path) -> None:
+    """
+    Those that left no word too, as far as their names tell.
+    """
+    began = {
+        "proof": "2026-11-22T12:00:00+00:00",
+        "20261122T110000Z-ffff": "2026-11-22T11:00:00+00:00",
+        "20261122T130000Z-aaaa": "2026-11-22T13:00:00+00:00",
+    }
+    for name, at in began.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "summary.json").write_text(json.dumps({"started_at": at}))
+    (tmp_path / "20261122T123000Z-0000").mkdir()
+
+    assert [run.name for run in runs(tmp_path)] == [
+        "20261122T110000Z-ffff",
+        "proof",
+        "20261122T123000Z-0000",
+        "20261122T130000Z-aaaa",
+    ]
 
 
 def test_a_run_is_worth_as_much_as_its_digest() -> None:
