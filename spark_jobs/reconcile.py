@@ -147,7 +147,7 @@ def write(spark: SparkSession, folder: Path, result: Result, *, keep_answers: bo
         keep(found.coalesce(1), folder / DIFFERENCES)
     if not keep_answers:
         shutil.rmtree(folder / ANSWERS, ignore_errors=True)
-    (folder / REPORT).write_text(page(result), encoding="utf-8")
+    (folder / REPORT).write_text(page(result, str(folder)), encoding="utf-8")
     plan = plan_of(result)
     if plan.partitions:
         _write_json(folder / PLAN, plan_to_document(plan))

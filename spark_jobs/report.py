@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from shlex import quote
 from typing import Any
 
 from spark_jobs.algorithms import Algorithm
@@ -70,9 +71,13 @@ MEANINGS = {
 """What a kind means, and where it mostly comes from."""
 
 
-def page(result: Result) -> str:
-    """The page of a run that was completed."""
-    return framed(f"{result.flow}: {result.outcome.value}", _parts(result))
+def page(result: Result, folder: str) -> str:
+    """The page of a run that was completed.
+
+    Args:
+        folder: Where it lies, as a command would be told.
+    """
+    return framed(f"{result.flow}: {result.outcome.value}", _parts(result, folder))
 
 
 def failure_page(document: Mapping[str, Any]) -> str:
@@ -92,7 +97,7 @@ def failure_page(document: Mapping[str, Any]) -> str:
     )
 
 
-def _parts(result: Result) -> Iterator[str]:
+def _parts(result: Result, folder: str) -> Iterator[str]:
     topics = _topics(result.compared)
     unknown = {one.topic for one in result.left_out}
     match = {name: some for name, some in topics.items() if all(one.is_match for one in some)}
@@ -101,6 +106,7 @@ def _parts(result: Result) -> Iterator[str]:
     differing = {name: some for name, some in topics.items() if name not in match}
     yield _header(result.flow, f"run {result.run}")
     yield _verdict(result, len(differing), len(topics))
+    yield from _next_step(result, folder)
     yield _figures(result)
     yield from _not_compared(result)
     yield from _kinds(result)
@@ -139,7 +145,7 @@ def _verdict(result: Result, differing: int, topics: int) -> str:
         case Outcome.MISMATCH:
             found = counted(differences(result.compared), "difference")
             words = f"{found} in {number(differing)} of {counted(topics, 'topic')}. {_named(result)}"
-            return banner("bad", "The sites differ", words, rest) + _next_step(result)
+            return banner("bad", "The sites differ", words, rest)
         case _ if result.has_compared:
             return banner("warn", "Not everything was compared", "What was compared is the same.", rest)
         case _:
@@ -152,11 +158,13 @@ def _named(result: Result) -> str:
     return f"All but {number(result.unnamed)} are named in the Parquet files beside this page."
 
 
-def _next_step(result: Result) -> str:
-    return (
-        '<div class="card next"><p>What can be put right is shown by this; it writes nothing yet:</p>'
-        f'<code class="command">twinsite repair --config flow.yaml reconcile/{text(result.run)}</code></div>'
-    )
+def _next_step(result: Result, folder: str) -> Iterator[str]:
+    """What shows what can be done; a run over files leaves no plan for that."""
+    if result.outcome is Outcome.MISMATCH and not result.files:
+        yield (
+            '<div class="card next"><p>What can be put right is shown by this; it writes nothing yet:</p>'
+            f'<code class="command">twinsite repair --config flow.yaml {text(quote(folder))}</code></div>'
+        )
 
 
 def _figures(result: Result) -> str:

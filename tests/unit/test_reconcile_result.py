@@ -17,7 +17,8 @@ from spark_jobs.history import Run, last_to_continue, runs
 from spark_jobs.logs import Compared, Finding, Log
 from spark_jobs.nothing import Nothing
 from spark_jobs.plan import plan_of
-from spark_jobs.report import failure_page, page
+from spark_jobs.report import failure_page
+from spark_jobs.report import page as page_in
 from spark_jobs.result import NotCompared, Outcome, Result, failure, key_text, rows, summary
 from spark_jobs.sampling import Sample
 from spark_jobs.window import Range, SameOffsets, window
@@ -61,6 +62,10 @@ def result(*compared: Compared, not_compared: tuple[NotCompared, ...] = ()) -> R
         algorithm=Algorithm.SHA256,
         not_compared=not_compared,
     )
+
+
+def page(one: Result) -> str:
+    return page_in(one, "reconcile/r1")
 
 
 SAME_LOG = Compared(log=log("orders"), source_records=85, target_records=85, ranges=1)
@@ -221,6 +226,14 @@ def test_the_page_of_a_run_that_failed_says_why_and_promises_nothing() -> None:
     assert "The comparison was not completed" in text
     assert "no &lt;broker&gt; answers" in text
     assert "Nothing is said about the copy" in text
+
+
+def test_the_next_step_is_a_command_that_finds_the_run() -> None:
+    bad = result(BAD_LOG)
+
+    assert "twinsite repair --config flow.yaml &#x27;/my runs/r1&#x27;<" in page_in(bad, "/my runs/r1")
+    assert "twinsite repair" not in page(replace(bad, files={"target": ["/backup"]}))
+    assert "twinsite repair" not in page(result(SAME_LOG))
 
 
 def test_a_run_over_files_says_so_and_nothing_of_the_cluster_they_are_from() -> None:

@@ -61,7 +61,7 @@ def test_everything_lies_where_it_belongs_and_nothing_foreign_gets_in(width: int
     unknown = tuple(NotCompared(LONG, at, "nobody has begun to copy it") for at in range(0, 400, 2))
     shown = result(Compared(log=log(LONG), findings=every), *partitions, not_compared=unknown)
 
-    seen = measured(page(shown), width, tmp_path)
+    seen = measured(page(shown, "reconcile/r1"), width, tmp_path)
 
     assert seen["title"] == "east: mismatch"
     assert seen["foreign"] == 1, "the script that measures"
