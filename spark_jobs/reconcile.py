@@ -154,6 +154,17 @@ def write(spark: SparkSession, folder: Path, result: Result, *, keep_answers: bo
     _write_json(folder / SUMMARY, summary(result))
 
 
+def note_elsewhere(place: Path, folder: Path, result: Result) -> None:
+    """Note a result among the runs of another folder than its own.
+
+    Args:
+        place: The folder it has there; nothing but the summary is left in it.
+        folder: Where the result lies.
+    """
+    place.mkdir(parents=True, exist_ok=True)
+    _write_json(place / SUMMARY, summary(result) | {"folder": str(folder.absolute())})
+
+
 def write_failure(folder: Path, document: dict[str, Any]) -> None:
     """Leave word of a run that was not completed; the summary last."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from mirror.cli.output import output_option
-from mirror.cli.spark_options import SparkOptions, spark_options
+from mirror.cli.spark_options import spark_options
 from mirror.errors import UsageError
 from spark_jobs.algorithms import Algorithm
 
@@ -42,6 +42,12 @@ folder_option: Callable[[Any], Any] = click.option(
     default=FOLDER,
     show_default=True,
     help="Where each run leaves a folder of its own.",
+)
+metrics_option: Callable[[Any], Any] = click.option(
+    "--metrics-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Leave metrics there for node_exporter's textfile collector.",
 )
 carried_argument: Callable[[Any], Any] = click.argument(
     "carried", metavar="DIRECTORY", type=click.Path(path_type=Path, file_okay=False)
@@ -122,12 +128,7 @@ def segments_option(name: str, whose: str) -> Callable[[Any], Any]:
 @segments_option("--source-segments", "the source's")
 @segments_option("--target-segments", "the target's")
 @spark_options
-@click.option(
-    "--metrics-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Leave metrics there for node_exporter's textfile collector.",
-)
+@metrics_option
 @output_option
 @click.pass_context
 def reconcile(context: click.Context, /, config: Path | None, output: str, **options: Any) -> int | None:
@@ -203,11 +204,15 @@ def digest(config: Path, site: str, carried: Path, **options: Any) -> None:
 
 
 @reconcile.command()
+@folder_option
+@metrics_option
 @spark_options
 @output_option
 @carried_argument
-def compare(carried: Path, output: str, spark_options: SparkOptions) -> int:
+def compare(carried: Path, output: str, folder: Path, **options: Any) -> int:
     """Compare what both sites have answered.
+
+    The result lies in DIRECTORY and is noted among the runs of --folder, where the next scope looks for it.
 
     \b
     Exit codes: 0 both are the same, 10 they differ, 3 a site has to answer more, 1 and 2 as always.
@@ -215,7 +220,7 @@ def compare(carried: Path, output: str, spark_options: SparkOptions) -> int:
     \b
     twinsite reconcile compare proof
     """
-    return int(_jobs().compare(carried, output, spark_options=spark_options))
+    return int(_jobs().compare(carried, output, history=folder, **options))
 
 
 def _jobs() -> Any:

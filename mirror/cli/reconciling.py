@@ -84,7 +84,7 @@ def run(
     began_at_ms = round(time.time() * 1000)
     named = {"source": _paths(source_segments), "target": _paths(target_segments)}
     files = {site: paths for site, paths in named.items() if paths}
-    place = folder / f"{datetime.now(UTC):{NAME_TIME}}Z-{token_hex(2)}"
+    place = folder / f"{_time_name(began_at_ms)}-{token_hex(2)}"
     try:
         with steps(sys.stderr) as shown:
             result = _compare(settings, wanted, place, shown, files, rate=rate, spark_options=spark_options)
@@ -100,6 +100,10 @@ def run(
         if metrics_file is not None:
             _write_metrics(metrics_file, settings.flow, folder)
     return _conclude(result, place, output)
+
+
+def _time_name(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):{NAME_TIME}}Z"
 
 
 def _loaded(config: Path) -> Settings:
@@ -172,7 +176,7 @@ def _compare(
         scope, found = reconcile.compare_as_it_stands(
             lambda leaving: asyncio.run(proving.scope(settings, wanted, leaving)), sites
         )
-        result = _result(scope, found, folder, time.monotonic() - began, files)
+        result = _result(scope, found, folder.name, time.monotonic() - began, files)
         reconcile.write(spark, folder, result)
     return result
 
@@ -205,9 +209,9 @@ def _names(site: SiteName, scope: Scope) -> Mapping[str, str]:
     return at_target if site == "target" else {name: name for name in at_target}
 
 
-def _result(scope: Scope, found: list[Compared], folder: Path, seconds: float, files: Files) -> Result:
+def _result(scope: Scope, found: list[Compared], run: str, seconds: float, files: Files) -> Result:
     return Result(
-        run=folder.name,
+        run=run,
         flow=scope.flow,
         source_cluster_id=scope.source_cluster_id,
         target_cluster_id=scope.target_cluster_id,
@@ -293,8 +297,18 @@ def digest(
     click.echo(f"{folder}: {len(questions)} questions answered for the {site}")
 
 
-def compare(folder: Path, output: str, *, spark_options: SparkOptions) -> int:
+def compare(
+    folder: Path,
+    output: str,
+    *,
+    history: Path,
+    metrics_file: Path | None,
+    spark_options: SparkOptions,
+) -> int:
     """Compare as far as there are answers; the result where all are there.
+
+    Args:
+        history: Among its runs the result is noted, unless it lies there anyhow.
 
     Returns:
         The exit code.
@@ -308,8 +322,14 @@ def compare(folder: Path, output: str, *, spark_options: SparkOptions) -> int:
     with steps(sys.stderr) as shown, _spark(shown, spark_options) as spark:
         source, target = (carried.CarriedSite(spark, site, folder) for site in ("source", "target"))
         found = reconcile.compare(Sites(spark, source, target, shown.say, scope.hashing, scope.logs), scope)
-        result = _result(scope, found, folder, time.monotonic() - began, carried.files(folder))
+        is_there = folder.resolve().parent == history.resolve()
+        run = folder.name if is_there else f"{_time_name(scope.asked_at_ms)}-{folder.resolve().name}"
+        result = _result(scope, found, run, time.monotonic() - began, carried.files(folder))
         reconcile.write(spark, folder, result, keep_answers=True)
+    if not is_there:
+        reconcile.note_elsewhere(history / run, folder, result)
+    if metrics_file is not None:
+        _write_metrics(metrics_file, scope.flow, history)
     return _conclude(result, folder, output)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_jobs.history import runs
 from tests.harness.kafka import KafkaCluster
 from tests.spark.commands import Command, settings_file
 from tests.spark.planting import plant, seen, write
@@ -33,7 +34,7 @@ def test_what_is_carried_between_the_sites_is_enough_to_name_all_that_differs(
     for name, planted in made.items():
         write(where, name, planted)
     nowhere = "127.0.0.1:1"
-    carried = tmp_path / "carried"
+    carried, history, metrics = (tmp_path / name for name in ("carried", "history", "twinsite.prom"))
     settings, at_source, at_target = (
         settings_file(tmp_path / f"{here}-{there}.yaml", here, there, "carried-.*")
         for here, there in (
@@ -48,11 +49,14 @@ def test_what_is_carried_between_the_sites_is_enough_to_name_all_that_differs(
     for _ in range(ROUNDS_MAX):
         assert reconcile("digest", "--config", at_source, "--site", "source", carried) == 0
         assert reconcile("digest", "--config", at_target, "--site", "target", carried) == 0
-        code = reconcile("compare", carried)
+        code = reconcile("compare", carried, "--folder", history, "--metrics-file", metrics)
         if code != 3:
             break
 
     assert code == 10
+    (noted,) = runs(history)
+    assert (noted.outcome, noted.flow, noted.summary["folder"]) == ("mismatch", "proof", str(carried))
+    assert 'twinsite_reconcile_outcome{flow="proof",outcome="mismatch"} 1' in metrics.read_text()
     assert json.loads((carried / "summary.json").read_text())["digest"] == "sha256"
     found = spark.read.parquet(str(carried / "differences")).collect()
     for name, planted in made.items():

@@ -95,7 +95,7 @@ def test_what_was_lost_at_the_end_is_copied_again_and_not_beyond_repair() -> Non
     mended, listed = plan_of(
         result(
             Compared(log=state, findings=[*findings, *lost]),
-            Compared(log=append_only, findings=missing, unnamed=3),
+            Compared(log=append_only, findings=missing, unread=[Range(80, 83)]),
         )
     ).partitions
 
