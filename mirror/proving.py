@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from checkpoint.errors import UntranslatableError
 from checkpoint.flow_state import FlowState
@@ -33,7 +33,7 @@ from spark_jobs.history import Run
 from spark_jobs.logs import Log
 from spark_jobs.nothing import nothing_of
 from spark_jobs.result import NotCompared, time_text
-from spark_jobs.sampling import Sample
+from spark_jobs.sampling import Sample, fitting
 from spark_jobs.window import ALL, Range, window
 
 
@@ -209,17 +209,18 @@ class _Asking:
         self._not_compared: list[NotCompared] = []
 
     def scope(self) -> Scope:
+        sample = self._wanted.sample and fitting(self._wanted.sample, self._append_only)
         return Scope(
             flow=self._flow,
             source_cluster_id=self._source.info.cluster_id,
             target_cluster_id=self._target.info.cluster_id,
             asked_at_ms=self._asked_at_ms,
-            wanted=str(self._wanted),
+            wanted=str(replace(self._wanted, sample=sample)),
             reaches_back=self._wanted.is_all,
             append_only=self._append_only,
             compacted=self._compacted,
             hashing=self._wanted.hashing,
-            sample=self._wanted.sample,
+            sample=sample,
             mirror=self.words.url,
             not_compared=self._not_compared,
         )

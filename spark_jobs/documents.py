@@ -6,7 +6,7 @@ A reader refuses versions it does not know. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, TypeVar
 
 from mirror.errors import UsageError
@@ -83,7 +83,7 @@ def scope_to_document(scope: Scope) -> dict[str, Any]:
         "append_only": [_log(log) for log in scope.append_only],
         "compacted": [_log(log) for log in scope.compacted],
         **_hashing(scope.hashing),
-        "sample": None if scope.sample is None else [scope.sample.one_in, scope.sample.turn],
+        "sample": None if scope.sample is None else list(astuple(scope.sample)),
         "mirror": scope.mirror,
         "not_compared": [[one.topic, one.partition, one.why] for one in scope.not_compared],
     }

@@ -1,8 +1,8 @@
 """Compare one part in so many of every log, another one each time.
 
 Logs are cut into blocks of places. A run compares every ``one_in``-th of them; the next one those beside,
-until after ``one_in`` runs all have been compared. The size of a block depends on that of the log, in powers
-of two: a log that has doubled meanwhile may have to wait for a few more runs. Pure.
+until after ``one_in`` runs, a round, all have been compared. The size of a block is that of the round: it
+depends on the longest log, in powers of two, when a round begins, and stays what it is while logs grow. Pure.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from zlib import crc32
 
 from mirror.errors import UsageError
 from spark_jobs.history import Run
@@ -18,7 +19,9 @@ from spark_jobs.stretches import RANGE_PLACES
 from spark_jobs.window import Range
 
 BLOCKS = 16
-"""About so many blocks of a log are compared in one run; each is a read of its own."""
+"""About so many blocks of the longest log are compared in one run; each is a read of its own."""
+GROWTH_MAX = 16
+"""A log that has become so many times as long in a round begins another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class Sample:
 
     one_in: int
     turn: int
+    block_places: int = RANGE_PLACES
 
     def __str__(self) -> str:
         return f"part {self.turn + 1} of {self.one_in}"
@@ -45,13 +49,30 @@ def parse_fraction(text: str) -> int:
 
 
 def next_sample(one_in: int, known: Iterable[Run], flow: str) -> Sample:
-    """The turn after the last one that was completed."""
-    turns = [
-        done["turn"]
+    """The turn after the last one that was completed, with its blocks."""
+    done = [
+        sample
         for run in known
-        if run.flow == flow and (done := run.summary.get("sample")) and done["one_in"] == one_in
+        if run.flow == flow and (sample := run.summary.get("sample")) and sample["one_in"] == one_in
     ]
-    return Sample(one_in, (turns[-1] + 1) % one_in if turns else 0)
+    if not done or "block_places" not in done[-1]:
+        return Sample(one_in, 0)
+    return Sample(one_in, (done[-1]["turn"] + 1) % one_in, done[-1]["block_places"])
+
+
+def fitting(sample: Sample, logs: Iterable[Log]) -> Sample:
+    """The sample with blocks that fit the logs where a round begins; within one they stay as they are.
+
+    Where the longest log has outgrown them by far, another round begins.
+    """
+    longest = max((log.target_known.offsets for log in logs), default=0)
+    in_a_run = sample.one_in * BLOCKS
+    if sample.turn and longest <= sample.block_places * in_a_run * GROWTH_MAX:
+        return sample
+    places = RANGE_PLACES
+    while places * in_a_run < longest:
+        places *= 2
+    return Sample(sample.one_in, 0, places)
 
 
 def blocks(log: Log, sample: Sample) -> list[Range]:
@@ -59,11 +80,8 @@ def blocks(log: Log, sample: Sample) -> list[Range]:
 
     Logs begin at different turns, so that small ones are not all compared in the same run.
     """
-    whole = log.target_known
-    size = RANGE_PLACES
-    while size * sample.one_in * BLOCKS < whole.offsets:
-        size *= 2
-    first = (sample.turn - log.name.partition) % sample.one_in
+    whole, size = log.target_known, sample.block_places
+    first = (sample.turn - crc32(log.name.topic.encode()) - log.name.partition) % sample.one_in
     start = whole.start // size
     found = (
         Range(block * size, (block + 1) * size).within(whole)

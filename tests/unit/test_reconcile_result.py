@@ -20,7 +20,7 @@ from spark_jobs.plan import plan_of
 from spark_jobs.report import failure_page
 from spark_jobs.report import page as page_in
 from spark_jobs.result import NotCompared, Outcome, Result, failure, key_text, rows, summary
-from spark_jobs.sampling import Sample
+from spark_jobs.sampling import Sample, blocks
 from spark_jobs.window import Range, SameOffsets, window
 
 SAME = SameOffsets()
@@ -72,6 +72,10 @@ SAME_LOG = Compared(log=log("orders"), source_records=85, target_records=85, ran
 BAD_LOG = Compared(log=log("audit", 3), findings=FINDINGS, source_records=85, target_records=86)
 
 
+HIT = next(Sample(64, turn) for turn in range(64) if blocks(SAME_LOG.log, Sample(64, turn)))
+MISSED = replace(HIT, turn=(HIT.turn + 1) % 64)
+
+
 def test_only_what_was_compared_whole_and_is_the_same_is_a_match() -> None:
     unknown = NotCompared("new", 0, "nobody has begun to copy it")
 
@@ -90,18 +94,18 @@ def test_what_was_not_compared_is_no_match_however_few_differences_there_are() -
     """
     gone = Compared(log=replace(log("orders", 1), nothing=Nothing.DELETED_AT_TARGET))
     outside = Compared(log=log_of("late", Range(40, 40), nothing=Nothing.OUTSIDE))
-    sampled = replace(result(SAME_LOG), sample=Sample(64, 2))
+    sampled = replace(result(SAME_LOG), sample=MISSED)
 
     for one, why in (
         (result(SAME_LOG, gone), "the target has deleted"),
         (result(SAME_LOG, outside), "nothing of it lies within"),
-        (sampled, "part 3 of 64 holds nothing of append-only topics: the next runs"),
+        (sampled, f"{MISSED} holds nothing of append-only topics: the next runs"),
     ):
         assert one.outcome is Outcome.INCOMPLETE
         assert why in summary(one)["not_compared"][0]["why"]
         assert why in page(one)
     assert "Nothing was compared" in page(sampled)
-    assert replace(sampled, sample=Sample(64, 0)).outcome is Outcome.MATCH
+    assert replace(sampled, sample=HIT).outcome is Outcome.MATCH
 
 
 def test_of_a_topic_some_partitions_may_lie_outside_and_empty_logs_are_the_same() -> None:
@@ -110,7 +114,7 @@ def test_of_a_topic_some_partitions_may_lie_outside_and_empty_logs_are_the_same(
 
     assert result(SAME_LOG, outside).outcome is Outcome.MATCH
     assert result(empty).outcome is Outcome.MATCH
-    assert replace(result(empty), sample=Sample(64, 2)).outcome is Outcome.MATCH
+    assert replace(result(empty), sample=MISSED).outcome is Outcome.MATCH
 
 
 def log_of(topic: str, both: Range, partition: int = 0, nothing: Nothing | None = None) -> Log:
@@ -169,11 +173,11 @@ def test_the_page_shows_what_differs_and_is_complete_in_itself() -> None:
 
 
 def test_the_page_of_a_match_says_so_and_of_a_sample_what_it_is_worth() -> None:
-    whole, part = result(SAME_LOG), replace(result(SAME_LOG), sample=Sample(64, 0))
+    whole, part = result(SAME_LOG), replace(result(SAME_LOG), sample=HIT)
 
     assert ">The copy is the original<" in page(whole)
     assert "The copy is the original, in the part that was compared" in page(part)
-    assert "of append-only topics part 1 of 64" in page(part)
+    assert f"of append-only topics {HIT}" in page(part)
 
 
 def test_the_page_says_what_was_not_compared_before_anything_else() -> None:

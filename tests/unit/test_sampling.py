@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +12,8 @@ from mirror.errors import UsageError
 from mirror.model import TopicPartition
 from spark_jobs.history import Run
 from spark_jobs.logs import Log
-from spark_jobs.sampling import BLOCKS, Sample, blocks, next_sample, parse_fraction
-from spark_jobs.stretches import joined
+from spark_jobs.sampling import BLOCKS, GROWTH_MAX, Sample, blocks, fitting, next_sample, parse_fraction
+from spark_jobs.stretches import joined, without
 from spark_jobs.window import Range, SameOffsets, window
 
 
@@ -28,6 +30,11 @@ def log(start: int, end: int, partition: int = 0) -> Log:
     )
 
 
+def run(sample: Sample) -> Run:
+    """As it is found in the history."""
+    return Run("r", {"flow": "a", "sample": asdict(sample)})
+
+
 @given(st.integers(0, 10**7), st.integers(1, 10**7), st.integers(1, 64), st.integers(0, 9))
 def test_after_all_turns_every_record_was_compared_once(
     start: int, length: int, one_in: int, partition: int
@@ -36,12 +43,53 @@ def test_after_all_turns_every_record_was_compared_once(
     Whatever the log, and whichever its partition.
     """
     whole = log(start, start + length, partition)
+    first = fitting(Sample(one_in, 0), [whole])
 
-    turns = [blocks(whole, Sample(one_in, turn)) for turn in range(one_in)]
+    turns = [blocks(whole, replace(first, turn=turn)) for turn in range(one_in)]
 
     assert joined(one for turn in turns for one in turn) == [Range(start, start + length)]
     assert sum(one.offsets for turn in turns for one in turn) == length
     assert max(map(len, turns)) <= BLOCKS + 1
+
+
+@given(
+    st.integers(2, 12),
+    st.lists(st.tuples(st.integers(0, 10**5), st.integers(1, 10**6)), min_size=48, max_size=48),
+)
+def test_a_round_compares_all_that_stays_while_the_log_grows_and_shrinks(
+    one_in: int, changes: list[tuple[int, int]]
+) -> None:
+    """
+    Lengths go up and down over every border between two sizes of blocks; retention takes what is old.
+    """
+    known: list[Run] = []
+    start = 0
+    seen: list[Range] = []
+    stays = Range(0, 0)
+    for lost, length in changes:
+        start += lost
+        whole = log(start, start + length)
+        sample = fitting(next_sample(one_in, known, "a"), [whole])
+        known.append(run(sample))
+        if sample.turn == 0:
+            seen, stays = [], whole.target_read
+        seen += blocks(whole, sample)
+        stays = stays.within(whole.target_read)
+        if sample.turn == one_in - 1:
+            assert not without([stays], joined(seen))
+
+
+def test_a_log_that_has_outgrown_its_blocks_by_far_begins_another_round() -> None:
+    """
+    Else a run would read thousands of small ones.
+    """
+    small, grown, huge = (log(0, 1024 * 4 * BLOCKS * times) for times in (1, GROWTH_MAX, GROWTH_MAX + 1))
+    begun = fitting(Sample(4, 0), [small])
+
+    later = next_sample(4, [run(begun)], "a")
+
+    assert fitting(later, [grown]) == Sample(4, 1, begun.block_places)
+    assert fitting(later, [small, huge]) == Sample(4, 0, 1024 * 2 * GROWTH_MAX)
 
 
 def test_small_logs_take_turns() -> None:
@@ -57,18 +105,25 @@ def test_small_logs_take_turns() -> None:
     assert all(len(turn) == 1 for turn in compared)
 
 
+def test_small_topics_take_turns_too() -> None:
+    logs = [replace(log(0, 10), name=TopicPartition(f"t{at}", 0)) for at in range(64)]
+
+    compared = [sum(bool(blocks(one, Sample(64, turn))) for one in logs) for turn in range(64)]
+
+    assert sum(compared) == 64
+    assert max(compared) < 16
+
+
 def test_a_run_goes_on_where_the_last_one_of_its_kind_ended() -> None:
     known = [
-        Run("1", {"flow": "a", "sample": {"one_in": 4, "turn": 2}}),
-        Run("2", {"flow": "a", "sample": {"one_in": 64, "turn": 7}}),
-        Run("3", {"flow": "b", "sample": {"one_in": 4, "turn": 0}}),
+        run(Sample(4, 2, 2048)),
+        run(Sample(64, 7)),
+        Run("3", {"flow": "b", "sample": asdict(Sample(4, 0))}),
         Run("4", {"flow": "a"}),
     ]
 
-    assert next_sample(4, known, "a") == Sample(4, 3)
-    assert (
-        next_sample(4, [*known, Run("5", {"flow": "a", "sample": {"one_in": 4, "turn": 3}})], "a").turn == 0
-    )
+    assert next_sample(4, known, "a") == Sample(4, 3, 2048)
+    assert next_sample(4, [*known, run(Sample(4, 3))], "a").turn == 0
     assert next_sample(8, known, "a") == Sample(8, 0)
 
 
