@@ -7,8 +7,9 @@ copy that works is then never ahead of its source, nor behind its mirror's word.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from checkpoint.errors import UntranslatableError
@@ -42,6 +43,7 @@ class Wanted:
     """Of which offsets a comparison is wanted; compacted topics are always compared whole.
 
     Attributes:
+        topics: Only these, as they are called at the source; none means all of the flow.
         start, end: Source offsets, the end not included; None leaves it open.
         since_ms, until_ms: Timestamps; None leaves it open.
         continues: A run behind whose ends this one begins, partition by partition.
@@ -51,6 +53,7 @@ class Wanted:
         mirror: Whose word is taken for how far the copy had come; None: the target's log alone says so.
     """
 
+    topics: tuple[str, ...] = ()
     start: int | None = None
     end: int | None = None
     since_ms: int | None = None
@@ -65,10 +68,11 @@ class Wanted:
     def is_all(self) -> bool:
         """Whether everything is wanted that was not compared before."""
         limits = (self.start, self.end, self.since_ms, self.until_ms, self.sample)
-        return all(limit is None for limit in limits)
+        return not self.topics and all(limit is None for limit in limits)
 
     def __str__(self) -> str:
         limits = {
+            "topics": ", ".join(self.topics) or None,
             "source offsets from": self.start,
             "source offsets below": self.end,
             "since": None if self.since_ms is None else time_text(self.since_ms),
@@ -102,6 +106,9 @@ async def scope(
             settings.topics.include, settings.topics.exclude, NamePolicy(settings.topics.prefix or "")
         )
         names = await _topics(settings, selector, source)
+        if wanted.topics:
+            names = _only(names, wanted.topics, settings.flow)
+            selector = TopicSelector([re.escape(name) for name in names], (), selector.policy)
         source.follow(names)
         target.follow(names.values())
         await asyncio.gather(source.refresh(), target.refresh())
@@ -130,6 +137,21 @@ async def _topics(settings: Settings, selector: TopicSelector, source: Cluster) 
             hint="see topics.include and topics.exclude; a topic without Describe is not seen",
         )
     return chosen
+
+
+def _only(names: Mapping[str, str], topics: Sequence[str], flow: str) -> Mapping[str, str]:
+    """Some of the flow's topics.
+
+    Raises:
+        UsageError: One of them is not the flow's.
+    """
+    foreign = [topic for topic in topics if topic not in names]
+    if foreign:
+        raise UsageError(
+            f"--topic {', '.join(foreign)}: flow {flow} copies no such topic of the source",
+            hint="write whole names, as at the source; see topics.include and topics.exclude",
+        )
+    return {topic: names[topic] for topic in topics}
 
 
 async def _words(settings: Settings, wanted: Wanted, source: Cluster, target: Cluster) -> Words:
@@ -217,6 +239,7 @@ class _Asking:
             asked_at_ms=self._asked_at_ms,
             wanted=str(replace(self._wanted, sample=sample)),
             reaches_back=self._wanted.is_all,
+            topics=self._wanted.topics,
             append_only=self._append_only,
             compacted=self._compacted,
             hashing=self._wanted.hashing,

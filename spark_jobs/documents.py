@@ -36,6 +36,7 @@ class Scope:
     Attributes:
         wanted: What was asked for, in words.
         reaches_back: Together with the runs it continues, it covers everything up to its end.
+        topics: Only these were asked for; none means all of the flow.
         hashing: How both sites hash.
         sample: Of append-only logs only this part is compared.
         mirror: Where the mirror answers that was asked how far it is; None: none was.
@@ -50,6 +51,7 @@ class Scope:
     append_only: Sequence[Log]
     compacted: Sequence[Log]
     hashing: Hashing
+    topics: Sequence[str] = ()
     sample: Sample | None = None
     mirror: str | None = None
     not_compared: Sequence[NotCompared] = ()
@@ -80,6 +82,7 @@ def scope_to_document(scope: Scope) -> dict[str, Any]:
         "asked_at_ms": scope.asked_at_ms,
         "wanted": scope.wanted,
         "reaches_back": scope.reaches_back,
+        "topics": list(scope.topics),
         "append_only": [_log(log) for log in scope.append_only],
         "compacted": [_log(log) for log in scope.compacted],
         **_hashing(scope.hashing),
@@ -107,6 +110,7 @@ def scope_of_document(document: Any, where: str) -> Scope:
             asked_at_ms=document["asked_at_ms"],
             wanted=document["wanted"],
             reaches_back=document["reaches_back"],
+            topics=tuple(document["topics"]),
             append_only=[_log_of(log) for log in document["append_only"]],
             compacted=[_log_of(log) for log in document["compacted"]],
             hashing=_hashing_of(document),

@@ -53,6 +53,11 @@ class Run:
         return not self.summary.get("files")
 
     @property
+    def topics(self) -> tuple[str, ...]:
+        """Those that alone were asked for; none means all of the flow."""
+        return tuple(self.summary.get("topics", ()))
+
+    @property
     def may_be_continued(self) -> bool:
         """Whether all up to its end is known to be the same: nothing at the end was left out."""
         return self.outcome == "match" and bool(self.summary.get("reaches_back"))

@@ -66,6 +66,7 @@ class Result:
         wanted: What was asked for, in words.
         reaches_back: Together with the runs it continues, it covers everything up to its end.
         algorithm: With what records were hashed.
+        topics: Only these were asked for; none means all of the flow.
         sample: Of append-only topics only this part was compared, where it is the same.
         mirror: Where the mirror answers that was asked how far it is; None: none was.
         files: Sites of which log directories were read, and which: nothing is said of those clusters.
@@ -81,6 +82,7 @@ class Result:
     reaches_back: bool
     compared: Sequence[Compared]
     algorithm: Algorithm
+    topics: Sequence[str] = ()
     sample: Sample | None = None
     mirror: str | None = None
     not_compared: Sequence[NotCompared] = ()
@@ -166,6 +168,7 @@ def summary(result: Result) -> dict[str, Any]:
         "seconds": round(result.seconds, 1),
         "wanted": result.wanted,
         "reaches_back": result.reaches_back,
+        "topics": list(result.topics),
         "digest": result.algorithm.value,
         "sample": None if result.sample is None else asdict(result.sample),
         "mirror": result.mirror,

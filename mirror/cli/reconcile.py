@@ -63,6 +63,12 @@ def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 LIMITS = (
     click.option(
+        "--topic",
+        multiple=True,
+        metavar="NAME",
+        help="Only this topic of the flow, as it is called at the source; may be given again and again.",
+    ),
+    click.option(
         "--since-last-match",
         is_flag=True,
         help="Only what came after the last run that found both sites equal.",

@@ -117,14 +117,17 @@ def _wanted(
 ) -> Wanted:
     hashing = Hashing(limits["digest"], token_hex(SALT_BYTES))
     known = [run for run in runs(folder) if run.is_of_clusters and run.is_as_strong_as(hashing.algorithm)]
+    topics = tuple(sorted({*limits["topic"]}))
+    alike = [run for run in known if run.topics == topics]
     continues = last_to_continue(known, settings.flow) if since_last_match else None
     return Wanted(
+        topics=topics,
         start=limits["from_offset"],
         end=limits["to_offset"],
         since_ms=limits["since"],
         until_ms=limits["until"],
         continues=continues,
-        sample=None if sample is None else next_sample(parse_fraction(sample), known, settings.flow),
+        sample=None if sample is None else next_sample(parse_fraction(sample), alike, settings.flow),
         same_offsets=limits["same_offsets"],
         hashing=hashing,
         mirror=_mirror(limits["url"]),
@@ -219,6 +222,7 @@ def _result(scope: Scope, found: list[Compared], run: str, seconds: float, files
         seconds=seconds,
         wanted=scope.wanted,
         reaches_back=scope.reaches_back,
+        topics=scope.topics,
         compared=found,
         algorithm=scope.hashing.algorithm,
         sample=scope.sample,

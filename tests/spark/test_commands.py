@@ -95,10 +95,14 @@ def test_a_comparison_that_cannot_be_completed_is_no_match(
     other = asyncio.run(topic(source, prefix="halfway"))
     settings = settings_file(tmp_path / "f.yaml", source.bootstrap, target.bootstrap, "halfway-.*", flow=name)
 
-    code = reconcile("--config", settings, "--folder", tmp_path / "runs")
+    always = "--config", settings, "--folder", tmp_path / "runs"
+
+    code = reconcile(*always)
 
     assert code == 1
     assert f"not compared: {other}-0: the target has no such partition" in capsys.readouterr().out
+    assert reconcile(*always, "--topic", name) == 0
+    assert [one["topics"] for one in summaries(tmp_path / "runs")] == [[], [name]]
 
 
 def test_a_cluster_that_does_not_answer_ends_in_1_and_leaves_word(
@@ -181,6 +185,25 @@ def test_topics_that_are_not_there_are_named(
 
     assert reconcile("--config", settings, "--folder", tmp_path) == 2
     assert "no-such-topic" in capsys.readouterr().err
+
+
+def test_a_topic_that_is_not_the_flow_s_is_named_before_spark_starts(
+    reconcile: Command,
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """
+    Also where another one is.
+    """
+    name, other = (asyncio.run(topic(source, prefix=prefix)) for prefix in ("chosen", "left-out"))
+    settings = settings_file(tmp_path / "f.yaml", source.bootstrap, target.bootstrap, "chosen-.*")
+    limits = "--topic", name, "--topic", other
+
+    assert reconcile("scope", "--config", settings, *limits, tmp_path / "carried") == 2
+    assert f"--topic {other}: flow proof copies no such topic" in capsys.readouterr().err
 
 
 @pytest.mark.timeout(300)

@@ -64,7 +64,8 @@ SCOPE = Scope(
     append_only=[log("orders"), log("audit", [(0, 0), (50, 40)])],
     compacted=[log("users")],
     hashing=Hashing(Algorithm.SHA256, "salt"),
-    sample=Sample(64, 3),
+    topics=("orders", "users"),
+    sample=Sample(64, 3, 2048),
     not_compared=[NotCompared("new", None, "nobody knows")],
 )
 
