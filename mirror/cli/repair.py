@@ -13,6 +13,7 @@ from mirror.cli.output import output_option
 @click.option(
     "--config", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Settings of the flow."
 )
+@click.option("--dry-run", is_flag=True, help="Write nothing: so it is without --apply as well.")
 @click.option(
     "--apply", is_flag=True, help="Do it. Without this everything is looked at and nothing written."
 )
@@ -28,7 +29,7 @@ from mirror.cli.output import output_option
 )
 @output_option
 @click.argument("plan", metavar="PLAN", type=click.Path(path_type=Path))
-def repair(config: Path, output: str, plan: Path, **wanted: bool) -> int:
+def repair(config: Path, output: str, plan: Path, dry_run: bool, **wanted: bool) -> int:
     """Put right what a comparison has found, as far as that can be done in place.
 
     PLAN is the folder of a run of `twinsite reconcile`, or the plan.json in it. Each key of a compacted topic
@@ -44,6 +45,8 @@ def repair(config: Path, output: str, plan: Path, **wanted: bool) -> int:
     twinsite repair --config flow.yaml reconcile/20261122T143000Z-1f2e
     twinsite repair --config flow.yaml reconcile/20261122T143000Z-1f2e --apply
     """
+    if dry_run and wanted["apply"]:
+        raise click.UsageError("--dry-run: --apply writes")
     from mirror.cli.repairing import run
     from mirror.repairing.model import Wanted
 

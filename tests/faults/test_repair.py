@@ -15,6 +15,8 @@ from checkpoint.model import Insertion
 from mirror import offline, proving
 from mirror.config import load as load_settings
 from mirror.flow.memory import FlowMemory
+from mirror.kafka.log_port import TopicLog
+from mirror.kafka.transactions import init_producer_id
 from mirror.model import TopicPartition
 from mirror.repairing import partition as repairing
 from mirror.repairing.model import Status, Wanted
@@ -23,11 +25,13 @@ from spark_jobs.findings import Kind
 from spark_jobs.plan import Beyond, Mend, PartitionPlan, Plan, plan_of_document, plan_to_document
 from spark_jobs.window import Range
 from tests.conftest import TopicFactory
+from tests.contract.connected import connected
 from tests.faults.flows import writing
 from tests.harness.checker import Record, read_partition, watermarks
 from tests.harness.data import Row, load
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Finished, Twinsite, twinsite
+from tests.integration.test_refusals import one_record_of
 
 FIRST_MS = round(time.time() * 1000) - 60_000
 """Of the first segment: were it old, the next record would begin another, and this one be compacted."""
@@ -315,6 +319,31 @@ async def test_plans_that_do_not_fit_are_refused_before_anything_is_written(
     plan.unlink()
     assert (await flow.repair("--apply")).code == 2
     assert flow.end == before
+
+
+async def test_a_target_that_was_promoted_is_left_alone(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Whoever promotes it raises the epoch of the flow's producer id and writes with it.
+    """
+    flow = await copied(source, target, topic, tmp_path)
+    load(target.bootstrap, flow.name, DAMAGE)
+    async with connected(target) as cluster:
+        newer = await init_producer_id(cluster, f"twinsite.{flow.name}")
+        await TopicLog(cluster, flow.name).append(one_record_of(newer))
+    await flow.plan(b"k10", b"k3", b"zombie")
+    before = flow.end
+
+    looked, done = await flow.repair(), await flow.repair("--apply")
+
+    assert (looked.code, done.code) == (3, 3)
+    for one in (looked, done):
+        (partition,) = one.document["partitions"]
+        assert "has written to the target, ours is" in partition["why_not"]
+    assert statuses(done) == ["refused"] * 3
+    assert flow.end == before
+    assert not (tmp_path / "repairs.jsonl").exists()
 
 
 async def test_a_batch_is_as_large_as_the_target_takes_and_a_plan_as_old_as_it_keeps_tombstones(
