@@ -47,6 +47,8 @@ COMPARE, JOIN = "comparison", "full outer join"
 SPARK = {"spark.driver.memory": "4g", "spark.ui.showConsoleProgress": "false"}
 CORES = 2
 TERABYTE_MB = 1_000_000
+CLUSTER_CORES, CLUSTER_BROKERS = 32, 6
+"""Of each site, where a terabyte is projected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +201,17 @@ def conclusions(found: Found, record_bytes: int) -> list[str]:
     """In words: ratios, and what a terabyte would take."""
     ours, obvious, digest = found.ways[COMPARE], found.ways[JOIN], found.ways[DIGEST]
     core_hours = TERABYTE_MB / digest.megabytes_per_second * CORES / 3600
+    seconds = core_hours * 3600 / CLUSTER_CORES
+    each_sends = TERABYTE_MB / CLUSTER_BROKERS / seconds
+    crosses = TERABYTE_MB * digest.link_megabytes / digest.megabytes
     return [
         f"digests are {digest.link_megabytes / digest.megabytes:.4%} of the data",
         f"{obvious.link_megabytes / ours.link_megabytes:,.0f} times fewer bytes over the link than a join, "
         f"{obvious.seconds / ours.seconds:.1f} times as fast",
         f"the driver peaked at {found.driver_peak_megabytes:,.0f} MB",
-        f"a terabyte of records of {record_bytes} B: {core_hours:.1f} core-hours a site",
+        f"a terabyte of records of {record_bytes} B: {core_hours:.1f} core-hours a site, brokers included",
+        f"with {CLUSTER_CORES} cores and {CLUSTER_BROKERS} brokers at each site {seconds / 60:.0f} minutes, while "
+        f"each broker reads and sends {each_sends:.0f} MB/s; {crosses:,.0f} MB cross the link",
     ]
 
 
