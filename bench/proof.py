@@ -210,8 +210,8 @@ def conclusions(found: Found, record_bytes: int) -> list[str]:
         f"{obvious.seconds / ours.seconds:.1f} times as fast",
         f"the driver peaked at {found.driver_peak_megabytes:,.0f} MB",
         f"a terabyte of records of {record_bytes} B: {core_hours:.1f} core-hours a site, brokers included",
-        f"with {CLUSTER_CORES} cores and {CLUSTER_BROKERS} brokers at each site {seconds / 60:.0f} minutes, while "
-        f"each broker reads and sends {each_sends:.0f} MB/s; {crosses:,.0f} MB cross the link",
+        f"with {CLUSTER_CORES} cores and {CLUSTER_BROKERS} brokers at each site {seconds / 60:.0f} minutes, "
+        f"while each broker reads and sends {each_sends:.0f} MB/s; {crosses:,.0f} MB cross the link",
     ]
 
 

@@ -1,6 +1,7 @@
 """How a site answers: always with less than it holds.
 
-Answers are frames of digests or hashes, and of keys where a record has to be named: never of values.
+Answers are frames of digests or hashes, and of keys where a record has to be named: never of values. All say
+how many ``bytes`` of keys and values they are about.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from mirror.model import TopicPartition
 from spark_jobs import compare
-from spark_jobs.digest import contents, digests, key_hashes, latest, latest_together, record_hashes
+from spark_jobs.digest import (
+    contents,
+    digests,
+    key_hashes,
+    key_hashes_together,
+    latest,
+    latest_together,
+    record_hashes,
+)
 from spark_jobs.digest import together as digests_together
 from spark_jobs.questions import Lines, Question, Ranges, What
 
@@ -43,6 +52,8 @@ def together(question: Question, answers: DataFrame) -> DataFrame:
             return digests_together(answers)
         case What.KEYS:
             return latest_together(answers)
+        case What.KEYS_WRITTEN:
+            return key_hashes_together(answers)
         case _:
             return answers
 
@@ -59,4 +70,4 @@ def _reduced(question: Question, records: DataFrame) -> DataFrame:
         case What.KEYS:
             return latest(records, hashing)
         case What.KEYS_WRITTEN:
-            return key_hashes(records, hashing).distinct()
+            return key_hashes(records, hashing)

@@ -73,8 +73,8 @@ def key_columns(frame: DataFrame) -> list[str]:
 def record_hashes(records: DataFrame, hashing: Hashing) -> DataFrame:
     """One row for each record: where it is, and hashes of its parts, to compare it with others.
 
-    Columns ``topic``, ``partition``, ``offset``, ``place``, ``timestamp_ms``, ``key_name`` (the key's first
-    bytes), and the words of the hashes ``key``, ``value``, ``headers`` and ``header_set``.
+    Columns ``topic``, ``partition``, ``offset``, ``place``, ``timestamp_ms``, ``bytes``, ``key_name`` (the
+    key's first bytes), and the words of the hashes ``key``, ``value``, ``headers`` and ``header_set``.
     """
     return records.select(
         "topic",
@@ -82,6 +82,7 @@ def record_hashes(records: DataFrame, hashing: Hashing) -> DataFrame:
         "offset",
         "place",
         "timestamp_ms",
+        _size().alias("bytes"),
         F.substring("key", 1, KEY_BYTES_MAX).alias("key_name"),
         *hashed("key", hashing, [binary("key")]),
         *hashed("value", hashing, [binary("value")]),
@@ -99,14 +100,23 @@ def together(digests: DataFrame) -> DataFrame:
 def contents(records: DataFrame, hashing: Hashing) -> DataFrame:
     """One row for each record: where it is, and a hash of what it holds, wherever it stands.
 
-    Columns ``topic``, ``partition``, ``offset``, ``place``, and the words of ``content``.
+    Columns ``topic``, ``partition``, ``offset``, ``place``, ``bytes``, and the words of ``content``.
     """
-    return records.select("topic", "partition", "offset", "place", *hashed("content", hashing, _contents()))
+    content = hashed("content", hashing, _contents())
+    return records.select("topic", "partition", "offset", "place", _size().alias("bytes"), *content)
 
 
 def key_hashes(records: DataFrame, hashing: Hashing) -> DataFrame:
-    """One row for each record: the :func:`key_columns`."""
-    return records.select("topic", "partition", *hashed("key", hashing, [binary("key")]))
+    """One row for each key: the :func:`key_columns`, and the ``bytes`` of all its records."""
+    made = records.select(
+        "topic", "partition", _size().alias("bytes"), *hashed("key", hashing, [binary("key")])
+    )
+    return key_hashes_together(made)
+
+
+def key_hashes_together(keys: DataFrame) -> DataFrame:
+    """Keys of which several rows may speak, as one each."""
+    return keys.groupBy(*key_columns(keys)).agg(F.sum("bytes").alias("bytes"))
 
 
 def latest(records: DataFrame, hashing: Hashing) -> DataFrame:
@@ -156,6 +166,7 @@ def _contents() -> list[Part]:
 
 
 def _size() -> Column:
+    """Bytes of key and value."""
     return length("key", 0) + length("value", 0)
 
 

@@ -174,14 +174,19 @@ def _figures(result: Result) -> str:
     some = sum(one.log.nothing is None for one in compared)
     left_out = len(result.not_compared) + len(compared) - some
     partitions = f"partitions compared, {number(left_out)} not" if left_out else "partitions compared, all"
-    read = sum(one.source_bytes + one.target_bytes for one in compared)
+    read = sum(cost.read_bytes for cost in result.costs)
+    rate = (
+        "by what had been answered"
+        if result.is_carried
+        else f"{size(read / max(result.seconds, 0.1))} a second"
+    )
     return (
         '<div class="figures">'
         + figure(number(differences(compared)), "differences")
         + figure(records, f"records of the source, with {there} of the target")
         + figure(number(some), partitions)
         + figure(size(read), "of keys and values read, both sides together")
-        + figure(duration(result.seconds), f"{size(read / max(result.seconds, 0.1))} a second")
+        + figure(duration(result.seconds), rate)
         + "</div>"
     )
 
@@ -242,6 +247,7 @@ def _scope(result: Result) -> str:
         ("asked for", text(result.wanted)),
         ("began", moment(result.started_at_ms)),
         ("took", duration(result.seconds)),
+        *_costs(result),
         ("source cluster", text(result.source_cluster_id or "unknown")),
         ("target cluster", text(result.target_cluster_id or "unknown")),
         ("digests", DIGESTS[result.algorithm]),
@@ -256,6 +262,16 @@ def _scope(result: Result) -> str:
         ("accepted before", counted(sum(_accepted(one) for one in compared), "offset") + " of the target"),
     ]
     return table((), rows, words={1})
+
+
+def _costs(result: Result) -> Iterator[tuple[str, str]]:
+    source, target = result.costs
+    yield (
+        "read",
+        f"{size(source.read_bytes)} of the source, {size(target.read_bytes)} of the target, all steps",
+    )
+    answers = f"{size(source.answer_bytes)} of the source, {size(target.answer_bytes)} of the target"
+    yield "answers", f"{answers}: of a site that answers by itself nothing else crosses the link"
 
 
 def _accepted(one: Compared) -> int:

@@ -57,6 +57,22 @@ class NotCompared:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a comparison has cost a site.
+
+    Attributes:
+        read_bytes: Keys and values that were read, once for each time.
+        answer_bytes: What it was reduced to, as Parquet.
+    """
+
+    read_bytes: int = 0
+    answer_bytes: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.read_bytes + other.read_bytes, self.answer_bytes + other.answer_bytes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """What a run has found.
@@ -70,6 +86,8 @@ class Result:
         sample: Of append-only topics only this part was compared, where it is the same.
         mirror: Where the mirror answers that was asked how far it is; None: none was.
         files: Sites of which log directories were read, and which: nothing is said of those clusters.
+        costs: Of the source and of the target.
+        is_carried: The sites have answered in jobs of their own, whose time is not in this one's.
     """
 
     run: str
@@ -87,6 +105,8 @@ class Result:
     mirror: str | None = None
     not_compared: Sequence[NotCompared] = ()
     files: Files = field(default_factory=dict)
+    costs: tuple[Cost, Cost] = (Cost(), Cost())
+    is_carried: bool = False
 
     @property
     def outcome(self) -> Outcome:
@@ -176,6 +196,8 @@ def summary(result: Result) -> dict[str, Any]:
         "unnamed": result.unnamed,
         "source": _side(result, "source"),
         "target": _side(result, "target"),
+        "read_bytes": {site: cost.read_bytes for site, cost in _costs(result)},
+        "answer_bytes": {site: cost.answer_bytes for site, cost in _costs(result)},
         "records_read_again": sum(one.read_again for one in result.compared),
         "partitions": [_partition(one) for one in result.compared],
         "files": dict(result.files),
@@ -209,6 +231,10 @@ def failure(
         "hint": hint,
         "files": dict(files),
     }
+
+
+def _costs(result: Result) -> Iterable[tuple[str, Cost]]:
+    return zip(("source", "target"), result.costs, strict=True)
 
 
 def _side(result: Result, side: str) -> dict[str, int]:

@@ -106,7 +106,7 @@ def _ends(result: Result) -> list[str]:
 
 def _conclude(screen: Console, result: Result) -> None:
     records = sum(one.source_records for one in result.compared)
-    read = sum(one.source_bytes + one.target_bytes for one in result.compared)
+    read = sum(cost.read_bytes for cost in result.costs)
     said = {
         Outcome.MATCH: "the copy is the original",
         Outcome.MISMATCH: "the sites differ",

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
@@ -33,13 +34,14 @@ from monitoring.comparisons import Comparison, textfile
 from spark_jobs import carried, reconcile
 from spark_jobs.algorithms import SALT_BYTES, Hashing
 from spark_jobs.asking import first_questions
+from spark_jobs.costs import Counted
 from spark_jobs.documents import Scope, scope_of_document, scope_to_document
 from spark_jobs.failures import renamed_errors
 from spark_jobs.findings import Kind
 from spark_jobs.history import NAME_TIME, Run, last_to_continue, runs
 from spark_jobs.kafka_source import Cluster
 from spark_jobs.logs import Compared
-from spark_jobs.result import Files, Outcome, Result, failure, summary
+from spark_jobs.result import Cost, Files, Outcome, Result, failure, summary
 from spark_jobs.sampling import next_sample, parse_fraction
 from spark_jobs.segments.logs import find
 from spark_jobs.segments.source import SegmentFiles
@@ -163,10 +165,11 @@ def _compare(
 
     shown.say("asking both clusters")
     records(asyncio.run(proving.scope(settings, wanted)))  # what is wrong is said before Spark starts
+    asked: list[tuple[Counted, Counted]] = []
     with _spark(shown, spark_options) as spark:
 
         def sites(scope: Scope) -> Sites:
-            return reconcile.kafka_sites(
+            made = reconcile.kafka_sites(
                 spark,
                 records(scope),
                 scope,
@@ -175,11 +178,13 @@ def _compare(
                 tell=shown.tell,
                 bytes_per_second=_bytes_per_second(rate),
             )
+            return _counted(asked, made)
 
         scope, found = reconcile.compare_as_it_stands(
             lambda leaving: asyncio.run(proving.scope(settings, wanted, leaving)), sites
         )
         result = _result(scope, found, folder.name, time.monotonic() - began, files)
+        result = replace(result, costs=_costs(asked))
         reconcile.write(spark, folder, result)
     return result
 
@@ -210,6 +215,18 @@ def _names(site: SiteName, scope: Scope) -> Mapping[str, str]:
     """What a site calls the source's topics."""
     at_target = names_at_target(scope.logs)
     return at_target if site == "target" else {name: name for name in at_target}
+
+
+def _counted(asked: list[tuple[Counted, Counted]], sites: Sites) -> Sites:
+    source, target = Counted(sites.source), Counted(sites.target)
+    asked.append((source, target))
+    return replace(sites, source=source, target=target)
+
+
+def _costs(asked: Sequence[tuple[Counted, Counted]]) -> tuple[Cost, Cost]:
+    """Of both sites, whatever was asked."""
+    source, target = (sum((one.cost for one in some), Cost()) for some in zip(*asked, strict=True))
+    return source, target
 
 
 def _result(scope: Scope, found: list[Compared], run: str, seconds: float, files: Files) -> Result:
@@ -325,10 +342,13 @@ def compare(
     scope = _scope(folder)
     with steps(sys.stderr) as shown, _spark(shown, spark_options) as spark:
         source, target = (carried.CarriedSite(spark, site, folder) for site in ("source", "target"))
-        found = reconcile.compare(Sites(spark, source, target, shown.say, scope.hashing, scope.logs), scope)
+        asked: list[tuple[Counted, Counted]] = []
+        sites = _counted(asked, Sites(spark, source, target, shown.say, scope.hashing, scope.logs))
+        found = reconcile.compare(sites, scope)
         is_there = folder.resolve().parent == history.resolve()
         run = folder.name if is_there else f"{_time_name(scope.asked_at_ms)}-{folder.resolve().name}"
         result = _result(scope, found, run, time.monotonic() - began, carried.files(folder))
+        result = replace(result, costs=_costs(asked), is_carried=True)
         reconcile.write(spark, folder, result, keep_answers=True)
     if not is_there:
         reconcile.note_elsewhere(history / run, folder, result)

@@ -66,6 +66,9 @@ def test_what_is_carried_between_the_sites_is_enough_to_name_all_that_differs(
     sent = sum(file.stat().st_size for file in (carried / "answers").rglob("*.parquet"))
     data = sum(len(row.value or b"") for planted in made.values() for row in planted.source)
     assert sent < data / 4
+    summary = json.loads((carried / "summary.json").read_text())
+    assert sum(summary["answer_bytes"].values()) == sent
+    assert min(summary["read_bytes"].values()) > summary["source"]["bytes"], "what differs was read again"
 
 
 def test_a_folder_is_about_one_comparison(

@@ -1,0 +1,45 @@
+"""What a comparison has cost: how much was read at each site, and how much of it the answers are.
+
+All questions count, those that look closer too, and those of a comparison that was begun again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+from pyarrow import compute, parquet
+from pyspark.sql import DataFrame
+
+from spark_jobs.questions import Question, What
+from spark_jobs.result import Cost
+from spark_jobs.sites import Site
+
+
+@dataclass(slots=True)
+class Counted:
+    """A site whose answers are counted."""
+
+    site: Site
+    cost: Cost = field(default_factory=Cost)
+
+    def ask(self, question: Question) -> DataFrame:
+        """The answer of the site.
+
+        Raises:
+            UnansweredError: It is not there yet.
+        """
+        answer = self.site.ask(question)
+        self.cost += cost_of(question, answer)
+        return answer
+
+
+def cost_of(question: Question, answer: DataFrame) -> Cost:
+    """What an answer has cost; of a sample it is told by the records that are in it."""
+    files = [Path(unquote(urlparse(file).path)) for file in answer.inputFiles()]
+    read = sum(
+        compute.sum(parquet.read_table(file, columns=["bytes"])["bytes"]).as_py() or 0 for file in files
+    )
+    one_in = question.one_in if question.what is What.CONTENTS else 1
+    return Cost(read * one_in, sum(file.stat().st_size for file in files))
