@@ -31,7 +31,7 @@ from mirror.proving import Wanted
 from spark_jobs.algorithms import Algorithm, Hashing
 from spark_jobs.digest import digests
 from spark_jobs.documents import Scope
-from spark_jobs.kafka_source import Cluster, read
+from spark_jobs.kafka_source import BULK_BYTES, OPTIONS, Cluster, at_offsets, read, task_offsets, with_times
 from spark_jobs.reconcile import compare, kafka_sites
 from spark_jobs.session import JARS_VARIABLE, session
 from spark_jobs.sites import Sites
@@ -123,7 +123,7 @@ def _in_turns(settings: Settings, scope: Scope, rounds: int, folder: Path, megab
             return read(spark, cluster, {log.name: [log.window.source] for log in scope.append_only})
 
         ways: dict[str, Callable[[], object]] = {
-            FLOOR: lambda: _cheapest(whole(source)),
+            FLOOR: lambda: _cheapest(_of_sparks_source(spark, source, scope)),
             DIGEST: lambda: _digested(whole(source), Algorithm.XXHASH64, digest_folder),
             STRONG: lambda: _digested(whole(source), Algorithm.SHA256, strong_folder),
             COMPARE: lambda: _matches(sites, scope),
@@ -162,6 +162,21 @@ def _cheapest(records: DataFrame) -> None:
     group = ("topic", "partition", F.expr("place div 1024"))
     sums = F.sum(size).alias("size"), F.sum("timestamp_ms").alias("time")
     records.groupBy(*group).agg(*sums).write.format("noop").mode("overwrite").save()
+
+
+def _of_sparks_source(spark: SparkSession, cluster: Cluster, scope: Scope) -> DataFrame:
+    """The records as anybody gets them from Spark."""
+    options = {**OPTIONS, **cluster.options, "kafka.max.partition.fetch.bytes": str(BULK_BYTES)}
+    total = sum(log.window.source.offsets for log in scope.append_only)
+    starts: dict[str, dict[str, int]] = {TOPIC: {}}
+    ends: dict[str, dict[str, int]] = {TOPIC: {}}
+    for log in scope.append_only:
+        partition = str(log.name.partition)
+        starts[TOPIC][partition], ends[TOPIC][partition] = log.window.source
+    options |= {"assign": json.dumps({TOPIC: [log.name.partition for log in scope.append_only]})}
+    options |= {"startingOffsets": json.dumps(starts), "endingOffsets": json.dumps(ends)}
+    options |= {"maxRecordsPerPartition": str(task_offsets(total, CORES))}
+    return at_offsets(with_times(spark.read.format("kafka").options(**options).load()))
 
 
 def _matches(sites: Sites, scope: Scope) -> None:

@@ -62,7 +62,14 @@ def compare_logs(sites: Sites, logs: Sequence[Log]) -> list[Compared]:
     plans = limited(plans, RECORDS_MAX)
     found = _look_closer(sites, plans, source)
     found = with_totals(found, source, target)
-    return [replace(one, ranges_differing=_ranges(islands.get(one.log.name, ()))) for one in found]
+    return [
+        replace(
+            one,
+            ranges_differing=_ranges(islands.get(one.log.name, ())),
+            read_again=sites.again[one.log.name],
+        )
+        for one in found
+    ]
 
 
 def compare_sample(sites: Sites, logs: Sequence[Log], sample: Sample) -> list[Compared]:
@@ -107,7 +114,7 @@ def _find_shifts(
     there = {name: [one.within(logs[name].target_known) for one in some] for name, some in places.items()}
     total = sum(one.offsets for some in there.values() for one in some)
     one_in = max(SAMPLE_ONE_IN, total // ANCHORS_MAX)
-    source, target = sites.ask(
+    source, target = sites.ask_closer(
         at_source("sample", What.CONTENTS, here, logs, sites.hashing, one_in=one_in),
         Question(name="sample", what=What.CONTENTS, ranges=there, hashing=sites.hashing, one_in=one_in),
     )
@@ -151,7 +158,7 @@ def _without_shifts(
         lines=lines,
         hashing=sites.hashing,
     )
-    target = sites.ask_target(question)
+    target = sites.ask_target_closer(question)
     rows = [(*name, island.first, island.last) for name in shifts for island in long[name]]
     only = sites.spark.createDataFrame(rows, "topic string, partition int, first long, last long")
     again = _islands(compare.islands(compare.within(source, only), compare.within(target, only)))
@@ -178,7 +185,7 @@ def _look_closer(sites: Sites, plans: Sequence[Plan], source_digests: DataFrame)
     logs = {plan.log.name: plan.log for plan in looked_at}
     here_ranges = {plan.log.name: plan.source_ranges() for plan in looked_at}
     there_ranges = {plan.log.name: plan.target_ranges() for plan in looked_at}
-    source, target = sites.ask(
+    source, target = sites.ask_closer(
         at_source("records", What.RECORDS, here_ranges, logs, sites.hashing),
         Question(name="records", what=What.RECORDS, ranges=there_ranges, hashing=sites.hashing),
     )
@@ -224,7 +231,8 @@ def _elsewhere(sites: Sites, naming: Sequence[Naming]) -> dict[TopicPartition, f
     }
     if sum(one.offsets for some in ranges.values() for one in some) > RECORDS_MAX:
         return {}
-    seen = sides(sites.source.ask(at_source("doubled", What.RECORDS, ranges, logs, sites.hashing)))
+    question = at_source("doubled", What.RECORDS, ranges, logs, sites.hashing)
+    seen = sides(sites.ask_source_closer(question))
     return {
         name: frozenset(some.values()) & {record.content for record in seen.get(name, Side()).records}
         for name, some in extra.items()

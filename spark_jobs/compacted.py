@@ -126,14 +126,21 @@ def _in_flight(sites: Sites, logs: Sequence[Log]) -> DataFrame:
 
     Behind a log of the target that has lost its end there is nothing.
     """
-    behind_here = {log.name: [Range(log.window.source.end, ALL.end)] for log in logs}
+    behind_here = {log.name: _behind(log) for log in logs}
     whole = [log for log in logs if not log.window.lost.offsets]
     behind_there = {log.name: [Range(log.target_read.end, ALL.end)] for log in whole}
     here, there = sites.ask(
         Question(name="keys-behind", what=What.KEYS_WRITTEN, ranges=behind_here, hashing=sites.hashing),
         Question(name="keys-behind", what=What.KEYS_WRITTEN, ranges=behind_there, hashing=sites.hashing),
     )
-    return here.unionByName(there).distinct()
+    return here.unionByName(there).select(*key_columns(here)).distinct()
+
+
+def _behind(log: Log) -> list[Range]:
+    """All source offsets behind the window: those that are known, which slices can be cut of, and others."""
+    start, pending = log.window.source.end, log.window.pending
+    known = Range(start, pending.end if pending.offsets else start)
+    return [known, Range(known.end, ALL.end)]
 
 
 def _name(
@@ -145,7 +152,7 @@ def _name(
     counts = _by_log(standing)
     rows = standing.limit(KEYS_MAX).collect()
     what, hashing = What.RECORDS, sites.hashing
-    source, target = sites.ask(
+    source, target = sites.ask_closer(
         Question(name="records-of-keys", what=what, ranges=_offsets(rows, "here"), hashing=hashing),
         Question(name="records-of-keys", what=what, ranges=_offsets(rows, "there"), hashing=hashing),
     )
@@ -162,6 +169,7 @@ def _name(
             findings=findings[log.name],
             keys_unnamed=counts[log.name] - len(findings[log.name]),
             in_flight=flying[log.name],
+            read_again=sites.again[log.name],
         )
         for log in logs
     }

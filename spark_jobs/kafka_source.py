@@ -5,7 +5,7 @@ A frame of records has the columns ``topic``, ``partition``, ``offset``, ``place
 are not in it.
 
 Offsets are given explicitly: Spark then reads what is asked for, fails where it cannot, and waits for
-nothing.
+nothing. However many ranges of a partition are asked for, nothing between them is read.
 
 Sources: Spark's Structured Streaming + Kafka Integration Guide; KIP-98 (read_committed).
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -22,15 +22,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from mirror.model import TopicPartition
-from spark_jobs.places import SAME, Line, clipped
-from spark_jobs.questions import Lines, Ranges
-from spark_jobs.stretches import fewer
+from spark_jobs.kafka_ranges import read_ranges
+from spark_jobs.places import Line, clipped
+from spark_jobs.questions import Lines, Ranges, offsets_of
 from spark_jobs.window import ALL, Range
 
 LATEST = -1
 """Spark's word for the end of a partition, as it is then."""
-LOADS_MAX = 24
-"""A partition is read in so many ranges at once, at most; each is a load of its own."""
 TASK_OFFSETS_MIN, TASK_OFFSETS_ENOUGH = 50_000, 4_000_000
 """A range is split into tasks, but not into smaller ones, and not in fewer because larger ones would do."""
 TASKS_PER_CORE, TASKS_PER_CORE_MAX = 4, 64
@@ -44,7 +42,7 @@ OPTIONS = {
     "kafka.fetch.max.wait.ms": "20",  # the fetch behind the end of a range comes back empty, after this
     "kafkaConsumer.pollTimeoutMs": "60000",
 }
-BULK_BYTES, SMALL_BYTES = 16 << 20, 1 << 20
+BULK_BYTES, SMALL_BYTES = 16 << 20, 128 << 10
 """Fetched from a partition at once, where much is read of it and where little is."""
 LINE_BUCKET = 4096
 """Offsets that look for their line together."""
@@ -88,12 +86,12 @@ def read(
         little: Small ranges are asked for, here and there: fetch no more than is needed.
     """
     lines = lines or {}
-    exact = {tp: some for tp, some in ranges.items() if tp in lines or len(some) > LOADS_MAX}
-    plain = {tp: some for tp, some in ranges.items() if tp not in exact}
-    frames = [at_offsets(frame) for frame in _loads(spark, cluster, plain, little=little)]
-    if exact:
-        table = {tp: clipped(lines.get(tp, SAME), some) for tp, some in exact.items()}
-        frames += [placed(frame, table) for frame in _loads(spark, cluster, exact, little=little)]
+    plain, mapped = (
+        {tp: some for tp, some in ranges.items() if (tp in lines) is has_lines} for has_lines in (False, True)
+    )
+    table = {tp: clipped(lines[tp], some) for tp, some in mapped.items()}
+    frames = [at_offsets(frame) for frame in _parts(spark, cluster, plain, little=little)]
+    frames += [placed(frame, table) for frame in _parts(spark, cluster, mapped, little=little)]
     return union(spark, [frame.select(*RECORD_COLUMNS) for frame in frames])
 
 
@@ -102,17 +100,18 @@ def at_offsets(frame: DataFrame) -> DataFrame:
     return frame.withColumn("place", F.col("offset"))
 
 
-def _loads(spark: SparkSession, cluster: Cluster, ranges: Ranges, *, little: bool) -> list[DataFrame]:
-    """One load for the first range of every partition, one for the second, and so on."""
-    turns: defaultdict[int, dict[TopicPartition, Range]] = defaultdict(dict)
-    for tp, some in ranges.items():
-        for turn, one in enumerate(fewer(some, LOADS_MAX)):
-            turns[turn][tp] = one
-    bounded = [one for turn in turns.values() for one in turn.values() if one.end < ALL.end]
-    total = sum(one.offsets for one in bounded)
-    task = task_offsets(total, spark.sparkContext.defaultParallelism)
-    options = {**_options(cluster, little=little), "maxRecordsPerPartition": str(task)}
-    return [_load(spark, options, turns[turn]) for turn in sorted(turns)]
+def _parts(spark: SparkSession, cluster: Cluster, ranges: Ranges, *, little: bool) -> Iterator[DataFrame]:
+    """What has an end, and what has none."""
+    options = _options(cluster, little=little)
+    bounded = {tp: [one for one in some if one.offsets and one.end < ALL.end] for tp, some in ranges.items()}
+    if any(bounded.values()):
+        cores, total = spark.sparkContext.defaultParallelism, offsets_of(bounded)
+        task = task_offsets(total, cores)
+        tasks = max(cores * TASKS_PER_CORE, len(bounded) + total // task)
+        yield with_times(read_ranges(spark, options, bounded, task).coalesce(tasks))
+    endless = {tp: one for tp, some in ranges.items() for one in some if one.end == ALL.end}
+    if endless:
+        yield with_times(_to_the_end(spark, options, endless))
 
 
 def task_offsets(total: int, cores: int) -> int:
@@ -127,20 +126,23 @@ def _options(cluster: Cluster, *, little: bool) -> dict[str, str]:
     return {**OPTIONS, **cluster.options, "kafka.max.partition.fetch.bytes": str(fetched)}
 
 
-def _load(
+def _to_the_end(
     spark: SparkSession, options: Mapping[str, str], ranges: Mapping[TopicPartition, Range]
 ) -> DataFrame:
-    assigned: defaultdict[str, list[int]] = defaultdict(list)
+    """Everything from where ranges start: Spark's source finds out where logs end."""
     starts: defaultdict[str, dict[str, int]] = defaultdict(dict)
     ends: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for tp, one in ranges.items():
-        assigned[tp.topic].append(tp.partition)
         starts[tp.topic][str(tp.partition)] = one.start
-        ends[tp.topic][str(tp.partition)] = one.end if one.end < ALL.end else LATEST
-    reader = spark.read.format("kafka").options(**options)
-    reader = reader.option("assign", json.dumps(assigned))
-    reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
-    return reader.load().select(
+        ends[tp.topic][str(tp.partition)] = LATEST
+    assigned = {topic: [int(partition) for partition in some] for topic, some in starts.items()}
+    reader = spark.read.format("kafka").options(**options).option("assign", json.dumps(assigned))
+    return reader.options(startingOffsets=json.dumps(starts), endingOffsets=json.dumps(ends)).load()
+
+
+def with_times(records: DataFrame) -> DataFrame:
+    """The columns of a source, with times as Kafka has them."""
+    return records.select(
         "topic",
         "partition",
         "offset",

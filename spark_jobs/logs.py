@@ -121,7 +121,7 @@ class Compared:
         source_records, target_records: Read and digested.
         source_bytes, target_bytes: Of their keys and values.
         ranges, ranges_differing: Digests of the source, and how many of all were not the same.
-        read_again: Records of both sides that were read to name what differs.
+        read_again: Offsets of both sides that were read to name what differs, once for each time.
         in_flight: Keys of a compacted topic that were written to behind the window.
     """
 

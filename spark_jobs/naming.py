@@ -141,7 +141,6 @@ class Naming:
             log=self.plan.log,
             findings=[Finding(difference=one, key=self._key(one)) for one in told(items)],
             unread=self.plan.unread,
-            read_again=len(self._source.records) + len(self._target.records),
         )
 
     def _all(self) -> Iterator[Item]:

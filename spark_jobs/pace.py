@@ -10,12 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spark_jobs.questions import Ranges
-from spark_jobs.window import Range
+from spark_jobs.window import ALL, Range
 
 SLICE_SECONDS = 5.0
 """At the rate that is allowed, a slice should take so long."""
-FIRST_OFFSETS = 20_000
+FIRST_OFFSETS = 200
 """In the first slice, while nobody knows how large records are."""
+GROWTH = 50
+"""A slice has so many times the offsets of the one before, at most: its records may be larger."""
 
 
 @dataclass
@@ -25,23 +27,27 @@ class Pace:
     Attributes:
         bytes_per_second: Keys and values, on average.
         offsets, bytes: Read so far.
+        most: Offsets that the next slice may have, whatever is known of their size.
+        heaviest: Bytes an offset, on average of all slices or of the last one, whichever is more.
     """
 
     bytes_per_second: float
     offsets: int = 0
     bytes: int = 0
+    most: int = FIRST_OFFSETS
+    heaviest: float = 0.0
 
     def read(self, offsets: int, size: int) -> None:
         """A slice was read."""
         self.offsets += offsets
         self.bytes += size
+        self.most = max(FIRST_OFFSETS, offsets * GROWTH)
+        self.heaviest = max(self.bytes / max(1, self.offsets), size / max(1, offsets))
 
     def next_offsets(self) -> int:
         """How many offsets the next slice may have."""
-        if not self.bytes or not self.offsets:
-            return FIRST_OFFSETS
         wanted = self.bytes_per_second * SLICE_SECONDS
-        return max(1, round(wanted * self.offsets / self.bytes))
+        return max(1, round(min(self.most, wanted / self.heaviest if self.heaviest else self.most)))
 
     def pause_seconds(self, elapsed_seconds: float) -> float:
         """How long to wait, so long after the first slice began."""
@@ -49,7 +55,10 @@ class Pace:
 
 
 class Slices:
-    """Ranges, taken off slice by slice: the same share of every partition, so that all brokers work."""
+    """Ranges, taken off slice by slice: the same share of every partition, so that all brokers work.
+
+    A range without an end is a slice of its own: nobody knows where it could be cut.
+    """
 
     def __init__(self, ranges: Ranges) -> None:
         self._left = {tp: list(some) for tp, some in ranges.items() if any(one.offsets for one in some)}
@@ -70,18 +79,18 @@ def _first(ranges: Sequence[Range], count: int) -> Iterator[Range]:
     for one in ranges:
         if count <= 0:
             return
-        yield Range(one.start, min(one.end, one.start + count))
+        yield Range(one.start, _cut(one, count))
         count -= one.offsets
 
 
 def _without_first(ranges: Sequence[Range], count: int) -> Iterator[Range]:
     for one in ranges:
-        start = min(one.end, one.start + max(0, count))
+        start = _cut(one, max(0, count))
         if start < one.end:
             yield Range(start, one.end)
         count -= one.offsets
 
 
-def offsets_of(ranges: Ranges) -> int:
-    """How many there are in all."""
-    return sum(one.offsets for some in ranges.values() for one in some)
+def _cut(one: Range, count: int) -> int:
+    """Where its first so many offsets end."""
+    return min(one.end, one.start + count) if one.end < ALL.end or not count else one.end

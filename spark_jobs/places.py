@@ -33,14 +33,19 @@ SAME = (Line(*ALL, slope=1, base=0),)
 
 
 def clipped(lines: Iterable[Line], ranges: Iterable[Range]) -> list[Line]:
-    """What of lines is within ranges; both in order."""
-    wanted = list(ranges)
-    return [
-        line._replace(start=max(line.start, one.start), end=min(line.end, one.end))
-        for line in lines
-        for one in wanted
-        if max(line.start, one.start) < min(line.end, one.end)
-    ]
+    """What of lines is within ranges; both in order, and none of them overlap."""
+    found = []
+    left, wanted = iter(lines), iter(ranges)
+    line, one = next(left, None), next(wanted, None)
+    while line is not None and one is not None:
+        both = Range(max(line.start, one.start), min(line.end, one.end))
+        if both.offsets > 0:
+            found.append(line._replace(start=both.start, end=both.end))
+        if line.end <= one.end:
+            line = next(left, None)
+        else:
+            one = next(wanted, None)
+    return found
 
 
 def lines_of_runs(runs: Iterable[tuple[int, int]], source: Range) -> list[Line]:

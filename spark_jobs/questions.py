@@ -13,10 +13,15 @@ from enum import StrEnum
 from mirror.model import TopicPartition
 from spark_jobs.algorithms import Hashing
 from spark_jobs.places import Line
-from spark_jobs.window import Range
+from spark_jobs.window import ALL, Range
 
 Ranges = Mapping[TopicPartition, Sequence[Range]]
 Lines = Mapping[TopicPartition, Sequence[Line]]
+
+
+def offsets_of(ranges: Ranges) -> int:
+    """How many there are in all, but for ranges without an end."""
+    return sum(one.offsets for some in ranges.values() for one in some if one.end < ALL.end)
 
 
 class What(StrEnum):
@@ -57,8 +62,3 @@ class Question:
     def reads_little(self) -> bool:
         """Whether only a few records here and there are wanted."""
         return self.what in {What.RECORDS, What.KEYS_WRITTEN}
-
-    @property
-    def reads_all(self) -> bool:
-        """Whether much is read, and how much can be told from the answer."""
-        return self.what in {What.DIGESTS, What.KEYS}

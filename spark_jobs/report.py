@@ -252,7 +252,7 @@ def _scope(result: Result) -> str:
         ("target cluster", text(result.target_cluster_id or "unknown")),
         ("digests", DIGESTS[result.algorithm]),
         ("digests compared", number(sum(one.ranges for one in compared))),
-        ("read again", f"{counted(again, 'record')} of both sites, to name what differs"),
+        ("read again", f"{counted(again, 'offset')} of both sites, to name what differs"),
         ("not copied yet", counted(sum(one.pending for one in compared), "offset")),
         ("in flight", counted(sum(one.in_flight for one in compared), "key") + " of compacted topics"),
         ("lost at the end", counted(sum(one.log.lost.offsets for one in compared), "offset")),

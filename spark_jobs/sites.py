@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -20,8 +21,8 @@ from spark_jobs.answering import answer, together
 from spark_jobs.asking import askable
 from spark_jobs.failures import renamed_errors
 from spark_jobs.logs import Compared, Log
-from spark_jobs.pace import Pace, Slices, offsets_of
-from spark_jobs.questions import Lines, Question, Ranges
+from spark_jobs.pace import Pace, Slices
+from spark_jobs.questions import Lines, Question, Ranges, offsets_of
 from spark_jobs.session import SparkFailedError
 from spark_jobs.watching import Tell, watched
 
@@ -54,6 +55,7 @@ class Sites:
         say: Told what is done now, a few words a step.
         hashing: How both hash.
         logs: What it is about; what may differ of them, or is lost, is never asked for.
+        again: Offsets of both sites that were asked for to name what differs, by log; it grows.
     """
 
     spark: SparkSession
@@ -62,6 +64,14 @@ class Sites:
     say: Callable[[str], None]
     hashing: Hashing
     logs: Sequence[Log] = ()
+    again: Counter[TopicPartition] = field(default_factory=Counter)
+
+    def ask_closer(self, here: Question, there: Question) -> tuple[DataFrame, DataFrame]:
+        """As :meth:`ask`, about what was read before."""
+        here, there = askable((here, there), self.logs)
+        self._count(here)
+        self._count(there)
+        return self.ask(here, there)
 
     def ask(self, here: Question, there: Question) -> tuple[DataFrame, DataFrame]:
         """What both say; where one has to be waited for, the other has been asked too.
@@ -82,13 +92,27 @@ class Sites:
         self.say(f"asking the target: {there.name}")
         return source, self.target.ask(there)
 
-    def ask_target(self, question: Question) -> DataFrame:
-        """What the target says.
+    def ask_source_closer(self, question: Question) -> DataFrame:
+        """What the source says about what was read before, and about what may differ too.
 
         Raises:
             UnansweredError: It has not answered yet.
         """
-        return self.target.ask(askable((question, question), self.logs)[1])
+        self._count(question)
+        return self.source.ask(question)
+
+    def ask_target_closer(self, question: Question) -> DataFrame:
+        """What the target says about what was read before.
+
+        Raises:
+            UnansweredError: It has not answered yet.
+        """
+        question = askable((question, question), self.logs)[1]
+        self._count(question)
+        return self.target.ask(question)
+
+    def _count(self, question: Question) -> None:
+        self.again.update({tp: offsets_of({tp: some}) for tp, some in question.ranges.items()})
 
 
 class Records(Protocol):
@@ -143,7 +167,7 @@ def give_answer(site: KafkaSite, question: Question, path: Path) -> None:
     Raises:
         PySparkException: The cluster could not be read as asked.
     """
-    if site.bytes_per_second is None or not question.reads_all:
+    if site.bytes_per_second is None:
         with watched(site.spark, site.tell):
             keep(_answer(site, question), path)
         return
@@ -163,8 +187,8 @@ def _write_slowly(site: KafkaSite, question: Question, parts: Path, pace: Pace) 
         ranges = slices.take(pace.next_offsets()) if slices else {}
         part = parts / f"{number:06}"
         keep(_answer(site, replace(question, ranges=ranges)), part)
-        read_bytes = site.spark.read.parquet(str(part.absolute())).agg(F.sum("bytes")).first()
-        pace.read(offsets_of(ranges), read_bytes[0] or 0 if read_bytes else 0)
+        kept = site.spark.read.parquet(str(part.absolute())).agg(F.sum("bytes")).first()
+        pace.read(offsets_of(ranges), (kept[0] or 0) * question.one_in if kept else 0)
         site.tell(pace.offsets / max(1, total))
         time.sleep(pace.pause_seconds(time.monotonic() - began))
         number += 1

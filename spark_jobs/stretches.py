@@ -6,7 +6,6 @@ In places, see :mod:`spark_jobs.findings`. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from spark_jobs.shifts import Piece, changes, places_of
@@ -78,14 +77,6 @@ def between(ranges: Sequence[Range], whole: Range) -> list[Range]:
     starts = [whole.start, *(one.end for one in ranges)]
     ends = [*(one.start for one in ranges), whole.end]
     return [Range(start, end) for start, end in zip(starts, ends, strict=True)]
-
-
-def fewer(ranges: Sequence[Range], count: int) -> list[Range]:
-    """At most ``count`` ranges that hold all of these; those nearest to each other become one."""
-    filled = [one for one in ranges if one.offsets]
-    gaps = sorted(range(1, len(filled)), key=lambda at: filled[at].start - filled[at - 1].end, reverse=True)
-    borders = [0, *sorted(gaps[: count - 1]), len(filled)] if filled else []
-    return [Range(filled[first].start, filled[last - 1].end) for first, last in pairwise(borders)]
 
 
 def _down(place: int) -> int:

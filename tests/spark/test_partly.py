@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition as ConfluentPartition
 from pyspark.sql import SparkSession
 
+import spark_jobs.sites
 from mirror.consumer_options import consumer_options
 from mirror.model import TopicPartition
 from mirror.proving import Wanted, scope
 from spark_jobs.documents import Scope
 from spark_jobs.findings import Kind
 from spark_jobs.kafka_source import Cluster
+from spark_jobs.pace import FIRST_OFFSETS, SLICE_SECONDS
 from spark_jobs.reconcile import compare, compare_as_it_stands, kafka_sites
 from spark_jobs.sampling import Sample
 from spark_jobs.session import SparkFailedError
@@ -30,6 +32,7 @@ from tests.spark.planting import plant, write
 from tests.spark.sites import compared, settings_of
 
 FIRST_MS = 1_700_000_000_000
+PACED, RATE = 12_000, 150_000
 
 
 async def test_a_sample_finds_damage_in_its_turn_and_names_it(
@@ -58,20 +61,37 @@ async def test_a_sample_finds_damage_in_its_turn_and_names_it(
     assert sum(others) < 40_000
 
 
+class Clock:
+    """Time that passes while somebody sleeps, and does not otherwise."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 async def test_a_paced_comparison_finds_the_same_and_takes_its_time(
-    spark: SparkSession, source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+    spark: SparkSession,
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """
-    Read in slices, that may not be larger than the rate allows.
+    All it asks is read in slices, of which the first is small: records, keys, and what differs again.
     """
     name = await topic(source, prefix="paced")
     keyed = await topic(source, prefix="paced", cleanup_policy="compact")
-    rows = [replace(row, timestamp_ms=FIRST_MS) for row in json_rows(60_000, 100, keys=500)]
+    rows = [replace(row, timestamp_ms=FIRST_MS) for row in json_rows(PACED, 100, keys=500)]
     for one in (name, keyed):
         await target.create_topic(one)
         load(source.bootstrap, one, rows)
-        load(target.bootstrap, one, rows)
-    load(target.bootstrap, name, json_rows(1, 100))
+        load(target.bootstrap, one, [*rows, *json_rows(1, 100)])
     settings = settings_of(source, target, "paced-.*")
     about = await scope(settings, Wanted(same_offsets=True))
     clusters = (
@@ -80,20 +100,23 @@ async def test_a_paced_comparison_finds_the_same_and_takes_its_time(
     )
     shares: list[float] = []
     sites = kafka_sites(
-        spark, clusters, about, tmp_path, lambda _: None, tell=shares.append, bytes_per_second=1_500_000
+        spark, clusters, about, tmp_path, lambda _: None, tell=shares.append, bytes_per_second=RATE
     )
+    clock = Clock()
+    monkeypatch.setattr(spark_jobs.sites, "time", clock)
 
-    began = time.monotonic()
     found = {one.log.name.topic: one for one in await asyncio.to_thread(compare, sites, about)}
-    seconds = time.monotonic() - began
 
-    assert [finding.difference.kind for finding in found[name].findings] == [Kind.EXTRA]
-    assert found[keyed].is_match
-    assert (found[name].source_records, found[keyed].source_records) == (60_000, 500)
-    read = 4 * 60_000 * 112
-    assert seconds >= read / 1_500_000 / 2
-    assert shares.count(1.0) == 4, "of each site's records and keys"
-    assert any(0 < share < 1 for share in shares)
+    for result in found.values():
+        assert [finding.difference.kind for finding in result.findings] == [Kind.EXTRA]
+    assert (found[name].source_records, found[keyed].source_records) == (PACED, 500)
+    records = 4 * PACED + 2 + sum(one.read_again for one in found.values())
+    record_bytes = sum(len(row.key or b"") + len(row.value or b"") for row in rows) / PACED
+    assert clock.now == pytest.approx(records * record_bytes / RATE, rel=0.01)
+    assert shares[0] == FIRST_OFFSETS / PACED
+    largest = max(later - earlier for earlier, later in pairwise(shares[:3]))
+    assert largest * PACED * record_bytes == pytest.approx(RATE * SLICE_SECONDS, rel=0.1)
+    assert shares.count(1.0) == 9, "of each site digests, keys, records of both; what may be doubled"
 
 
 async def test_a_broker_that_dies_half_way_ends_the_comparison_without_a_result(

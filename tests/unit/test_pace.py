@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.model import TopicPartition
-from spark_jobs.pace import FIRST_OFFSETS, SLICE_SECONDS, Pace, Slices, offsets_of
+from spark_jobs.pace import FIRST_OFFSETS, GROWTH, SLICE_SECONDS, Pace, Slices
+from spark_jobs.questions import offsets_of
 from spark_jobs.stretches import joined
-from spark_jobs.window import Range
+from spark_jobs.window import ALL, Range
 
 some_ranges = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 30)), max_size=4).map(
     lambda some: joined(Range(start, start + length) for start, length in some)
@@ -29,12 +33,48 @@ def test_slices_are_all_there_is_and_nothing_twice(ranges: list[list[Range]], of
     assert all(offsets_of(turn) <= max(offsets, len(whole)) for turn in taken)
 
 
-def test_a_slice_is_what_may_be_read_in_a_few_seconds() -> None:
-    pace = Pace(bytes_per_second=1_000_000)
+def test_a_range_without_an_end_is_read_in_one_slice() -> None:
+    """
+    Behind what it has when somebody reads it, there is nothing that could be asked for.
+    """
+    tp = TopicPartition("t", 0)
+    slices = Slices({tp: [Range(5, 8), Range(8, ALL.end)]})
 
-    assert pace.next_offsets() == FIRST_OFFSETS
+    assert [slices.take(2)[tp] for _ in range(2)] == [[Range(5, 7)], [Range(7, 8), Range(8, ALL.end)]]
+    assert not slices
+
+
+def test_a_slice_is_what_may_be_read_in_a_few_seconds() -> None:
+    pace = Pace(bytes_per_second=100_000)
+
     pace.read(offsets=1000, size=100_000)
-    assert pace.next_offsets() == SLICE_SECONDS * 10_000
+
+    assert pace.next_offsets() == SLICE_SECONDS * 1000
+
+
+@pytest.mark.parametrize("record_bytes", [10, 1_000, 1_000_000])
+def test_the_first_slices_are_small_whatever_records_weigh(record_bytes: int) -> None:
+    """
+    Nobody knows their size before some were read; what they are then is held to the rate.
+    """
+    pace = Pace(bytes_per_second=50_000_000)
+    slices = []
+    for _ in range(8):
+        slices.append(pace.next_offsets())
+        pace.read(offsets=slices[-1], size=slices[-1] * record_bytes)
+
+    assert slices[0] == FIRST_OFFSETS
+    assert all(later <= GROWTH * first for first, later in pairwise(slices))
+    assert slices[-1] * record_bytes <= 50_000_000 * SLICE_SECONDS
+
+
+def test_records_that_grow_larger_make_slices_smaller_at_once() -> None:
+    pace = Pace(bytes_per_second=1_000_000)
+    pace.read(offsets=100_000, size=1_000_000)
+
+    pace.read(offsets=1_000, size=10_000_000)
+
+    assert pace.next_offsets() == SLICE_SECONDS * 100
 
 
 def test_what_was_read_too_fast_is_waited_for() -> None:
@@ -49,5 +89,5 @@ def test_offsets_without_records_do_not_stop_it() -> None:
     pace = Pace(bytes_per_second=100.0)
     pace.read(offsets=5000, size=0)
 
-    assert pace.next_offsets() == FIRST_OFFSETS
+    assert pace.next_offsets() == GROWTH * 5000
     assert pace.pause_seconds(0.0) == 0.0

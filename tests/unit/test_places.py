@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +12,6 @@ from checkpoint.offset_map import OffsetMap
 from mirror.model import TopicPartition
 from spark_jobs.logs import Log
 from spark_jobs.places import SAME, Line, clipped, lines_of_runs
-from spark_jobs.stretches import fewer
 from spark_jobs.window import Range, Window
 
 RUNS = [(0, 0), (5, 3), (9, 5)]
@@ -79,10 +81,37 @@ def test_lines_are_cut_to_what_is_read() -> None:
     assert clipped(SAME, [Range(3, 5), Range(9, 10)]) == [Line(3, 5, 1, 0), Line(9, 10, 1, 0)]
 
 
-def test_many_ranges_become_fewer_by_joining_the_nearest() -> None:
-    ranges = [Range(0, 1), Range(2, 3), Range(50, 51), Range(53, 54), Range(200, 201)]
+cuts = st.lists(st.integers(0, 60), max_size=16, unique=True).map(sorted)
 
-    assert fewer(ranges, 3) == [Range(0, 3), Range(50, 54), Range(200, 201)]
-    assert fewer(ranges, 1) == [Range(0, 201)]
-    assert fewer(ranges, 9) == ranges
-    assert fewer([Range(4, 4)], 3) == []
+
+@given(cuts, cuts)
+def test_what_is_left_of_lines_is_what_both_hold(lines: list[int], ranges: list[int]) -> None:
+    """
+    Offset by offset; lines and ranges may touch, and may be empty.
+    """
+    some = [Line(start, end, 1, start) for start, end in pairwise(lines)]
+    wanted = [Range(start, start + (end - start) // 2) for start, end in pairwise(ranges)]
+
+    found = clipped(some, wanted)
+
+    both = [(at, line.base) for line in some for at in range(line.start, line.end) if _held(wanted, at)]
+    assert [(at, line.base) for line in found for at in range(line.start, line.end)] == both
+
+
+def _held(ranges: list[Range], offset: int) -> bool:
+    return any(one.holds(offset) for one in ranges)
+
+
+def test_many_lines_and_ranges_are_gone_through_once() -> None:
+    """
+    One after the other, each would be held against each of the others.
+    """
+    lines = [Line(at, at + 10, 1, 0) for at in range(0, 1_000_000, 10)]
+    looked_at = []
+
+    def ranges() -> Iterator[Range]:
+        for at in range(0, 1_000_000, 100):
+            looked_at.append(at)
+            yield Range(at, at + 1)
+
+    assert len(clipped(lines, ranges())) == len(looked_at) == 10_000

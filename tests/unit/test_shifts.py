@@ -87,3 +87,17 @@ def test_ranges_and_what_is_between_them_are_the_whole(some: list[tuple[int, int
     filled = [one for one in covered if one.offsets]
     assert [filled[0].start, filled[-1].end] == [0, 100]
     assert all(one.end == other.start for one, other in pairwise(filled))
+
+
+@given(st.sets(st.integers(0, 20_000), max_size=40))
+def test_of_what_differs_the_ranges_beside_it_are_read_and_no_more(differing: set[int]) -> None:
+    """
+    So of a log of which one range in 10 000 differs, three in 10 000 are read, wherever they are.
+    """
+    log = Range(0, 20_000 * RANGE_PLACES + 17)
+    islands = [Island(at, at) for at in sorted(differing)]
+
+    found = to_read(islands, [Piece(*log, shift=0)])
+
+    assert all(any(one.holds(at) for one in found) for at in (island.places.start for island in islands))
+    assert sum(one.offsets for one in found) <= 3 * RANGE_PLACES * len(differing)
