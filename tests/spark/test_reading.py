@@ -22,8 +22,8 @@ from tests.harness.data import Row, load
 from tests.harness.kafka import KafkaCluster
 from tests.spark.sites import compared, settings_of
 
-RANGES, EVERY = 120, 4
-KEYS, EVERY_KEY = 20_000, 150
+RANGES, EVERY = 40, 4
+KEYS, EVERY_KEY = 30_000, 250
 NOWHERE = Cluster("source", {"kafka.bootstrap.servers": "127.0.0.1:1"})
 BIG = TopicPartition("big", 0)
 
@@ -41,7 +41,7 @@ async def test_however_many_records_differ_nothing_between_them_is_read_again(
     spark: SparkSession, source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    Thirty ranges of an append-only log, each with those beside it, and 133 keys of a compacted one.
+    Ten ranges of an append-only log, each with those beside it, and 120 of 30 000 keys of a compacted one.
     """
     plain = await topic(source, prefix="scattered")
     keyed = await topic(source, prefix="scattered", cleanup_policy="compact")
