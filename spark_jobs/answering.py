@@ -67,7 +67,7 @@ def _reduced(question: Question, records: DataFrame) -> DataFrame:
             return contents(records, hashing).where(F.pmod("content_a", F.lit(question.one_in)) == 0)
         case What.RECORDS:
             return record_hashes(records, hashing)
-        case What.KEYS:
+        case What.KEYS | What.BUCKETS:  # buckets are made of the keys, once these are kept
             return latest(records, hashing)
         case What.KEYS_WRITTEN:
             return key_hashes(records, hashing)

@@ -11,11 +11,13 @@ from dataclasses import replace
 from mirror.model import TopicPartition
 from spark_jobs.algorithms import Hashing
 from spark_jobs.logs import Log
-from spark_jobs.questions import Question, Ranges, What
+from spark_jobs.questions import Buckets, Question, Ranges, What
 from spark_jobs.sampling import Sample, blocks
 from spark_jobs.stretches import without
+from spark_jobs.window import ALL, Range
 
 ByLog = Mapping[TopicPartition, Log]
+ByBuckets = Mapping[TopicPartition, Buckets]
 Both = tuple[Question, Question]
 """To the source, to the target."""
 
@@ -45,7 +47,7 @@ def first_questions(
         ranges = about_ranges(append_only, hashing)
     else:
         ranges = about_blocks(append_only, sample, hashing)
-    return [askable(ranges, append_only), askable(about_keys(compacted, hashing), compacted)]
+    return [askable(ranges, append_only), askable(about_buckets(compacted, hashing), compacted)]
 
 
 def askable(both: Both, logs: Iterable[Log]) -> Both:
@@ -68,9 +70,38 @@ def _without(question: Question, gone: Ranges) -> Question:
     return replace(question, ranges=left)
 
 
-def about_keys(logs: Sequence[Log], hashing: Hashing) -> Both:
-    """The keys of compacted logs."""
-    return _about(logs, "keys", What.KEYS, hashing)
+def about_buckets(logs: Sequence[Log], hashing: Hashing) -> Both:
+    """Digests of the keys of compacted logs."""
+    return _about(logs, "buckets", What.BUCKETS, hashing)
+
+
+def about_keys(logs: Sequence[Log], hashing: Hashing, buckets: ByBuckets) -> Both:
+    """The keys in some buckets, as the logs say last; only logs with such buckets."""
+    here, there = _about(logs, "keys", What.KEYS, hashing)
+    return replace(here, buckets=buckets), replace(there, buckets=buckets)
+
+
+def about_keys_behind(logs: Sequence[Log], hashing: Hashing, buckets: ByBuckets) -> Both:
+    """The keys in some buckets that were written to behind what is compared.
+
+    To be asked after the logs were read: what was compacted away until then was written anew behind them.
+    Behind a log of the target that has lost its end there is nothing.
+    """
+    name, what = "keys-behind", What.KEYS_WRITTEN
+    here = {log.name: _behind(log) for log in logs}
+    whole = [log for log in logs if not log.window.lost.offsets]
+    there = {log.name: [Range(log.target_read.end, ALL.end)] for log in whole}
+    return (
+        Question(name=name, what=what, ranges=here, hashing=hashing, buckets=buckets),
+        Question(name=name, what=what, ranges=there, hashing=hashing, buckets=buckets),
+    )
+
+
+def _behind(log: Log) -> list[Range]:
+    """All source offsets behind the window: those that are known, which slices can be cut of, and others."""
+    start, pending = log.window.source.end, log.window.pending
+    known = Range(start, pending.end if pending.offsets else start)
+    return [known, Range(known.end, ALL.end)]
 
 
 def _about(logs: Sequence[Log], name: str, what: What, hashing: Hashing) -> Both:

@@ -17,12 +17,11 @@ from mirror.errors import UsageError
 from spark_jobs.documents import question_of_document, question_to_document
 from spark_jobs.questions import Question
 from spark_jobs.result import Files
-from spark_jobs.sites import ANSWERS, KafkaSite, UnansweredError, give_answer
+from spark_jobs.sites import ANSWERED, ANSWERS, KafkaSite, UnansweredError
+from spark_jobs.sites import give as give_at
 
 ASKS = "asks"
 FILES = "files"
-ANSWERED = "_SUCCESS"
-"""Spark leaves it when an answer is whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +70,13 @@ def leave(folder: Path, site: str, question: Question) -> str:
 
 
 def unanswered(folder: Path, site: str) -> Iterator[tuple[str, Question]]:
-    """Questions to a site that have no answer yet, by name.
+    """Questions to a site that have no answer yet, in the order of their names: keys come before those that
+    were written to behind them.
 
     Raises:
         UsageError: One of them cannot be read.
     """
-    for asked in sorted((folder / ASKS).glob(f"{site}-*.json")):
+    for asked in sorted((folder / ASKS).glob(f"{site}-*.json"), key=lambda asked: asked.stem):
         if not (folder / ANSWERS / asked.stem / ANSWERED).exists():
             yield asked.stem, question_of_document(read_json(asked), str(asked))
 
@@ -87,7 +87,7 @@ def give(folder: Path, name: str, question: Question, site: KafkaSite) -> None:
     Raises:
         PySparkException: The cluster could not be read as asked.
     """
-    give_answer(site, question, folder / ANSWERS / name)
+    give_at(site, question, folder / ANSWERS / name)
 
 
 def note_files(folder: Path, site: str, directories: Sequence[str]) -> None:

@@ -38,8 +38,7 @@ class Counted:
 def cost_of(question: Question, answer: DataFrame) -> Cost:
     """What an answer has cost; of a sample it is told by the records that are in it."""
     files = [Path(unquote(urlparse(file).path)) for file in answer.inputFiles()]
-    read = sum(
-        compute.sum(parquet.read_table(file, columns=["bytes"])["bytes"]).as_py() or 0 for file in files
-    )
+    column = "read_bytes" if question.what is What.BUCKETS else "bytes"
+    read = sum(compute.sum(parquet.read_table(file, columns=[column])[column]).as_py() or 0 for file in files)
     one_in = question.one_in if question.what is What.CONTENTS else 1
     return Cost(read * one_in, sum(file.stat().st_size for file in files))

@@ -22,8 +22,6 @@ from spark_jobs.algorithms import Hashing
 from spark_jobs.hashes import Part, binary, hashed, headers, length, number, words
 from spark_jobs.stretches import RANGE_PLACES
 
-BUCKETS = 4096
-"""Keys of a partition have so many digests, at most."""
 KEY_BYTES_MAX = 256
 """As much of a key is kept to name a record."""
 
@@ -120,9 +118,9 @@ def key_hashes_together(keys: DataFrame) -> DataFrame:
 
 
 def latest(records: DataFrame, hashing: Hashing) -> DataFrame:
-    """One row for each key: its :func:`key_columns`, ``bucket``, and of its latest record ``offset``,
-    ``place``, ``alive`` (it has a value), ``size``, and the words of ``content``; ``bytes`` are those of all
-    its records."""
+    """One row for each key: its :func:`key_columns`, and of its latest record ``offset``, ``place``,
+    ``alive`` (it has a value), ``size``, and the words of ``content``; ``bytes`` are those of all its
+    records."""
     made = records.select(
         "topic",
         "partition",
@@ -133,32 +131,18 @@ def latest(records: DataFrame, hashing: Hashing) -> DataFrame:
         *hashed("key", hashing, [binary("key")]),
         *hashed("content", hashing, _contents()),
     )
-    return _latest(made.withColumn("bytes", F.col("size")))
+    return latest_together(made.withColumn("bytes", F.col("size")))
 
 
 def latest_together(keys: DataFrame) -> DataFrame:
     """The latest of each key, of which several rows may speak."""
-    return _latest(keys.drop("bucket"))
-
-
-def _latest(keys: DataFrame) -> DataFrame:
     columns = ("place", "alive", "size", *words(keys, "content"))
     grouped = keys.groupBy(*key_columns(keys)).agg(
         F.max("offset").alias("latest"),
         F.sum("bytes").alias("bytes"),
         *(F.max_by(name, "offset").alias(name) for name in columns),
     )
-    bucket = F.pmod("key_a", F.lit(BUCKETS))
-    return grouped.withColumnRenamed("latest", "offset").withColumn("bucket", bucket)
-
-
-def digests_of_keys(keys: DataFrame) -> DataFrame:
-    """Digests of the keys that have a value; their ranges are buckets.
-
-    Args:
-        keys: As :func:`latest` returns them.
-    """
-    return summed(keys.where("alive").withColumnRenamed("bucket", "range"), "content")
+    return grouped.withColumnRenamed("latest", "offset")
 
 
 def _contents() -> list[Part]:

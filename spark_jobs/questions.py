@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from mirror.model import TopicPartition
 from spark_jobs.algorithms import Hashing
@@ -33,10 +34,24 @@ class What(StrEnum):
     """A sample of records, by what they hold; :func:`spark_jobs.digest.contents`."""
     RECORDS = "records"
     """Every record, by its hashes; :func:`spark_jobs.digest.record_hashes`."""
+    BUCKETS = "buckets"
+    """Of the latest records of keys, in buckets; :func:`spark_jobs.buckets.digests_of_keys`."""
     KEYS = "keys"
-    """The latest record of every key; :func:`spark_jobs.digest.latest`."""
+    """The latest record of every key, or of those in some buckets; :func:`spark_jobs.digest.latest`."""
     KEYS_WRITTEN = "keys_written"
-    """The keys of all records; :func:`spark_jobs.digest.key_hashes`."""
+    """The keys of all records, or those in some buckets; :func:`spark_jobs.digest.key_hashes`."""
+
+
+class Buckets(NamedTuple):
+    """Some of the buckets in which the keys of a partition are.
+
+    Attributes:
+        total: How many there are in all.
+        ranges: The numbers of those that are meant.
+    """
+
+    total: int
+    ranges: tuple[Range, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +64,7 @@ class Question:
         hashing: The same at both sites, or nothing they answer fits.
         lines: How offsets become places, where they are not the same.
         one_in: Of CONTENTS: one of so many is enough, the same ones at both sites.
+        buckets: Of KEYS and KEYS_WRITTEN: no others than those in these.
     """
 
     name: str
@@ -57,6 +73,7 @@ class Question:
     hashing: Hashing
     lines: Lines = field(default_factory=dict)
     one_in: int = 1
+    buckets: Mapping[TopicPartition, Buckets] = field(default_factory=dict)
 
     @property
     def reads_little(self) -> bool:

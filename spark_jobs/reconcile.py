@@ -125,8 +125,8 @@ def kafka_sites(
     here = {name: name for name in there}
     return Sites(
         spark,
-        KafkaSite(spark, source, here, folder, tell, bytes_per_second),
-        KafkaSite(spark, target, there, folder, tell, bytes_per_second),
+        KafkaSite(spark, source, here, folder, folder / ANSWERS, tell, bytes_per_second),
+        KafkaSite(spark, target, there, folder, folder / ANSWERS, tell, bytes_per_second),
         say,
         scope.hashing,
         scope.logs,

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
@@ -18,15 +19,20 @@ from mirror.model import TopicPartition
 from spark_jobs import compare
 from spark_jobs.algorithms import Hashing
 from spark_jobs.answering import answer, together
-from spark_jobs.asking import askable
+from spark_jobs.asking import Both, askable
+from spark_jobs.buckets import digests_of_keys, of_buckets
 from spark_jobs.failures import renamed_errors
 from spark_jobs.logs import Compared, Log
 from spark_jobs.pace import Pace, Slices
-from spark_jobs.questions import Lines, Question, Ranges, offsets_of
+from spark_jobs.questions import Lines, Question, Ranges, What, offsets_of
 from spark_jobs.session import SparkFailedError
 from spark_jobs.watching import Tell, watched
 
 ANSWERS = "answers"
+ANSWERED = "_SUCCESS"
+"""Spark leaves it when an answer is whole."""
+KEPT_SECONDS = 7 * 24 * 3600.0
+"""So long a site keeps the keys of a comparison that nobody goes on with."""
 
 
 class UnansweredError(TwinsiteError):
@@ -114,6 +120,23 @@ class Sites:
     def _count(self, question: Question) -> None:
         self.again.update({tp: offsets_of({tp: some}) for tp, some in question.ranges.items()})
 
+    def ask_each(self, *questions: Both) -> list[tuple[DataFrame, DataFrame]]:
+        """What both say to several questions; where one has to be waited for, all have been asked.
+
+        Raises:
+            UnansweredError: One of them was not answered yet.
+        """
+        answers = []
+        waiting: UnansweredError | None = None
+        for here, there in questions:
+            try:
+                answers.append(self.ask(here, there))
+            except UnansweredError as error:
+                waiting = waiting or error
+        if waiting:
+            raise waiting
+        return answers
+
 
 class Records(Protocol):
     """Where the records of a site are: at its brokers, or in their files."""
@@ -138,6 +161,7 @@ class KafkaSite:
     Attributes:
         names: What it calls the source's topics.
         folder: Where its answers are kept, as Parquet.
+        keys_folder: Where the keys of compacted topics wait to be asked for, after their digests.
         tell: Told how far the answer is.
         bytes_per_second: Keys and values that are read, at most, on average; None is as fast as can be.
     """
@@ -146,6 +170,7 @@ class KafkaSite:
     records: Records
     names: Mapping[str, str]
     folder: Path
+    keys_folder: Path
     tell: Tell
     bytes_per_second: float | None = None
 
@@ -157,12 +182,61 @@ class KafkaSite:
         """
         path = self.folder / ANSWERS / f"{self.records.name}-{question.name}"
         with renamed_errors(f"asking the {self.records.name}: {question.name}"):
-            give_answer(self, question, path)
+            give(self, question, path)
         return self.spark.read.parquet(str(path.absolute()))
 
 
-def give_answer(site: KafkaSite, question: Question, path: Path) -> None:
+def give(site: KafkaSite, question: Question, path: Path) -> None:
     """Write the answer, as Parquet, whole or not at all.
+
+    Of compacted topics only digests are told at first. The keys they are of are kept, so that no log is read
+    twice, until some of them are asked for; where they have gone astray the log is read for those.
+
+    Raises:
+        PySparkException: The cluster could not be read as asked.
+    """
+    kept = kept_keys(site.keys_folder, site.records.name, question.hashing)
+    match question.what:
+        case What.BUCKETS:
+            give_answer(site, replace(question, what=What.KEYS), kept)
+            keep(digests_of_keys(_kept(site, kept)), path)
+        case What.KEYS if (kept / ANSWERED).exists():
+            keys = of_buckets(_kept(site, kept), question.buckets)
+            keep(keys.withColumn("bytes", F.lit(0).cast("long")), path)  # which were read for their digests
+            forget(kept)
+        case What.KEYS | What.KEYS_WRITTEN:
+            whole = kept.with_name(f"{kept.name}-{question.name}")
+            give_answer(site, question, whole)
+            keep(of_buckets(_kept(site, whole), question.buckets), path)
+            forget(whole)
+        case _:
+            give_answer(site, question, path)
+
+
+def kept_keys(folder: Path, site: str, hashing: Hashing) -> Path:
+    """Where a site keeps the keys of a comparison; others have another salt, which nobody is told."""
+    told = sha256(f"{hashing.algorithm} {hashing.salt}".encode()).hexdigest()
+    return folder / f"{site}-keys-{told[:16]}"
+
+
+def forget(kept: Path) -> None:
+    """Throw keys away that nobody will ask for any more."""
+    shutil.rmtree(kept, ignore_errors=True)
+
+
+def forget_old_keys(folder: Path, now: float) -> None:
+    """Throw away keys of comparisons of which nobody has come back."""
+    for kept in folder.glob("*-keys-*"):
+        if now - kept.stat().st_mtime > KEPT_SECONDS:
+            forget(kept)
+
+
+def _kept(site: KafkaSite, kept: Path) -> DataFrame:
+    return site.spark.read.parquet(str(kept.absolute()))
+
+
+def give_answer(site: KafkaSite, question: Question, path: Path) -> None:
+    """Write what the records say, as Parquet, whole or not at all.
 
     Raises:
         PySparkException: The cluster could not be read as asked.

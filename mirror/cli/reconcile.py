@@ -15,6 +15,7 @@ from mirror.errors import UsageError
 from spark_jobs.algorithms import Algorithm
 
 FOLDER = "reconcile"
+KEYS_FOLDER = "reconcile-keys"
 
 
 class Moment(click.ParamType[int]):
@@ -197,6 +198,13 @@ def scope(config: Path, folder: Path, carried: Path, **limits: Any) -> None:
 @click.option("--site", type=click.Choice(["source", "target"]), required=True, help="Whose cluster is read.")
 @rate_option
 @segments_option("--segments", "the site's")
+@click.option(
+    "--keys-folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=KEYS_FOLDER,
+    show_default=True,
+    help="Where keys of compacted topics wait for the next question; it stays at the site.",
+)
 @spark_options
 @carried_argument
 def digest(config: Path, site: str, carried: Path, **options: Any) -> None:

@@ -38,7 +38,7 @@ from spark_jobs.costs import Counted
 from spark_jobs.documents import Scope, scope_of_document, scope_to_document
 from spark_jobs.failures import renamed_errors
 from spark_jobs.findings import Kind
-from spark_jobs.history import NAME_TIME, Run, last_to_continue, runs
+from spark_jobs.history import NAME_TIME, SUMMARY, Run, last_to_continue, runs
 from spark_jobs.kafka_source import Cluster
 from spark_jobs.logs import Compared
 from spark_jobs.result import Cost, Files, Outcome, Result, failure, summary
@@ -46,7 +46,7 @@ from spark_jobs.sampling import next_sample, parse_fraction
 from spark_jobs.segments.logs import find
 from spark_jobs.segments.source import SegmentFiles
 from spark_jobs.session import session
-from spark_jobs.sites import KafkaSite, Records, Sites, names_at_target
+from spark_jobs.sites import KafkaSite, Records, Sites, forget, forget_old_keys, kept_keys, names_at_target
 
 SiteName = Literal["source", "target"]
 SCOPE = "scope.json"
@@ -289,9 +289,13 @@ def digest(
     *,
     rate: float | None,
     segments: Sequence[Path],
+    keys_folder: Path,
     spark_options: SparkOptions,
 ) -> None:
     """Answer the questions to a site that have no answer yet.
+
+    Args:
+        keys_folder: Where the site keeps the keys of compacted topics from one round to the next.
 
     Raises:
         UsageError: The folder holds no comparison, or not of this flow; what is named is no log directory.
@@ -301,8 +305,11 @@ def digest(
     scope = _scope(folder)
     if scope.flow != settings.flow:
         raise UsageError(f"{folder} is about flow {scope.flow}, the settings are about {settings.flow}")
+    forget_old_keys(keys_folder, time.time())
     questions = list(carried.unanswered(folder, site))
     if not questions:
+        if (folder / SUMMARY).exists():
+            forget(kept_keys(keys_folder, site, scope.hashing))
         click.echo(f"{folder}: there is nothing to answer for the {site}")
         return
     files = _paths(segments)
@@ -310,7 +317,8 @@ def digest(
     if files:
         carried.note_files(folder, site, files)
     with steps(sys.stderr) as shown, _spark(shown, spark_options) as spark:
-        asked = KafkaSite(spark, records, _names(site, scope), folder, shown.tell, _bytes_per_second(rate))
+        rate_bytes = _bytes_per_second(rate)
+        asked = KafkaSite(spark, records, _names(site, scope), folder, keys_folder, shown.tell, rate_bytes)
         for name, question in questions:
             shown.say(f"answering {name}")
             with renamed_errors(f"answering {name}"):

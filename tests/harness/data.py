@@ -175,7 +175,7 @@ def load_aborted(bootstrap: str, topic: str, count: int) -> None:
     """Take ``count`` + 1 offsets of partition 0: records of a transaction that is aborted, and its marker."""
     with _Writer(bootstrap, "none", {"transactional.id": f"{topic}-aborted"}) as writer:
         writer.producer.init_transactions(FLUSH_SECONDS)
-        gone = [Row(key=None, value=b"never happened", partition=0)] * count
+        gone = [Row(key=b"never happened", value=b"", partition=0)] * count
         _transaction(writer, topic, gone, writer.producer.abort_transaction)
 
 

@@ -31,6 +31,14 @@ class Aborted:
     records: int
 
 
+Entry = Row | Aborted
+
+
+def size_of(entry: Entry) -> int:
+    """How many offsets it takes; an aborted transaction has a marker."""
+    return entry.records + 1 if isinstance(entry, Aborted) else 1
+
+
 @dataclass
 class Planted:
     """Two logs, and what differs between them.
@@ -41,17 +49,17 @@ class Planted:
     """
 
     source: list[Row]
-    target: list[Row | Aborted] = field(default_factory=list)
+    target: list[Entry] = field(default_factory=list)
     target_end: int = 0
     last_shift: int = 0
     expected: list[Difference] = field(default_factory=list)
     what: list[str] = field(default_factory=list)
 
-    def put(self, row: Row | Aborted) -> int:
+    def put(self, row: Entry) -> int:
         """Write it; answers at which offset."""
         at = self.target_end
         self.target.append(row)
-        self.target_end += row.records + 1 if isinstance(row, Aborted) else 1
+        self.target_end += size_of(row)
         return at
 
 
@@ -207,16 +215,17 @@ def write(bootstrap: dict[str, str], topic: str, made: Planted) -> None:
     Args:
         bootstrap: Of ``source`` and ``target``.
     """
-    load(bootstrap["source"], topic, (replace(row, partition=0) for row in made.source))
-    for aborted, some in groupby(made.target, key=lambda row: isinstance(row, Aborted)):
-        for_topic = list(some)
-        if aborted:
-            for one in for_topic:
+    put_in(bootstrap["source"], topic, made.source)
+    put_in(bootstrap["target"], topic, made.target)
+
+
+def put_in(bootstrap: str, topic: str, entries: Sequence[Entry]) -> None:
+    """Write a log, into partition 0."""
+    for is_aborted, some in groupby(entries, key=lambda entry: isinstance(entry, Aborted)):
+        rows = list(some)
+        if is_aborted:
+            for one in rows:
                 assert isinstance(one, Aborted)
-                load_aborted(bootstrap["target"], topic, one.records)
+                load_aborted(bootstrap, topic, one.records)
         else:
-            load(
-                bootstrap["target"],
-                topic,
-                (replace(row, partition=0) for row in for_topic if isinstance(row, Row)),
-            )
+            load(bootstrap, topic, (replace(row, partition=0) for row in rows if isinstance(row, Row)))

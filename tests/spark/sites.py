@@ -19,9 +19,10 @@ from spark_jobs.reconcile import compare, kafka_sites
 from tests.harness.kafka import KafkaCluster
 
 
-async def create_topics(cluster: KafkaCluster, names: Iterable[str]) -> None:
-    """All at the same time."""
-    await asyncio.gather(*(cluster.create_topic(name) for name in names))
+async def create_topics(cluster: KafkaCluster, names: Iterable[str], **config: str) -> None:
+    """All at the same time; dots in settings are written as underscores."""
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    await asyncio.gather(*(cluster.create_topic(name, config=settings) for name in names))
 
 
 def settings_of(source: KafkaCluster, target: KafkaCluster, topics: str, flow: str = "proof") -> Settings:

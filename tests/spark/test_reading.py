@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mirror.model import TopicPartition
 from spark_jobs.algorithms import Algorithm, Hashing
-from spark_jobs.digest import digests, digests_of_keys, latest
+from spark_jobs.digest import digests, latest
 from spark_jobs.findings import Kind
 from spark_jobs.kafka_source import TASK_OFFSETS_MIN, Cluster, read
 from spark_jobs.places import Line
@@ -97,7 +97,7 @@ def test_no_python_touches_a_record(spark: SparkSession, algorithm: Algorithm) -
     ranges = {BIG: [Range(0, 50), Range(70, 90)], TopicPartition("mapped", 0): [Range(5, 10)]}
     records = read(spark, NOWHERE, ranges, lines={TopicPartition("mapped", 0): [Line(0, 20, 1, 7)]})
 
-    for reduced in digests(records, hashing), digests_of_keys(latest(records, hashing)):
+    for reduced in digests(records, hashing), latest(records, hashing):
         plan = _plan(reduced)
         assert "timestampType" in plan
         assert not {word for word in ("Python", "Pandas", "Arrow") if word in plan}, plan

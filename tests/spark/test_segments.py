@@ -123,7 +123,20 @@ def test_a_backup_is_proven_without_its_brokers(
         settings_file(tmp_path / f"{at}.yaml", at, target.bootstrap, f"{keyed}.*", flow=name)
         for at in (source.bootstrap, "127.0.0.1:1")
     )
-    of_backup = "digest", "--config", cold, "--site", "source", "--segments", backup, carried
+    kept = tmp_path / "kept"
+    of_backup = (
+        "digest",
+        "--config",
+        cold,
+        "--site",
+        "source",
+        "--keys-folder",
+        kept,
+        "--segments",
+        backup,
+        carried,
+    )
+    of_target = "digest", "--config", settings, "--site", "target", "--keys-folder", kept, carried
     first, second, third, *_ = [
         replace(batch, file=backup / f"{name}-0" / batch.file.name)
         for file in segments(source, name)
@@ -132,9 +145,12 @@ def test_a_backup_is_proven_without_its_brokers(
     ]
 
     assert reconcile("scope", "--config", settings, carried) == 0
-    assert reconcile("digest", "--config", settings, "--site", "target", carried) == 0
+    assert reconcile(*of_target) == 0
     assert reconcile(*of_backup) == 0
+    assert len(list(kept.iterdir())) == 2
     assert reconcile("compare", carried) == 0
+    assert reconcile(*of_target) == 0
+    assert len(list(kept.iterdir())) == 1
     assert json.loads((carried / "summary.json").read_text())["files"] == {"source": [str(backup)]}
 
     shutil.rmtree(carried / "answers")

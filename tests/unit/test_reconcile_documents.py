@@ -21,13 +21,14 @@ from spark_jobs.documents import (
 )
 from spark_jobs.logs import Log
 from spark_jobs.places import Line, lines_of_runs
-from spark_jobs.questions import Question, What
+from spark_jobs.questions import Buckets, Question, What
 from spark_jobs.result import NotCompared
 from spark_jobs.sampling import Sample
 from spark_jobs.window import Range, SameOffsets, window
 
 partitions = st.builds(TopicPartition, st.sampled_from(["a", "b.c"]), st.integers(0, 9))
-ranges = st.lists(st.builds(Range, st.integers(0, 9), st.integers(10, 99)), max_size=3)
+offsets = st.builds(Range, st.integers(0, 9), st.integers(10, 99))
+ranges = st.lists(offsets, max_size=3)
 lines = st.lists(st.builds(Line, *[st.integers(0, 99)] * 4), max_size=3)
 questions = st.builds(
     Question,
@@ -37,6 +38,11 @@ questions = st.builds(
     hashing=st.builds(Hashing, st.sampled_from(Algorithm), st.text()),
     lines=st.dictionaries(partitions, lines, max_size=3),
     one_in=st.integers(1, 99),
+    buckets=st.dictionaries(
+        partitions,
+        st.builds(Buckets, st.integers(1, 99), st.lists(offsets, max_size=3).map(tuple)),
+        max_size=3,
+    ),
 )
 
 
@@ -88,7 +94,7 @@ def test_a_scope_is_the_same_on_the_other_side() -> None:
     )
 
 
-@pytest.mark.parametrize("document", [None, [], {}, {"schema": 1}, {"schema": 3}])
+@pytest.mark.parametrize("document", [None, [], {}, {"schema": 1}, {"schema": 4}])
 def test_what_cannot_be_read_is_named(document: object) -> None:
     with pytest.raises(UsageError, match=r"proof/scope\.json"):
         scope_of_document(document, "proof/scope.json")
