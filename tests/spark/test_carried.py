@@ -10,9 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.history import runs
+from tests.harness.data import Row
 from tests.harness.kafka import KafkaCluster
 from tests.spark.commands import Command, settings_file
 from tests.spark.planting import plant, seen, write
+from tests.spark.planting_keys import plant_keys, write_keys
 from tests.spark.sites import create_topics
 from tests.spark.test_planted import in_order
 
@@ -28,13 +30,18 @@ def test_what_is_carried_between_the_sites_is_enough_to_name_all_that_differs(
     """
     made = {f"carried-{seed}": plant(seed, plants=3) for seed in range(4)}
     made["carried-long"] = plant(5, records=40_000, plants=3, kinds=("missing", "extra", "value"))
+    keyed = plant_keys(1, plants=3, others=600)
     for cluster in (source, target):
         asyncio.run(create_topics(cluster, made))
+        settled = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "1"}
+        asyncio.run(create_topics(cluster, ["carried-keys"], **settled))
     where = {"source": source.bootstrap, "target": target.bootstrap}
     for name, planted in made.items():
         write(where, name, planted)
+    write_keys(where, "carried-keys", keyed)
     nowhere = "127.0.0.1:1"
     carried, history, metrics = (tmp_path / name for name in ("carried", "history", "twinsite.prom"))
+    kept_here, kept_there = (tmp_path / name for name in ("here", "there"))
     settings, at_source, at_target = (
         settings_file(tmp_path / f"{here}-{there}.yaml", here, there, "carried-.*")
         for here, there in (
@@ -46,9 +53,11 @@ def test_what_is_carried_between_the_sites_is_enough_to_name_all_that_differs(
 
     assert reconcile("scope", "--config", settings, "--same-offsets", "--digest", "sha256", carried) == 0
     code = 3
+    of_source = "digest", "--config", at_source, "--site", "source", "--keys-folder", kept_here, carried
+    of_target = "digest", "--config", at_target, "--site", "target", "--keys-folder", kept_there, carried
     for _ in range(ROUNDS_MAX):
-        assert reconcile("digest", "--config", at_source, "--site", "source", carried) == 0
-        assert reconcile("digest", "--config", at_target, "--site", "target", carried) == 0
+        assert reconcile(*of_source) == 0
+        assert reconcile(*of_target) == 0
         code = reconcile("compare", carried, "--folder", history, "--metrics-file", metrics)
         if code != 3:
             break
@@ -63,6 +72,15 @@ def test_what_is_carried_between_the_sites_is_enough_to_name_all_that_differs(
         named = [(row.kind, row.source_offset, row.target_offset) for row in found if row.topic == name]
         expected = [(d.kind.value, d.source_offset, d.target_offset) for d in seen(planted)]
         assert in_order(named) == in_order(expected), (name, planted.what)
+    of_keys = [
+        (row.kind, None if row.key is None else bytes(row.key), row.source_offset, row.target_offset)
+        for row in found
+        if row.topic == "carried-keys"
+    ]
+    assert in_order(of_keys) == in_order([(kind.value, *at) for kind, *at, _ in keyed.expected]), keyed.what
+    told = spark.read.parquet(str(carried / "answers" / "source-keys")).count()
+    assert told < len({row.key for row in keyed.source if isinstance(row, Row)}) / 2
+    assert not [*kept_here.iterdir(), *kept_there.iterdir()]
     sent = sum(file.stat().st_size for file in (carried / "answers").rglob("*.parquet"))
     data = sum(len(row.value or b"") for planted in made.values() for row in planted.source)
     assert sent < data / 4

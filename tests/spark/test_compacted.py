@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition as ConfluentPartition
 from pyspark.sql import SparkSession
 
 from mirror.model import TopicPartition
@@ -15,6 +16,8 @@ from spark_jobs.findings import Kind, Part
 from tests.conftest import TopicFactory
 from tests.harness.data import Row, load
 from tests.harness.kafka import KafkaCluster
+from tests.harness.node import until
+from tests.harness.segments import cleaned_up_to, segments
 from tests.spark.sites import compared, settings_of
 
 FILLER = Row(key=b"filler", value=b"", timestamp_ms=1_700_000_000_000)
@@ -110,6 +113,45 @@ async def test_every_way_in_which_a_key_can_differ_is_named(
         (b"k777", Kind.EXTRA, None, ()),
         (b"k7", Kind.EXTRA, at[b"k7", 1_700_000_000_001], ()),
     }
+
+
+async def test_what_one_side_has_deleted_or_compacted_is_no_difference_and_counted_apart(
+    spark: SparkSession, source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The cleaner has been over the source alone, and the start of the log is gone there, or at the target.
+    """
+    prefix = "one-sided"
+    cleaned = await topic(
+        source,
+        prefix=prefix,
+        cleanup_policy="compact",
+        min_cleanable_dirty_ratio=0,
+        segment_bytes=4_000,
+        max_message_bytes=3_000,
+        delete_retention_ms=0,
+    )
+    keyed = [await topic(source, prefix=prefix, cleanup_policy="compact,delete") for _ in range(2)]
+    plain = [await topic(source, prefix=prefix) for _ in range(2)]
+    rows = [replace(row, partition=0) for row in [*HISTORY, FILLER]]
+    for name in (cleaned, *keyed, *plain):
+        await target.create_topic(name, config={"cleanup.policy": "compact"} if name == cleaned else None)
+        for cluster in (source, target):
+            load(cluster.bootstrap, name, rows, batch_size=1_000)
+    for at, cluster in enumerate((source, target)):
+        gone = [ConfluentPartition(name, 0, 50) for name in (keyed[at], plain[at])]
+        for done in cluster.admin.delete_records(gone).values():
+            assert done.result(30).low_watermark == 50
+    active = int(segments(source, cleaned)[-1].stem)
+    await until(lambda: cleaned_up_to(source, cleaned) == active > 0, "the source has compacted")
+
+    found = await compared(spark, settings_of(source, target, f"{prefix}-.*"), tmp_path)
+
+    assert all(one.is_match and not one.in_flight for one in found.values()), found
+    for at, expected in enumerate([(50, 0), (0, 50)]):
+        for name in (keyed[at], plain[at]):
+            window = found[TopicPartition(name, 0)].log.window
+            assert (window.expired_at_source.offsets, window.expired_at_target.offsets) == expected
 
 
 async def test_a_key_that_is_written_to_meanwhile_is_compared_next_time(

@@ -12,11 +12,14 @@ from pyspark.sql import SparkSession
 from mirror.model import TopicPartition
 from mirror.proving import Wanted
 from spark_jobs.algorithms import Algorithm, Hashing
+from spark_jobs.logs import Finding
 from tests.harness.kafka import KafkaCluster
 from tests.spark.planting import PLANTS, plant, seen, write
+from tests.spark.planting_keys import Named, plant_keys, write_keys
 from tests.spark.sites import compared, create_topics, settings_of
 
 SEEDS = range(45)
+KEY_SEEDS = range(4)
 
 T = TypeVar("T")
 
@@ -41,6 +44,33 @@ async def test_every_planted_difference_is_found_and_named_and_nothing_else(
     for name, planted in made.items():
         differences = [finding.difference for finding in found[TopicPartition(name, 0)].findings]
         assert in_order(differences) == in_order(seen(planted)), (name, planted.what)
+
+
+@pytest.mark.timeout(300)
+async def test_every_planted_difference_of_compacted_topics_is_found_and_named_and_nothing_else(
+    spark: SparkSession, source: KafkaCluster, target: KafkaCluster, tmp_path: Path
+) -> None:
+    """
+    Seventeen keys in each of 4 logs, of every kind, among others that only look different.
+    """
+    made = {f"keys-{seed}": plant_keys(seed) for seed in KEY_SEEDS}
+    for cluster in (source, target):
+        await create_topics(cluster, made, cleanup_policy="compact", min_cleanable_dirty_ratio="1")
+    where = {"source": source.bootstrap, "target": target.bootstrap}
+    for name, planted in made.items():
+        write_keys(where, name, planted)
+
+    found = await compared(spark, settings_of(source, target, "keys-.*"), tmp_path)
+
+    assert len(found) == len(made)
+    for name, planted in made.items():
+        findings = found[TopicPartition(name, 0)].findings
+        assert in_order([named(one) for one in findings]) == in_order(planted.expected), planted.what
+
+
+def named(finding: Finding) -> Named:
+    one = finding.difference
+    return one.kind, finding.key, one.source_offset, one.target_offset, one.parts
 
 
 def in_order(differences: Sequence[T]) -> list[T]:
