@@ -2,6 +2,9 @@
 
 A comparison runs as far as the answers in the folder go, and leaves the next questions. When they have been
 answered at the site, it is run again: it asks the same things, finds what was answered, and gets further.
+
+With every answer goes a list of its files. What gets lost on the way, or is left of an older answer, would
+else be taken for what the site has said.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,11 +21,13 @@ from mirror.errors import UsageError
 from spark_jobs.documents import question_of_document, question_to_document
 from spark_jobs.questions import Question
 from spark_jobs.result import Files
-from spark_jobs.sites import ANSWERED, ANSWERS, KafkaSite, UnansweredError
+from spark_jobs.sites import ANSWERS, KafkaSite, UnansweredError
 from spark_jobs.sites import give as give_at
 
 ASKS = "asks"
 FILES = "files"
+SUMS = "sums"
+"""Of each answer a list of its files; without it, it is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +47,42 @@ class CarriedSite:
 
         Raises:
             UnansweredError: There is none yet; the question is in the folder now.
-            UsageError: The folder holds another question in its place.
+            UsageError: The folder holds another question in its place, or not all of the answer.
         """
         name = leave(self.folder, self.name, question)
-        path = self.folder / ANSWERS / name
-        if not (path / ANSWERED).exists():
+        if not _list_of(self.folder, name).exists():
             raise UnansweredError(f"the {self.name} has not answered {name}")
+        path = self.folder / ANSWERS / name
+        check_is_whole(path, read_json(_list_of(self.folder, name)))
         return self.spark.read.parquet(str(path.absolute()))
+
+
+def check_is_whole(answer: Path, told: object) -> None:
+    """See that an answer has come as it was given.
+
+    Args:
+        told: SHA-256 of each of its files, by name.
+
+    Raises:
+        UsageError: It has not.
+    """
+    found = _sums(answer)
+    if found == told:
+        return
+    listed = told if isinstance(told, dict) else {}
+    names = sorted(name for name in {*found, *listed} if found.get(name) != listed.get(name))
+    raise UsageError(
+        f"{answer} is not as the site left it: {', '.join(names)} missing, damaged or of another answer",
+        hint="carry the folder over once more, with all files and none that were there before",
+    )
+
+
+def _list_of(folder: Path, name: str) -> Path:
+    return folder / SUMS / f"{name}.json"
+
+
+def _sums(answer: Path) -> dict[str, str]:
+    return {part.name: sha256(part.read_bytes()).hexdigest() for part in sorted(answer.glob("*.parquet"))}
 
 
 def leave(folder: Path, site: str, question: Question) -> str:
@@ -77,7 +112,7 @@ def unanswered(folder: Path, site: str) -> Iterator[tuple[str, Question]]:
         UsageError: One of them cannot be read.
     """
     for asked in sorted((folder / ASKS).glob(f"{site}-*.json"), key=lambda asked: asked.stem):
-        if not (folder / ANSWERS / asked.stem / ANSWERED).exists():
+        if not _list_of(folder, asked.stem).exists():
             yield asked.stem, question_of_document(read_json(asked), str(asked))
 
 
@@ -87,7 +122,9 @@ def give(folder: Path, name: str, question: Question, site: KafkaSite) -> None:
     Raises:
         PySparkException: The cluster could not be read as asked.
     """
-    give_at(site, question, folder / ANSWERS / name)
+    answer = folder / ANSWERS / name
+    give_at(site, question, answer)
+    write_json(_list_of(folder, name), _sums(answer))
 
 
 def note_files(folder: Path, site: str, directories: Sequence[str]) -> None:

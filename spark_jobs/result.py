@@ -16,7 +16,7 @@ from spark_jobs.algorithms import Algorithm
 from spark_jobs.findings import Kind
 from spark_jobs.logs import Compared, Finding, Log
 from spark_jobs.nothing import Nothing
-from spark_jobs.sampling import Sample, blocks
+from spark_jobs.sampling import Sample, holds_some
 from spark_jobs.window import Range, Window
 
 SCHEMA = 1
@@ -156,7 +156,7 @@ def _nothing_known(compared: Sequence[Compared], sample: Sample | None) -> Itera
             yield NotCompared(*one.log.name, why.value)
     logs = [one.log for one in compared if not one.log.is_compacted and one.log.window.source.offsets]
     if sample is not None and logs and not any(_holds_some(log, sample) for log in logs):
-        why_not = f"{sample} holds nothing of append-only topics: the next runs compare the others"
+        why_not = f"{sample} holds nothing of append-only topics"
         yield from (NotCompared(topic, None, why_not) for topic in sorted({log.name.topic for log in logs}))
 
 
@@ -164,7 +164,7 @@ def _holds_some(log: Log, sample: Sample | None) -> bool:
     """Whether anything of a log is compared."""
     if sample is None or log.is_compacted:
         return log.window.source.offsets > 0
-    return any(log.source_offsets(block).offsets for block in blocks(log, sample))
+    return holds_some(log, sample)
 
 
 def _kinds(findings: Iterable[Finding]) -> Mapping[Kind, int]:

@@ -2,14 +2,15 @@
 
 Logs are cut into blocks of places. A run compares every ``one_in``-th of them; the next one those beside,
 until after ``one_in`` runs, a round, all have been compared. The size of a block is that of the round: it
-depends on the longest log, in powers of two, when a round begins, and stays what it is while logs grow. Pure.
+depends on the longest log, in powers of two, when a round begins, and stays what it is while logs grow. Where
+logs are so short that a turn would be nobody's, it is left out. Pure.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 from mirror.errors import UsageError
@@ -60,19 +61,32 @@ def next_sample(one_in: int, known: Iterable[Run], flow: str) -> Sample:
     return Sample(one_in, (done[-1]["turn"] + 1) % one_in, done[-1]["block_places"])
 
 
-def fitting(sample: Sample, logs: Iterable[Log]) -> Sample:
+def fitting(sample: Sample, logs: Collection[Log]) -> Sample:
     """The sample with blocks that fit the logs where a round begins; within one they stay as they are.
 
-    Where the longest log has outgrown them by far, another round begins.
+    Where the longest log has outgrown them by far, or all turns that are left hold nothing, another round
+    begins.
     """
     longest = max((log.target_known.offsets for log in logs), default=0)
     in_a_run = sample.one_in * BLOCKS
-    if sample.turn and longest <= sample.block_places * in_a_run * GROWTH_MAX:
-        return sample
     places = RANGE_PLACES
     while places * in_a_run < longest:
         places *= 2
-    return Sample(sample.one_in, 0, places)
+    begun = Sample(sample.one_in, 0, places)
+    if sample.turn and longest <= sample.block_places * in_a_run * GROWTH_MAX:
+        return _with_something(sample, logs) or _with_something(begun, logs) or begun
+    return _with_something(begun, logs) or begun
+
+
+def _with_something(sample: Sample, logs: Collection[Log]) -> Sample | None:
+    """The first turn of the round, from this one on, in which something is compared."""
+    turns = (replace(sample, turn=turn) for turn in range(sample.turn, sample.one_in))
+    return next((one for one in turns if any(holds_some(log, one) for log in logs)), None)
+
+
+def holds_some(log: Log, sample: Sample) -> bool:
+    """Whether anything of an append-only log is compared."""
+    return any(log.source_offsets(block).offsets for block in blocks(log, sample))
 
 
 def blocks(log: Log, sample: Sample) -> list[Range]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -15,6 +16,8 @@ from tests.harness.kafka import KafkaCluster
 
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")  # how fast examples are made says more of a shared machine than of them
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""Whoever is started in the background ignores it, and so would the programs that are interrupted here."""
 
 
 class TopicFactory(Protocol):

@@ -46,7 +46,16 @@ from spark_jobs.sampling import next_sample, parse_fraction
 from spark_jobs.segments.logs import find
 from spark_jobs.segments.source import SegmentFiles
 from spark_jobs.session import session
-from spark_jobs.sites import KafkaSite, Records, Sites, forget, forget_old_keys, kept_keys, names_at_target
+from spark_jobs.sites import (
+    KafkaSite,
+    Records,
+    Sites,
+    UnansweredError,
+    forget,
+    forget_old_keys,
+    kept_keys,
+    names_at_target,
+)
 
 SiteName = Literal["source", "target"]
 SCOPE = "scope.json"
@@ -344,25 +353,42 @@ def compare(
 
     Raises:
         UnansweredError: A site has to answer more; the questions are in the folder.
+        UsageError: What is in the folder cannot be used.
+        NotCompletedError: Spark stood in the way. The history says so too.
     """
     logs.set_up(level="warning")
-    began = time.monotonic()
     scope = _scope(folder)
+    is_there = folder.resolve().parent == history.resolve()
+    run = folder.name if is_there else f"{_time_name(scope.asked_at_ms)}-{folder.resolve().name}"
+    try:
+        result = _compare_answers(folder, scope, run, spark_options)
+        if not is_there:
+            reconcile.note_elsewhere(history / run, folder, result)
+    except (UnansweredError, UsageError):
+        raise
+    except TwinsiteError as error:
+        asked = scope.wanted, scope.hashing.algorithm
+        words = str(error), error.hint
+        document = failure(run, scope.flow, scope.asked_at_ms, *asked, *words, carried.files(folder))
+        reconcile.write_failure(history / run, document)
+        raise NotCompletedError(str(error), hint=error.hint) from error
+    finally:
+        if metrics_file is not None:
+            _write_metrics(metrics_file, scope.flow, history)
+    return _conclude(result, folder, output)
+
+
+def _compare_answers(folder: Path, scope: Scope, run: str, spark_options: SparkOptions) -> Result:
+    began = time.monotonic()
     with steps(sys.stderr) as shown, _spark(shown, spark_options) as spark:
         source, target = (carried.CarriedSite(spark, site, folder) for site in ("source", "target"))
         asked: list[tuple[Counted, Counted]] = []
         sites = _counted(asked, Sites(spark, source, target, shown.say, scope.hashing, scope.logs))
         found = reconcile.compare(sites, scope)
-        is_there = folder.resolve().parent == history.resolve()
-        run = folder.name if is_there else f"{_time_name(scope.asked_at_ms)}-{folder.resolve().name}"
         result = _result(scope, found, run, time.monotonic() - began, carried.files(folder))
         result = replace(result, costs=_costs(asked), is_carried=True)
         reconcile.write(spark, folder, result, keep_answers=True)
-    if not is_there:
-        reconcile.note_elsewhere(history / run, folder, result)
-    if metrics_file is not None:
-        _write_metrics(metrics_file, scope.flow, history)
-    return _conclude(result, folder, output)
+    return result
 
 
 def _scope(folder: Path) -> Scope:
@@ -385,7 +411,7 @@ def _write_metrics(path: Path, flow: str, folder: Path) -> None:
     known = [one for one in runs(folder) if one.flow == flow and one.is_of_clusters]
     if not known:
         return
-    matches = [_began_at(one) for one in known if one.outcome == Outcome.MATCH]
+    matches = [_began_at(one) for one in known if one.outcome == Outcome.MATCH and not one.topics]
     text = textfile(_comparison(known[-1], flow), max(matches, default=None), [*Outcome])
     beside = path.with_name(f".{path.name}")
     beside.write_bytes(text)

@@ -11,10 +11,12 @@ import json
 import random
 import re
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 FLUSH_SECONDS = 120.0
@@ -39,6 +41,31 @@ class Row:
     """0 takes the clock's time."""
     partition: int = -1
     """-1 takes the key's partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """Records of a transaction that was given up: offsets that nobody sees, and that of its marker."""
+
+    records: int
+
+
+class Edge(Enum):
+    """Where a transaction begins, which takes no offset, and its marker."""
+
+    BEGIN = "begin"
+    COMMIT = "commit"
+
+
+Entry = Row | Aborted | Edge
+"""What a log is made of, in its order."""
+
+
+def size_of(entry: Entry) -> int:
+    """How many offsets it takes."""
+    if isinstance(entry, Aborted):
+        return entry.records + 1
+    return 0 if entry is Edge.BEGIN else 1
 
 
 def debian_packages(limit: int | None = None) -> Iterator[Row]:
@@ -177,6 +204,50 @@ def load_aborted(bootstrap: str, topic: str, count: int) -> None:
         writer.producer.init_transactions(FLUSH_SECONDS)
         gone = [Row(key=b"never happened", value=b"", partition=0)] * count
         _transaction(writer, topic, gone, writer.producer.abort_transaction)
+
+
+def load_log(bootstrap: str, topic: str, entries: Iterable[Entry]) -> None:
+    """Write partition 0 of a log as it is told, offset by offset; no transaction is left open.
+
+    Raises:
+        NotLoadedError: A marker was not written, or something else was.
+    """
+    transactional: dict[str, object] = {"transactional.id": f"{topic}-committed"}
+    reader = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": topic, "isolation.level": "read_uncommitted"}
+    )
+    _, end = reader.get_watermark_offsets(TopicPartition(topic, 0), FLUSH_SECONDS)
+    with _Writer(bootstrap, "none", {}) as plain, _Writer(bootstrap, "none", transactional) as committing:
+        committing.producer.init_transactions(FLUSH_SECONDS)
+        writer = plain
+        for is_row, some in itertools.groupby(entries, lambda entry: isinstance(entry, Row)):
+            if is_row:
+                end += writer.write(
+                    topic, (replace(row, partition=0) for row in some if isinstance(row, Row))
+                )
+                writer.flush()
+                continue
+            for entry in some:
+                end += size_of(entry)
+                if isinstance(entry, Aborted):
+                    load_aborted(bootstrap, topic, entry.records)
+                elif entry is Edge.BEGIN:
+                    committing.producer.begin_transaction()
+                    writer = committing
+                else:
+                    committing.producer.commit_transaction(FLUSH_SECONDS)
+                    writer = plain
+                _wait_for_end(reader, topic, end)
+    reader.close()
+
+
+def _wait_for_end(reader: Consumer, topic: str, end: int) -> None:
+    """Markers are written a little later than a producer is told."""
+    deadline = time.monotonic() + FLUSH_SECONDS
+    while (found := reader.get_watermark_offsets(TopicPartition(topic, 0), FLUSH_SECONDS)[1]) != end:
+        if found > end or time.monotonic() > deadline:
+            raise NotLoadedError(f"{topic}-0 ends at {found}, and should at {end}")
+        time.sleep(0.002)
 
 
 def load_interleaved(bootstrap: str, topic: str, rows: Iterable[Row], producers: int = 3) -> int:

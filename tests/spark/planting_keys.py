@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from spark_jobs.digest import KEY_BYTES_MAX
 from spark_jobs.findings import Kind, Part
-from tests.harness.data import Row
-from tests.spark.planting import FIRST_TIMESTAMP_MS, Aborted, Entry, changed, put_in, size_of
+from tests.harness.data import Aborted, Entry, Row, load_log, size_of
+from tests.spark.planting import FIRST_TIMESTAMP_MS, changed
 
 FILLER = Row(key=b"filler", value=b"", timestamp_ms=FIRST_TIMESTAMP_MS, partition=0)
 LARGE_BYTES = 20_000
@@ -61,7 +61,8 @@ class Plant:
     @property
     def ends_with_what_differs(self) -> bool:
         end = len(self.steps) - 1
-        return self.beyond is None and any(end in (one.here, one.there) for one in self.expected)
+        is_told = any(end in (one.here, one.there) for one in self.expected)
+        return self.beyond is None and is_told and len(self.steps[end].there) == 1
 
 
 @dataclass
@@ -74,7 +75,10 @@ class PlantedKeys:
     what: list[str] = field(default_factory=list)
 
 
-CHANGES = ("timestamp", "value", "headers", "header_order", "null_value", "empty_value")
+CHANGES = (
+    "timestamp", "value", "headers", "header_order", "header_value",
+    "null_value", "empty_value", "filled_value",
+)  # fmt: skip
 PLANTS = (
     "missing", "missing_of_several", "stale", "stale_deleted", "not_yet_deleted",
     "resurrected", "resurrected_beyond", "undead", "without_trace",
@@ -176,8 +180,8 @@ def _plant(name: str, key: bytes, dice: random.Random) -> Plant:
             return Plant(name, key, [*here(one), *there(one)])
         case "same":
             return Plant(name, key, [both(one), both(two)])
-    original = replace(one, value=b"") if name == "empty_value" else one
-    copied, parts = changed(original, "value" if name == "empty_value" else name)
+    original = replace(one, value=b"") if name == "filled_value" else one
+    copied, parts = changed(original, "value" if name == "filled_value" else name)
     return Plant(name, key, [Step([original], [copied])], [Expected(Kind.CHANGED, 0, 0, parts)])
 
 
@@ -224,5 +228,5 @@ def write_keys(bootstrap: Mapping[str, str], topic: str, made: PlantedKeys) -> N
     Args:
         bootstrap: Of ``source`` and ``target``.
     """
-    put_in(bootstrap["source"], topic, made.source)
-    put_in(bootstrap["target"], topic, made.target)
+    load_log(bootstrap["source"], topic, made.source)
+    load_log(bootstrap["target"], topic, made.target)

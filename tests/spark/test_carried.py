@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import spark_jobs.reconcile
 from spark_jobs.history import runs
-from tests.harness.data import Row
+from spark_jobs.session import SparkFailedError
+from tests.harness.data import Row, load
 from tests.harness.kafka import KafkaCluster
 from tests.spark.commands import Command, settings_file
 from tests.spark.planting import plant, seen, write
@@ -82,11 +84,68 @@ def test_what_is_carried_between_the_sites_is_enough_to_name_all_that_differs(
     assert told < len({row.key for row in keyed.source if isinstance(row, Row)}) / 2
     assert not [*kept_here.iterdir(), *kept_there.iterdir()]
     sent = sum(file.stat().st_size for file in (carried / "answers").rglob("*.parquet"))
-    data = sum(len(row.value or b"") for planted in made.values() for row in planted.source)
+    held = (entry for planted in made.values() for entry in planted.source if isinstance(entry, Row))
+    data = sum(len(row.value or b"") for row in held)
     assert sent < data / 4
     summary = json.loads((carried / "summary.json").read_text())
     assert sum(summary["answer_bytes"].values()) == sent
     assert min(summary["read_bytes"].values()) > summary["source"]["bytes"], "what differs was read again"
+
+
+def test_what_is_lost_or_fails_on_the_way_is_named_and_nothing_is_said_of_the_copy(
+    reconcile: Command,
+    source: KafkaCluster,
+    target: KafkaCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """
+    A file that is not there any more, one too many, one that is damaged; and Spark, that has no disk.
+    """
+    for cluster in (source, target):
+        asyncio.run(cluster.create_topic("carried-lost"))
+        load(cluster.bootstrap, "carried-lost", [Row(key=b"k", value=b"v", timestamp_ms=1)])
+    settings = settings_file(tmp_path / "f.yaml", source.bootstrap, target.bootstrap, "carried-lost")
+    carried, history, metrics = (tmp_path / name for name in ("carried", "history", "twinsite.prom"))
+    compare = "compare", carried, "--folder", history, "--metrics-file", metrics
+    assert reconcile("scope", "--config", settings, "--same-offsets", carried) == 0
+    for site in ("source", "target"):
+        assert reconcile("digest", "--config", settings, "--site", site, carried) == 0
+    (part,) = (carried / "answers" / "target-digests").glob("*.parquet")
+    told, beside = part.read_bytes(), part.with_name("part-older.parquet")
+    capsys.readouterr()
+
+    part.unlink()
+    codes = [reconcile(*compare)]
+    beside.write_bytes(told)
+    part.write_bytes(told)
+    codes.append(reconcile(*compare))
+    beside.unlink()
+    part.write_bytes(told + b"!")
+    codes.append(reconcile(*compare))
+    part.write_bytes(told)
+    said = capsys.readouterr().err
+    noted = runs(history)
+    with monkeypatch.context() as broken:
+        broken.setattr(spark_jobs.reconcile, "write", no_disk)
+        codes.append(reconcile(*compare))
+    (failed,) = runs(history)
+    told_of_it = metrics.read_text()
+    codes.append(reconcile(*compare))
+    (done,) = runs(history)
+
+    assert codes == [2, 2, 2, 1, 0]
+    assert said.count(f"target-digests is not as the site left it: {part.name} missing") == 2
+    assert said.count(f"target-digests is not as the site left it: {beside.name} missing") == 1
+    assert noted == []
+    assert (failed.outcome, failed.summary["error"]) == ("failed", "no space left on device")
+    assert 'twinsite_reconcile_outcome{flow="proof",outcome="failed"} 1' in told_of_it
+    assert (done.outcome, done.name) == ("match", failed.name)
+
+
+def no_disk(*_: object, **__: object) -> None:
+    raise SparkFailedError("no space left on device")
 
 
 def test_a_folder_is_about_one_comparison(

@@ -103,7 +103,9 @@ def test_a_comparison_that_cannot_be_completed_is_no_match(
 
     assert code == 1
     assert f"not compared: {other}-0: the target has no such partition" in capsys.readouterr().out
-    assert reconcile(*always, "--topic", name) == 0
+    metrics = tmp_path / "twinsite.prom"
+    assert reconcile(*always, "--topic", name, "--metrics-file", metrics) == 0
+    assert not success(metrics.read_text()), "the flow as a whole was never seen to be the same"
     assert [one["topics"] for one in summaries(tmp_path / "runs")] == [[], [name]]
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +19,7 @@ import spark_jobs.sites
 from mirror.consumer_options import consumer_options
 from mirror.model import TopicPartition
 from mirror.proving import Wanted, scope
+from spark_jobs import kafka_source
 from spark_jobs.documents import Scope
 from spark_jobs.findings import Kind
 from spark_jobs.kafka_source import Cluster
@@ -28,6 +32,7 @@ from spark_jobs.window import Range
 from tests.conftest import TopicFactory
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
+from tests.spark.commands import Command, settings_file
 from tests.spark.planting import plant, write
 from tests.spark.sites import compared, settings_of
 
@@ -119,30 +124,63 @@ async def test_a_paced_comparison_finds_the_same_and_takes_its_time(
     assert shares.count(1.0) == 9, "of each site digests, keys, records of both; what may be doubled"
 
 
-async def test_a_broker_that_dies_half_way_ends_the_comparison_without_a_result(
-    spark: SparkSession, source: KafkaCluster, topic: TopicFactory, tmp_path: Path
+@pytest.fixture
+async def dying(tmp_path: Path) -> AsyncIterator[KafkaCluster]:
+    """A cluster of its own, for its broker to be killed."""
+    async with KafkaCluster.start(version="4.3", name="dying", work_dir=tmp_path / "dying") as cluster:
+        yield cluster
+
+
+def test_a_broker_that_dies_half_way_ends_the_comparison_without_a_result(
+    reconcile: Command,
+    source: KafkaCluster,
+    dying: KafkaCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """
-    It was there when the offsets were asked for.
+    A part of the target was read, and was the same. Neither a match nor a mismatch is said.
     """
-    name = await topic(source, prefix="dying")
-    load(source.bootstrap, name, json_rows(100, 100))
-    async with KafkaCluster.start(version="4.3", name="dying", work_dir=tmp_path) as dying:
-        await dying.create_topic(name)
-        load(dying.bootstrap, name, json_rows(100, 100))
-        settings = settings_of(source, dying, name)
-        about = await scope(settings, Wanted(same_offsets=True))
-        options = consumer_options(settings.target) | {
-            "kafka.default.api.timeout.ms": "5000",
-            "kafka.request.timeout.ms": "3000",
-            "kafkaConsumer.pollTimeoutMs": "5000",
-        }
-        clusters = Cluster("source", consumer_options(settings.source)), Cluster("target", options)
-        sites = kafka_sites(spark, clusters, about, tmp_path, lambda _: None)
-        await dying.broker(1).kill()
+    rows = [replace(row, timestamp_ms=FIRST_MS) for row in json_rows(PACED, 100)]
+    for cluster in (source, dying):
+        asyncio.run(cluster.create_topic("dying"))
+        load(cluster.bootstrap, "dying", rows)
+    settings = settings_file(tmp_path / "f.yaml", source.bootstrap, dying.bootstrap, "dying")
+    folder, metrics = tmp_path / "runs", tmp_path / "twinsite.prom"
+    for name in ("kafkaConsumer.pollTimeoutMs", "kafka.default.api.timeout.ms", "kafka.request.timeout.ms"):
+        monkeypatch.setitem(kafka_source.OPTIONS, name, "5000")
+    monkeypatch.setattr("mirror.proving.START_SECONDS", 5.0)
 
-        with pytest.raises(SparkFailedError, match="asking the target: digests"):
-            await asyncio.to_thread(compare, sites, about)
+    with ThreadPoolExecutor() as threads:
+        killed = threads.submit(_kill_once_read, dying, folder)
+        code = reconcile(
+            "--config", settings, "--folder", folder, "--same-offsets", "--metrics-file", metrics,
+            "--rate", "0.1", "-o", "json",
+        )  # fmt: skip
+        killed.result()
+
+    assert code == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "asking the target: digests" in said.err
+    (run,) = folder.iterdir()
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["outcome"], summary.get("topics")) == ("failed", None)
+    assert summary["error"].startswith(f"target: {dying.bootstrap}: cannot connect")
+    assert not (run / "differences").exists()
+    told = metrics.read_text()
+    assert 'twinsite_reconcile_outcome{flow="proof",outcome="failed"} 1' in told
+    assert "last_success_timestamp_seconds{" not in told
+
+
+def _kill_once_read(cluster: KafkaCluster, folder: Path, seconds: float = 60.0) -> None:
+    """While the comparison rests: it has read a part of what the target holds."""
+    end = time.monotonic() + seconds
+    while not list(folder.glob("*/answers/target-digests-parts/000001/_SUCCESS")):
+        assert time.monotonic() < end, "nothing of the target was read"
+        time.sleep(0.02)
+    asyncio.run(cluster.broker(1).kill())
 
 
 def test_an_answer_of_which_a_worker_kept_a_part_is_none(spark: SparkSession, tmp_path: Path) -> None:

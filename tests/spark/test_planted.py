@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -13,12 +14,14 @@ from mirror.model import TopicPartition
 from mirror.proving import Wanted
 from spark_jobs.algorithms import Algorithm, Hashing
 from spark_jobs.logs import Finding
+from tests.harness.data import load_log
 from tests.harness.kafka import KafkaCluster
-from tests.spark.planting import PLANTS, plant, seen, write
+from tests.spark.planting import PLANTS, matrix, plant, seen, write
 from tests.spark.planting_keys import Named, plant_keys, write_keys
 from tests.spark.sites import compared, create_topics, settings_of
+from tests.spark.test_mapped import copy
 
-SEEDS = range(45)
+SEEDS = range(15)
 KEY_SEEDS = range(4)
 
 T = TypeVar("T")
@@ -29,9 +32,10 @@ async def test_every_planted_difference_is_found_and_named_and_nothing_else(
     spark: SparkSession, source: KafkaCluster, target: KafkaCluster, tmp_path: Path
 ) -> None:
     """
-    Five mistakes in each of 45 logs, of every kind, at first and last offsets and at borders of ranges.
+    Every kind of mistake befalls every sort of record and occurs at every sort of place; and by the dice.
     """
-    made = {f"planted-{seed}": plant(seed) for seed in SEEDS}
+    made = {f"planted-{number}": planted for number, planted in enumerate(matrix())}
+    made |= {f"planted-dice-{seed}": plant(seed) for seed in SEEDS}
     for cluster in (source, target):
         await create_topics(cluster, made)
     where = {"source": source.bootstrap, "target": target.bootstrap}
@@ -39,6 +43,31 @@ async def test_every_planted_difference_is_found_and_named_and_nothing_else(
         write(where, name, planted)
 
     found = await compared(spark, settings_of(source, target, "planted-.*"), tmp_path)
+
+    assert len(found) == len(made)
+    for name, planted in made.items():
+        differences = [finding.difference for finding in found[TopicPartition(name, 0)].findings]
+        assert in_order(differences) == in_order(seen(planted)), (name, planted.what)
+
+
+@pytest.mark.timeout(400)
+async def test_every_difference_planted_in_a_mapped_copy_is_found_and_named_and_nothing_else(
+    spark: SparkSession, source: KafkaCluster, target: KafkaCluster, tmp_path: Path
+) -> None:
+    """
+    The mirror's offset map is that of a sound copy; the copy is another then.
+    """
+    made = {f"mapped-{number}": planted for number, planted in enumerate(matrix(mapped=True))}
+    await create_topics(source, made)
+    for name, planted in made.items():
+        load_log(source.bootstrap, name, planted.source)
+    await copy(source, target, "mapped-.*", "mapped", tmp_path, "--offsets", "mapped")
+    await asyncio.gather(*(target.delete_topic(name) for name in made))
+    await create_topics(target, made)
+    for name, planted in made.items():
+        load_log(target.bootstrap, name, planted.target)
+
+    found = await compared(spark, settings_of(source, target, "mapped-.*", flow="mapped"), tmp_path, Wanted())
 
     assert len(found) == len(made)
     for name, planted in made.items():

@@ -8,8 +8,7 @@ import pytest
 
 from spark_jobs.compacted import Latest, kind_of
 from spark_jobs.findings import Kind
-from tests.harness.data import Row
-from tests.spark.planting import Entry, size_of
+from tests.harness.data import Entry, Row, size_of
 from tests.spark.planting_keys import PLANTS, PlantedKeys, plant_keys
 
 

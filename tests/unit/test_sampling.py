@@ -12,8 +12,17 @@ from mirror.errors import UsageError
 from mirror.model import TopicPartition
 from spark_jobs.history import Run
 from spark_jobs.logs import Log
-from spark_jobs.sampling import BLOCKS, GROWTH_MAX, Sample, blocks, fitting, next_sample, parse_fraction
-from spark_jobs.stretches import joined, without
+from spark_jobs.sampling import (
+    BLOCKS,
+    GROWTH_MAX,
+    Sample,
+    blocks,
+    fitting,
+    holds_some,
+    next_sample,
+    parse_fraction,
+)
+from spark_jobs.stretches import RANGE_PLACES, joined, without
 from spark_jobs.window import Range, SameOffsets, window
 
 
@@ -63,7 +72,7 @@ def test_a_round_compares_all_that_stays_while_the_log_grows_and_shrinks(
     Lengths go up and down over every border between two sizes of blocks; retention takes what is old.
     """
     known: list[Run] = []
-    start = 0
+    start, before = 0, one_in
     seen: list[Range] = []
     stays = Range(0, 0)
     for lost, length in changes:
@@ -71,12 +80,13 @@ def test_a_round_compares_all_that_stays_while_the_log_grows_and_shrinks(
         whole = log(start, start + length)
         sample = fitting(next_sample(one_in, known, "a"), [whole])
         known.append(run(sample))
-        if sample.turn == 0:
+        stays = stays.within(whole.target_read)
+        if sample.turn <= before:
+            was_cut_short = length > GROWTH_MAX * max(one.offsets for one in [*seen, Range(0, 1)]) * BLOCKS
+            assert was_cut_short or not any(left.offsets for left in without([stays], joined(seen)))
             seen, stays = [], whole.target_read
         seen += blocks(whole, sample)
-        stays = stays.within(whole.target_read)
-        if sample.turn == one_in - 1:
-            assert not any(left.offsets for left in without([stays], joined(seen)))
+        before = sample.turn
 
 
 def test_a_log_that_has_outgrown_its_blocks_by_far_begins_another_round() -> None:
@@ -112,6 +122,30 @@ def test_small_topics_take_turns_too() -> None:
 
     assert sum(compared) == 64
     assert max(compared) < 16
+
+
+@pytest.mark.parametrize("records", [1, 300, 3_000])
+def test_of_short_logs_every_turn_compares_something(records: int) -> None:
+    """
+    A round is over when there is no more; the next one begins.
+    """
+    logs = [replace(log(0, records), name=TopicPartition(f"t{at}", 0)) for at in range(3)]
+    known: list[Run] = []
+    for _ in range(12):
+        known.append(run(fitting(next_sample(64, known, "a"), logs)))
+
+    turns = [Sample(**one.summary["sample"]) for one in known]
+
+    assert all(any(holds_some(one, sample) for one in logs) for sample in turns)
+    of_one_round = 3 * -(-records // RANGE_PLACES)
+    compared = [
+        (one.name, *block) for sample in turns[:of_one_round] for one in logs for block in blocks(one, sample)
+    ]
+    assert len({*compared}) == of_one_round
+
+
+def test_of_logs_that_hold_nothing_the_first_turn_is_taken() -> None:
+    assert fitting(Sample(8, 3, RANGE_PLACES), [log(5, 5)]) == Sample(8, 0, RANGE_PLACES)
 
 
 def test_a_run_goes_on_where_the_last_one_of_its_kind_ended() -> None:
