@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,7 @@ def reconcile(context: click.Context, /, config: Path | None, output: str, **opt
         return None
     if config is None:
         raise click.UsageError("--config: missing")
-    return int(_jobs().run(config, output=output, **options))
+    return int(_job("reconciling").run(config, output=output, **options))
 
 
 @reconcile.command()
@@ -190,7 +191,7 @@ def scope(config: Path, folder: Path, carried: Path, **limits: Any) -> None:
     \b
     twinsite reconcile scope --config flow.yaml proof
     """
-    _jobs().begin(config, carried, history=folder, **limits)
+    _job("carrying").begin(config, carried, history=folder, **limits)
 
 
 @reconcile.command()
@@ -214,7 +215,7 @@ def digest(config: Path, site: str, carried: Path, **options: Any) -> None:
     twinsite reconcile digest --config flow.yaml --site source proof
     twinsite reconcile digest --config flow.yaml --site target --segments /backup/kafka-logs proof
     """
-    _jobs().digest(config, carried, site, **options)
+    _job("carrying").digest(config, carried, site, **options)
 
 
 @reconcile.command()
@@ -234,13 +235,13 @@ def compare(carried: Path, output: str, folder: Path, **options: Any) -> int:
     \b
     twinsite reconcile compare proof
     """
-    return int(_jobs().compare(carried, output, history=folder, **options))
+    return int(_job("carrying").compare(carried, output, history=folder, **options))
 
 
-def _jobs() -> Any:
-    """The module that runs them; a mirror is installed without Spark."""
+def _job(module: str) -> Any:
+    """The module that runs it; a mirror is installed without Spark."""
     try:
-        from mirror.cli import reconciling
+        return import_module(f"mirror.cli.{module}")
     except ModuleNotFoundError as error:
         if error.name not in {"pyspark", "py4j", "pyarrow", "numpy"}:
             raise
@@ -248,4 +249,3 @@ def _jobs() -> Any:
             f"{error.name} is not installed",
             hint="a mirror does not need it, this does: pip install twinsite[spark]",
         ) from None
-    return reconciling

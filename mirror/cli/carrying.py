@@ -1,0 +1,164 @@
+"""Runs comparisons of sites that do not see each other, from the command line: a folder is carried between
+them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mirror import logs, proving
+from mirror.cli import comparing
+from mirror.cli.comparing import NotCompletedError, SiteName
+from mirror.cli.spark_options import SparkOptions
+from mirror.cli.steps import steps
+from mirror.errors import TwinsiteError, UsageError
+from spark_jobs import carried, reconcile
+from spark_jobs.asking import first_questions
+from spark_jobs.costs import Counted
+from spark_jobs.documents import Scope, scope_of_document, scope_to_document
+from spark_jobs.failures import renamed_errors
+from spark_jobs.history import SUMMARY
+from spark_jobs.result import Result
+from spark_jobs.sites import (
+    KafkaSite,
+    Sites,
+    UnansweredError,
+    forget,
+    forget_old_keys,
+    kept_keys,
+)
+
+SCOPE = "scope.json"
+
+
+def begin(
+    config: Path, folder: Path, *, since_last_match: bool, sample: str | None, history: Path, **limits: Any
+) -> None:
+    """Find out what is compared, and leave it in a new folder with the first questions to both sites.
+
+    Raises:
+        UsageError: The folder holds a comparison already.
+        TwinsiteError: As :func:`mirror.proving.scope`.
+    """
+    if (folder / SCOPE).exists():
+        raise UsageError(f"{folder} holds a comparison already", hint="begin each one with a new folder")
+    settings = comparing.loaded(config)
+    wanted = comparing.wanted_of(settings, history, limits, since_last_match=since_last_match, sample=sample)
+    scope = asyncio.run(proving.scope(settings, wanted))
+    for questions in first_questions(scope.append_only, scope.compacted, scope.sample, scope.hashing):
+        for site, question in zip(("source", "target"), questions, strict=True):
+            if question.ranges:
+                carried.leave(folder, site, question)
+    carried.write_json(folder / SCOPE, scope_to_document(scope))
+    click.echo(f"{folder}: both sites have to answer, with `twinsite reconcile digest`")
+
+
+def digest(
+    config: Path,
+    folder: Path,
+    site: SiteName,
+    *,
+    rate: float | None,
+    segments: Sequence[Path],
+    keys_folder: Path,
+    spark_options: SparkOptions,
+) -> None:
+    """Answer the questions to a site that have no answer yet.
+
+    Args:
+        keys_folder: Where the site keeps the keys of compacted topics from one round to the next.
+
+    Raises:
+        UsageError: The folder holds no comparison, or not of this flow; what is named is no log directory.
+        SparkFailedError: The cluster or Spark stood in the way; answers that were finished stay.
+    """
+    settings = comparing.loaded(config)
+    scope = _scope(folder)
+    if scope.flow != settings.flow:
+        raise UsageError(f"{folder} is about flow {scope.flow}, the settings are about {settings.flow}")
+    forget_old_keys(keys_folder, time.time())
+    questions = list(carried.unanswered(folder, site))
+    if not questions:
+        if (folder / SUMMARY).exists():
+            forget(kept_keys(keys_folder, site, scope.hashing))
+        click.echo(f"{folder}: there is nothing to answer for the {site}")
+        return
+    files = comparing.absolute(segments)
+    records = comparing.records_of(settings, site, files, scope)
+    if files:
+        carried.note_files(folder, site, files)
+    with steps(sys.stderr) as shown, comparing.spark_session(shown, spark_options) as spark:
+        names, bytes_per_second = comparing.names_of(site, scope), comparing.bytes_per_second(rate)
+        asked = KafkaSite(spark, records, names, folder, keys_folder, shown.tell, bytes_per_second)
+        for name, question in questions:
+            shown.say(f"answering {name}")
+            with renamed_errors(f"answering {name}"):
+                carried.give(folder, name, question, asked)
+    click.echo(f"{folder}: {len(questions)} questions answered for the {site}")
+
+
+def compare(
+    folder: Path,
+    output: str,
+    *,
+    history: Path,
+    metrics_file: Path | None,
+    spark_options: SparkOptions,
+) -> int:
+    """Compare as far as there are answers; the result where all are there.
+
+    Args:
+        history: Among its runs the result is noted, unless it lies there anyhow.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UnansweredError: A site has to answer more; the questions are in the folder.
+        UsageError: What is in the folder cannot be used.
+        NotCompletedError: Spark stood in the way. The history says so too.
+    """
+    logs.set_up(level="warning")
+    scope = _scope(folder)
+    is_there = folder.resolve().parent == history.resolve()
+    run = folder.name if is_there else f"{comparing.time_name(scope.asked_at_ms)}-{folder.resolve().name}"
+    try:
+        result = _compare_answers(folder, scope, run, spark_options)
+        if not is_there:
+            reconcile.note_elsewhere(history / run, folder, result)
+    except (UnansweredError, UsageError):
+        raise
+    except TwinsiteError as error:
+        asked = scope.wanted, scope.hashing.algorithm
+        files = carried.files(folder)
+        comparing.note_failure(history / run, error, scope.flow, scope.asked_at_ms, *asked, files)
+        raise NotCompletedError(str(error), hint=error.hint) from error
+    finally:
+        if metrics_file is not None:
+            comparing.write_metrics(metrics_file, scope.flow, history)
+    return comparing.conclude(result, folder, output)
+
+
+def _compare_answers(folder: Path, scope: Scope, run: str, spark_options: SparkOptions) -> Result:
+    began = time.monotonic()
+    with steps(sys.stderr) as shown, comparing.spark_session(shown, spark_options) as spark:
+        source, target = (carried.CarriedSite(spark, site, folder) for site in ("source", "target"))
+        asked: list[tuple[Counted, Counted]] = []
+        sites = comparing.counted(asked, Sites(spark, source, target, shown.say, scope.hashing, scope.logs))
+        found = reconcile.compare(sites, scope)
+        result = comparing.result_of(scope, found, run, time.monotonic() - began, carried.files(folder))
+        result = replace(result, costs=comparing.costs_of(asked), is_carried=True)
+        reconcile.write(spark, folder, result, keep_answers=True)
+    return result
+
+
+def _scope(folder: Path) -> Scope:
+    path = folder / SCOPE
+    return scope_of_document(carried.read_json(path), str(path))

@@ -1,0 +1,233 @@
+"""What all jobs that compare have in common: what is wanted, where records are, what came of it, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, Literal
+
+from pyspark.sql import SparkSession
+
+from mirror import logs
+from mirror.acknowledged import Mirror
+from mirror.api.schema import status_from_json
+from mirror.cli.client import MirrorClient
+from mirror.cli.comparisons import show
+from mirror.cli.output import print_json
+from mirror.cli.spark_options import SparkOptions
+from mirror.cli.steps import Steps
+from mirror.config import Settings, load
+from mirror.consumer_options import consumer_options
+from mirror.errors import TwinsiteError
+from mirror.model import TopicPartition
+from mirror.proving import Wanted
+from monitoring.comparisons import Comparison, textfile
+from spark_jobs.algorithms import SALT_BYTES, Algorithm, Hashing
+from spark_jobs.costs import Counted
+from spark_jobs.documents import Scope
+from spark_jobs.findings import Kind
+from spark_jobs.history import NAME_TIME, Run, last_to_continue, runs
+from spark_jobs.kafka_source import Cluster
+from spark_jobs.logs import Compared
+from spark_jobs.reconcile import write_failure
+from spark_jobs.result import Cost, Files, Outcome, Result, failure, summary
+from spark_jobs.sampling import next_sample, parse_fraction
+from spark_jobs.segments.logs import find
+from spark_jobs.segments.source import SegmentFiles
+from spark_jobs.session import session
+from spark_jobs.sites import Records, Sites, names_at_target
+
+SiteName = Literal["source", "target"]
+UNNAMED = "unnamed"
+"""The kind, in metrics, of differences that were only counted."""
+
+
+class NotCompletedError(TwinsiteError):
+    """The comparison was not completed: nothing is said about the copy."""
+
+
+def loaded(config: Path) -> Settings:
+    """Settings of a flow, for a job that says little beside its result.
+
+    Raises:
+        UsageError: They cannot be used.
+    """
+    settings = load(config)
+    logs.set_up(level="warning")
+    return settings
+
+
+def wanted_of(
+    settings: Settings, folder: Path, limits: dict[str, Any], *, since_last_match: bool, sample: str | None
+) -> Wanted:
+    """What the command line asks for, behind the runs that a folder holds.
+
+    Args:
+        limits: Options of the command, by name.
+
+    Raises:
+        UsageError: An option cannot be meant, or a summary in the folder cannot be read.
+    """
+    hashing = Hashing(limits["digest"], token_hex(SALT_BYTES))
+    known = [run for run in runs(folder) if run.is_of_clusters and run.is_as_strong_as(hashing.algorithm)]
+    topics = tuple(sorted({*limits["topic"]}))
+    alike = [run for run in known if run.topics == topics]
+    continues = last_to_continue(known, settings.flow) if since_last_match else None
+    return Wanted(
+        topics=topics,
+        start=limits["from_offset"],
+        end=limits["to_offset"],
+        since_ms=limits["since"],
+        until_ms=limits["until"],
+        continues=continues,
+        sample=None if sample is None else next_sample(parse_fraction(sample), alike, settings.flow),
+        same_offsets=limits["same_offsets"],
+        hashing=hashing,
+        mirror=_mirror(limits["url"]),
+    )
+
+
+def _mirror(url: str | None) -> Mirror | None:
+    """
+    Raises:
+        UsageError: The address is none.
+    """
+    if not url:
+        return None
+    client = MirrorClient(url)
+    return Mirror(client.url, lambda: status_from_json(client.get("status")))
+
+
+def note_failure(
+    place: Path,
+    error: TwinsiteError,
+    flow: str,
+    began_at_ms: int,
+    wanted: str,
+    algorithm: Algorithm,
+    files: Files,
+) -> None:
+    """Leave word of a run that was not completed, in its folder."""
+    words = str(error), error.hint
+    write_failure(place, failure(place.name, flow, began_at_ms, wanted, algorithm, *words, files))
+
+
+def time_name(at_ms: int) -> str:
+    """How the folder of a run begins that began then."""
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):{NAME_TIME}}Z"
+
+
+def absolute(segments: Sequence[Path]) -> list[str]:
+    """Directories as the summary names them, wherever it is read."""
+    return [str(folder.absolute()) for folder in segments]
+
+
+def bytes_per_second(megabytes: float | None) -> float | None:
+    """What ``--rate`` allows; None is as fast as can be."""
+    return None if megabytes is None else megabytes * 1e6
+
+
+def records_of(settings: Settings, site: SiteName, files: Sequence[str], scope: Scope) -> Records:
+    """The brokers of a site, or its files where directories are named.
+
+    Raises:
+        UsageError: They are no log directories, or do not hold all partitions.
+    """
+    if not files:
+        return Cluster(site, consumer_options(getattr(settings, site)))
+    names = names_of(site, scope)
+    folders = [Path(file) for file in files]
+    find(folders, [TopicPartition(names[log.name.topic], log.name.partition) for log in scope.logs])
+    return SegmentFiles(site, folders, {names[log.name.topic] for log in scope.compacted})
+
+
+def names_of(site: SiteName, scope: Scope) -> Mapping[str, str]:
+    """What a site calls the source's topics."""
+    at_target = names_at_target(scope.logs)
+    return at_target if site == "target" else {name: name for name in at_target}
+
+
+def counted(asked: list[tuple[Counted, Counted]], sites: Sites) -> Sites:
+    """The sites, with what they are asked and answer counted, beside what others were asked before."""
+    source, target = Counted(sites.source), Counted(sites.target)
+    asked.append((source, target))
+    return replace(sites, source=source, target=target)
+
+
+def costs_of(asked: Sequence[tuple[Counted, Counted]]) -> tuple[Cost, Cost]:
+    """Of both sites, whatever was asked."""
+    source, target = (sum((one.cost for one in some), Cost()) for some in zip(*asked, strict=True))
+    return source, target
+
+
+def result_of(scope: Scope, found: list[Compared], run: str, seconds: float, files: Files) -> Result:
+    """What was asked for and what was found, together."""
+    return Result(
+        run=run,
+        flow=scope.flow,
+        source_cluster_id=scope.source_cluster_id,
+        target_cluster_id=scope.target_cluster_id,
+        started_at_ms=scope.asked_at_ms,
+        seconds=seconds,
+        wanted=scope.wanted,
+        reaches_back=scope.reaches_back,
+        topics=scope.topics,
+        compared=found,
+        algorithm=scope.hashing.algorithm,
+        sample=scope.sample,
+        mirror=scope.mirror,
+        not_compared=scope.not_compared,
+        files=files,
+    )
+
+
+@contextmanager
+def spark_session(shown: Steps, options: SparkOptions) -> Iterator[SparkSession]:
+    """A session as the command line wants it; raises what :func:`spark_jobs.session.session` does."""
+    shown.say("starting Spark")
+    with session(master=options.master, jars_folder=options.jars, settings=options.settings) as spark:
+        yield spark
+
+
+def conclude(result: Result, folder: Path, output: str) -> int:
+    """Say what came out; the exit code of the command."""
+    if output == "json":
+        print_json(summary(result))
+    else:
+        show(result, folder)
+    return result.outcome.exit_code
+
+
+def write_metrics(path: Path, flow: str, folder: Path) -> None:
+    """What the folder says of the flow, as a whole file or none."""
+    known = [one for one in runs(folder) if one.flow == flow and one.is_of_clusters]
+    if not known:
+        return
+    matches = [_began_at(one) for one in known if one.outcome == Outcome.MATCH and not one.topics]
+    text = textfile(_comparison(known[-1], flow), max(matches, default=None), [*Outcome])
+    beside = path.with_name(f".{path.name}")
+    beside.write_bytes(text)
+    beside.replace(path)
+
+
+def _comparison(last: Run, flow: str) -> Comparison:
+    document = last.summary
+    completed = "source" in document
+    differences = document.get("differences", {}) | {UNNAMED: document.get("unnamed", 0)}
+    return Comparison(
+        flow=flow,
+        began_at=_began_at(last),
+        outcome=last.outcome,
+        mismatches={kind: differences.get(kind, 0) for kind in (*Kind, UNNAMED)} if completed else None,
+        records=document["source"]["records"] if completed else None,
+        bytes=document["source"]["bytes"] if completed else None,
+        seconds=document.get("seconds"),
+    )
+
+
+def _began_at(one: Run) -> float:
+    return datetime.fromisoformat(one.summary["started_at"]).timestamp()
