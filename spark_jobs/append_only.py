@@ -33,13 +33,15 @@ from spark_jobs.sites import Sites, with_totals
 from spark_jobs.stretches import RANGE_PLACES, Island, between, joined, to_read
 from spark_jobs.window import Range
 
-RECORDS_MAX = 2_000_000
+RECORDS_MAX = 500_000
 """Records of one side that are read again, at most: what differs beyond is counted and not named."""
 ANCHORS_MAX = 1_000_000
 """Records that are sampled to find a shift, about."""
 SAMPLE_ONE_IN = 16
 LOOK_BACK_PLACES = 64 * RANGE_PLACES
 """So far before an extra record the source is searched for the one it doubles."""
+LOOKED_AT_MAX = 2_000_000
+"""Records that are searched for them, at most: where there are more, extra records stay extra."""
 
 
 def compare_logs(sites: Sites, logs: Sequence[Log]) -> list[Compared]:
@@ -229,7 +231,7 @@ def _elsewhere(sites: Sites, naming: Sequence[Naming]) -> dict[TopicPartition, f
         name: joined(logs[name].source_offsets(Range(at - LOOK_BACK_PLACES, at + 1)) for at in some)
         for name, some in extra.items()
     }
-    if sum(one.offsets for some in ranges.values() for one in some) > RECORDS_MAX:
+    if sum(one.offsets for some in ranges.values() for one in some) > LOOKED_AT_MAX:
         return {}
     question = at_source("doubled", What.RECORDS, ranges, logs, sites.hashing)
     seen = sides(sites.ask_source_closer(question))
