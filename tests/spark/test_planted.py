@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from mirror.model import TopicPartition
 from mirror.proving import Wanted
 from spark_jobs.algorithms import Algorithm, Hashing
-from spark_jobs.logs import Finding
+from spark_jobs.logs import Compared, Finding
 from tests.harness.data import load_log
 from tests.harness.kafka import KafkaCluster
-from tests.spark.planting import PLANTS, matrix, plant, seen, write
+from tests.spark.planting import PLANTS, Planted, matrix, plant, seen, write
 from tests.spark.planting_keys import Named, plant_keys, write_keys
 from tests.spark.sites import compared, create_topics, settings_of
 from tests.spark.test_mapped import copy
@@ -45,9 +45,7 @@ async def test_every_planted_difference_is_found_and_named_and_nothing_else(
     found = await compared(spark, settings_of(source, target, "planted-.*"), tmp_path)
 
     assert len(found) == len(made)
-    for name, planted in made.items():
-        differences = [finding.difference for finding in found[TopicPartition(name, 0)].findings]
-        assert in_order(differences) == in_order(seen(planted)), (name, planted.what)
+    check_named(found, made)
 
 
 @pytest.mark.timeout(400)
@@ -70,9 +68,7 @@ async def test_every_difference_planted_in_a_mapped_copy_is_found_and_named_and_
     found = await compared(spark, settings_of(source, target, "mapped-.*", flow="mapped"), tmp_path, Wanted())
 
     assert len(found) == len(made)
-    for name, planted in made.items():
-        differences = [finding.difference for finding in found[TopicPartition(name, 0)].findings]
-        assert in_order(differences) == in_order(seen(planted)), (name, planted.what)
+    check_named(found, made)
 
 
 @pytest.mark.timeout(300)
@@ -95,6 +91,13 @@ async def test_every_planted_difference_of_compacted_topics_is_found_and_named_a
     for name, planted in made.items():
         findings = found[TopicPartition(name, 0)].findings
         assert in_order([named(one) for one in findings]) == in_order(planted.expected), planted.what
+
+
+def check_named(found: Mapping[TopicPartition, Compared], made: Mapping[str, Planted]) -> None:
+    """All that can be seen of what was planted was named, and nothing else."""
+    for name, planted in made.items():
+        differences = [finding.difference for finding in found[TopicPartition(name, 0)].findings]
+        assert in_order(differences) == in_order(seen(planted)), (name, planted.what)
 
 
 def named(finding: Finding) -> Named:
@@ -120,8 +123,7 @@ async def test_with_sha256_the_same_is_found(
 
     found = await compared(spark, settings_of(source, target, "strong"), tmp_path, wanted)
 
-    differences = [finding.difference for finding in found[TopicPartition("strong", 0)].findings]
-    assert in_order(differences) == in_order(seen(made)), made.what
+    check_named(found, {"strong": made})
 
 
 async def test_one_lost_record_early_in_a_long_log_does_not_make_all_that_follows_differ(
@@ -140,8 +142,7 @@ async def test_one_lost_record_early_in_a_long_log_does_not_make_all_that_follow
 
     found = await compared(spark, settings_of(source, target, "long-.*"), tmp_path)
 
-    for name, planted in made.items():
+    check_named(found, made)
+    for name in made:
         one = found[TopicPartition(name, 0)]
-        differences = [finding.difference for finding in one.findings]
-        assert in_order(differences) == in_order(seen(planted)), (name, planted.what)
         assert one.read_again < 2.2 * (one.source_records + one.target_records), name
