@@ -70,6 +70,12 @@ class Wanted:
         limits = (self.start, self.end, self.since_ms, self.until_ms, self.sample)
         return not self.topics and all(limit is None for limit in limits)
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether only a part of each log is wanted, whatever is sampled of it."""
+        limits = (self.start, self.end, self.since_ms, self.until_ms, self.continues)
+        return any(limit is not None for limit in limits)
+
     def __str__(self) -> str:
         limits = {
             "topics": ", ".join(self.topics) or None,
@@ -231,7 +237,10 @@ class _Asking:
         self._not_compared: list[NotCompared] = []
 
     def scope(self) -> Scope:
-        sample = self._wanted.sample and fitting(self._wanted.sample, self._append_only)
+        is_limited = self._wanted.is_limited or bool(self._not_compared)
+        sample = self._wanted.sample and fitting(
+            self._wanted.sample, self._append_only, may_skip=not is_limited
+        )
         return Scope(
             flow=self._flow,
             source_cluster_id=self._source.info.cluster_id,

@@ -30,18 +30,16 @@ from spark_jobs.rows import sides
 from spark_jobs.sampling import Sample
 from spark_jobs.shifts import Anchors, Piece, pieces, target_ranges
 from spark_jobs.sites import Sites, with_totals
-from spark_jobs.stretches import RANGE_PLACES, Island, between, joined, to_read
+from spark_jobs.stretches import CONTEXT_RANGES, RANGE_PLACES, Island, between, joined, to_read
 from spark_jobs.window import Range
 
-RECORDS_MAX = 500_000
-"""Records of one side that are read again, at most: what differs beyond is counted and not named."""
+PLACES_MAX = 2_000_000
+"""Places of one side that are read again, at most: what differs beyond is counted and not named."""
 ANCHORS_MAX = 1_000_000
 """Records that are sampled to find a shift, about."""
 SAMPLE_ONE_IN = 16
 LOOK_BACK_PLACES = 64 * RANGE_PLACES
 """So far before an extra record the source is searched for the one it doubles."""
-LOOKED_AT_MAX = 2_000_000
-"""Records that are searched for them, at most: where there are more, extra records stay extra."""
 
 
 def compare_logs(sites: Sites, logs: Sequence[Log]) -> list[Compared]:
@@ -60,8 +58,9 @@ def compare_logs(sites: Sites, logs: Sequence[Log]) -> list[Compared]:
     shifts = _find_shifts(sites, by_name, long) if long else {}
     if shifts:
         islands = _without_shifts(sites, islands, long, shifts, source)
-    plans = [_plan(log, shifts.get(log.name), islands.get(log.name, ())) for log in logs]
-    plans = limited(plans, RECORDS_MAX)
+    plans = _plans(logs, shifts, islands, CONTEXT_RANGES)
+    if sum(plan.places for plan in plans) > PLACES_MAX:
+        plans = limited(_plans(logs, shifts, islands, 0), PLACES_MAX)
     found = _look_closer(sites, plans, source)
     found = with_totals(found, source, target)
     return [
@@ -175,9 +174,17 @@ def _without_shifts(
 # -- records -------------------------------------------------------------------------------------
 
 
-def _plan(log: Log, shifts: Sequence[Piece] | None, islands: Sequence[Island]) -> Plan:
-    known = shifts or [Piece(*log.target_known, shift=0)]
-    return Plan(log, known, to_read(islands, known))
+def _plans(
+    logs: Sequence[Log],
+    shifts: Mapping[TopicPartition, Sequence[Piece]],
+    islands: Mapping[TopicPartition, Sequence[Island]],
+    context_ranges: int,
+) -> list[Plan]:
+    plans = []
+    for log in logs:
+        known = shifts.get(log.name) or [Piece(*log.target_known, shift=0)]
+        plans.append(Plan(log, known, to_read(islands.get(log.name, ()), known, context_ranges)))
+    return plans
 
 
 def _look_closer(sites: Sites, plans: Sequence[Plan], source_digests: DataFrame) -> list[Compared]:
@@ -231,7 +238,7 @@ def _elsewhere(sites: Sites, naming: Sequence[Naming]) -> dict[TopicPartition, f
         name: joined(logs[name].source_offsets(Range(at - LOOK_BACK_PLACES, at + 1)) for at in some)
         for name, some in extra.items()
     }
-    if sum(one.offsets for some in ranges.values() for one in some) > LOOKED_AT_MAX:
+    if sum(one.offsets for some in ranges.values() for one in some) > PLACES_MAX:
         return {}
     question = at_source("doubled", What.RECORDS, ranges, logs, sites.hashing)
     seen = sides(sites.ask_source_closer(question))

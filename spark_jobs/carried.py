@@ -3,21 +3,22 @@
 A comparison runs as far as the answers in the folder go, and leaves the next questions. When they have been
 answered at the site, it is run again: it asks the same things, finds what was answered, and gets further.
 
-With every answer goes a list of its files. What gets lost on the way, or is left of an older answer, would
-else be taken for what the site has said.
+With every answer goes a list: of its files, and of which question they answer. What gets lost on the way, or
+is left of an older comparison, would else be taken for what the site has said.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mirror.errors import UsageError
+from mirror.errors import TwinsiteError, UsageError
 from spark_jobs.documents import question_of_document, question_to_document
 from spark_jobs.questions import Question
 from spark_jobs.result import Files
@@ -27,7 +28,7 @@ from spark_jobs.sites import give as give_at
 ASKS = "asks"
 FILES = "files"
 SUMS = "sums"
-"""Of each answer a list of its files; without it, it is none."""
+"""Of each answer what came with it; without that it is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,38 +48,59 @@ class CarriedSite:
 
         Raises:
             UnansweredError: There is none yet; the question is in the folder now.
-            UsageError: The folder holds another question in its place, or not all of the answer.
+            UsageError: The folder holds another question in its place.
+            DamagedAnswerError: The folder holds not all of the answer, or something else beside it.
         """
         name = leave(self.folder, self.name, question)
-        if not _list_of(self.folder, name).exists():
+        if not is_answered(self.folder, name):
             raise UnansweredError(f"the {self.name} has not answered {name}")
         path = self.folder / ANSWERS / name
-        check_is_whole(path, read_json(_list_of(self.folder, name)))
+        check_is_whole(path, _list_of(self.folder, name))
         return self.spark.read.parquet(str(path.absolute()))
 
 
-def check_is_whole(answer: Path, told: object) -> None:
+class DamagedAnswerError(TwinsiteError):
+    """An answer has not come as it was given: nothing is said about the copy."""
+
+
+def is_answered(folder: Path, name: str) -> bool:
+    """Whether a question that is in the folder has an answer, and not an older one has."""
+    listed = _list_of(folder, name)
+    return listed.get("question") == _sum_of_question(folder, name)
+
+
+def check_is_whole(answer: Path, told: Mapping[str, Any]) -> None:
     """See that an answer has come as it was given.
 
     Args:
-        told: SHA-256 of each of its files, by name.
+        told: SHA-256 of each of its ``files``, by name.
 
     Raises:
-        UsageError: It has not.
+        DamagedAnswerError: It has not.
     """
-    found = _sums(answer)
-    if found == told:
+    found, listed = _sums(answer), told.get("files", {})
+    if found == listed:
         return
-    listed = told if isinstance(told, dict) else {}
     names = sorted(name for name in {*found, *listed} if found.get(name) != listed.get(name))
-    raise UsageError(
+    raise DamagedAnswerError(
         f"{answer} is not as the site left it: {', '.join(names)} missing, damaged or of another answer",
-        hint="carry the folder over once more, with all files and none that were there before",
+        hint="carry the folder over once more, with all files and none that were there before; or remove "
+        f"{answer.parent.parent / SUMS / answer.name}.json and run `twinsite reconcile digest` there again",
     )
 
 
-def _list_of(folder: Path, name: str) -> Path:
-    return folder / SUMS / f"{name}.json"
+def _list_of(folder: Path, name: str) -> Mapping[str, Any]:
+    """What came with an answer; nothing where that is no list, which is no answer then."""
+    try:
+        found = json.loads((folder / SUMS / f"{name}.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _sum_of_question(folder: Path, name: str) -> str:
+    """It holds the salt of its comparison, so that no other has the same."""
+    return sha256(json.dumps(read_json(folder / ASKS / f"{name}.json"), sort_keys=True).encode()).hexdigest()
 
 
 def _sums(answer: Path) -> dict[str, str]:
@@ -112,7 +134,7 @@ def unanswered(folder: Path, site: str) -> Iterator[tuple[str, Question]]:
         UsageError: One of them cannot be read.
     """
     for asked in sorted((folder / ASKS).glob(f"{site}-*.json"), key=lambda asked: asked.stem):
-        if not _list_of(folder, asked.stem).exists():
+        if not is_answered(folder, asked.stem):
             yield asked.stem, question_of_document(read_json(asked), str(asked))
 
 
@@ -124,7 +146,8 @@ def give(folder: Path, name: str, question: Question, site: KafkaSite) -> None:
     """
     answer = folder / ANSWERS / name
     give_at(site, question, answer)
-    write_json(_list_of(folder, name), _sums(answer))
+    told = {"question": _sum_of_question(folder, name), "files": _sums(answer)}
+    write_json(folder / SUMS / f"{name}.json", told)
 
 
 def note_files(folder: Path, site: str, directories: Sequence[str]) -> None:

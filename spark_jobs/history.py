@@ -19,6 +19,7 @@ from spark_jobs.algorithms import Algorithm
 
 SUMMARY = "summary.json"
 UNFINISHED = "unfinished"
+FAILED = "failed"
 NAME_TIME = "%Y%m%dT%H%M%S"
 """How the name of a run's folder begins, with ``Z`` behind it, unless somebody has named it."""
 
@@ -93,6 +94,15 @@ def runs(folder: Path) -> list[Run]:
     found = [(place, _read(place / SUMMARY)) for place in folder.iterdir() if place.is_dir()]
     found.sort(key=lambda one: (_began_at(*one), one[0].name))
     return [Run(place.name, document) for place, document in found]
+
+
+def has_ended(folder: Path) -> bool:
+    """Whether a run has left its result there.
+
+    Raises:
+        UsageError: Its summary cannot be read.
+    """
+    return Run(folder.name, _read(folder / SUMMARY)).outcome not in {UNFINISHED, FAILED}
 
 
 def last_to_continue(known: Iterable[Run], flow: str) -> Run | None:

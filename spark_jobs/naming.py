@@ -41,6 +41,11 @@ class Plan:
     unread: Sequence[Range] = ()
 
     @property
+    def places(self) -> int:
+        """How many are read."""
+        return sum(places.offsets for places in self.reads)
+
+    @property
     def is_shifted(self) -> bool:
         return any(piece.shift for piece in self.pieces)
 
@@ -59,14 +64,14 @@ class Plan:
 
 def limited(plans: Sequence[Plan], places_max: int) -> list[Plan]:
     """Plans that together read no more than may be read: of each log the first part, and no log takes what
-    others need of their share.
+    others need of their share. Where a share would be less than a range, the first ones have a range each.
     """
     left = places_max
     found: dict[int, Plan] = {}
-    sizes = [sum(places.offsets for places in plan.reads) for plan in plans]
+    sizes = [plan.places for plan in plans]
     for done, at in enumerate(sorted(range(len(plans)), key=lambda at: sizes[at])):
-        plan = _first(plans[at], left // (len(plans) - done))
-        left -= sum(places.offsets for places in plan.reads)
+        plan = _first(plans[at], min(left, max(RANGE_PLACES, left // (len(plans) - done))))
+        left -= plan.places
         found[at] = plan
     return [found[at] for at in range(len(plans))]
 

@@ -162,6 +162,7 @@ def note_elsewhere(place: Path, folder: Path, result: Result) -> None:
         folder: Where the result lies.
     """
     place.mkdir(parents=True, exist_ok=True)
+    (place / REPORT).unlink(missing_ok=True)  # of an attempt that failed
     _write_json(place / SUMMARY, summary(result) | {"folder": str(folder.absolute())})
 
 

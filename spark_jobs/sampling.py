@@ -61,11 +61,14 @@ def next_sample(one_in: int, known: Iterable[Run], flow: str) -> Sample:
     return Sample(one_in, (done[-1]["turn"] + 1) % one_in, done[-1]["block_places"])
 
 
-def fitting(sample: Sample, logs: Collection[Log]) -> Sample:
+def fitting(sample: Sample, logs: Collection[Log], *, may_skip: bool) -> Sample:
     """The sample with blocks that fit the logs where a round begins; within one they stay as they are.
 
     Where the longest log has outgrown them by far, or all turns that are left hold nothing, another round
     begins.
+
+    Args:
+        may_skip: All that the flow has is among the logs: only then a turn that holds nothing is nobody's.
     """
     longest = max((log.target_known.offsets for log in logs), default=0)
     in_a_run = sample.one_in * BLOCKS
@@ -73,7 +76,10 @@ def fitting(sample: Sample, logs: Collection[Log]) -> Sample:
     while places * in_a_run < longest:
         places *= 2
     begun = Sample(sample.one_in, 0, places)
-    if sample.turn and longest <= sample.block_places * in_a_run * GROWTH_MAX:
+    goes_on = sample.turn and longest <= sample.block_places * in_a_run * GROWTH_MAX
+    if not may_skip:
+        return sample if goes_on else begun
+    if goes_on:
         return _with_something(sample, logs) or _with_something(begun, logs) or begun
     return _with_something(begun, logs) or begun
 

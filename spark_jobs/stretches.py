@@ -34,15 +34,18 @@ class Island(NamedTuple):
         return Range(self.first * RANGE_PLACES, (self.last + 1) * RANGE_PLACES)
 
 
-def to_read(islands: Iterable[Island], pieces: Sequence[Piece]) -> list[Range]:
+def to_read(
+    islands: Iterable[Island], pieces: Sequence[Piece], context_ranges: int = CONTEXT_RANGES
+) -> list[Range]:
     """What is read: all that differs, where the shift changes, and what is beside it.
 
     Args:
         islands: Ranges that differ under the shifts of the pieces.
         pieces: Of the whole log.
+        context_ranges: Ranges beside it on both sides; none where there is too much to read.
     """
     places = places_of(pieces)
-    context = CONTEXT_RANGES * RANGE_PLACES
+    context = context_ranges * RANGE_PLACES
     wanted = [island.places for island in islands]
     wanted += [Range(at, at + 1) for at in changes(pieces)]
     wider = (Range(one.start - context, one.end + context) for one in wanted)

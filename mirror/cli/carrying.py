@@ -24,16 +24,9 @@ from spark_jobs.asking import first_questions
 from spark_jobs.costs import Counted
 from spark_jobs.documents import Scope, scope_of_document, scope_to_document
 from spark_jobs.failures import renamed_errors
-from spark_jobs.history import SUMMARY
+from spark_jobs.history import has_ended
 from spark_jobs.result import Result
-from spark_jobs.sites import (
-    KafkaSite,
-    Sites,
-    UnansweredError,
-    forget,
-    forget_old_keys,
-    kept_keys,
-)
+from spark_jobs.sites import KafkaSite, Sites, UnansweredError, forget, forget_old_keys, kept_keys
 
 SCOPE = "scope.json"
 
@@ -86,7 +79,7 @@ def digest(
     forget_old_keys(keys_folder, time.time())
     questions = list(carried.unanswered(folder, site))
     if not questions:
-        if (folder / SUMMARY).exists():
+        if has_ended(folder):
             forget(kept_keys(keys_folder, site, scope.hashing))
         click.echo(f"{folder}: there is nothing to answer for the {site}")
         return
@@ -138,7 +131,8 @@ def compare(
     except TwinsiteError as error:
         asked = scope.wanted, scope.hashing.algorithm
         files = carried.files(folder)
-        comparing.note_failure(history / run, error, scope.flow, scope.asked_at_ms, *asked, files)
+        if not has_ended(history / run):
+            comparing.note_failure(history / run, error, scope.flow, scope.asked_at_ms, *asked, files)
         raise NotCompletedError(str(error), hint=error.hint) from error
     finally:
         if metrics_file is not None:

@@ -203,12 +203,15 @@ def conclude(result: Result, folder: Path, output: str) -> int:
 
 
 def write_metrics(path: Path, flow: str, folder: Path) -> None:
-    """What the folder says of the flow, as a whole file or none."""
+    """What the folder says of the flow, as a whole file or none: by runs about all its topics, where there
+    are any.
+    """
     known = [one for one in runs(folder) if one.flow == flow and one.is_of_clusters]
     if not known:
         return
-    matches = [_began_at(one) for one in known if one.outcome == Outcome.MATCH and not one.topics]
-    text = textfile(_comparison(known[-1], flow), max(matches, default=None), [*Outcome])
+    whole = [one for one in known if not one.topics]
+    matches = [_began_at(one) for one in whole if one.outcome == Outcome.MATCH]
+    text = textfile(_comparison((whole or known)[-1], flow), max(matches, default=None), [*Outcome])
     beside = path.with_name(f".{path.name}")
     beside.write_bytes(text)
     beside.replace(path)

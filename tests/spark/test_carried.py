@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -134,14 +135,53 @@ def test_what_is_lost_or_fails_on_the_way_is_named_and_nothing_is_said_of_the_co
     told_of_it = metrics.read_text()
     codes.append(reconcile(*compare))
     (done,) = runs(history)
+    pages = list(history.rglob("report.html"))
+    part.unlink()
+    codes.append(reconcile(*compare))
+    (afterwards,) = runs(history)
 
-    assert codes == [2, 2, 2, 1, 0]
+    assert codes == [1, 1, 1, 1, 0, 1]
     assert said.count(f"target-digests is not as the site left it: {part.name} missing") == 2
     assert said.count(f"target-digests is not as the site left it: {beside.name} missing") == 1
-    assert noted == []
+    assert [one.outcome for one in noted] == ["failed"]
     assert (failed.outcome, failed.summary["error"]) == ("failed", "no space left on device")
     assert 'twinsite_reconcile_outcome{flow="proof",outcome="failed"} 1' in told_of_it
     assert (done.outcome, done.name) == ("match", failed.name)
+    assert not pages, "of the attempt that failed"
+    assert afterwards == done, "a result stays, whatever becomes of its folder"
+
+
+def test_answers_of_an_older_comparison_are_none(
+    reconcile: Command,
+    source: KafkaCluster,
+    target: KafkaCluster,
+    tmp_path: Path,
+) -> None:
+    """
+    A new comparison is carried into folders that hold the answers of the last one, which was a match.
+    """
+    rows = [Row(key=b"k", value=b"v", timestamp_ms=1)]
+    for cluster in (source, target):
+        asyncio.run(cluster.create_topic("carried-again"))
+        load(cluster.bootstrap, "carried-again", rows)
+    settings = settings_file(tmp_path / "f.yaml", source.bootstrap, target.bootstrap, "carried-again")
+    old, new = tmp_path / "old", tmp_path / "new"
+    compare = "compare", old, "--folder", tmp_path / "history"
+    assert reconcile("scope", "--config", settings, "--same-offsets", old) == 0
+    for site in ("source", "target"):
+        assert reconcile("digest", "--config", settings, "--site", site, old) == 0
+    assert reconcile(*compare) == 0
+    for cluster, value in ((source, b"here"), (target, b"there")):
+        load(cluster.bootstrap, "carried-again", [Row(key=b"k", value=value, timestamp_ms=2)])
+    assert reconcile("scope", "--config", settings, "--same-offsets", new) == 0
+    shutil.copytree(new, old, dirs_exist_ok=True)
+
+    before = reconcile(*compare)
+    for site in ("source", "target"):
+        assert reconcile("digest", "--config", settings, "--site", site, old) == 0
+    waiting = reconcile(*compare)
+
+    assert (before, waiting) == (3, 3), "the second time for the records that differ"
 
 
 def no_disk(*_: object, **__: object) -> None:

@@ -66,6 +66,17 @@ def test_a_log_of_which_all_differs_leaves_the_others_their_share() -> None:
     assert not small.unread
 
 
+@pytest.mark.parametrize(("logs", "named"), [(300, 300), (1_000, 1_000), (3_000, 1_953)])
+def test_one_range_in_each_of_many_logs_is_read(logs: int, named: int) -> None:
+    """
+    As many as may be read, however small each one's share is.
+    """
+    plans = limited([plan(stretch(7, 1), partition=at) for at in range(logs)], 2_000_000)
+
+    assert sum(bool(one.places) for one in plans) == named
+    assert sum(size(one.unread) for one in plans) == (logs - named) * RANGE_PLACES
+
+
 def record(offset: int, content: int, time: int = 0) -> Record:
     return Record(offset, offset, time, content, content, 0, 0)
 
