@@ -55,7 +55,12 @@ class CarriedSite:
         if not is_answered(self.folder, name):
             raise UnansweredError(f"the {self.name} has not answered {name}")
         path = self.folder / ANSWERS / name
-        check_is_whole(path, _list_of(self.folder, name))
+        if names := _not_as_told(self.folder, name):
+            raise DamagedAnswerError(
+                f"{path} is not as the site left it: missing, damaged or of another answer: {', '.join(names)}",
+                hint="carry the folder over once more, with all files and none that were there before; "
+                "`twinsite reconcile digest` answers anew where that is so at the site itself",
+            )
         return self.spark.read.parquet(str(path.absolute()))
 
 
@@ -69,24 +74,10 @@ def is_answered(folder: Path, name: str) -> bool:
     return listed.get("question") == _sum_of_question(folder, name)
 
 
-def check_is_whole(answer: Path, told: Mapping[str, Any]) -> None:
-    """See that an answer has come as it was given.
-
-    Args:
-        told: SHA-256 of each of its ``files``, by name.
-
-    Raises:
-        DamagedAnswerError: It has not.
-    """
-    found, listed = _sums(answer), told.get("files", {})
-    if found == listed:
-        return
-    names = sorted(name for name in {*found, *listed} if found.get(name) != listed.get(name))
-    raise DamagedAnswerError(
-        f"{answer} is not as the site left it: {', '.join(names)} missing, damaged or of another answer",
-        hint="carry the folder over once more, with all files and none that were there before; or remove "
-        f"{answer.parent.parent / SUMS / answer.name}.json and run `twinsite reconcile digest` there again",
-    )
+def _not_as_told(folder: Path, name: str) -> list[str]:
+    """Files of an answer that have not come as they were given, or were not given at all."""
+    found, told = _sums(folder / ANSWERS / name), _list_of(folder, name).get("files", {})
+    return sorted(file for file in {*found, *told} if found.get(file) != told.get(file))
 
 
 def _list_of(folder: Path, name: str) -> Mapping[str, Any]:
@@ -127,14 +118,14 @@ def leave(folder: Path, site: str, question: Question) -> str:
 
 
 def unanswered(folder: Path, site: str) -> Iterator[tuple[str, Question]]:
-    """Questions to a site that have no answer yet, in the order of their names: keys come before those that
-    were written to behind them.
+    """Questions to a site that have no whole answer yet, in the order of their names: keys come before those
+    that were written to behind them.
 
     Raises:
         UsageError: One of them cannot be read.
     """
     for asked in sorted((folder / ASKS).glob(f"{site}-*.json"), key=lambda asked: asked.stem):
-        if not is_answered(folder, asked.stem):
+        if not is_answered(folder, asked.stem) or _not_as_told(folder, asked.stem):
             yield asked.stem, question_of_document(read_json(asked), str(asked))
 
 

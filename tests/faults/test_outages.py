@@ -197,7 +197,9 @@ async def test_what_is_on_too_few_replicas_is_not_called_copied(tmp_path: Path) 
 
             await follower.freeze()
             load(source.bootstrap, "orders", json_rows(50, 300, seed=2))
-            await mirror.wait_for(lambda: "not on all replicas" in orders(mirror)["detail"], "it is said", 60)
+            await mirror.wait_for(
+                lambda: "not on all replicas" in orders(mirror)["detail"], "it is said", 120
+            )
             stuck = orders(mirror)
             await follower.thaw()
             await mirror.wait_for(lambda: flows.reached(mirror, "orders") == 150, "all is copied", 90)

@@ -141,8 +141,18 @@ def test_what_is_lost_or_fails_on_the_way_is_named_and_nothing_is_said_of_the_co
     (afterwards,) = runs(history)
 
     assert codes == [1, 1, 1, 1, 0, 1]
-    assert said.count(f"target-digests is not as the site left it: {part.name} missing") == 2
-    assert said.count(f"target-digests is not as the site left it: {beside.name} missing") == 1
+    assert (
+        said.count(
+            f"target-digests is not as the site left it: missing, damaged or of another answer: {part.name}"
+        )
+        == 2
+    )
+    assert (
+        said.count(
+            f"target-digests is not as the site left it: missing, damaged or of another answer: {beside.name}"
+        )
+        == 1
+    )
     assert [one.outcome for one in noted] == ["failed"]
     assert (failed.outcome, failed.summary["error"]) == ("failed", "no space left on device")
     assert 'twinsite_reconcile_outcome{flow="proof",outcome="failed"} 1' in told_of_it
