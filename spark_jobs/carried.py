@@ -57,7 +57,7 @@ class CarriedSite:
         path = self.folder / ANSWERS / name
         if names := _not_as_told(self.folder, name):
             raise DamagedAnswerError(
-                f"{path} is not as the site left it: missing, damaged or of another answer: {', '.join(names)}",
+                f"{path} is not as the site left it; missing, damaged or not its own: {', '.join(names)}",
                 hint="carry the folder over once more, with all files and none that were there before; "
                 "`twinsite reconcile digest` answers anew where that is so at the site itself",
             )

@@ -142,14 +142,12 @@ def test_what_is_lost_or_fails_on_the_way_is_named_and_nothing_is_said_of_the_co
 
     assert codes == [1, 1, 1, 1, 0, 1]
     assert (
-        said.count(
-            f"target-digests is not as the site left it: missing, damaged or of another answer: {part.name}"
-        )
+        said.count(f"target-digests is not as the site left it; missing, damaged or not its own: {part.name}")
         == 2
     )
     assert (
         said.count(
-            f"target-digests is not as the site left it: missing, damaged or of another answer: {beside.name}"
+            f"target-digests is not as the site left it; missing, damaged or not its own: {beside.name}"
         )
         == 1
     )
