@@ -62,7 +62,7 @@ def _reduced(question: Question, records: DataFrame) -> DataFrame:
     hashing = question.hashing
     match question.what:
         case What.DIGESTS:
-            return digests(records, hashing)
+            return digests(records, hashing, width=question.width)
         case What.CONTENTS:
             return contents(records, hashing).where(F.pmod("content_a", F.lit(question.one_in)) == 0)
         case What.RECORDS:

@@ -3,7 +3,8 @@
 1. Both sides are digested, range by range; ranges with equal digests are equal.
 2. Where many neighbours differ, a sample says by how much the target is shifted there, and it is digested
    once more under that shift.
-3. What still differs is read record by record on both sides and aligned (:mod:`spark_jobs.align`).
+3. What still differs is read record by record on both sides and aligned (:mod:`spark_jobs.align`); where that
+   is much, only what differs by closer digests (:mod:`spark_jobs.closer`).
 4. What is extra is looked for among the source's records before it: it may have been doubled.
 
 Each step runs once for all logs. The driver holds what differs, and of everything else two numbers a log.
@@ -16,30 +17,30 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 
 from mirror.model import TopicPartition
-from spark_jobs import compare
+from spark_jobs import closer, compare
 from spark_jobs.align import Content
 from spark_jobs.asking import ByLog, about_blocks, about_ranges, at_source
+from spark_jobs.closer import islands_of
 from spark_jobs.logs import Compared, Log
-from spark_jobs.naming import Naming, Plan, Side, limited
+from spark_jobs.naming import Naming, Plan, Side
 from spark_jobs.places import lines_of_pieces
-from spark_jobs.questions import Question, What
-from spark_jobs.rows import sides
+from spark_jobs.questions import Question, What, offsets_of
+from spark_jobs.rows import of_values, sides
 from spark_jobs.sampling import Sample
 from spark_jobs.shifts import Anchors, Piece, pieces, target_ranges
 from spark_jobs.sites import Sites, with_totals
-from spark_jobs.stretches import CONTEXT_RANGES, RANGE_PLACES, Island, between, joined, to_read
+from spark_jobs.stretches import RANGE_PLACES, Island, between, joined
 from spark_jobs.window import Range
 
-PLACES_MAX = 2_000_000
-"""Places of one side that are read again, at most: what differs beyond is counted and not named."""
 ANCHORS_MAX = 1_000_000
 """Records that are sampled to find a shift, about."""
 SAMPLE_ONE_IN = 16
 LOOK_BACK_PLACES = 64 * RANGE_PLACES
 """So far before an extra record the source is searched for the one it doubles."""
+LOOKED_AT_MAX = 16_000_000
+"""Records that are searched for them, at most: where there are more, extra records stay extra."""
 
 
 def compare_logs(sites: Sites, logs: Sequence[Log]) -> list[Compared]:
@@ -52,16 +53,14 @@ def compare_logs(sites: Sites, logs: Sequence[Log]) -> list[Compared]:
         return []
     by_name = {log.name: log for log in logs}
     source, target = sites.ask(*about_ranges(logs, sites.hashing))
-    islands = _islands(compare.islands(source, target))
+    islands = islands_of(compare.islands(source, target).collect())
     long = {name: [one for one in some if one.is_long] for name, some in islands.items()}
     long = {name: some for name, some in long.items() if some}
     shifts = _find_shifts(sites, by_name, long) if long else {}
     if shifts:
         islands = _without_shifts(sites, islands, long, shifts, source)
-    plans = _plans(logs, shifts, islands, CONTEXT_RANGES)
-    if sum(plan.places for plan in plans) > PLACES_MAX:
-        plans = limited(_plans(logs, shifts, islands, 0), PLACES_MAX)
-    found = _look_closer(sites, plans, source)
+    plans, counts = closer.plans(sites, logs, shifts, islands, source)
+    found = _look_closer(sites, plans, counts)
     found = with_totals(found, source, target)
     return [
         replace(
@@ -91,16 +90,6 @@ def compare_sample(sites: Sites, logs: Sequence[Log], sample: Sample) -> list[Co
 
 def _ranges(islands: Iterable[Island]) -> int:
     return sum(island.last - island.first + 1 for island in islands)
-
-
-# -- digests -------------------------------------------------------------------------------------
-
-
-def _islands(frame: DataFrame) -> dict[TopicPartition, list[Island]]:
-    found: defaultdict[TopicPartition, list[Island]] = defaultdict(list)
-    for row in frame.collect():
-        found[TopicPartition(row.topic, row.partition)].append(Island(row.first, row.last))
-    return {name: sorted(some) for name, some in found.items()}
 
 
 # -- shifts --------------------------------------------------------------------------------------
@@ -162,7 +151,7 @@ def _without_shifts(
     target = sites.ask_target_closer(question)
     rows = [(*name, island.first, island.last) for name in shifts for island in long[name]]
     only = sites.spark.createDataFrame(rows, "topic string, partition int, first long, last long")
-    again = _islands(compare.islands(compare.within(source, only), compare.within(target, only)))
+    again = islands_of(compare.islands(compare.within(source, only), compare.within(target, only)).collect())
     return {
         name: sorted([*(one for one in some if one not in long.get(name, ())), *again.get(name, ())])
         if name in shifts
@@ -174,20 +163,9 @@ def _without_shifts(
 # -- records -------------------------------------------------------------------------------------
 
 
-def _plans(
-    logs: Sequence[Log],
-    shifts: Mapping[TopicPartition, Sequence[Piece]],
-    islands: Mapping[TopicPartition, Sequence[Island]],
-    context_ranges: int,
-) -> list[Plan]:
-    plans = []
-    for log in logs:
-        known = shifts.get(log.name) or [Piece(*log.target_known, shift=0)]
-        plans.append(Plan(log, known, to_read(islands.get(log.name, ()), known, context_ranges)))
-    return plans
-
-
-def _look_closer(sites: Sites, plans: Sequence[Plan], source_digests: DataFrame) -> list[Compared]:
+def _look_closer(
+    sites: Sites, plans: Sequence[Plan], counts: Mapping[TopicPartition, Sequence[int]]
+) -> list[Compared]:
     looked_at = [plan for plan in plans if plan.reads]
     if not looked_at:
         return [Compared(log=plan.log, unread=plan.unread) for plan in plans]
@@ -199,31 +177,17 @@ def _look_closer(sites: Sites, plans: Sequence[Plan], source_digests: DataFrame)
         Question(name="records", what=What.RECORDS, ranges=there_ranges, hashing=sites.hashing),
     )
     here, there = sides(source), sides(target)
-    counts = _counts(source_digests, [plan for plan in looked_at if plan.is_shifted])
     naming = [
         Naming(
             plan,
             here.get(plan.log.name, Side()),
             there.get(plan.log.name, Side()),
-            counts.get(plan.log.name, {}),
+            counts.get(plan.log.name, ()),
         )
         for plan in plans
     ]
     elsewhere = _elsewhere(sites, naming)
     return [one.compared(elsewhere.get(one.plan.log.name, frozenset())) for one in naming]
-
-
-def _counts(digests: DataFrame, plans: Sequence[Plan]) -> dict[TopicPartition, dict[int, int]]:
-    """How many records of the source each range of these logs has."""
-    names = [tuple(plan.log.name) for plan in plans]
-    if not names:
-        return {}
-    only = digests.sparkSession.createDataFrame(names, "topic string, partition int")
-    found: defaultdict[TopicPartition, dict[int, int]] = defaultdict(dict)
-    columns = ("topic", "partition", "range", "records")
-    for row in digests.join(F.broadcast(only), ["topic", "partition"]).select(*columns).collect():
-        found[TopicPartition(row.topic, row.partition)][row["range"]] = row.records
-    return found
 
 
 def _elsewhere(sites: Sites, naming: Sequence[Naming]) -> dict[TopicPartition, frozenset[Content]]:
@@ -238,10 +202,11 @@ def _elsewhere(sites: Sites, naming: Sequence[Naming]) -> dict[TopicPartition, f
         name: joined(logs[name].source_offsets(Range(at - LOOK_BACK_PLACES, at + 1)) for at in some)
         for name, some in extra.items()
     }
-    if sum(one.offsets for some in ranges.values() for one in some) > PLACES_MAX:
+    if offsets_of(ranges) > LOOKED_AT_MAX:
         return {}
     question = at_source("doubled", What.RECORDS, ranges, logs, sites.hashing)
-    seen = sides(sites.ask_source_closer(question))
+    values = {value for some in extra.values() for _, _, value, _ in some.values()}
+    seen = sides(of_values(sites.ask_source_closer(question), values))
     return {
         name: frozenset(some.values()) & {record.content for record in seen.get(name, Side()).records}
         for name, some in extra.items()

@@ -13,7 +13,7 @@ from spark_jobs.algorithms import Hashing
 from spark_jobs.logs import Log
 from spark_jobs.questions import Buckets, Question, Ranges, What
 from spark_jobs.sampling import Sample, blocks
-from spark_jobs.stretches import without
+from spark_jobs.stretches import RANGE_PLACES, without
 from spark_jobs.window import ALL, Range
 
 ByLog = Mapping[TopicPartition, Log]
@@ -115,9 +115,18 @@ def _about(logs: Sequence[Log], name: str, what: What, hashing: Hashing) -> Both
 
 
 def at_source(
-    name: str, what: What, ranges: Ranges, logs: ByLog, hashing: Hashing, *, one_in: int = 1
+    name: str,
+    what: What,
+    ranges: Ranges,
+    logs: ByLog,
+    hashing: Hashing,
+    *,
+    one_in: int = 1,
+    width: int = RANGE_PLACES,
 ) -> Question:
     """A question to the source, with the places of its offsets where they are not the same."""
     known = ((tp, logs[tp].lines) for tp in ranges)
     lines = {tp: lines for tp, lines in known if lines is not None}
-    return Question(name=name, what=what, ranges=ranges, hashing=hashing, lines=lines, one_in=one_in)
+    return Question(
+        name=name, what=what, ranges=ranges, hashing=hashing, lines=lines, one_in=one_in, width=width
+    )

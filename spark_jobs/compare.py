@@ -55,6 +55,42 @@ def _rows(ranges: DataFrame, column: str) -> DataFrame:
     return rows.drop("island")
 
 
+def first(rows: DataFrame, most: int) -> DataFrame:
+    """So many of these rows, of each log the first ones: no log takes what others need of their share.
+
+    Args:
+        rows: As :func:`islands` returns them.
+
+    Returns:
+        Also ``rows``: how many the log has.
+    """
+    log = Window.partitionBy(*PARTITION)
+    ranked = rows.withColumns(
+        {"rank": F.row_number().over(log.orderBy("first")), "rows": F.count(F.lit(1)).over(log)}
+    )
+    return ranked.orderBy("rank", *PARTITION).limit(most).drop("rank")
+
+
+def counted(ranges: DataFrame, starts: DataFrame) -> DataFrame:
+    """How many records sections of logs have.
+
+    Args:
+        ranges: ``topic``, ``partition``, ``place`` (where it starts) and ``records``.
+        starts: ``topic``, ``partition``, ``section`` and ``place`` (where it starts); a section has all
+            ranges that start in it.
+
+    Returns:
+        ``topic``, ``partition``, ``section``, ``records``, of sections that have ranges.
+    """
+    logs = F.broadcast(starts.select(*PARTITION).distinct())
+    some = ranges.join(logs, list(PARTITION), "left_semi").withColumn("section", F.lit(None).cast("int"))
+    both = some.unionByName(starts.withColumn("records", F.lit(0)))
+    before = Window.partitionBy(*PARTITION).orderBy("place", F.col("section").asc_nulls_last())
+    before = before.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    known = both.withColumn("section", F.last("section", ignorenulls=True).over(before))
+    return known.groupBy(*PARTITION, "section").agg(F.sum("records").alias("records"))
+
+
 def anchors(source: DataFrame, target: DataFrame) -> DataFrame:
     """Records that occur once on both sides, in rows of the same shift along the source.
 

@@ -20,7 +20,7 @@ from spark_jobs.result import NotCompared
 from spark_jobs.sampling import Sample
 from spark_jobs.window import Range, Window
 
-SCHEMA = 4
+SCHEMA = 5
 LEAVING_TIMES = 3
 """So many times what a log has lost during one comparison may be lost during the next; of half of what is
 left there is always hope."""
@@ -131,6 +131,7 @@ def question_to_document(question: Question) -> dict[str, Any]:
         **_hashing(question.hashing),
         "lines": _by_partition(question.lines),
         "one_in": question.one_in,
+        "width": question.width,
         "buckets": [
             [*tp, one.total, [list(some) for some in one.ranges]]
             for tp, one in sorted(question.buckets.items())
@@ -153,6 +154,7 @@ def question_of_document(document: Any, where: str) -> Question:
             hashing=_hashing_of(document),
             lines={tp: [Line(*one) for one in some] for tp, some in _partitions(document["lines"])},
             one_in=document["one_in"],
+            width=document["width"],
             buckets={
                 TopicPartition(topic, partition): Buckets(total, tuple(Range(*one) for one in some))
                 for topic, partition, total, some in document["buckets"]

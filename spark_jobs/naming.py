@@ -17,8 +17,8 @@ from spark_jobs.align import Content, Record, aligned
 from spark_jobs.findings import Difference, Kind
 from spark_jobs.logs import Compared, Finding, Log
 from spark_jobs.shifts import Piece, places_of, target_ranges
-from spark_jobs.stretches import RANGE_PLACES, between, joined
-from spark_jobs.telling import Contents, Edges, Item, Row, comparable, settled, told
+from spark_jobs.stretches import RANGE_PLACES, between, common, joined, to_read
+from spark_jobs.telling import Edges, Item, Row, comparable, settled, told, with_doubled
 from spark_jobs.window import ALL, Range
 
 NOWHERE = -ALL.end
@@ -57,37 +57,59 @@ class Plan:
         """Target offsets to read."""
         return joined(one for places in self.reads for one in target_ranges(self.pieces, places))
 
+    def gaps(self) -> list[Range]:
+        """Places before, between and behind what is read: one more than there are reads."""
+        return between(self.reads, places_of(self.pieces))
+
+    def closer(
+        self, differing: Sequence[Range], width: int, context_ranges: int, known: int | None = None
+    ) -> Plan:
+        """The same, where of what it reads only this differs.
+
+        Args:
+            width: Places of the ranges by which that is known.
+            known: Up to which place it is known; None for all.
+        """
+        reads = common(to_read(differing, self.pieces, width, context_ranges), self.reads)
+        if known is None:
+            return replace(self, reads=reads)
+        unread = joined([*(one.after(known) for one in self.reads), *self.unread])
+        return replace(self, reads=joined(one.before(known) for one in reads), unread=unread)
+
     def is_cut(self, places: Range) -> bool:
         """Whether what is read goes on behind these places, and is not read there."""
         return any(one.start == places.end for one in self.unread)
 
 
-def limited(plans: Sequence[Plan], places_max: int) -> list[Plan]:
+def limited(plans: Sequence[Plan], places_max: int, width: int = RANGE_PLACES) -> list[Plan]:
     """Plans that together read no more than may be read: of each log the first part, and no log takes what
     others need of their share. Where a share would be less than a range, the first ones have a range each.
+
+    Args:
+        width: Places of a range.
     """
     left = places_max
     found: dict[int, Plan] = {}
     sizes = [plan.places for plan in plans]
     for done, at in enumerate(sorted(range(len(plans)), key=lambda at: sizes[at])):
-        plan = _first(plans[at], min(left, max(RANGE_PLACES, left // (len(plans) - done))))
+        plan = _first(plans[at], min(left, max(width, left // (len(plans) - done))), width)
         left -= plan.places
         found[at] = plan
     return [found[at] for at in range(len(plans))]
 
 
-def _first(plan: Plan, places_max: int) -> Plan:
+def _first(plan: Plan, places_max: int, width: int) -> Plan:
     reads: list[Range] = []
     unread: list[Range] = []
     left = places_max
     for places in plan.reads:
         end = places.end
         if places.offsets > left:
-            end = max(places.start, (places.start + left) // RANGE_PLACES * RANGE_PLACES)
+            end = max(places.start, (places.start + left) // width * width)
         left -= end - places.start
         reads.append(Range(places.start, end))
         unread.append(Range(end, places.end))
-    return replace(plan, reads=joined(reads), unread=joined(unread))
+    return replace(plan, reads=joined(reads), unread=joined([*plan.unread, *unread]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +138,19 @@ class Naming:
 
     Args:
         source, target: Records of the plan's reads.
-        counts: Records of the source by range, where the log is shifted.
+        counts: How many records of the source each of the plan's gaps has, where the log is shifted.
     """
 
-    def __init__(self, plan: Plan, source: Side, target: Side, counts: Mapping[int, int]) -> None:
+    def __init__(self, plan: Plan, source: Side, target: Side, counts: Sequence[int] = ()) -> None:
         self.plan = plan
-        self._source, self._target, self._counts = source, target, counts
+        self._source, self._target = source, target
+        self._counts = counts or [gap.offsets for gap in plan.gaps()]
         self._items = list(self._all())
+        self._extra = {at: record.content for at in self._offsets(Kind.EXTRA) if (record := target.at(at))}
         missing = {at: record for at in self._offsets(Kind.MISSING) if (record := source.at(at))}
-        extra = {at: record for at in self._offsets(Kind.EXTRA) if (record := target.at(at))}
-        self._missing = {at: record.content for at, record in missing.items()}
-        self._extra = {at: record.content for at, record in extra.items()}
+        contents = {at: record.content for at, record in missing.items()}
         places = {at: record.place for at, record in missing.items()}
-        self._items = settled(self._items, Contents(self._missing, self._extra))
+        self._items = settled(self._items, contents, self._extra)
         self._items = comparable(self._items, places, plan.log.edges)
 
     def extra(self) -> dict[int, Content]:
@@ -141,7 +163,7 @@ class Naming:
         Args:
             elsewhere: What of the extra records the source holds somewhere else.
         """
-        items = settled(self._items, Contents({}, self._extra, elsewhere)) if elsewhere else self._items
+        items = with_doubled(self._items, self._extra, elsewhere)
         return Compared(
             log=self.plan.log,
             findings=[Finding(difference=one, key=self._key(one)) for one in told(items)],
@@ -150,9 +172,8 @@ class Naming:
 
     def _all(self) -> Iterator[Item]:
         plan = self.plan
-        gaps = between(plan.reads, places_of(plan.pieces))
-        for gap, places in zip(gaps, [*plan.reads, None], strict=True):
-            yield from self._equal(gap)
+        for gap, count, places in zip(plan.gaps(), self._counts, [*plan.reads, None], strict=True):
+            yield from self._equal(gap, count)
             if places is not None:
                 yield from self._looked_at(places)
 
@@ -166,13 +187,11 @@ class Naming:
         edges = Edges(Range(NOWHERE, places.end), Range(NOWHERE, there), begin=NOWHERE, source_end=ALL.end)
         return comparable(items, {record.offset: record.place for record in source}, edges)
 
-    def _equal(self, places: Range) -> Iterator[Row]:
+    def _equal(self, places: Range, records: int) -> Iterator[Row]:
         """What is equal on both sides; where it is not shifted, only that it is there matters."""
         if not places.offsets:
             return
         shift = self._shift(places)
-        ranges = range(places.start // RANGE_PLACES, -(-places.end // RANGE_PLACES))
-        records = sum(self._counts.get(at, 0) for at in ranges) if shift else places.offsets
         yield Row(
             self.plan.log.source_offsets(places).start, places.start + shift, records=records, shift=shift
         )

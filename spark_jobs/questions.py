@@ -14,6 +14,7 @@ from typing import NamedTuple
 from mirror.model import TopicPartition
 from spark_jobs.algorithms import Hashing
 from spark_jobs.places import Line
+from spark_jobs.stretches import RANGE_PLACES
 from spark_jobs.window import ALL, Range
 
 Ranges = Mapping[TopicPartition, Sequence[Range]]
@@ -63,6 +64,7 @@ class Question:
         ranges: Offsets of the site, partition by partition; one that ends where ``ALL`` does has no end.
         hashing: The same at both sites, or nothing they answer fits.
         lines: How offsets become places, where they are not the same.
+        width: Of DIGESTS: how many places one digest is of.
         one_in: Of CONTENTS: one of so many is enough, the same ones at both sites.
         buckets: Of KEYS and KEYS_WRITTEN: no others than those in these.
     """
@@ -72,10 +74,11 @@ class Question:
     ranges: Ranges
     hashing: Hashing
     lines: Lines = field(default_factory=dict)
+    width: int = RANGE_PLACES
     one_in: int = 1
     buckets: Mapping[TopicPartition, Buckets] = field(default_factory=dict)
 
     @property
     def reads_little(self) -> bool:
         """Whether only a few records here and there are wanted."""
-        return self.what in {What.RECORDS, What.KEYS_WRITTEN}
+        return self.what in {What.RECORDS, What.KEYS_WRITTEN} or self.width < RANGE_PLACES

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 
 from mirror.model import TopicPartition
 from spark_jobs.align import Record
@@ -31,6 +32,24 @@ def sides(hashes: DataFrame) -> dict[TopicPartition, Side]:
         records[name].append(_record(row, columns))
         keys[name][row.offset] = None if row.key_name is None else bytes(row.key_name)
     return {name: Side(sorted(some), keys[name]) for name, some in records.items()}
+
+
+def of_values(hashes: DataFrame, values: Iterable[int]) -> DataFrame:
+    """Those of records of which the value has one of these hashes.
+
+    Args:
+        values: As :class:`spark_jobs.align.Record` has them.
+    """
+    columns = words(hashes, "value")
+    shifts = range(64 * (len(columns) - 1), -1, -64)
+    rows = [tuple(_signed(value >> shift & _MASK) for shift in shifts) for value in values]
+    schema = ", ".join(f"{column} long" for column in columns)
+    wanted = hashes.sparkSession.createDataFrame(rows, schema)
+    return hashes.join(F.broadcast(wanted), columns, "left_semi")
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
 
 
 def _record(row: Any, columns: Mapping[str, Sequence[str]]) -> Record:

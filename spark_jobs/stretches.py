@@ -20,10 +20,15 @@ LONG_RANGES = 16
 
 
 class Island(NamedTuple):
-    """Neighbouring ranges that differ, from the first to the last."""
+    """Neighbouring ranges that differ, from the first to the last.
+
+    Attributes:
+        width: Places of a range.
+    """
 
     first: int
     last: int
+    width: int = RANGE_PLACES
 
     @property
     def is_long(self) -> bool:
@@ -31,25 +36,28 @@ class Island(NamedTuple):
 
     @property
     def places(self) -> Range:
-        return Range(self.first * RANGE_PLACES, (self.last + 1) * RANGE_PLACES)
+        return Range(self.first * self.width, (self.last + 1) * self.width)
 
 
 def to_read(
-    islands: Iterable[Island], pieces: Sequence[Piece], context_ranges: int = CONTEXT_RANGES
+    differing: Iterable[Range],
+    pieces: Sequence[Piece],
+    width: int = RANGE_PLACES,
+    context_ranges: int = CONTEXT_RANGES,
 ) -> list[Range]:
     """What is read: all that differs, where the shift changes, and what is beside it.
 
     Args:
-        islands: Ranges that differ under the shifts of the pieces.
+        differing: Places of ranges that differ under the shifts of the pieces.
         pieces: Of the whole log.
+        width: Places of a range.
         context_ranges: Ranges beside it on both sides; none where there is too much to read.
     """
     places = places_of(pieces)
-    context = context_ranges * RANGE_PLACES
-    wanted = [island.places for island in islands]
-    wanted += [Range(at, at + 1) for at in changes(pieces)]
+    context = context_ranges * width
+    wanted = [*differing, *(Range(at, at + 1) for at in changes(pieces))]
     wider = (Range(one.start - context, one.end + context) for one in wanted)
-    return joined(Range(_down(one.start), _up(one.end)).within(places) for one in wider)
+    return joined(Range(_down(one.start, width), _up(one.end, width)).within(places) for one in wider)
 
 
 def without(ranges: Iterable[Range], gone: Iterable[Range]) -> list[Range]:
@@ -60,6 +68,21 @@ def without(ranges: Iterable[Range], gone: Iterable[Range]) -> list[Range]:
             part for one in left for part in (one.before(hole.start), one.after(hole.end)) if part.offsets
         ]
     return left
+
+
+def common(ones: Sequence[Range], others: Sequence[Range]) -> list[Range]:
+    """What is in both; each in order, and in ranges that do not overlap."""
+    found = []
+    at, other = 0, 0
+    while at < len(ones) and other < len(others):
+        both = ones[at].within(others[other])
+        if both.offsets > 0:
+            found.append(both)
+        if ones[at].end <= others[other].end:
+            at += 1
+        else:
+            other += 1
+    return found
 
 
 def joined(ranges: Iterable[Range]) -> list[Range]:
@@ -82,9 +105,9 @@ def between(ranges: Sequence[Range], whole: Range) -> list[Range]:
     return [Range(start, end) for start, end in zip(starts, ends, strict=True)]
 
 
-def _down(place: int) -> int:
-    return place // RANGE_PLACES * RANGE_PLACES
+def _down(place: int, width: int) -> int:
+    return place // width * width
 
 
-def _up(place: int) -> int:
-    return -(-place // RANGE_PLACES) * RANGE_PLACES
+def _up(place: int, width: int) -> int:
+    return -(-place // width) * width

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -66,19 +66,8 @@ def _shifted(row: Row) -> Difference:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """What the records hold that only one side seems to have.
-
-    Attributes:
-        missing: By source offset.
-        extra: By target offset.
-        elsewhere: What of the extra ones the source holds at another place too.
-    """
-
-    missing: Mapping[int, Hashable]
-    extra: Mapping[int, Hashable]
-    elsewhere: frozenset[Hashable] = frozenset()
+Contents = Mapping[int, Hashable]
+"""What records hold, by their offset."""
 
 
 def explained(distance: int, moved: int, before: int) -> int:
@@ -95,11 +84,14 @@ def explained(distance: int, moved: int, before: int) -> int:
     return distance if distance == before else distance - moved
 
 
-def settled(items: Sequence[Item], contents: Contents) -> list[Item]:
+def settled(items: Sequence[Item], missing: Contents, extra: Contents) -> list[Item]:
     """The items with what is known of the log as a whole: a record that is missing here and extra there has
-    moved, and moves no others; an extra one that the source holds elsewhere is doubled.
+    moved, and moves no others.
+
+    Args:
+        missing, extra: What is at one side only, by its offset there.
     """
-    moves = _moves(items, contents)
+    moves = _moves(items, missing, extra)
     gone = sorted(moves)
     come = sorted(moves.values())
     arrived = set(come)
@@ -113,25 +105,37 @@ def settled(items: Sequence[Item], contents: Contents) -> list[Item]:
         elif item.kind is Kind.MISSING and item.source_offset in moves:
             there = moves[item.source_offset]
             settled.append(replace(item, kind=Kind.REORDERED, target_offset=there))
-        elif item.kind is not Kind.EXTRA:
+        elif item.kind is not Kind.EXTRA or item.target_offset not in arrived:
             settled.append(item)
-        elif item.target_offset not in arrived:
-            assert item.target_offset is not None
-            doubled = contents.extra[item.target_offset] in contents.elsewhere
-            settled.append(replace(item, kind=Kind.DUPLICATED) if doubled else item)
     return settled
 
 
-def _moves(items: Sequence[Item], contents: Contents) -> dict[int, int]:
+def with_doubled(items: Iterable[Item], extra: Contents, elsewhere: Set[Hashable]) -> list[Item]:
+    """The items, where what is extra and what the source holds at another place too is duplicated.
+
+    Args:
+        extra: What is extra, by target offset.
+        elsewhere: What of it the source holds.
+    """
+    doubled = {at for at, content in extra.items() if content in elsewhere}
+    return [
+        replace(item, kind=Kind.DUPLICATED)
+        if isinstance(item, Difference) and item.kind is Kind.EXTRA and item.target_offset in doubled
+        else item
+        for item in items
+    ]
+
+
+def _moves(items: Sequence[Item], missing: Contents, extra: Contents) -> dict[int, int]:
     """Source to target offset of each record that is missing here and extra there."""
     waiting: defaultdict[Hashable, list[int]] = defaultdict(list)
     for item in reversed(items):
         if isinstance(item, Difference) and item.kind is Kind.EXTRA and item.target_offset is not None:
-            waiting[contents.extra[item.target_offset]].append(item.target_offset)
+            waiting[extra[item.target_offset]].append(item.target_offset)
     moves: dict[int, int] = {}
     for item in items:
         if isinstance(item, Difference) and item.kind is Kind.MISSING and item.source_offset is not None:
-            there = waiting[contents.missing[item.source_offset]]
+            there = waiting[missing[item.source_offset]]
             if there:
                 moves[item.source_offset] = there.pop()
     return moves

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -59,6 +60,39 @@ def test_no_more_is_read_than_may_be_and_the_rest_is_counted(wanted: list[list[R
         assert not any(one.unread for one in plans)
 
 
+def test_of_a_log_that_is_known_closer_only_what_differs_is_read() -> None:
+    """
+    With the ranges beside it, and no further than the plan went.
+    """
+    roughly = plan(Range(0, 100), Range(500, 600))
+
+    closely = roughly.closer([Range(0, 8), Range(40, 48), Range(592, 600)], 8, context_ranges=1)
+
+    assert list(closely.reads) == [Range(0, 16), Range(32, 56), Range(584, 600)]
+    assert not closely.unread
+
+
+def test_what_is_not_known_closer_is_not_read_and_counted() -> None:
+    """
+    What stands beside the last range that is known may belong to what is not.
+    """
+    roughly = replace(plan(Range(0, 100), Range(500, 600)), unread=[Range(900, 950)])
+
+    closely = roughly.closer([Range(8, 16), Range(40, 48)], 8, context_ranges=1, known=48)
+
+    assert list(closely.reads) == [Range(0, 24), Range(32, 48)]
+    assert list(closely.unread) == [Range(48, 100), Range(500, 600), Range(900, 950)]
+    assert closely.is_cut(Range(32, 48))
+    assert not closely.is_cut(Range(0, 24))
+
+
+def test_in_closer_ranges_a_log_is_cut_at_one_of_them() -> None:
+    (cut,) = limited([plan(Range(0, 16), Range(32, 64))], 45, width=8)
+
+    assert list(cut.reads) == [Range(0, 16), Range(32, 56)]
+    assert list(cut.unread) == [Range(56, 64)]
+
+
 def test_a_log_of_which_all_differs_leaves_the_others_their_share() -> None:
     huge, small = limited([plan(stretch(0, 1000)), plan(stretch(5, 3))], 100 * RANGE_PLACES)
 
@@ -92,9 +126,7 @@ def test_where_reading_stops_nothing_is_called_missing_that_may_stand_behind(los
     shorter = [record(at, content) for at, content in enumerate([*range(50), *range(51, ends + 1)])]
     source, target = (longer, shorter) if lost else (shorter, longer)
 
-    found = Naming(
-        cut, Side(source, dict.fromkeys(range(ends))), Side(target, dict.fromkeys(range(ends))), {}
-    )
+    found = Naming(cut, Side(source, dict.fromkeys(range(ends))), Side(target, dict.fromkeys(range(ends))))
 
     compared = found.compared(frozenset())
     one, shifted = [finding.difference for finding in compared.findings]
@@ -109,7 +141,7 @@ def test_of_a_log_with_other_times_throughout_the_first_records_are_named() -> N
     target = [record(at, at, time=7) for at in range(RANGE_PLACES)]
     keys = dict.fromkeys(range(RANGE_PLACES))
 
-    compared = Naming(cut, Side(source, keys), Side(target, keys), {}).compared(frozenset())
+    compared = Naming(cut, Side(source, keys), Side(target, keys)).compared(frozenset())
 
     assert [finding.difference for finding in compared.findings] == [
         Difference(kind=Kind.CHANGED, source_offset=at, target_offset=at, parts=(Part.TIMESTAMP,))

@@ -46,11 +46,11 @@ def test_all_that_differs_is_read_with_what_is_beside_it() -> None:
     log = [Piece(0, 20 * RANGE_PLACES, 0)]
 
     assert to_read([], log) == []
-    assert to_read([Island(0, 0), Island(7, 8)], log) == [
+    assert to_read([Island(0, 0).places, Island(7, 8).places], log) == [
         Range(0, 2 * RANGE_PLACES),
         Range(6 * RANGE_PLACES, 10 * RANGE_PLACES),
     ]
-    assert to_read([Island(19, 19)], log) == [Range(18 * RANGE_PLACES, 20 * RANGE_PLACES)]
+    assert to_read([Island(19, 19).places], log) == [Range(18 * RANGE_PLACES, 20 * RANGE_PLACES)]
 
 
 def test_where_the_shift_changes_is_read_even_if_nothing_differs_there() -> None:
@@ -97,7 +97,7 @@ def test_of_what_differs_the_ranges_beside_it_are_read_and_no_more(differing: se
     log = Range(0, 20_000 * RANGE_PLACES + 17)
     islands = [Island(at, at) for at in sorted(differing)]
 
-    found = to_read(islands, [Piece(*log, shift=0)])
+    found = to_read([island.places for island in islands], [Piece(*log, shift=0)])
 
     assert all(any(one.holds(at) for one in found) for at in (island.places.start for island in islands))
     assert sum(one.offsets for one in found) <= 3 * RANGE_PLACES * len(differing)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_jobs.findings import Difference, Kind
-from spark_jobs.telling import Contents, Edges, Item, Row, comparable, settled, told
+from spark_jobs.telling import Edges, Item, Row, comparable, settled, told, with_doubled
 from spark_jobs.window import Range
 
 MISSING = Difference(kind=Kind.MISSING, source_offset=10)
@@ -35,7 +35,7 @@ def test_rows_with_records_in_place_between_them_are_two() -> None:
 def test_a_record_that_is_missing_here_and_extra_there_has_moved_and_moves_no_others() -> None:
     items: list[Item] = [row(0, 10, 0), MISSING, row(11, 80, -1), EXTRA, row(91, 9, 0)]
 
-    found = told(settled(items, Contents({10: "same"}, {90: "same"})))
+    found = told(settled(items, {10: "same"}, {90: "same"}))
 
     assert found == [Difference(kind=Kind.REORDERED, source_offset=10, target_offset=90)]
 
@@ -47,21 +47,21 @@ def test_a_record_that_came_from_further_on_has_moved_too() -> None:
     )
     items: list[Item] = [row(0, 5, 0), extra, row(5, 45, 1), missing, row(51, 9, 0)]
 
-    found = told(settled(items, Contents({50: "same"}, {5: "same"})))
+    found = told(settled(items, {50: "same"}, {5: "same"}))
 
     assert found == [Difference(kind=Kind.REORDERED, source_offset=50, target_offset=5)]
 
 
 def test_an_extra_record_that_the_source_holds_elsewhere_is_doubled() -> None:
-    found = settled([EXTRA], Contents({}, {90: "seen"}, frozenset({"seen"})))
+    found = with_doubled([MISSING, EXTRA], {90: "seen"}, {"seen"})
 
-    assert [one.kind for one in told(found)] == [Kind.DUPLICATED]
+    assert [one.kind for one in told(found)] == [Kind.MISSING, Kind.DUPLICATED]
 
 
 def test_others_stay_missing_and_extra() -> None:
     items = [MISSING, EXTRA]
 
-    assert settled(items, Contents({10: "one"}, {90: "other"})) == items
+    assert settled(items, {10: "one"}, {90: "other"}) == items
 
 
 def test_at_the_end_a_record_may_belong_to_what_the_other_side_has_not_copied_yet() -> None:
