@@ -30,7 +30,8 @@ from mirror.offline import NoStateError, flow_state
 from mirror.sync.names import NamePolicy, TopicSelector
 from spark_jobs.algorithms import Hashing
 from spark_jobs.documents import Scope
-from spark_jobs.history import Run
+from spark_jobs.extent import Extent
+from spark_jobs.history import SINCE_LAST_MATCH, Run
 from spark_jobs.logs import Log
 from spark_jobs.nothing import nothing_of
 from spark_jobs.result import NotCompared, time_text
@@ -65,18 +66,23 @@ class Wanted:
     mirror: Mirror | None = None
 
     @property
-    def is_all(self) -> bool:
-        """Whether everything is wanted that was not compared before."""
-        limits = (self.start, self.end, self.since_ms, self.until_ms, self.sample)
-        return not self.topics and all(limit is None for limit in limits)
+    def limits(self) -> tuple[str, ...]:
+        """By what only a part of each log is wanted, whatever is sampled of it."""
+        limits = {
+            "from_offset": self.start,
+            "to_offset": self.end,
+            "since": self.since_ms,
+            "until": self.until_ms,
+            SINCE_LAST_MATCH: self.continues,
+        }
+        return tuple(name for name, limit in limits.items() if limit is not None)
 
     @property
-    def is_limited(self) -> bool:
-        """Whether only a part of each log is wanted, whatever is sampled of it."""
-        limits = (self.start, self.end, self.since_ms, self.until_ms, self.continues)
-        return any(limit is not None for limit in limits)
+    def extent(self) -> Extent:
+        """As the result names it."""
+        return Extent(self._words(), self.topics, self.limits, self.sample)
 
-    def __str__(self) -> str:
+    def _words(self) -> str:
         limits = {
             "topics": ", ".join(self.topics) or None,
             "source offsets from": self.start,
@@ -237,22 +243,17 @@ class _Asking:
         self._not_compared: list[NotCompared] = []
 
     def scope(self) -> Scope:
-        is_limited = self._wanted.is_limited or bool(self._not_compared)
-        sample = self._wanted.sample and fitting(
-            self._wanted.sample, self._append_only, may_skip=not is_limited
-        )
+        knows_all = not self._wanted.limits and not self._not_compared
+        sample = self._wanted.sample and fitting(self._wanted.sample, self._append_only, may_skip=knows_all)
         return Scope(
             flow=self._flow,
             source_cluster_id=self._source.info.cluster_id,
             target_cluster_id=self._target.info.cluster_id,
             asked_at_ms=self._asked_at_ms,
-            wanted=str(replace(self._wanted, sample=sample)),
-            reaches_back=self._wanted.is_all,
-            topics=self._wanted.topics,
+            extent=replace(self._wanted, sample=sample).extent,
             append_only=self._append_only,
             compacted=self._compacted,
             hashing=self._wanted.hashing,
-            sample=sample,
             mirror=self.words.url,
             not_compared=self._not_compared,
         )

@@ -197,7 +197,7 @@ CERT_EXPIRY = _gauge(
 RECONCILE_SUCCESS = _gauge(
     "reconcile_last_success_timestamp_seconds",
     FLOW,
-    "When the last comparison of all topics began that found both sites the same, in seconds since 1970.",
+    "When the last comparison began that found both sites the same, in seconds since 1970.",
 )
 RECONCILE_RUN = _gauge(
     "reconcile_last_run_timestamp_seconds",

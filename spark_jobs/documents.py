@@ -6,18 +6,18 @@ A reader refuses versions it does not know. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mirror.errors import UsageError
 from mirror.model import TopicPartition
 from spark_jobs.algorithms import Algorithm, Hashing
+from spark_jobs.extent import Extent, extent_of_document, extent_to_document
 from spark_jobs.logs import Log
 from spark_jobs.nothing import Nothing
 from spark_jobs.places import Line
 from spark_jobs.questions import Buckets, Question, What
 from spark_jobs.result import NotCompared
-from spark_jobs.sampling import Sample
 from spark_jobs.window import Range, Window
 
 SCHEMA = 5
@@ -34,11 +34,8 @@ class Scope:
     """What a comparison is about, as whoever sees both clusters has found it.
 
     Attributes:
-        wanted: What was asked for, in words.
-        reaches_back: Together with the runs it continues, it covers everything up to its end.
-        topics: Only these were asked for; none means all of the flow.
+        extent: What was asked for.
         hashing: How both sites hash.
-        sample: Of append-only logs only this part is compared.
         mirror: Where the mirror answers that was asked how far it is; None: none was.
     """
 
@@ -46,13 +43,10 @@ class Scope:
     source_cluster_id: str | None
     target_cluster_id: str | None
     asked_at_ms: int
-    wanted: str
-    reaches_back: bool
+    extent: Extent
     append_only: Sequence[Log]
     compacted: Sequence[Log]
     hashing: Hashing
-    topics: Sequence[str] = ()
-    sample: Sample | None = None
     mirror: str | None = None
     not_compared: Sequence[NotCompared] = ()
 
@@ -80,13 +74,10 @@ def scope_to_document(scope: Scope) -> dict[str, Any]:
         "source_cluster_id": scope.source_cluster_id,
         "target_cluster_id": scope.target_cluster_id,
         "asked_at_ms": scope.asked_at_ms,
-        "wanted": scope.wanted,
-        "reaches_back": scope.reaches_back,
-        "topics": list(scope.topics),
+        **extent_to_document(scope.extent),
         "append_only": [_log(log) for log in scope.append_only],
         "compacted": [_log(log) for log in scope.compacted],
         **_hashing(scope.hashing),
-        "sample": None if scope.sample is None else list(astuple(scope.sample)),
         "mirror": scope.mirror,
         "not_compared": [[one.topic, one.partition, one.why] for one in scope.not_compared],
     }
@@ -108,13 +99,10 @@ def scope_of_document(document: Any, where: str) -> Scope:
             source_cluster_id=document["source_cluster_id"],
             target_cluster_id=document["target_cluster_id"],
             asked_at_ms=document["asked_at_ms"],
-            wanted=document["wanted"],
-            reaches_back=document["reaches_back"],
-            topics=tuple(document["topics"]),
+            extent=extent_of_document(document),
             append_only=[_log_of(log) for log in document["append_only"]],
             compacted=[_log_of(log) for log in document["compacted"]],
             hashing=_hashing_of(document),
-            sample=None if document["sample"] is None else Sample(*document["sample"]),
             mirror=document["mirror"],
             not_compared=[NotCompared(*one) for one in document["not_compared"]],
         )

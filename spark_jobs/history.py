@@ -20,6 +20,8 @@ from spark_jobs.algorithms import Algorithm
 SUMMARY = "summary.json"
 UNFINISHED = "unfinished"
 FAILED = "failed"
+SINCE_LAST_MATCH = "since_last_match"
+"""Of what limits a run: what it leaves out was found to be the same."""
 NAME_TIME = "%Y%m%dT%H%M%S"
 """How the name of a run's folder begins, with ``Z`` behind it, unless somebody has named it."""
 
@@ -38,6 +40,11 @@ class Run:
     @property
     def outcome(self) -> str:
         return str(self.summary.get("outcome", UNFINISHED))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has left a result."""
+        return self.outcome not in {UNFINISHED, FAILED}
 
     @property
     def flow(self) -> str | None:
@@ -59,9 +66,21 @@ class Run:
         return tuple(self.summary.get("topics", ()))
 
     @property
+    def limits(self) -> tuple[str, ...]:
+        """By what only a part of each log was asked for."""
+        return tuple(self.summary.get("limits", ()))
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether nothing that the flow has was left out that was not compared before; of a sample, whether
+        its round leaves nothing out.
+        """
+        return not self.topics and {*self.limits} <= {SINCE_LAST_MATCH}
+
+    @property
     def may_be_continued(self) -> bool:
-        """Whether all up to its end is known to be the same: nothing at the end was left out."""
-        return self.outcome == "match" and bool(self.summary.get("reaches_back"))
+        """Whether all up to its end is known to be the same."""
+        return self.outcome == "match" and self.is_of_all and self.summary.get("sample") is None
 
     def is_as_strong_as(self, wanted: Algorithm) -> bool:
         """Whether it hashed so that what it says is worth as much."""
@@ -102,7 +121,7 @@ def has_ended(folder: Path) -> bool:
     Raises:
         UsageError: Its summary cannot be read.
     """
-    return Run(folder.name, _read(folder / SUMMARY)).outcome not in {UNFINISHED, FAILED}
+    return Run(folder.name, _read(folder / SUMMARY)).has_ended
 
 
 def last_to_continue(known: Iterable[Run], flow: str) -> Run | None:

@@ -87,9 +87,9 @@ def compare(sites: Sites, scope: Scope) -> list[Compared]:
 
 def _append_only(sites: Sites, scope: Scope) -> list[Compared]:
     with renamed_errors("comparing append-only topics"):
-        if scope.sample is None:
+        if scope.extent.sample is None:
             return compare_logs(sites, scope.append_only)
-        return compare_sample(sites, scope.append_only, scope.sample)
+        return compare_sample(sites, scope.append_only, scope.extent.sample)
 
 
 def _compacted(sites: Sites, scope: Scope) -> list[Compared]:

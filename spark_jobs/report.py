@@ -110,9 +110,9 @@ def _parts(result: Result, folder: str) -> Iterator[str]:
     yield _figures(result)
     yield from _not_compared(result)
     yield from _kinds(result)
-    yield from differing_topics(differing, result.sample)
+    yield from differing_topics(differing, result.extent.sample)
     yield from _same(partly, "The same, as far as it was compared")
-    yield from _same(same, "The same" if result.sample is None else "The same, in the sample")
+    yield from _same(same, "The same" if result.extent.sample is None else "The same, in the sample")
     yield "<h2>What was compared</h2>" + _scope(result)
 
 
@@ -136,8 +136,9 @@ def _header(flow: str, words: str) -> str:
 def _verdict(result: Result, differing: int, topics: int) -> str:
     rest = "Of what was not compared nothing is said." if result.left_out else ""
     match result.outcome:
-        case Outcome.MATCH if result.sample is not None:
-            words = f"Every record that was compared is the same: of append-only topics {result.sample}."
+        case Outcome.MATCH if result.extent.sample is not None:
+            part = result.extent.sample
+            words = f"Every record that was compared is the same: of append-only topics {part}."
             return banner("good", "The copy is the original, in the part that was compared", words)
         case Outcome.MATCH:
             words = "Every record that was compared is the same."
@@ -244,7 +245,7 @@ def _scope(result: Result) -> str:
     compared = result.compared
     again = sum(one.read_again for one in compared)
     rows = [
-        ("asked for", text(result.wanted)),
+        ("asked for", text(result.extent.words)),
         ("began", moment(result.started_at_ms)),
         ("took", duration(result.seconds)),
         *_costs(result),

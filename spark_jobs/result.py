@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from spark_jobs.algorithms import Algorithm
+from spark_jobs.extent import Extent, extent_to_document
 from spark_jobs.findings import Kind
 from spark_jobs.logs import Compared, Finding, Log
 from spark_jobs.nothing import Nothing
@@ -79,11 +80,8 @@ class Result:
 
     Attributes:
         started_at_ms: When it began; its windows end there.
-        wanted: What was asked for, in words.
-        reaches_back: Together with the runs it continues, it covers everything up to its end.
+        extent: What was asked for; of what a sample left out nothing is said, unless it differs.
         algorithm: With what records were hashed.
-        topics: Only these were asked for; none means all of the flow.
-        sample: Of append-only topics only this part was compared, where it is the same.
         mirror: Where the mirror answers that was asked how far it is; None: none was.
         files: Sites of which log directories were read, and which: nothing is said of those clusters.
         costs: Of the source and of the target.
@@ -96,12 +94,9 @@ class Result:
     target_cluster_id: str | None
     started_at_ms: int
     seconds: float
-    wanted: str
-    reaches_back: bool
+    extent: Extent
     compared: Sequence[Compared]
     algorithm: Algorithm
-    topics: Sequence[str] = ()
-    sample: Sample | None = None
     mirror: str | None = None
     not_compared: Sequence[NotCompared] = ()
     files: Files = field(default_factory=dict)
@@ -118,12 +113,12 @@ class Result:
     @property
     def left_out(self) -> Sequence[NotCompared]:
         """All of which nothing can be said: what could not be compared, and that of which nothing was."""
-        return [*self.not_compared, *_nothing_known(self.compared, self.sample)]
+        return [*self.not_compared, *_nothing_known(self.compared, self.extent.sample)]
 
     @property
     def has_compared(self) -> bool:
         """Whether there was anything to compare."""
-        return any(_holds_some(one.log, self.sample) for one in self.compared)
+        return any(_holds_some(one.log, self.extent.sample) for one in self.compared)
 
     @property
     def kinds(self) -> Mapping[Kind, int]:
@@ -186,11 +181,8 @@ def summary(result: Result) -> dict[str, Any]:
         "target_cluster_id": result.target_cluster_id,
         "started_at": time_text(result.started_at_ms),
         "seconds": round(result.seconds, 1),
-        "wanted": result.wanted,
-        "reaches_back": result.reaches_back,
-        "topics": list(result.topics),
+        **extent_to_document(result.extent),
         "digest": result.algorithm.value,
-        "sample": None if result.sample is None else asdict(result.sample),
         "mirror": result.mirror,
         "differences": {kind.value: count for kind, count in result.kinds.items()},
         "unnamed": result.unnamed,
@@ -212,7 +204,7 @@ def failure(
     run: str,
     flow: str,
     began_at_ms: int,
-    wanted: str,
+    extent: Extent,
     algorithm: Algorithm,
     error: str,
     hint: str,
@@ -225,7 +217,7 @@ def failure(
         "outcome": Outcome.FAILED.value,
         "flow": flow,
         "started_at": time_text(began_at_ms),
-        "wanted": wanted,
+        **extent_to_document(extent),
         "digest": algorithm.value,
         "error": error,
         "hint": hint,

@@ -54,7 +54,10 @@ def next_sample(one_in: int, known: Iterable[Run], flow: str) -> Sample:
     done = [
         sample
         for run in known
-        if run.flow == flow and (sample := run.summary.get("sample")) and sample["one_in"] == one_in
+        if run.flow == flow
+        and run.has_ended
+        and (sample := run.summary.get("sample"))
+        and sample["one_in"] == one_in
     ]
     if not done or "block_places" not in done[-1]:
         return Sample(one_in, 0)

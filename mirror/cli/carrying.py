@@ -45,7 +45,7 @@ def begin(
     settings = comparing.loaded(config)
     wanted = comparing.wanted_of(settings, history, limits, since_last_match=since_last_match, sample=sample)
     scope = asyncio.run(proving.scope(settings, wanted))
-    for questions in first_questions(scope.append_only, scope.compacted, scope.sample, scope.hashing):
+    for questions in first_questions(scope.append_only, scope.compacted, scope.extent.sample, scope.hashing):
         for site, question in zip(("source", "target"), questions, strict=True):
             if question.ranges:
                 carried.leave(folder, site, question)
@@ -129,7 +129,7 @@ def compare(
     except (UnansweredError, UsageError):
         raise
     except TwinsiteError as error:
-        asked = scope.wanted, scope.hashing.algorithm
+        asked = scope.extent, scope.hashing.algorithm
         files = carried.files(folder)
         if not has_ended(history / run):
             comparing.note_failure(history / run, error, scope.flow, scope.asked_at_ms, *asked, files)

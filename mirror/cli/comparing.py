@@ -29,6 +29,7 @@ from monitoring.comparisons import Comparison, textfile
 from spark_jobs.algorithms import SALT_BYTES, Algorithm, Hashing
 from spark_jobs.costs import Counted
 from spark_jobs.documents import Scope
+from spark_jobs.extent import Extent
 from spark_jobs.findings import Kind
 from spark_jobs.history import NAME_TIME, Run, last_to_continue, runs
 from spark_jobs.kafka_source import Cluster
@@ -74,21 +75,21 @@ def wanted_of(
     """
     hashing = Hashing(limits["digest"], token_hex(SALT_BYTES))
     known = [run for run in runs(folder) if run.is_of_clusters and run.is_as_strong_as(hashing.algorithm)]
-    topics = tuple(sorted({*limits["topic"]}))
-    alike = [run for run in known if run.topics == topics]
-    continues = last_to_continue(known, settings.flow) if since_last_match else None
-    return Wanted(
-        topics=topics,
+    wanted = Wanted(
+        topics=tuple(sorted({*limits["topic"]})),
         start=limits["from_offset"],
         end=limits["to_offset"],
         since_ms=limits["since"],
         until_ms=limits["until"],
-        continues=continues,
-        sample=None if sample is None else next_sample(parse_fraction(sample), alike, settings.flow),
+        continues=last_to_continue(known, settings.flow) if since_last_match else None,
         same_offsets=limits["same_offsets"],
         hashing=hashing,
         mirror=_mirror(limits["url"]),
     )
+    if sample is None:
+        return wanted
+    alike = [run for run in known if (run.topics, run.limits) == (wanted.topics, wanted.limits)]
+    return replace(wanted, sample=next_sample(parse_fraction(sample), alike, settings.flow))
 
 
 def _mirror(url: str | None) -> Mirror | None:
@@ -107,13 +108,13 @@ def note_failure(
     error: TwinsiteError,
     flow: str,
     began_at_ms: int,
-    wanted: str,
+    extent: Extent,
     algorithm: Algorithm,
     files: Files,
 ) -> None:
     """Leave word of a run that was not completed, in its folder."""
     words = str(error), error.hint
-    write_failure(place, failure(place.name, flow, began_at_ms, wanted, algorithm, *words, files))
+    write_failure(place, failure(place.name, flow, began_at_ms, extent, algorithm, *words, files))
 
 
 def time_name(at_ms: int) -> str:
@@ -173,12 +174,9 @@ def result_of(scope: Scope, found: list[Compared], run: str, seconds: float, fil
         target_cluster_id=scope.target_cluster_id,
         started_at_ms=scope.asked_at_ms,
         seconds=seconds,
-        wanted=scope.wanted,
-        reaches_back=scope.reaches_back,
-        topics=scope.topics,
+        extent=scope.extent,
         compared=found,
         algorithm=scope.hashing.algorithm,
-        sample=scope.sample,
         mirror=scope.mirror,
         not_compared=scope.not_compared,
         files=files,
@@ -203,15 +201,15 @@ def conclude(result: Result, folder: Path, output: str) -> int:
 
 
 def write_metrics(path: Path, flow: str, folder: Path) -> None:
-    """What the folder says of the flow, as a whole file or none: by runs about all its topics, where there
+    """What the folder says of the flow, as a whole file or none: by runs that left nothing out, where there
     are any.
     """
     known = [one for one in runs(folder) if one.flow == flow and one.is_of_clusters]
     if not known:
         return
-    whole = [one for one in known if not one.topics]
-    matches = [_began_at(one) for one in whole if one.outcome == Outcome.MATCH]
-    text = textfile(_comparison((whole or known)[-1], flow), max(matches, default=None), [*Outcome])
+    known = [one for one in known if one.is_of_all] or known
+    matches = [_began_at(one) for one in known if one.outcome == Outcome.MATCH]
+    text = textfile(_comparison(known[-1], flow), max(matches, default=None), [*Outcome])
     beside = path.with_name(f".{path.name}")
     beside.write_bytes(text)
     beside.replace(path)

@@ -56,7 +56,7 @@ def run(
         with steps(sys.stderr) as shown:
             result = _compare(settings, wanted, place, shown, files, rate=rate, spark_options=spark_options)
     except TwinsiteError as error:
-        asked = str(wanted), wanted.hashing.algorithm
+        asked = wanted.extent, wanted.hashing.algorithm
         comparing.note_failure(place, error, settings.flow, began_at_ms, *asked, files)
         if isinstance(error, UsageError):
             raise

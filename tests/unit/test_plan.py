@@ -12,6 +12,7 @@ from mirror.kafka.varint import encode_varint
 from mirror.model import TopicPartition
 from spark_jobs.algorithms import Algorithm, Hashing
 from spark_jobs.asking import about_ranges, askable
+from spark_jobs.extent import Extent
 from spark_jobs.findings import Difference, Kind
 from spark_jobs.logs import Compared, Finding, Log
 from spark_jobs.plan import Beyond, Mend, plan_of, plan_of_document, plan_to_document
@@ -53,8 +54,7 @@ def result(*compared: Compared) -> Result:
         target_cluster_id="b",
         started_at_ms=1_700_000_000_000,
         seconds=1.0,
-        wanted="all there is",
-        reaches_back=True,
+        extent=Extent(),
         compared=compared,
         algorithm=Algorithm.XXHASH64,
     )

@@ -19,6 +19,7 @@ from spark_jobs.documents import (
     scope_of_document,
     scope_to_document,
 )
+from spark_jobs.extent import Extent
 from spark_jobs.logs import Log
 from spark_jobs.places import Line, lines_of_runs
 from spark_jobs.questions import Buckets, Question, What
@@ -65,13 +66,10 @@ SCOPE = Scope(
     source_cluster_id="a",
     target_cluster_id=None,
     asked_at_ms=5,
-    wanted="all there is",
-    reaches_back=True,
+    extent=Extent("some", ("orders", "users"), ("since", "until"), Sample(64, 3, 2048)),
     append_only=[log("orders"), log("audit", [(0, 0), (50, 40)])],
     compacted=[log("users")],
     hashing=Hashing(Algorithm.SHA256, "salt"),
-    topics=("orders", "users"),
-    sample=Sample(64, 3, 2048),
     not_compared=[NotCompared("new", None, "nobody knows")],
 )
 

@@ -12,6 +12,7 @@ import pytest
 from mirror.errors import UsageError
 from mirror.model import TopicPartition
 from spark_jobs.algorithms import Algorithm
+from spark_jobs.extent import Extent
 from spark_jobs.findings import Difference, Kind, Part
 from spark_jobs.history import Run, last_to_continue, runs
 from spark_jobs.logs import Compared, Finding, Log
@@ -56,8 +57,7 @@ def result(*compared: Compared, not_compared: tuple[NotCompared, ...] = ()) -> R
         target_cluster_id=None,
         started_at_ms=BEGAN_MS,
         seconds=1.5,
-        wanted="all there is",
-        reaches_back=True,
+        extent=Extent(),
         compared=compared,
         algorithm=Algorithm.SHA256,
         not_compared=not_compared,
@@ -94,7 +94,7 @@ def test_what_was_not_compared_is_no_match_however_few_differences_there_are() -
     """
     gone = Compared(log=replace(log("orders", 1), nothing=Nothing.DELETED_AT_TARGET))
     outside = Compared(log=log_of("late", Range(40, 40), nothing=Nothing.OUTSIDE))
-    sampled = replace(result(SAME_LOG), sample=MISSED)
+    sampled = replace(result(SAME_LOG), extent=Extent(sample=MISSED))
 
     for one, why in (
         (result(SAME_LOG, gone), "the target has deleted"),
@@ -105,7 +105,7 @@ def test_what_was_not_compared_is_no_match_however_few_differences_there_are() -
         assert why in summary(one)["not_compared"][0]["why"]
         assert why in page(one)
     assert "Nothing was compared" in page(sampled)
-    assert replace(sampled, sample=HIT).outcome is Outcome.MATCH
+    assert replace(sampled, extent=Extent(sample=HIT)).outcome is Outcome.MATCH
 
 
 def test_of_a_topic_some_partitions_may_lie_outside_and_empty_logs_are_the_same() -> None:
@@ -114,7 +114,7 @@ def test_of_a_topic_some_partitions_may_lie_outside_and_empty_logs_are_the_same(
 
     assert result(SAME_LOG, outside).outcome is Outcome.MATCH
     assert result(empty).outcome is Outcome.MATCH
-    assert replace(result(empty), sample=MISSED).outcome is Outcome.MATCH
+    assert replace(result(empty), extent=Extent(sample=MISSED)).outcome is Outcome.MATCH
 
 
 def log_of(topic: str, both: Range, partition: int = 0, nothing: Nothing | None = None) -> Log:
@@ -173,7 +173,7 @@ def test_the_page_shows_what_differs_and_is_complete_in_itself() -> None:
 
 
 def test_the_page_of_a_match_says_so_and_of_a_sample_what_it_is_worth() -> None:
-    whole, part = result(SAME_LOG), replace(result(SAME_LOG), sample=HIT)
+    whole, part = result(SAME_LOG), replace(result(SAME_LOG), extent=Extent(sample=HIT))
 
     assert ">The copy is the original<" in page(whole)
     assert "The copy is the original, in the part that was compared" in page(part)
@@ -225,7 +225,7 @@ def test_of_many_partitions_those_that_differ_are_drawn() -> None:
 
 def test_the_page_of_a_run_that_failed_says_why_and_promises_nothing() -> None:
     said = "no <broker> answers", "start one"
-    text = failure_page(failure("r1", "east", 1, "all there is", Algorithm.SHA256, *said, {}))
+    text = failure_page(failure("r1", "east", 1, Extent(), Algorithm.SHA256, *said, {}))
 
     assert "The comparison was not completed" in text
     assert "no &lt;broker&gt; answers" in text
@@ -254,7 +254,7 @@ def test_history_has_every_run_those_without_an_end_too(tmp_path: Path) -> None:
     documents = {
         "r1": summary(result(SAME_LOG)),
         "r2": failure(
-            "r2", "east", BEGAN_MS, "all there is", Algorithm.XXHASH64, "no broker answers", "start one", {}
+            "r2", "east", BEGAN_MS, Extent(), Algorithm.XXHASH64, "no broker answers", "start one", {}
         ),
         "r3": summary(result(SAME_LOG)) | {"flow": "west"},
     }

@@ -41,7 +41,7 @@ def log(start: int, end: int, partition: int = 0) -> Log:
 
 def run(sample: Sample) -> Run:
     """As it is found in the history."""
-    return Run("r", {"flow": "a", "sample": asdict(sample)})
+    return Run("r", {"flow": "a", "outcome": "match", "sample": asdict(sample)})
 
 
 @given(st.integers(0, 10**7), st.integers(1, 10**7), st.integers(1, 64), st.integers(0, 9))
@@ -163,8 +163,9 @@ def test_a_run_goes_on_where_the_last_one_of_its_kind_ended() -> None:
     known = [
         run(Sample(4, 2, 2048)),
         run(Sample(64, 7)),
-        Run("3", {"flow": "b", "sample": asdict(Sample(4, 0))}),
-        Run("4", {"flow": "a"}),
+        Run("3", {"flow": "b", "outcome": "match", "sample": asdict(Sample(4, 0))}),
+        Run("4", {"flow": "a", "outcome": "match", "sample": None}),
+        Run("5", {"flow": "a", "outcome": "failed", "sample": asdict(Sample(4, 3))}),
     ]
 
     assert next_sample(4, known, "a") == Sample(4, 3, 2048)
