@@ -73,11 +73,13 @@ class Standing:
         at: The target offset at which it stands; None when it never will.
         refusal: Why the broker will not have it.
         overtaken: Keys in it that were written meanwhile: what was written is what they say.
+        again: What has become of those records, which were appended once more behind it.
     """
 
     at: int | None
     refusal: str = ""
     overtaken: frozenset[bytes] = frozenset()
+    again: Standing | None = None
 
 
 def insertion_of(
@@ -120,11 +122,12 @@ async def finish(
     if newer:
         again = insertion_of(newer, flow.producer_id, insertion.producer_epoch, found + insertion.records)
         await memory.end_insertion(tp, insertion, stands, again)
-        await finish(flow, memory, tp, target, again)
+        standing = await finish(flow, memory, tp, target, again)
     else:
         await memory.end_insertion(tp, insertion, stands)
+        standing = None
     log.info("inserted", topic=target.topic, partition=target.partition, target_offsets=stands)
-    return Standing(found, overtaken=frozenset(key_of(record) for record in newer))
+    return Standing(found, overtaken=frozenset(key_of(record) for record in newer), again=standing)
 
 
 async def _found(flow: Flow, target: TopicPartition, insertion: Insertion) -> int | None:

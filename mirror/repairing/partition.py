@@ -320,12 +320,18 @@ class PartitionRepair:
             raise _RefusedError("an earlier repair was interrupted here: run it again with --apply")
         name, target = self._plan.name, self._plan.target_name
         standing = await finish(self._flow, self._memory, name, target, insertion)
-        if standing.at is None:
-            self._say("refused", why=standing.refusal)
-        else:
-            self._say("appended", target_offset=standing.at, records=insertion.records)
+        self._say_end(standing, records=insertion.records)
+        if standing.again is not None:
+            keys = [key_text(key) for key in sorted(standing.overtaken)]
+            self._say_end(standing.again, records=len(keys), again=keys)
         self._begun = None
         return standing
+
+    def _say_end(self, standing: Standing, **fields: object) -> None:
+        if standing.at is None:
+            self._say("refused", why=standing.refusal, **fields)
+        else:
+            self._say("appended", target_offset=standing.at, **fields)
 
     async def _tell_end(self, begun: Begun, known: Known) -> None:
         """Say what has become of what an earlier repair began: a mirror has brought it to its end since, or

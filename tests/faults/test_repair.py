@@ -269,6 +269,30 @@ async def test_a_repair_killed_when_all_is_done_has_nothing_left_to_do(
     ]
 
 
+async def test_what_was_written_to_a_key_while_a_repair_was_dead_is_left_as_it_is(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The batch that was noted is appended behind it, so it is appended once more; repairs.jsonl says both.
+    """
+    flow = await copied(source, target, topic, tmp_path)
+    load(target.bootstrap, flow.name, DAMAGE)
+    await flow.plan()
+    before = flow.end
+
+    noted = await flow.repair("--apply", failpoints="insertion_noted")
+    newer = Row(key=DAMAGE[0].key, value=b"newer", timestamp_ms=FIRST_MS)
+    load(target.bootstrap, flow.name, [newer])
+    again = await flow.repair("--apply")
+
+    assert (noted.code, flow.end) == (-9, before + 1 + 3 + 1), again.stderr
+    assert says(flow.records()[1])[newer.key][1] == b"newer"
+    *_, appended, once_more = flow.noted()
+    assert (appended["target_offset"], appended["records"]) == (before + 1, 3)
+    assert (once_more["event"], once_more["target_offset"]) == ("appended", before + 4)
+    assert (once_more["records"], once_more["again"]) == (1, ["k10"])
+
+
 async def test_what_differs_in_an_append_only_copy_is_accepted_and_not_compared_any_more(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
