@@ -10,7 +10,9 @@ import asyncio
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from checkpoint.errors import UntranslatableError
 from checkpoint.flow_state import FlowState
@@ -36,7 +38,12 @@ from spark_jobs.logs import Log
 from spark_jobs.nothing import nothing_of
 from spark_jobs.result import NotCompared, time_text
 from spark_jobs.sampling import Sample, fitting
+from spark_jobs.stretches import RANGE_PLACES
 from spark_jobs.window import ALL, Range, window
+
+AROUND = RANGE_PLACES
+"""So many offsets on both sides of what is asked for are compared too: a record that is lost at its first
+offset shifts what follows, and is only seen beside what stood before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,7 @@ class Wanted:
         start, end: Source offsets, the end not included; None leaves it open.
         since_ms, until_ms: Timestamps; None leaves it open.
         continues: A run behind whose ends this one begins, partition by partition.
+        seen: Runs that have seen how far the copy had come.
         sample: Only this part of append-only topics.
         same_offsets: Take offsets to be the same where the flow does not know: somebody else made the copy.
         hashing: How both sites hash.
@@ -60,6 +68,7 @@ class Wanted:
     since_ms: int | None = None
     until_ms: int | None = None
     continues: Run | None = None
+    seen: Sequence[Run] = ()
     sample: Sample | None = None
     same_offsets: bool = False
     hashing: Hashing = field(default_factory=Hashing)
@@ -102,10 +111,11 @@ async def scope(
     """Ask both clusters what can be compared now.
 
     A mirror's word comes first, then the target's ends, then what the flow remembers, which is written ahead
-    of the records, then the source's ends.
+    of the records, then the source's ends. Where a target's log ended once is known by the mirror's word, and
+    by what comparisons before have seen.
 
     Args:
-        leaving: Source offsets below which a log counts as expired at the source: that is about to come.
+        leaving: Source offsets below which nothing of a log can be read in time.
 
     Raises:
         UsageError: No topic matches, or the mirror is of another flow or of other clusters.
@@ -124,15 +134,16 @@ async def scope(
         source.follow(names)
         target.follow(names.values())
         await asyncio.gather(source.refresh(), target.refresh())
-        asking = _Asking(settings.flow, wanted, source, target, names, selector)
+        asking = _Asking(settings.flow, wanted, source, target, names, selector, leaving or {})
         tps = asking.on_both_sides()
         asking.words = await _words(settings, wanted, source, target)
         copies = await _logs(target, [asking.at_target(tp) for tp in tps])
-        asking.ends_before = await _ends_before(target, asking.words, copies)
+        asking.ends_before = await _ends_before(target, asking.words.target_offsets(), copies)
         asking.state = await _state(settings, target, wanted)
         copied = asking.copied(tps)
-        logs = await _logs(source, copied)
-        originals = {tp: log.after(min((leaving or {}).get(tp, 0), log.end)) for tp, log in logs.items()}
+        originals = await _logs(source, copied)
+        seen = asking.seen_before(copied, originals, copies)
+        asking.ends_before |= await _ends_before(target, seen, copies)
         await asking.compare(copied, originals, copies)
         return asking.scope()
 
@@ -175,10 +186,10 @@ async def _words(settings: Settings, wanted: Wanted, source: Cluster, target: Cl
 
 
 async def _ends_before(
-    target: Cluster, said: Words, copies: Mapping[TopicPartition, Range]
+    target: Cluster, known: Mapping[TopicPartition, int], copies: Mapping[TopicPartition, Range]
 ) -> dict[TopicPartition, int]:
     """Where logs ended that now end before; one that is only held up by a transaction does not."""
-    reached = {tp: end for tp, end in said.target_offsets().items() if tp in copies and end > copies[tp].end}
+    reached = {tp: end for tp, end in known.items() if tp in copies and end > copies[tp].end}
     ends = _all(await list_offsets(target, reached, LATEST))
     return {tp: end for tp, end in reached.items() if end > ends[tp]}
 
@@ -231,13 +242,15 @@ class _Asking:
         target: Cluster,
         names: Mapping[str, str],
         selector: TopicSelector,
+        leaving: Mapping[TopicPartition, int],
     ) -> None:
         self.state: FlowState | None = None
         self.words = Words()
-        self.ends_before: Mapping[TopicPartition, int] = {}
+        self.ends_before: dict[TopicPartition, int] = {}
         self._asked_at_ms = round(time.time() * 1000)
         self._flow, self._wanted = flow, wanted
         self._source, self._target, self._names, self._selector = source, target, names, selector
+        self._leaving = leaving
         self._append_only: list[Log] = []
         self._compacted: list[Log] = []
         self._not_compared: list[NotCompared] = []
@@ -275,6 +288,12 @@ class _Asking:
                     found.append(tp)
                 else:
                     self._leave_out(tp, "the target has no such partition, or it may not be described")
+            only_there = (at_target.partitions if at_target else {}).keys() - (
+                at_source.partitions if at_source else {}
+            )
+            for partition in sorted(only_there if at_source else ()):
+                why_not = "the target has this partition and the source has not: nothing of it is a copy"
+                self._leave_out(TopicPartition(topic, partition), why_not)
         return found
 
     def copied(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Copied]:
@@ -353,6 +372,24 @@ class _Asking:
             return 0
         return run.end(tp, self._topic_id(tp), log_end)
 
+    def seen_before(
+        self,
+        copied: Mapping[TopicPartition, Copied],
+        originals: Mapping[TopicPartition, Range],
+        copies: Mapping[TopicPartition, Range],
+    ) -> dict[TopicPartition, int]:
+        """Where logs of the target ended, as far as comparisons before have seen them."""
+        clusters = (self._source.info.cluster_id, self._target.info.cluster_id)
+        seen = [run for run in self._wanted.seen if run.clusters == clusters]
+        found = {}
+        for tp, one in copied.items():
+            target, log_end = self.at_target(tp), originals[tp].end
+            end = max((run.end(tp, self._topic_id(tp), log_end) for run in seen), default=0)
+            translation = one.translation(self.ends_before.get(target, copies[target].end))
+            with suppress(UntranslatableError):  # said of the partition when its window is asked for
+                found[target] = translation.to_target(end)
+        return found
+
     def _topic_id(self, tp: TopicPartition) -> str:
         return str(self._source.info.topics[tp.topic].topic_id)
 
@@ -399,12 +436,22 @@ class _Asking:
         end_before = self.ends_before.get(self.at_target(tp), copy.end)
         translation = copied.translation(end_before)
         before = 0 if is_compacted else self._compared_before(tp, original.end)
+        between = partial(
+            window,
+            original,
+            copy,
+            translation,
+            acknowledged=end_before,
+            leaving=self._leaving.get(tp, 0),
+        )
         try:
             start = max(copied.start, wanted.start, min(before, translation.to_source(copy.end)))
-            compared = window(
-                original, copy, translation, start=start, end=wanted.end, acknowledged=end_before
-            )
-            whole = window(original, copy, translation, start=copied.start, acknowledged=end_before)
+            asked = between(start=start, end=wanted.end)
+            whole = between(start=copied.start)
+            compared = asked
+            if asked.source.offsets or asked.beyond.offsets:
+                end = min(wanted.end + AROUND, ALL.end)
+                compared = between(start=max(copied.start, start - AROUND), end=end)
             source_end_place = translation.to_target(original.end)
         except UntranslatableError as error:
             self._leave_out(tp, str(error))
@@ -420,7 +467,7 @@ class _Asking:
             acknowledged=self.words.source_offset(tp),
             lines=copied.lines(compared.source),
             accepted=() if is_compacted else tuple(Range(*some) for some in copied.accepted),
-            nothing=nothing_of(compared, whole, compared_before=before > copied.start),
+            nothing=nothing_of(asked, whole, compared_before=before > copied.start),
         )
 
     def _is_left_out(self, tp: TopicPartition) -> bool:

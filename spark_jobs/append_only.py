@@ -65,6 +65,7 @@ def compare_logs(sites: Sites, logs: Sequence[Log]) -> list[Compared]:
     return [
         replace(
             one,
+            contradicts=one.contradicts and bool(islands.get(one.log.name)),
             ranges_differing=_ranges(islands.get(one.log.name, ())),
             read_again=sites.again[one.log.name],
         )
@@ -82,10 +83,18 @@ def compare_sample(sites: Sites, logs: Sequence[Log], sample: Sample) -> list[Co
     if not logs:
         return []
     source, target = sites.ask(*about_blocks(logs, sample, sites.hashing))
-    suspect = {TopicPartition(row.topic, row.partition) for row in compare.islands(source, target).collect()}
-    suspect |= {log.name for log in logs if log.window.lost.offsets}
+    differing = islands_of(compare.islands(source, target).collect())
+    suspect = differing.keys() | {log.name for log in logs if log.window.lost.offsets}
     clear = with_totals([Compared(log=log) for log in logs if log.name not in suspect], source, target)
-    return [*clear, *compare_logs(sites, [log for log in logs if log.name in suspect])]
+    whole = compare_logs(sites, [log for log in logs if log.name in suspect])
+    same = {one.log.name for one in whole if not one.ranges_differing}
+    return [
+        *clear,
+        *(
+            replace(one, contradicts=one.contradicts or one.log.name in same & differing.keys())
+            for one in whole
+        ),
+    ]
 
 
 def _ranges(islands: Iterable[Island]) -> int:
@@ -168,7 +177,7 @@ def _look_closer(
 ) -> list[Compared]:
     looked_at = [plan for plan in plans if plan.reads]
     if not looked_at:
-        return [Compared(log=plan.log, unread=plan.unread) for plan in plans]
+        return [Compared(log=plan.log, unread=plan.unread, contradicts=not plan.unread) for plan in plans]
     logs = {plan.log.name: plan.log for plan in looked_at}
     here_ranges = {plan.log.name: plan.source_ranges() for plan in looked_at}
     there_ranges = {plan.log.name: plan.target_ranges() for plan in looked_at}

@@ -143,6 +143,7 @@ def _compare_keys(sites: Sites, logs: Sequence[Log], buckets: ByBuckets) -> dict
         log.name: Compared(
             log=log,
             findings=findings[log.name],
+            contradicts=not counts[log.name] and not flying[log.name],
             keys_unnamed=counts[log.name] - len(findings[log.name]),
             ranges_differing=sum(some.offsets for some in buckets[log.name].ranges),
             in_flight=flying[log.name],

@@ -24,7 +24,16 @@ SCHEMA = 5
 LEAVING_TIMES = 3
 """So many times what a log has lost during one comparison may be lost during the next; of half of what is
 left there is always hope."""
-WINDOW = ("source", "target", "lost", "expired_at_source", "expired_at_target", "pending", "beyond")
+WINDOW = (
+    "source",
+    "target",
+    "lost",
+    "expired_at_source",
+    "expired_at_target",
+    "leaving",
+    "pending",
+    "beyond",
+)
 
 T = TypeVar("T")
 

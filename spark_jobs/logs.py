@@ -116,6 +116,7 @@ class Compared:
 
     Attributes:
         findings: What differs, in the order of the log.
+        contradicts: Digests differ and records do not: one of the sites answers now so and now so.
         unread: Places that differ and were too many to be looked at.
         keys_unnamed: Keys of a compacted topic that differ and were too many to be looked at.
         source_records, target_records: Read and digested.
@@ -127,6 +128,7 @@ class Compared:
 
     log: Log
     findings: Sequence[Finding] = ()
+    contradicts: bool = False
     unread: Sequence[Range] = ()
     keys_unnamed: int = 0
     source_records: int = 0
@@ -152,6 +154,11 @@ class Compared:
     def expired(self) -> int:
         """Source offsets that only one side still has."""
         return self.log.window.expired_at_source.offsets + self.log.window.expired_at_target.offsets
+
+    @property
+    def leaving(self) -> int:
+        """Source offsets that both have and nobody can compare in time."""
+        return self.log.window.leaving.offsets
 
     @property
     def is_match(self) -> bool:

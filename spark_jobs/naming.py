@@ -150,24 +150,26 @@ class Naming:
         missing = {at: record for at in self._offsets(Kind.MISSING) if (record := source.at(at))}
         contents = {at: record.content for at, record in missing.items()}
         places = {at: record.place for at, record in missing.items()}
-        self._items = settled(self._items, contents, self._extra)
-        self._items = comparable(self._items, places, plan.log.edges)
+        whole = settled(self._items, contents, self._extra)
+        self._items = comparable(whole, places, plan.log.edges)
+        self._leaves_out = len(self._items) < len(whole)
 
     def extra(self) -> dict[int, Content]:
         """What is extra so far, by target offset, and may be doubled of something that was not read."""
         return {at: self._extra[at] for at in self._offsets(Kind.EXTRA)}
 
     def compared(self, elsewhere: frozenset[Content]) -> Compared:
-        """The findings, with the keys of their records.
+        """The findings, with the keys of their records; where there are none, that contradicts digests which
+        differ.
 
         Args:
             elsewhere: What of the extra records the source holds somewhere else.
         """
         items = with_doubled(self._items, self._extra, elsewhere)
+        findings = [Finding(difference=one, key=self._key(one)) for one in told(items)]
+        says_something = findings or self.plan.unread or self._leaves_out
         return Compared(
-            log=self.plan.log,
-            findings=[Finding(difference=one, key=self._key(one)) for one in told(items)],
-            unread=self.plan.unread,
+            log=self.plan.log, findings=findings, unread=self.plan.unread, contradicts=not says_something
         )
 
     def _all(self) -> Iterator[Item]:

@@ -16,7 +16,9 @@ class Nothing(StrEnum):
 
     DELETED_AT_TARGET = "the target has deleted all that the source still holds of it"
     DELETED_AT_SOURCE = "the source has deleted all that the target holds of it"
+    LEAVING = "one side is about to delete all of it that both hold"
     PENDING = "nothing of what the source holds of it has been copied yet"
+    STANDING = "nothing of what came to the source since the last match has been copied yet"
     OUTSIDE = "nothing of it lies within what was asked for"
 
 
@@ -34,9 +36,11 @@ def nothing_of(asked: Window, whole: Window, *, compared_before: bool) -> Nothin
         return Nothing.DELETED_AT_TARGET
     if asked.expired_at_source.offsets:
         return Nothing.DELETED_AT_SOURCE
+    if asked.leaving.offsets:
+        return Nothing.LEAVING
+    if asked.pending.offsets:
+        return Nothing.STANDING if compared_before else Nothing.PENDING
     if compared_before:
         return None
-    if asked.pending.offsets:
-        return Nothing.PENDING
     parts = (whole.source, whole.expired_at_source, whole.expired_at_target, whole.pending)
     return Nothing.OUTSIDE if any(part.offsets for part in parts) else None

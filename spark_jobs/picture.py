@@ -79,6 +79,7 @@ def rects(one: Compared, parts: Sequence[Range] | None = None) -> list[Rect]:
         *(_bar(whole, some, "log", "compared") for some in compared),
         _bar(whole, window.expired_at_source, "gone", "the source has deleted it"),
         _bar(whole, window.expired_at_target, "gone", "the target has deleted it"),
+        _bar(whole, window.leaving, "gone", "one side is about to delete it"),
         _bar(whole, window.pending, "pending", PARTS["pending"]),
         _bar(whole, behind, "beyond", PARTS["beyond"]),
         *(_bar(whole, some, "accepted", PARTS["accepted"]) for some in _accepted(one.log)),
@@ -96,7 +97,8 @@ def rects(one: Compared, parts: Sequence[Range] | None = None) -> list[Rect]:
 
 def drawn_offsets(window: Window) -> Range:
     """From the first offset that is drawn to the last; what lies behind the source's end comes after it."""
-    ranges = (window.source, window.expired_at_source, window.expired_at_target, window.pending)
+    expired = window.expired_at_source, window.expired_at_target, window.leaving
+    ranges = (window.source, *expired, window.pending)
     some = [one for one in ranges if one.offsets] or [window.source]
     return Range(min(one.start for one in some), max(one.end for one in some) + window.beyond.offsets)
 

@@ -259,6 +259,7 @@ def _scope(result: Result) -> str:
         ("lost at the end", counted(sum(one.log.lost.offsets for one in compared), "offset")),
         ("how far the copy had come", text(said_of_ends(result))),
         ("expired on one side", counted(sum(one.expired for one in compared), "offset")),
+        ("about to expire", counted(sum(one.leaving for one in compared), "offset")),
         *((f"files of the {site}", text(", ".join(places))) for site, places in result.files.items()),
         ("accepted before", counted(sum(_accepted(one) for one in compared), "offset") + " of the target"),
     ]

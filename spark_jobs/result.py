@@ -23,6 +23,10 @@ from spark_jobs.window import Range, Window
 SCHEMA = 1
 EXAMPLES = 100
 """Differences that the summary names; the Parquet files name all."""
+CONTRADICTION = (
+    "its digests differ, and its records, read again, do not: a site does not always answer the same; "
+    "compare again, and look after the brokers that hold it"
+)
 
 DIFFERENCE_SCHEMA = (
     "topic string, partition int, target_topic string, kind string, source_offset long, target_offset long, "
@@ -149,6 +153,7 @@ def _nothing_known(compared: Sequence[Compared], sample: Sample | None) -> Itera
         why = one.log.nothing
         if why is not None and not (why is Nothing.OUTSIDE and one.log.name.topic in touched):
             yield NotCompared(*one.log.name, why.value)
+    yield from (NotCompared(*one.log.name, CONTRADICTION) for one in compared if one.contradicts)
     logs = [one.log for one in compared if not one.log.is_compacted and one.log.window.source.offsets]
     if sample is not None and logs and not any(_holds_some(log, sample) for log in logs):
         why_not = f"{sample} holds nothing of append-only topics"
@@ -264,6 +269,7 @@ def _window(window: Window) -> dict[str, Any]:
         "target_offsets": list(window.target),
         "expired_at_source": _some(window.expired_at_source),
         "expired_at_target": _some(window.expired_at_target),
+        "leaving": _some(window.leaving),
         "pending": _some(window.pending),
     }
 

@@ -88,6 +88,7 @@ class Window:
         lost: Those of them that the target's log does not reach any more: nothing stands there.
         expired_at_source: Source offsets of what the target still has and the source has deleted.
         expired_at_target: Source offsets of what the source still has and the target has deleted.
+        leaving: Source offsets of what both have, and one of them is about to delete.
         pending: Source offsets that the copy has not reached.
         beyond: Target offsets beyond where the source ends: nothing of the source can stand there.
     """
@@ -97,6 +98,7 @@ class Window:
     lost: Range
     expired_at_source: Range
     expired_at_target: Range
+    leaving: Range
     pending: Range
     beyond: Range
 
@@ -109,6 +111,7 @@ def window(
     start: int = 0,
     end: int | None = None,
     acknowledged: int = 0,
+    leaving: int = 0,
 ) -> Window:
     """What can be compared.
 
@@ -120,6 +123,8 @@ def window(
         end: Nothing from this source offset on is wanted; None leaves it open.
         acknowledged: Where the target's log ended once, in its own offsets, as of a moment before ``target``.
 
+        leaving: What is before this source offset cannot be read in time: one side is about to delete it.
+
     Raises:
         UntranslatableError: Offsets of the two sides cannot be told from one another.
     """
@@ -128,7 +133,8 @@ def window(
     held_end = translation.to_source(target.end)
     wanted = Range(start, max(start, source.end, copied.end) if end is None else max(start, end))
     here, there = source.within(wanted), copied.within(wanted)
-    compared = there.within(here)
+    both = there.within(here)
+    compared = both.after(min(leaving, both.end))
 
     def at_target(copied_offsets: Range) -> Range:
         return Range(*(translation.to_target(offset) for offset in copied_offsets))
@@ -140,6 +146,7 @@ def window(
         lost=there_too.after(target.end),
         expired_at_source=there.before(min(source.start, held_end)),
         expired_at_target=here.before(copied.start),
+        leaving=both.before(compared.start),
         pending=here.after(copied.end),
         beyond=at_target(there.within(there.after(source.end))).before(target.end),
     )

@@ -74,7 +74,8 @@ def wanted_of(
         UsageError: An option cannot be meant, or a summary in the folder cannot be read.
     """
     hashing = Hashing(limits["digest"], token_hex(SALT_BYTES))
-    known = [run for run in runs(folder) if run.is_of_clusters and run.is_as_strong_as(hashing.algorithm)]
+    seen = [run for run in runs(folder) if run.is_of_clusters and run.flow == settings.flow]
+    known = [run for run in seen if run.is_as_strong_as(hashing.algorithm)]
     wanted = Wanted(
         topics=tuple(sorted({*limits["topic"]})),
         start=limits["from_offset"],
@@ -82,6 +83,7 @@ def wanted_of(
         since_ms=limits["since"],
         until_ms=limits["until"],
         continues=last_to_continue(known, settings.flow) if since_last_match else None,
+        seen=[run for run in seen if run.has_ended],
         same_offsets=limits["same_offsets"],
         hashing=hashing,
         mirror=_mirror(limits["url"]),

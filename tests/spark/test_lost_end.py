@@ -92,6 +92,10 @@ def test_what_a_target_has_lost_at_its_end_is_named_and_copied_again(
         assert reconcile("scope", *always, *asked, tmp_path / "told") == 0
         leave_match(runs, tmp_path / "told" / "scope.json")
         assert reconcile("scope", *always, *asked, "--since-last-match", tmp_path / "since") == 0
+        assert reconcile("scope", *always, tmp_path / "seen") == 0
+        assert scoped(tmp_path / "seen") == [(None, LOST, Range(150, 150))] * 3, (
+            "an earlier match has seen it"
+        )
         assert scoped(tmp_path / "alone") == [(None, Range(100, 100), LOST)] * 3
         assert scoped(tmp_path / "told") == [(150, LOST, Range(150, 150))] * 3
         assert scoped(tmp_path / "since") == scoped(tmp_path / "told"), "it was proven before it was lost"

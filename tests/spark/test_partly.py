@@ -166,7 +166,7 @@ def test_a_broker_that_dies_half_way_ends_the_comparison_without_a_result(
     assert "asking the target: digests" in said.err
     (run,) = folder.iterdir()
     summary = json.loads((run / "summary.json").read_text())
-    assert (summary["outcome"], summary.get("topics")) == ("failed", None)
+    assert (summary["outcome"], summary.get("partitions")) == ("failed", None)
     assert summary["error"].startswith(f"target: {dying.bootstrap}: cannot connect")
     assert not (run / "differences").exists()
     told = metrics.read_text()
@@ -235,8 +235,9 @@ async def test_retention_that_overtakes_a_comparison_begins_it_again(
 
     assert found.is_match
     assert found.log.window.target == Range(1_250, 2_000)
-    assert found.log.window.expired_at_target.offsets == 0
-    assert found.log.window.expired_at_source == Range(500, 1_250)
+    assert found.log.window.expired_at_target == Range(0, 500)
+    assert found.log.window.expired_at_source.offsets == 0
+    assert found.log.window.leaving == Range(500, 1_250)
     assert found.source_records == 750
     assert about.logs == [found.log]
     assert said.count("a log lost its start while it was read: comparing again, without what goes next") == 1

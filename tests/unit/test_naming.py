@@ -148,3 +148,27 @@ def test_of_a_log_with_other_times_throughout_the_first_records_are_named() -> N
         for at in range(RANGE_PLACES)
     ]
     assert compared.unnamed == 8 * RANGE_PLACES
+
+
+@pytest.mark.parametrize(("lost", "contradicts"), [((), True), ((500,), False), ((RANGE_PLACES - 1,), False)])
+def test_records_that_are_the_same_contradict_digests_that_are_not(
+    lost: tuple[int, ...], contradicts: bool
+) -> None:
+    """
+    But for one at the end that is left out, since it may be on its way.
+    """
+    reads = plan(stretch(0, 1))
+    ends = Range(0, RANGE_PLACES)
+    known = replace(
+        reads, log=replace(reads.log, window=window(ends, ends, SameOffsets()), source_end_place=ends.end)
+    )
+    whole = [record(at, at) for at in range(RANGE_PLACES)]
+    rest = [
+        record(at, one.value, one.timestamp_ms)
+        for at, one in enumerate(one for one in whole if one.offset not in lost)
+    ]
+    keys = dict.fromkeys(range(RANGE_PLACES))
+
+    compared = Naming(known, Side(whole, keys), Side(rest, keys)).compared(frozenset())
+
+    assert compared.contradicts is contradicts

@@ -39,7 +39,7 @@ def test_nothing_is_known_of_a_log_of_which_nothing_was_compared(
 
 def test_a_run_that_goes_on_behind_another_one_needs_nothing_new() -> None:
     """
-    But for what came since, and is gone from one side already.
+    But for what came since: gone from one side already, or nothing of it copied.
     """
     both, ahead, gone = (
         window(Range(0, 10), copy, SAME, start=at)
@@ -47,5 +47,11 @@ def test_a_run_that_goes_on_behind_another_one_needs_nothing_new() -> None:
     )
 
     assert nothing_of(both, both, compared_before=True) is None
-    assert nothing_of(ahead, ahead, compared_before=True) is None
+    assert nothing_of(ahead, ahead, compared_before=True) is Nothing.STANDING
     assert nothing_of(gone, gone, compared_before=True) is Nothing.DELETED_AT_TARGET
+
+
+def test_nothing_is_known_of_what_goes_before_it_can_be_read() -> None:
+    going = window(Range(0, 10), Range(0, 10), SAME, leaving=10)
+
+    assert nothing_of(going, going, compared_before=False) is Nothing.LEAVING

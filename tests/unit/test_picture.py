@@ -23,6 +23,7 @@ def compared(*differences: Difference, **window: Range) -> Compared:
         "lost": nothing,
         "expired_at_source": nothing,
         "expired_at_target": nothing,
+        "leaving": nothing,
         "pending": nothing,
         "beyond": nothing,
     }
@@ -143,12 +144,12 @@ DIFFERENCES = st.builds(
 )
 
 
-@given(st.lists(DIFFERENCES, max_size=30), st.lists(RANGES, min_size=6, max_size=6))
+@given(st.lists(DIFFERENCES, max_size=30), st.lists(RANGES, min_size=7, max_size=7))
 def test_nothing_is_drawn_outside_the_picture(differences: list[Difference], ranges: list[Range]) -> None:
     """
     Whatever is found, and whatever the window looks like.
     """
-    names = ("source", "target", "expired_at_source", "expired_at_target", "pending", "beyond")
+    names = ("source", "target", "expired_at_source", "expired_at_target", "leaving", "pending", "beyond")
 
     found = rects(compared(*differences, **dict(zip(names, ranges, strict=True))))
 

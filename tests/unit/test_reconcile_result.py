@@ -336,3 +336,14 @@ def test_a_summary_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_has_no_runs(tmp_path: Path) -> None:
     assert runs(tmp_path / "nothing") == []
+
+
+def test_digests_that_differ_where_records_do_not_are_no_match() -> None:
+    """
+    Nothing is known then, and the page says of which partition.
+    """
+    one = result(SAME_LOG, replace(SAME_LOG, log=log("audit", 3), contradicts=True))
+
+    assert one.outcome is Outcome.INCOMPLETE
+    assert [(left.topic, left.partition) for left in one.left_out] == [("audit", 3)]
+    assert "its digests differ, and its records, read again, do not" in page(one)

@@ -37,6 +37,7 @@ def test_a_copy_that_is_complete_is_compared_whole() -> None:
         lost=nothing(10),
         expired_at_source=nothing(0),
         expired_at_target=nothing(0),
+        leaving=nothing(0),
         pending=nothing(10),
         beyond=nothing(10),
     )
@@ -68,6 +69,30 @@ def test_what_a_target_has_lost_at_its_end_is_compared_with_nothing() -> None:
     assert found.lost == Range(7, 10)
     assert found.pending == Range(10, 12)
     assert not found.beyond.offsets
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "leaving", "compared", "left"),
+    [
+        (Range(0, 10), Range(0, 10), 4, Range(4, 10), Range(0, 4)),
+        (Range(0, 10), Range(3, 7), 4, Range(4, 7), Range(3, 4)),
+        (Range(0, 10), Range(3, 7), 2, Range(3, 7), nothing(3)),
+        (Range(5, 10), Range(0, 7), 4, Range(5, 7), nothing(5)),
+        (Range(0, 10), Range(0, 7), 9, nothing(7), Range(0, 7)),
+    ],
+)
+def test_what_goes_before_it_can_be_read_is_not_compared_and_counted(
+    source: Range, target: Range, leaving: int, compared: Range, left: Range
+) -> None:
+    """
+    Apart from what has gone from one side already.
+    """
+    found, all_of_it = (window(source, target, SAME, leaving=at) for at in (leaving, 0))
+
+    assert (found.source, found.leaving) == (compared, left)
+    assert found.expired_at_source == all_of_it.expired_at_source
+    assert found.expired_at_target == all_of_it.expired_at_target
+    assert found.pending == all_of_it.pending
 
 
 @pytest.mark.parametrize(
@@ -171,6 +196,7 @@ def test_an_offset_map_tells_which_target_offsets_belong_to_it() -> None:
         lost=nothing(7),
         expired_at_source=nothing(0),
         expired_at_target=nothing(0),
+        leaving=nothing(0),
         pending=nothing(11),
         beyond=nothing(7),
     )
