@@ -50,6 +50,7 @@ async def mend(target: KafkaCluster, topic: str, rows: Sequence[Row], settings: 
     run = max(folder.iterdir())
     PAGE.parent.mkdir(exist_ok=True)
     shutil.copy(run / "report.html", PAGE)
+    _expect_named(PAGE.read_text(), damage)
     say(f"the page that shows where: {PAGE.relative_to(REPOSITORY)}")
 
     say("putting it right: twinsite repair")
@@ -58,6 +59,13 @@ async def mend(target: KafkaCluster, topic: str, rows: Sequence[Row], settings: 
 
     say("and proving it once more")
     _expect(MATCH, await _reconcile(settings, folder), say)
+
+
+def _expect_named(page: str, damage: Sequence[Row]) -> None:
+    for row in damage:
+        key = (row.key or b"").decode()
+        if key not in page:
+            raise DemoError(f"{key} was damaged, and the page does not name it")
 
 
 async def _reconcile(settings: Path, folder: Path) -> Finished:

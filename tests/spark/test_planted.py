@@ -20,12 +20,13 @@ from spark_jobs.logs import Compared, Finding
 from tests.harness.data import Row, load_log
 from tests.harness.kafka import KafkaCluster
 from tests.spark.planting import PLANTS, Planted, matrix, plant, seen, write
-from tests.spark.planting_keys import Named, plant_keys, write_keys
+from tests.spark.planting_keys import FIRST_PLANTS, Named, plant_keys, write_keys
 from tests.spark.sites import compared, create_topics, settings_of
 from tests.spark.test_mapped import copy
 
 SEEDS = range(15)
-KEY_SEEDS = range(4)
+KEY_SEEDS = range(len(FIRST_PLANTS))
+"""So that each of them is at the first offset of a log."""
 
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ async def test_every_planted_difference_of_compacted_topics_is_found_and_named_a
     spark: SparkSession, source: KafkaCluster, target: KafkaCluster, tmp_path: Path
 ) -> None:
     """
-    Seventeen keys in each of 4 logs, of every kind, among others that only look different.
+    Seventeen keys in each of 12 logs, of every kind, among others that only look different.
     """
     made = {f"keys-{seed}": plant_keys(seed) for seed in KEY_SEEDS}
     for cluster in (source, target):

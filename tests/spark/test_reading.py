@@ -11,10 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mirror.model import TopicPartition
 from spark_jobs.algorithms import Algorithm, Hashing
-from spark_jobs.digest import digests, latest
+from spark_jobs.answering import answer
 from spark_jobs.findings import Kind
 from spark_jobs.kafka_source import TASK_OFFSETS_MIN, Cluster, read
 from spark_jobs.places import Line
+from spark_jobs.questions import Question, What
 from spark_jobs.stretches import RANGE_PLACES
 from spark_jobs.window import Range
 from tests.conftest import TopicFactory
@@ -89,18 +90,21 @@ def test_one_big_partition_is_read_by_several_tasks(spark: SparkSession) -> None
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
-def test_no_python_touches_a_record(spark: SparkSession, algorithm: Algorithm) -> None:
+@pytest.mark.parametrize("what", What)
+def test_no_python_touches_a_record(spark: SparkSession, what: What, algorithm: Algorithm) -> None:
     """
-    Neither of append-only logs nor of compacted ones, whose offsets are their places or are not.
+    Whatever a site is asked, and whether its offsets are places or not.
     """
-    hashing = Hashing(algorithm, "salt")
-    ranges = {BIG: [Range(0, 50), Range(70, 90)], TopicPartition("mapped", 0): [Range(5, 10)]}
-    records = read(spark, NOWHERE, ranges, lines={TopicPartition("mapped", 0): [Line(0, 20, 1, 7)]})
+    mapped = TopicPartition("mapped", 0)
+    ranges = {BIG: [Range(0, 50), Range(70, 90)], mapped: [Range(5, 10)]}
+    lines = {mapped: [Line(0, 20, 1, 7)]}
+    question = Question(name="q", what=what, ranges=ranges, hashing=Hashing(algorithm, "salt"), lines=lines)
+    names = {tp.topic: f"copy-{tp.topic}" for tp in ranges}
 
-    for reduced in digests(records, hashing), latest(records, hashing):
-        plan = _plan(reduced)
-        assert "timestampType" in plan
-        assert not {word for word in ("Python", "Pandas", "Arrow") if word in plan}, plan
+    plan = _plan(answer(question, names, lambda some, places, _: read(spark, NOWHERE, some, lines=places)))
+
+    assert "timestampType" in plan
+    assert not {word for word in ("Python", "Pandas", "Arrow") if word in plan}, plan
 
 
 def _plan(frame: DataFrame) -> str:
