@@ -23,7 +23,7 @@ from mirror.cli.output import clean, console, number, plain, print_json
 from mirror.config import Settings, load
 from mirror.errors import TwinsiteError, UsageError
 from mirror.model import PartitionStatus, TopicPartition
-from mirror.repairing.model import Begun, Repaired, Status, Step, Wanted
+from mirror.repairing.model import Begun, Note, Repaired, Status, Step, Wanted
 from mirror.repairing.run import repair
 from spark_jobs.findings import Kind
 from spark_jobs.plan import PLAN, PartitionPlan, Plan, plan_of_document
@@ -62,7 +62,7 @@ def run(config: Path, path: Path, wanted: Wanted, output: str) -> int:
     audit = _Audit(file.with_name(AUDIT), plan.run)
     done = asyncio.run(repair(settings, plan, wanted, audit.note, audit.begun()))
     late = [one for one in plan.partitions if one.pending.offsets]
-    copied = _copy(settings, late) if wanted.apply and late else {}
+    copied = _copy(settings, late, audit.note) if wanted.apply and late else {}
     result = _Result(plan, done, copied, applied=wanted.apply)
     if output == "json":
         print_json(result.document())
@@ -84,8 +84,12 @@ def _read(path: Path) -> Plan:
     return plan_of_document(document, str(path))
 
 
-def _copy(settings: Settings, late: Sequence[PartitionPlan]) -> Mapping[TopicPartition, PartitionStatus]:
+def _copy(
+    settings: Settings, late: Sequence[PartitionPlan], note: Note
+) -> Mapping[TopicPartition, PartitionStatus]:
     """Copy what was not copied, as `twinsite mirror --once` does."""
+    for one in late:
+        note({"event": "copies", **_at_target(one), "source_offsets": list(one.pending)})
     names = tuple(sorted({re.escape(one.name.topic) for one in late}))
     topics = settings.topics.model_copy(update={"include": names, "exclude": ()})
     no_port = settings.api.model_copy(update={"port": -1})
@@ -94,8 +98,21 @@ def _copy(settings: Settings, late: Sequence[PartitionPlan]) -> Mapping[TopicPar
         status = asyncio.run(service.run(some, stop=asyncio.Event(), once=True))
     except TwinsiteError as error:
         click.echo(f"what was not copied is not copied yet: {error}", err=True)
+        for one in late:
+            note({"event": "not_copied", **_at_target(one), "why": str(error)})
         return {}
-    return {TopicPartition(one.topic, one.partition): one for one in status.partitions}
+    copied = {TopicPartition(one.topic, one.partition): one for one in status.partitions}
+    for one in late:
+        end = copied.get(one.name)
+        reached = {"next_source_offset": end and end.next_offset, "state": end and end.state.value}
+        note({"event": "copied", **_at_target(one), **reached})
+    return copied
+
+
+def _at_target(one: PartitionPlan) -> dict[str, Any]:
+    """As lines of the audit call a partition."""
+    topic, partition = one.target_name
+    return {"topic": topic, "partition": partition}
 
 
 class NotNotedError(TwinsiteError):

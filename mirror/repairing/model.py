@@ -27,7 +27,7 @@ class Status(StrEnum):
     @property
     def is_settled(self) -> bool:
         """Nothing is left to be done about it by this plan."""
-        return self in {Status.APPENDED, Status.MOVED_ON, Status.NOT_THERE}
+        return self in {Status.APPENDED, Status.MOVED_ON}
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,9 @@ MENDS_AT_ONCE = 200
 """Whose records are read together."""
 KEYS_BEHIND_MAX = 2_000_000
 """Records behind the plan; where there are more, a new one is cheaper than to hold their keys."""
+ACCEPTED_SPAN_MAX = 1_024
+"""Offsets from the place of a record that has moved to where it stands, both included: all between differ in
+place, are accepted with it, and are not compared any more."""
 ACCEPTED_MAX = 10_000
 """Ranges of a partition: they are in one record of the flow's state."""
 
@@ -137,7 +140,13 @@ class PartitionRepair:
             return
         if self._plan.unnamed or any(one.kind is Kind.SHIFTED for one in beyond):
             raise _RefusedError("more differs than records that are named: copy the topic anew")
-        accepted = united([self._places(one) for one in beyond])
+        places = [self._places(one) for one in beyond]
+        if (apart := max(end - start for start, end in places)) > ACCEPTED_SPAN_MAX:
+            raise _RefusedError(
+                f"a record stands {apart} offsets from its place, and all between would be accepted: "
+                f"{ACCEPTED_SPAN_MAX} is the most: copy the topic anew"
+            )
+        accepted = united(places)
         if len(accepted) > ACCEPTED_MAX:
             raise _RefusedError(
                 f"{len(accepted)} places differ, {ACCEPTED_MAX} is the most: copy the topic anew"
@@ -282,7 +291,7 @@ class PartitionRepair:
     def _step(self, mend: Mend, record: Record | None, bounds: Bounds) -> Step:
         """What is to become of a difference."""
         if record is None:
-            return Step(mend, Status.NOT_THERE)
+            return Step(mend, Status.NOT_THERE, why="run `twinsite reconcile` again")
         if key_of(record) in self._behind:
             return Step(mend, Status.MOVED_ON)
         too_large = bounds.too_large(record)

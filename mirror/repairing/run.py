@@ -21,7 +21,7 @@ from mirror.config import Settings
 from mirror.errors import StateConflictError, TwinsiteError, UsageError
 from mirror.flow.engine import Engine
 from mirror.flow.memory import FlowMemory
-from mirror.flow.position import Decision, Known
+from mirror.flow.position import Decision, Known, Stop
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.topics import describe_configs
 from mirror.model import TopicPartition
@@ -73,7 +73,8 @@ async def _standing_still(
     part: Part, plans: Sequence[PartitionPlan]
 ) -> Mapping[TopicPartition, Decision | TwinsiteError]:
     """Those of the partitions that do not go on, though nothing in them differs: what others have written
-    changed no key, or was put right again. Those that cannot be looked at are among them.
+    changed no key, or was put right again; or something is to be copied, and may not be. Those that cannot be
+    looked at are among them.
     """
 
     def known(name: TopicPartition) -> Known:
@@ -83,7 +84,12 @@ async def _standing_still(
 
     names = {one.name: one.target_name for one in plans if part.memory.known(one.name) is not None}
     answers = await part.decisions(names, known)
-    return {name: answer for name, answer in answers.items() if stands_still(answer)}
+    late = {one.name for one in plans if one.pending.offsets}
+    return {
+        name: answer
+        for name, answer in answers.items()
+        if stands_still(answer) or (name in late and isinstance(answer, Stop))
+    }
 
 
 def _check(settings: Settings, plan: Plan) -> None:

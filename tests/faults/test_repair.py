@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition as ConfluentPartition
 
 from checkpoint.model import Insertion
 from mirror import offline, proving
@@ -106,7 +107,12 @@ class Copied:
         assert done.code == 0, done.stderr
 
     async def plan(
-        self, *keys: bytes, beyond: Sequence[Beyond] = (), is_compacted: bool = True, unnamed: int = 0
+        self,
+        *keys: bytes,
+        beyond: Sequence[Beyond] = (),
+        is_compacted: bool = True,
+        unnamed: int = 0,
+        pending: Range | None = None,
     ) -> None:
         """What a comparison would leave.
 
@@ -114,6 +120,7 @@ class Copied:
             keys: Those that differ; else every key that says something else, found by reading all.
             beyond: What cannot be put right in place.
             unnamed: Differences that were only counted.
+            pending: Source offsets that are to be copied, and nothing else is to be done.
         """
         here, there = self.records()
         latest, copies = ({one.key: one for one in side} for side in (here, there))
@@ -126,7 +133,7 @@ class Copied:
                 source_offset=latest[key].offset if key in latest else None,
                 target_offset=copies[key].offset if key in copies else None,
             )
-            for key in differing
+            for key in ([] if pending else differing)
         ]
         topic_id = await self.source.topic_id(self.name)
         one = PartitionPlan(
@@ -138,7 +145,7 @@ class Copied:
             mends=mends,
             beyond_repair=beyond,
             unnamed=unnamed,
-            pending=Range(0, 0),
+            pending=pending or Range(0, 0),
         )
         ids = [cluster.admin.list_topics(timeout=10).cluster_id for cluster in (self.source, self.target)]
         plan = Plan(
@@ -180,6 +187,13 @@ def statuses(done: Finished) -> list[str]:
     assert done.stdout, done.stderr
     (partition,) = done.document["partitions"]
     return [step["status"] for step in partition["steps"]]
+
+
+async def promote(flow: Copied) -> None:
+    """As a failover does: raise the epoch of the flow's producer id, and write with it."""
+    async with connected(flow.target) as cluster:
+        newer = await init_producer_id(cluster, f"twinsite.{flow.name}")
+        await TopicLog(cluster, flow.name).append(one_record_of(newer))
 
 
 async def copied(
@@ -309,6 +323,9 @@ async def test_what_differs_in_an_append_only_copy_is_accepted_and_not_compared_
     accepted = await flow.repair("--apply", "--accept")
     await flow.plan(beyond=[changed, shifted], is_compacted=False)
     refused = await flow.repair("--apply", "--accept")
+    far = Beyond(kind=Kind.REORDERED, source_offset=9, target_offset=2_000, records=1)
+    await flow.plan(beyond=[far], is_compacted=False)
+    too_far = await flow.repair("--apply", "--accept")
 
     assert (listed.code, listed.document["beyond_repair"][0]["differences"]) == (
         3,
@@ -316,6 +333,7 @@ async def test_what_differs_in_an_append_only_copy_is_accepted_and_not_compared_
     )
     assert (accepted.code, accepted.document["beyond_repair"]) == (0, []), accepted.stderr
     assert (refused.code, len(refused.document["beyond_repair"])) == (3, 1)
+    assert "a record stands 1992 offsets from its place" in too_far.document["partitions"][0]["why_not"]
     scope = await proving.scope(load_settings(flow.settings), proving.Wanted())
     assert [log.accepted for log in scope.append_only] == [(Range(5, 6), Range(9, 10))]
 
@@ -345,6 +363,64 @@ async def test_plans_that_do_not_fit_are_refused_before_anything_is_written(
     assert flow.end == before
 
 
+async def test_what_was_not_copied_is_copied_and_noted_before_and_after(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    flow = await copied(source, target, topic, tmp_path)
+    end = len(HISTORY)
+    load(source.bootstrap, flow.name, [update(key, 7) for key in range(5)])
+    await flow.plan(pending=Range(end, end + 5))
+
+    looked = await flow.repair()
+    assert (looked.code, flow.end) == (0, end), looked.stderr
+    done = await flow.repair("--apply")
+
+    assert (done.code, flow.end) == (0, end + 5), done.stderr
+    before, after = flow.noted()
+    assert (before["event"], before["source_offsets"]) == ("copies", [end, end + 5])
+    assert (after["event"], after["next_source_offset"], after["state"]) == ("copied", end + 5, "ACTIVE")
+
+
+async def test_a_difference_whose_record_is_gone_is_left_and_not_called_settled(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    What the source says of the key now, nobody has looked at: the key may be alive at the target.
+    """
+    flow = await copied(source, target, topic, tmp_path, cleanup_policy="compact,delete")
+    before = flow.end
+    await flow.plan(b"k1")
+    gone = flow.source.admin.delete_records([ConfluentPartition(flow.name, 0, len(HISTORY) - 1)])
+    assert [one.result(30).low_watermark for one in gone.values()] == [len(HISTORY) - 1]
+
+    done = await flow.repair("--apply")
+
+    assert (done.code, statuses(done), flow.end) == (3, ["not_there"], before)
+    assert "reconcile" in done.document["partitions"][0]["steps"][0]["why"]
+
+
+async def test_what_may_not_be_copied_to_a_promoted_target_is_said_before(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Where nothing else would have to be done.
+    """
+    flow = await copied(source, target, topic, tmp_path)
+    await promote(flow)
+    end = len(HISTORY)
+    load(source.bootstrap, flow.name, [update(1, 7)])
+    await flow.plan(pending=Range(end, end + 1))
+    before = flow.end
+
+    looked, done = await flow.repair(), await flow.repair("--apply")
+
+    for one in (looked, done):
+        (partition,) = one.document["partitions"]
+        assert "has written to the target, ours is" in partition["why_not"]
+        assert one.code == 3
+    assert flow.end == before
+
+
 async def test_a_target_that_was_promoted_is_left_alone(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -353,9 +429,7 @@ async def test_a_target_that_was_promoted_is_left_alone(
     """
     flow = await copied(source, target, topic, tmp_path)
     load(target.bootstrap, flow.name, DAMAGE)
-    async with connected(target) as cluster:
-        newer = await init_producer_id(cluster, f"twinsite.{flow.name}")
-        await TopicLog(cluster, flow.name).append(one_record_of(newer))
+    await promote(flow)
     await flow.plan(b"k10", b"k3", b"zombie")
     before = flow.end
 
