@@ -212,6 +212,11 @@ RECONCILE_MISMATCHES = _gauge(
     ("flow", "kind"),
     "Differences the last comparison found, by kind, with those only counted as unnamed.",
 )
+RECONCILE_UNCOMPARED = _gauge(
+    "reconcile_uncompared_offsets",
+    ("flow", "why"),
+    "Offsets of the source that the last comparison could not compare with anything.",
+)
 RECONCILE_RECORDS = _gauge(
     "reconcile_compared_records", FLOW, "Records of the source that the last comparison covered."
 )
@@ -223,7 +228,7 @@ RECONCILE_DURATION = _gauge("reconcile_duration_seconds", FLOW, "How long the la
 INSTRUMENT_METRICS = (COPY_LATENCY, REQUEST_DURATION, THROTTLED, AUTH_FAILURES, CRC_FAILURES)
 SURROUNDING_METRICS = (CONFIG_HASH, CERT_EXPIRY)
 RECONCILE_METRICS = (
-    *(RECONCILE_SUCCESS, RECONCILE_RUN, RECONCILE_OUTCOME, RECONCILE_MISMATCHES),
+    *(RECONCILE_SUCCESS, RECONCILE_RUN, RECONCILE_OUTCOME, RECONCILE_MISMATCHES, RECONCILE_UNCOMPARED),
     *(RECONCILE_RECORDS, RECONCILE_BYTES, RECONCILE_DURATION),
 )
 """In a file that ``twinsite reconcile`` leaves; a mirror has none of them."""

@@ -24,6 +24,7 @@ class Comparison:
     Attributes:
         began_at: Seconds since 1970.
         mismatches: Differences by kind, zeros included; None when the comparison was not completed.
+        uncompared: Offsets by why they were not compared, zeros included; None when it was not completed.
         records, bytes, seconds: What it covered and took; None when it was not completed.
     """
 
@@ -31,6 +32,7 @@ class Comparison:
     began_at: float
     outcome: str
     mismatches: Mapping[str, int] | None = None
+    uncompared: Mapping[str, int] | None = None
     records: int | None = None
     bytes: int | None = None
     seconds: float | None = None
@@ -54,6 +56,10 @@ def textfile(last: Comparison, last_success_at: float | None, outcomes: Sequence
         _family(
             catalogue.RECONCILE_MISMATCHES,
             {(last.flow, kind): count for kind, count in (last.mismatches or {}).items()},
+        ),
+        _family(
+            catalogue.RECONCILE_UNCOMPARED,
+            {(last.flow, why): count for why, count in (last.uncompared or {}).items()},
         ),
         _family(catalogue.RECONCILE_RECORDS, {flow: last.records}),
         _family(catalogue.RECONCILE_BYTES, {flow: last.bytes}),

@@ -13,13 +13,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from mirror.errors import UsageError
 from mirror.model import TopicPartition
 from spark_jobs.algorithms import Algorithm
 
 SUMMARY = "summary.json"
 UNFINISHED = "unfinished"
 FAILED = "failed"
+DAMAGED = "damaged"
+"""Its summary cannot be read: nothing is known of it."""
 SINCE_LAST_MATCH = "since_last_match"
 """Of what limits a run: what it leaves out was found to be the same."""
 NAME_TIME = "%Y%m%dT%H%M%S"
@@ -44,7 +45,7 @@ class Run:
     @property
     def has_ended(self) -> bool:
         """Whether it has left a result."""
-        return self.outcome not in {UNFINISHED, FAILED}
+        return self.outcome not in {UNFINISHED, FAILED, DAMAGED}
 
     @property
     def flow(self) -> str | None:
@@ -103,11 +104,7 @@ class Run:
 
 
 def runs(folder: Path) -> list[Run]:
-    """All runs of a folder, in the order in which they began.
-
-    Raises:
-        UsageError: A summary cannot be read.
-    """
+    """All runs of a folder, in the order in which they began; with those whose summary is damaged."""
     if not folder.is_dir():
         return []
     found = [(place, _read(place / SUMMARY)) for place in folder.iterdir() if place.is_dir()]
@@ -116,11 +113,7 @@ def runs(folder: Path) -> list[Run]:
 
 
 def has_ended(folder: Path) -> bool:
-    """Whether a run has left its result there.
-
-    Raises:
-        UsageError: Its summary cannot be read.
-    """
+    """Whether a run has left its result there."""
     return Run(folder.name, _read(folder / SUMMARY)).has_ended
 
 
@@ -144,9 +137,7 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise UsageError(
-            f"{path} cannot be read: {error}", hint="move the folder of that run away"
-        ) from error
+        return {"outcome": DAMAGED, "error": f"{path.name} cannot be read: {error}"}
     if not isinstance(document, dict):
-        raise UsageError(f"{path} is not a summary", hint="move the folder of that run away")
+        return {"outcome": DAMAGED, "error": f"{path.name} is no summary"}
     return document

@@ -166,6 +166,17 @@ def note_elsewhere(place: Path, folder: Path, result: Result) -> None:
     _write_json(place / SUMMARY, summary(result) | {"folder": str(folder.absolute())})
 
 
+def note_begun(place: Path, folder: Path, document: dict[str, Any]) -> None:
+    """Note among the runs of a folder that one has begun.
+
+    Args:
+        place: The folder it has there.
+        folder: Where its result will lie.
+    """
+    place.mkdir(parents=True, exist_ok=True)
+    _write_json(place / SUMMARY, document | {"folder": str(folder.absolute())})
+
+
 def write_failure(folder: Path, document: dict[str, Any]) -> None:
     """Leave word of a run that was not completed; the summary last."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from typing import Any
 from spark_jobs.algorithms import Algorithm
 from spark_jobs.extent import Extent, extent_to_document
 from spark_jobs.findings import Kind
+from spark_jobs.history import UNFINISHED
 from spark_jobs.logs import Compared, Finding, Log
 from spark_jobs.nothing import Nothing
 from spark_jobs.sampling import Sample, holds_some
@@ -205,6 +206,19 @@ def summary(result: Result) -> dict[str, Any]:
     }
 
 
+def begun(run: str, flow: str, began_at_ms: int, extent: Extent, algorithm: Algorithm) -> dict[str, Any]:
+    """What is known of a run that has not ended."""
+    return {
+        "schema": SCHEMA,
+        "run": run,
+        "outcome": UNFINISHED,
+        "flow": flow,
+        "started_at": time_text(began_at_ms),
+        **extent_to_document(extent),
+        "digest": algorithm.value,
+    }
+
+
 def failure(
     run: str,
     flow: str,
@@ -216,18 +230,8 @@ def failure(
     files: Files,
 ) -> dict[str, Any]:
     """The summary of a run that was not completed."""
-    return {
-        "schema": SCHEMA,
-        "run": run,
-        "outcome": Outcome.FAILED.value,
-        "flow": flow,
-        "started_at": time_text(began_at_ms),
-        **extent_to_document(extent),
-        "digest": algorithm.value,
-        "error": error,
-        "hint": hint,
-        "files": dict(files),
-    }
+    said = {"outcome": Outcome.FAILED.value, "error": error, "hint": hint, "files": dict(files)}
+    return begun(run, flow, began_at_ms, extent, algorithm) | said
 
 
 def _costs(result: Result) -> Iterable[tuple[str, Cost]]:

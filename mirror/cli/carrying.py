@@ -14,8 +14,8 @@ from typing import Any
 import click
 
 from mirror import logs, proving
-from mirror.cli import comparing
-from mirror.cli.comparing import NotCompletedError, SiteName
+from mirror.cli import comparing, noting
+from mirror.cli.comparing import SiteName
 from mirror.cli.spark_options import SparkOptions
 from mirror.cli.steps import steps
 from mirror.errors import TwinsiteError, UsageError
@@ -25,8 +25,8 @@ from spark_jobs.costs import Counted
 from spark_jobs.documents import Scope, scope_of_document, scope_to_document
 from spark_jobs.failures import renamed_errors
 from spark_jobs.history import has_ended
-from spark_jobs.result import Result
-from spark_jobs.sites import KafkaSite, Sites, UnansweredError, forget, forget_old_keys, kept_keys
+from spark_jobs.result import Result, begun
+from spark_jobs.sites import KafkaSite, Sites, forget, forget_old_keys, kept_keys
 
 SCOPE = "scope.json"
 
@@ -43,6 +43,7 @@ def begin(
     if (folder / SCOPE).exists():
         raise UsageError(f"{folder} holds a comparison already", hint="begin each one with a new folder")
     settings = comparing.loaded(config)
+    noting.check_places(history, None)
     wanted = comparing.wanted_of(settings, history, limits, since_last_match=since_last_match, sample=sample)
     scope = asyncio.run(proving.scope(settings, wanted))
     for questions in first_questions(scope.append_only, scope.compacted, scope.extent.sample, scope.hashing):
@@ -50,6 +51,9 @@ def begin(
             if question.ranges:
                 carried.leave(folder, site, question)
     carried.write_json(folder / SCOPE, scope_to_document(scope))
+    run = _run(folder, history, scope)
+    asked = scope.extent, scope.hashing.algorithm
+    reconcile.note_begun(history / run, folder, begun(run, scope.flow, scope.asked_at_ms, *asked))
     click.echo(f"{folder}: both sites have to answer, with `twinsite reconcile digest`")
 
 
@@ -120,23 +124,23 @@ def compare(
     """
     logs.set_up(level="warning")
     scope = _scope(folder)
-    is_there = folder.resolve().parent == history.resolve()
-    run = folder.name if is_there else f"{comparing.time_name(scope.asked_at_ms)}-{folder.resolve().name}"
-    try:
-        result = _compare_answers(folder, scope, run, spark_options)
-        if not is_there:
-            reconcile.note_elsewhere(history / run, folder, result)
-    except (UnansweredError, UsageError):
-        raise
-    except TwinsiteError as error:
+    noting.check_places(history, metrics_file)
+    run = _run(folder, history, scope)
+
+    def note(error: TwinsiteError) -> None:
         asked = scope.extent, scope.hashing.algorithm
         files = carried.files(folder)
         if not has_ended(history / run):
-            comparing.note_failure(history / run, error, scope.flow, scope.asked_at_ms, *asked, files)
-        raise NotCompletedError(str(error), hint=error.hint) from error
+            noting.note_failure(history / run, error, scope.flow, scope.asked_at_ms, *asked, files)
+
+    try:
+        with noting.noted(note):
+            result = _compare_answers(folder, scope, run, spark_options)
+            if not _is_run_of(folder, history):
+                reconcile.note_elsewhere(history / run, folder, result)
     finally:
         if metrics_file is not None:
-            comparing.write_metrics(metrics_file, scope.flow, history)
+            noting.write_metrics(metrics_file, scope.flow, history)
     return comparing.conclude(result, folder, output)
 
 
@@ -151,6 +155,17 @@ def _compare_answers(folder: Path, scope: Scope, run: str, spark_options: SparkO
         result = replace(result, costs=comparing.costs_of(asked), is_carried=True)
         reconcile.write(spark, folder, result, keep_answers=True)
     return result
+
+
+def _run(folder: Path, history: Path, scope: Scope) -> str:
+    """What the comparison is called among the runs of a folder."""
+    if _is_run_of(folder, history):
+        return folder.name
+    return f"{comparing.time_name(scope.asked_at_ms)}-{folder.resolve().name}"
+
+
+def _is_run_of(folder: Path, history: Path) -> bool:
+    return folder.resolve().parent == history.resolve()
 
 
 def _scope(folder: Path) -> Scope:

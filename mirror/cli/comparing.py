@@ -1,8 +1,8 @@
-"""What all jobs that compare have in common: what is wanted, where records are, what came of it, metrics."""
+"""What all jobs that compare have in common: what is wanted, where records are, what came of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,6 +10,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, Literal
 
+import click
 from pyspark.sql import SparkSession
 
 from mirror import logs
@@ -22,20 +23,16 @@ from mirror.cli.spark_options import SparkOptions
 from mirror.cli.steps import Steps
 from mirror.config import Settings, load
 from mirror.consumer_options import consumer_options
-from mirror.errors import TwinsiteError
+from mirror.errors import UsageError
 from mirror.model import TopicPartition
 from mirror.proving import Wanted
-from monitoring.comparisons import Comparison, textfile
-from spark_jobs.algorithms import SALT_BYTES, Algorithm, Hashing
+from spark_jobs.algorithms import SALT_BYTES, Hashing
 from spark_jobs.costs import Counted
 from spark_jobs.documents import Scope
-from spark_jobs.extent import Extent
-from spark_jobs.findings import Kind
-from spark_jobs.history import NAME_TIME, Run, last_to_continue, runs
+from spark_jobs.history import DAMAGED, NAME_TIME, last_to_continue, runs
 from spark_jobs.kafka_source import Cluster
 from spark_jobs.logs import Compared
-from spark_jobs.reconcile import write_failure
-from spark_jobs.result import Cost, Files, Outcome, Result, failure, summary
+from spark_jobs.result import Cost, Files, Result, summary, time_text
 from spark_jobs.sampling import next_sample, parse_fraction
 from spark_jobs.segments.logs import find
 from spark_jobs.segments.source import SegmentFiles
@@ -43,12 +40,6 @@ from spark_jobs.session import session
 from spark_jobs.sites import Records, Sites, names_at_target
 
 SiteName = Literal["source", "target"]
-UNNAMED = "unnamed"
-"""The kind, in metrics, of differences that were only counted."""
-
-
-class NotCompletedError(TwinsiteError):
-    """The comparison was not completed: nothing is said about the copy."""
 
 
 def loaded(config: Path) -> Settings:
@@ -71,10 +62,16 @@ def wanted_of(
         limits: Options of the command, by name.
 
     Raises:
-        UsageError: An option cannot be meant, or a summary in the folder cannot be read.
+        UsageError: An option cannot be meant.
     """
     hashing = Hashing(limits["digest"], token_hex(SALT_BYTES))
-    seen = [run for run in runs(folder) if run.is_of_clusters and run.flow == settings.flow]
+    _check_order(("--from-offset", "--to-offset"), limits["from_offset"], limits["to_offset"])
+    _check_order(("--since", "--until"), limits["since"], limits["until"], time_text)
+    found = runs(folder)
+    for run in found:
+        if run.outcome == DAMAGED:
+            click.echo(f"warning: {folder / run.name}: left out: {run.summary['error']}", err=True)
+    seen = [run for run in found if run.is_of_clusters and run.flow == settings.flow]
     known = [run for run in seen if run.is_as_strong_as(hashing.algorithm)]
     wanted = Wanted(
         topics=tuple(sorted({*limits["topic"]})),
@@ -94,6 +91,18 @@ def wanted_of(
     return replace(wanted, sample=next_sample(parse_fraction(sample), alike, settings.flow))
 
 
+def _check_order(
+    options: tuple[str, str], start: int | None, end: int | None, said: Callable[[int], str] = str
+) -> None:
+    """
+    Raises:
+        UsageError: Nothing lies between them.
+    """
+    if start is not None and end is not None and start >= end:
+        words = f"{options[0]} {said(start)} is not before {options[1]} {said(end)}"
+        raise UsageError(words, hint="the second one is not included")
+
+
 def _mirror(url: str | None) -> Mirror | None:
     """
     Raises:
@@ -103,20 +112,6 @@ def _mirror(url: str | None) -> Mirror | None:
         return None
     client = MirrorClient(url)
     return Mirror(client.url, lambda: status_from_json(client.get("status")))
-
-
-def note_failure(
-    place: Path,
-    error: TwinsiteError,
-    flow: str,
-    began_at_ms: int,
-    extent: Extent,
-    algorithm: Algorithm,
-    files: Files,
-) -> None:
-    """Leave word of a run that was not completed, in its folder."""
-    words = str(error), error.hint
-    write_failure(place, failure(place.name, flow, began_at_ms, extent, algorithm, *words, files))
 
 
 def time_name(at_ms: int) -> str:
@@ -200,37 +195,3 @@ def conclude(result: Result, folder: Path, output: str) -> int:
     else:
         show(result, folder)
     return result.outcome.exit_code
-
-
-def write_metrics(path: Path, flow: str, folder: Path) -> None:
-    """What the folder says of the flow, as a whole file or none: by runs that left nothing out, where there
-    are any.
-    """
-    known = [one for one in runs(folder) if one.flow == flow and one.is_of_clusters]
-    if not known:
-        return
-    known = [one for one in known if one.is_of_all] or known
-    matches = [_began_at(one) for one in known if one.outcome == Outcome.MATCH]
-    text = textfile(_comparison(known[-1], flow), max(matches, default=None), [*Outcome])
-    beside = path.with_name(f".{path.name}")
-    beside.write_bytes(text)
-    beside.replace(path)
-
-
-def _comparison(last: Run, flow: str) -> Comparison:
-    document = last.summary
-    completed = "source" in document
-    differences = document.get("differences", {}) | {UNNAMED: document.get("unnamed", 0)}
-    return Comparison(
-        flow=flow,
-        began_at=_began_at(last),
-        outcome=last.outcome,
-        mismatches={kind: differences.get(kind, 0) for kind in (*Kind, UNNAMED)} if completed else None,
-        records=document["source"]["records"] if completed else None,
-        bytes=document["source"]["bytes"] if completed else None,
-        seconds=document.get("seconds"),
-    )
-
-
-def _began_at(one: Run) -> float:
-    return datetime.fromisoformat(one.summary["started_at"]).timestamp()

@@ -12,12 +12,11 @@ from secrets import token_hex
 from typing import Any
 
 from mirror import proving
-from mirror.cli import comparing
-from mirror.cli.comparing import NotCompletedError
+from mirror.cli import comparing, noting
 from mirror.cli.spark_options import SparkOptions
 from mirror.cli.steps import Steps, steps
 from mirror.config import Settings
-from mirror.errors import TwinsiteError, UsageError
+from mirror.errors import TwinsiteError
 from mirror.proving import Wanted
 from spark_jobs import reconcile
 from spark_jobs.costs import Counted
@@ -47,23 +46,23 @@ def run(
         NotCompletedError: A cluster or Spark stood in the way. The folder of the run says so too.
     """
     settings = comparing.loaded(config)
+    noting.check_places(folder, metrics_file)
     wanted = comparing.wanted_of(settings, folder, limits, since_last_match=since_last_match, sample=sample)
     began_at_ms = round(time.time() * 1000)
     named = {"source": comparing.absolute(source_segments), "target": comparing.absolute(target_segments)}
     files = {site: paths for site, paths in named.items() if paths}
     place = folder / f"{comparing.time_name(began_at_ms)}-{token_hex(2)}"
-    try:
-        with steps(sys.stderr) as shown:
-            result = _compare(settings, wanted, place, shown, files, rate=rate, spark_options=spark_options)
-    except TwinsiteError as error:
+
+    def note(error: TwinsiteError) -> None:
         asked = wanted.extent, wanted.hashing.algorithm
-        comparing.note_failure(place, error, settings.flow, began_at_ms, *asked, files)
-        if isinstance(error, UsageError):
-            raise
-        raise NotCompletedError(str(error), hint=error.hint) from error
+        noting.note_failure(place, error, settings.flow, began_at_ms, *asked, files)
+
+    try:
+        with noting.noted(note), steps(sys.stderr) as shown:
+            result = _compare(settings, wanted, place, shown, files, rate=rate, spark_options=spark_options)
     finally:
         if metrics_file is not None:
-            comparing.write_metrics(metrics_file, settings.flow, folder)
+            noting.write_metrics(metrics_file, settings.flow, folder)
     return comparing.conclude(result, place, output)
 
 

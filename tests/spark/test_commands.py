@@ -58,7 +58,7 @@ def test_a_copy_is_proven_again_and_again_and_damage_is_found(
     assert (first, second, nothing, third) == (0, 0, 1, 10)
     assert f"not compared: {name}-0: nothing of it lies within what was asked for" in said
     assert "zombie" in shown
-    assert [one["source"]["records"] for one in summaries(folder)] == [2000, 500, 0, 2500]
+    assert [one["source"]["records"] for one in summaries(folder)] == [2000, 500 + AROUND, 0, 2500]
     first_summary = summaries(folder)[0]
     assert first_summary["read_bytes"] == {one: first_summary[one]["bytes"] for one in ("source", "target")}
     assert extras(matched) == [0]

@@ -7,9 +7,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from mirror.errors import UsageError
 from mirror.model import TopicPartition
 from spark_jobs.algorithms import Algorithm
 from spark_jobs.extent import Extent
@@ -324,14 +321,6 @@ def test_a_run_says_nothing_of_a_log_that_is_not_the_one_it_was() -> None:
     assert run.end(orders, "another", 100) == 0
     assert run.end(orders, "id", 80) == 0
     assert run.end(TopicPartition("orders", 1), "id", 100) == 0
-
-
-def test_a_summary_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    (tmp_path / "r1").mkdir()
-    (tmp_path / "r1" / "summary.json").write_text("{")
-
-    with pytest.raises(UsageError, match=r"r1/summary\.json"):
-        runs(tmp_path)
 
 
 def test_a_folder_that_is_not_there_has_no_runs(tmp_path: Path) -> None:
