@@ -76,15 +76,15 @@ class Wanted:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """By what only a part of each log is wanted, whatever is sampled of it."""
+        """By what only a part of each log is wanted, whatever is sampled of it; of times not which."""
         limits = {
-            "from_offset": self.start,
-            "to_offset": self.end,
+            f"from_offset {self.start}": self.start,
+            f"to_offset {self.end}": self.end,
             "since": self.since_ms,
             "until": self.until_ms,
             SINCE_LAST_MATCH: self.continues,
         }
-        return tuple(name for name, limit in limits.items() if limit is not None)
+        return tuple(words for words, limit in limits.items() if limit is not None)
 
     @property
     def extent(self) -> Extent:

@@ -20,18 +20,17 @@ from pyspark.sql import DataFrame
 
 from mirror.model import TopicPartition
 from spark_jobs import closer, compare
-from spark_jobs.align import Content
 from spark_jobs.asking import ByLog, about_blocks, about_ranges, at_source
 from spark_jobs.closer import islands_of
 from spark_jobs.logs import Compared, Log
 from spark_jobs.naming import Naming, Plan, Side
 from spark_jobs.places import lines_of_pieces
 from spark_jobs.questions import Question, What, offsets_of
-from spark_jobs.rows import of_values, sides
+from spark_jobs.rows import Contents, seen_of, sides
 from spark_jobs.sampling import Sample
 from spark_jobs.shifts import Anchors, Piece, pieces, target_ranges
 from spark_jobs.sites import Sites, with_totals
-from spark_jobs.stretches import RANGE_PLACES, Island, between, joined
+from spark_jobs.stretches import RANGE_PLACES, Island, between, in_ranges, joined, whole_ranges, without
 from spark_jobs.window import Range
 
 ANCHORS_MAX = 1_000_000
@@ -144,7 +143,7 @@ def _without_shifts(
 ) -> dict[TopicPartition, list[Island]]:
     """What differs once shifts are undone."""
     sites.say("asking the target: digests without shifts")
-    wanted = {name: [island.places for island in long[name]] for name in shifts}
+    wanted = {name: _touched([island.places for island in long[name]], shifts[name]) for name in shifts}
     ranges = {
         name: joined(one for places in some for one in target_ranges(shifts[name], places))
         for name, some in wanted.items()
@@ -158,15 +157,29 @@ def _without_shifts(
         hashing=sites.hashing,
     )
     target = sites.ask_target_closer(question)
-    rows = [(*name, island.first, island.last) for name in shifts for island in long[name]]
+    rows = [(*name, *island[:2]) for name, some in wanted.items() for island in in_ranges(some)]
     only = sites.spark.createDataFrame(rows, "topic string, partition int, first long, last long")
     again = islands_of(compare.islands(compare.within(source, only), compare.within(target, only)).collect())
     return {
-        name: sorted([*(one for one in some if one not in long.get(name, ())), *again.get(name, ())])
-        if name in shifts
-        else list(some)
+        name: sorted([*_apart(some, wanted[name]), *again.get(name, ())]) if name in shifts else list(some)
         for name, some in islands.items()
     }
+
+
+def _touched(islands: Iterable[Range], pieces: Sequence[Piece]) -> list[Range]:
+    """Whole ranges in which islands are, or in which their records stand under the shifts."""
+    some = list(islands)
+    moved = (
+        Range(one.start - piece.shift, one.end - piece.shift)
+        for piece in pieces
+        for one in (island.within(Range(piece.start, piece.end)) for island in some)
+    )
+    return whole_ranges([*some, *moved])
+
+
+def _apart(islands: Iterable[Island], places: Iterable[Range]) -> list[Island]:
+    """What of islands is at none of these places; both are whole ranges."""
+    return in_ranges(without((island.places for island in islands), places))
 
 
 # -- records -------------------------------------------------------------------------------------
@@ -199,7 +212,7 @@ def _look_closer(
     return [one.compared(elsewhere.get(one.plan.log.name, frozenset())) for one in naming]
 
 
-def _elsewhere(sites: Sites, naming: Sequence[Naming]) -> dict[TopicPartition, frozenset[Content]]:
+def _elsewhere(sites: Sites, naming: Sequence[Naming]) -> Contents:
     """What of the extra records the source holds shortly before the places where they stand."""
     extra = {one.plan.log.name: one.extra() for one in naming}
     extra = {name: some for name, some in extra.items() if some}
@@ -214,9 +227,5 @@ def _elsewhere(sites: Sites, naming: Sequence[Naming]) -> dict[TopicPartition, f
     if offsets_of(ranges) > LOOKED_AT_MAX:
         return {}
     question = at_source("doubled", What.RECORDS, ranges, logs, sites.hashing)
-    values = {value for some in extra.values() for _, _, value, _ in some.values()}
-    seen = sides(of_values(sites.ask_source_closer(question), values))
-    return {
-        name: frozenset(some.values()) & {record.content for record in seen.get(name, Side()).records}
-        for name, some in extra.items()
-    }
+    wanted = {name: frozenset(some.values()) for name, some in extra.items()}
+    return seen_of(sites.ask_source_closer(question), wanted)

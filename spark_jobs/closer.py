@@ -17,7 +17,7 @@ from mirror.model import TopicPartition
 from spark_jobs import compare
 from spark_jobs.asking import at_source
 from spark_jobs.logs import Log
-from spark_jobs.naming import NOWHERE, Plan, limited
+from spark_jobs.naming import NOWHERE, Plan, limited, whole_of
 from spark_jobs.places import lines_of_pieces
 from spark_jobs.questions import Question, What
 from spark_jobs.shifts import Piece
@@ -32,6 +32,8 @@ CLOSER_MAX = 64_000_000
 """Places of a side that are digested closer, at most: what differs beyond is counted and not named."""
 NAMED_MAX = 500_000
 """Places of a side whose records the driver holds, at most: what differs beyond is counted and not named."""
+ISLANDS_MAX = NAMED_MAX // CLOSER_PLACES
+"""Rows of them that differ."""
 
 Islands = Mapping[TopicPartition, Sequence[Island]]
 Shifts = Mapping[TopicPartition, Sequence[Piece]]
@@ -68,7 +70,7 @@ def plans(
         return whole, _counts(whole, roughly)
     asked = limited(_plans(logs, shifts, islands, 0), CLOSER_MAX)
     here, there = _closer_digests(sites, asked)
-    found = _closer(asked, compare.first(compare.islands(here, there), NAMED_MAX // CLOSER_PLACES))
+    found = _closer(asked, compare.first(compare.islands(here, there), ISLANDS_MAX))
     closely = here.select(*compare.PARTITION, (F.col("range") * CLOSER_PLACES).alias("place"), "records")
     return found, _counts(found, _together(roughly, closely))
 
@@ -78,7 +80,7 @@ def _plans(logs: Sequence[Log], shifts: Shifts, islands: Islands, context_ranges
     for log in logs:
         known = shifts.get(log.name) or [Piece(*log.target_known, shift=0)]
         differing = [island.places for island in islands.get(log.name, ())]
-        reads = to_read(differing, known, context_ranges=context_ranges)
+        reads = to_read(differing, known, whole_of(log, known), context_ranges=context_ranges)
         found.append(Plan(log, known, reads))
     return found
 
@@ -115,13 +117,16 @@ def _closer(asked: Sequence[Plan], differing: DataFrame) -> list[Plan]:
     """
     rows = differing.collect()
     islands = islands_of(rows, CLOSER_PLACES)
-    all_of_log = {TopicPartition(row.topic, row.partition): row.rows for row in rows}
+    islands_of_log = {TopicPartition(row.topic, row.partition): row.rows for row in rows}
 
     def closer(context_ranges: int) -> list[Plan]:
         found = []
         for plan in asked:
             some = [island.places for island in islands.get(plan.log.name, ())]
-            known = some[-1].end if all_of_log.get(plan.log.name, 0) > len(some) else None
+            if not some:
+                known = NOWHERE if len(rows) == ISLANDS_MAX else None
+            else:
+                known = some[-1].end if islands_of_log[plan.log.name] > len(some) else None
             found.append(plan.closer(some, CLOSER_PLACES, context_ranges, known))
         return found
 
@@ -143,14 +148,14 @@ def _counts(plans: Iterable[Plan], ranges: DataFrame) -> Counts:
     rows = compare.counted(ranges, ranges.sparkSession.createDataFrame(starts, schema)).collect()
     known = {(row.topic, row.partition, row.section): row.records for row in rows}
     return {
-        name: [known.get((*name, 2 * at), 0) for at in range(len(plan.reads) + 1)]
+        name: [known[(*name, 2 * at)] for at in range(len(plan.stretches) + 1)]
         for name, plan in shifted.items()
     }
 
 
 def _starts(plan: Plan) -> list[int]:
-    """Of its gaps and its reads, in turns."""
-    return [NOWHERE, *(at for one in plan.reads for at in one)]
+    """Of its gaps and its stretches, in turns."""
+    return [NOWHERE, *(at for one in plan.stretches for at in one)]
 
 
 def _together(roughly: DataFrame, closely: DataFrame) -> DataFrame:

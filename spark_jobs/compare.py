@@ -80,7 +80,7 @@ def counted(ranges: DataFrame, starts: DataFrame) -> DataFrame:
             ranges that start in it.
 
     Returns:
-        ``topic``, ``partition``, ``section``, ``records``, of sections that have ranges.
+        ``topic``, ``partition``, ``section``, ``records``, of every section.
     """
     logs = F.broadcast(starts.select(*PARTITION).distinct())
     some = ranges.join(logs, list(PARTITION), "left_semi").withColumn("section", F.lit(None).cast("int"))

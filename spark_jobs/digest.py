@@ -31,11 +31,12 @@ def digests(records: DataFrame, hashing: Hashing, *, width: int = RANGE_PLACES) 
 
     Args:
         records: As :func:`spark_jobs.kafka_source.read` returns them.
+        width: A power of two.
     """
     made = records.select(
         "topic",
         "partition",
-        F.expr(f"place div {width}").alias("range"),
+        F.shiftright("place", width.bit_length() - 1).alias("range"),
         _size().alias("size"),
         *hashed("hash", hashing, [number("place"), *_contents()]),
     )

@@ -16,7 +16,7 @@ class Extent:
     Attributes:
         words: For people.
         topics: Only these; none means all of the flow.
-        limits: By what only a part of each log was asked for: names of options.
+        limits: By what only a part of each log was asked for: options, offsets with what they say.
         sample: Only this part of append-only topics.
     """
 

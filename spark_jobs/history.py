@@ -25,6 +25,10 @@ SINCE_LAST_MATCH = "since_last_match"
 """Of what limits a run: what it leaves out was found to be the same."""
 NAME_TIME = "%Y%m%dT%H%M%S"
 """How the name of a run's folder begins, with ``Z`` behind it, unless somebody has named it."""
+FOUND = {"source": dict, "differences": dict, "unnamed": int, "partitions": list}
+"""Fields that every result has, and what they are."""
+FIELDS = FOUND | {"flow": str, "topics": list, "limits": list, "sample": dict | None, "files": dict | None}
+"""Fields of a summary that those who come later look at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class Run:
         """Whether nothing that the flow has was left out that was not compared before; of a sample, whether
         its round leaves nothing out.
         """
-        return not self.topics and {*self.limits} <= {SINCE_LAST_MATCH}
+        return "limits" in self.summary and not self.topics and {*self.limits} <= {SINCE_LAST_MATCH}
 
     @property
     def may_be_continued(self) -> bool:
@@ -124,7 +128,7 @@ def last_to_continue(known: Iterable[Run], flow: str) -> Run | None:
 
 def _began_at(place: Path, summary: Mapping[str, Any]) -> float:
     """When a run began, in seconds since 1970: as its summary, its name, or else its folder says."""
-    with suppress(KeyError, ValueError):
+    with suppress(KeyError, TypeError, ValueError):
         return datetime.fromisoformat(summary["started_at"]).timestamp()
     with suppress(ValueError):
         return datetime.strptime(place.name.partition("-")[0], f"{NAME_TIME}%z").timestamp()
@@ -140,4 +144,23 @@ def _read(path: Path) -> dict[str, Any]:
         return {"outcome": DAMAGED, "error": f"{path.name} cannot be read: {error}"}
     if not isinstance(document, dict):
         return {"outcome": DAMAGED, "error": f"{path.name} is no summary"}
-    return document
+    wrong = ", ".join(_wrong(document))
+    return {"outcome": DAMAGED, "error": f"{path.name} is no summary: see {wrong}"} if wrong else document
+
+
+def _wrong(document: dict[str, Any]) -> list[str]:
+    """Fields that are not as a run leaves them."""
+    needed = FOUND if Run("", document).has_ended else {}
+    wrong = [
+        name
+        for name, kind in FIELDS.items()
+        if (name in document or name in needed) and not isinstance(document.get(name), kind)
+    ]
+    dated = {"outcome", "started_at"} & document.keys()
+    return wrong if not dated or _is_time(document.get("started_at")) else [*wrong, "started_at"]
+
+
+def _is_time(value: object) -> bool:
+    with suppress(TypeError, ValueError):
+        return bool(datetime.fromisoformat(value))  # type: ignore[arg-type]
+    return False

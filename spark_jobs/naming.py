@@ -16,7 +16,7 @@ from operator import attrgetter
 from spark_jobs.align import Content, Record, aligned
 from spark_jobs.findings import Difference, Kind
 from spark_jobs.logs import Compared, Finding, Log
-from spark_jobs.shifts import Piece, places_of, target_ranges
+from spark_jobs.shifts import Piece, places_of, shift_at, target_ranges
 from spark_jobs.stretches import RANGE_PLACES, between, common, joined, to_read
 from spark_jobs.telling import Edges, Item, Row, comparable, settled, told, with_doubled
 from spark_jobs.window import ALL, Range
@@ -49,6 +49,11 @@ class Plan:
     def is_shifted(self) -> bool:
         return any(piece.shift for piece in self.pieces)
 
+    @property
+    def stretches(self) -> list[Range]:
+        """All that differs, read or not, in order."""
+        return sorted(one for one in (*self.reads, *self.unread) if one.offsets)
+
     def source_ranges(self) -> list[Range]:
         """Source offsets to read."""
         return joined(self.log.source_offsets(places) for places in self.reads)
@@ -58,8 +63,8 @@ class Plan:
         return joined(one for places in self.reads for one in target_ranges(self.pieces, places))
 
     def gaps(self) -> list[Range]:
-        """Places before, between and behind what is read: one more than there are reads."""
-        return between(self.reads, places_of(self.pieces))
+        """Places before, between and behind what differs: one more than there are stretches."""
+        return between(self.stretches, whole_of(self.log, self.pieces))
 
     def closer(
         self, differing: Sequence[Range], width: int, context_ranges: int, known: int | None = None
@@ -70,15 +75,18 @@ class Plan:
             width: Places of the ranges by which that is known.
             known: Up to which place it is known; None for all.
         """
-        reads = common(to_read(differing, self.pieces, width, context_ranges), self.reads)
+        whole = whole_of(self.log, self.pieces)
+        reads = common(to_read(differing, self.pieces, whole, width, context_ranges), self.reads)
         if known is None:
             return replace(self, reads=reads)
         unread = joined([*(one.after(known) for one in self.reads), *self.unread])
         return replace(self, reads=joined(one.before(known) for one in reads), unread=unread)
 
-    def is_cut(self, places: Range) -> bool:
-        """Whether what is read goes on behind these places, and is not read there."""
-        return any(one.start == places.end for one in self.unread)
+
+def whole_of(log: Log, pieces: Sequence[Piece]) -> Range:
+    """The places of a log, and those at which its records stand under its shifts."""
+    known, shifted = log.target_known, places_of(pieces)
+    return Range(min(known.start, shifted.start), max(known.end, shifted.end))
 
 
 def limited(plans: Sequence[Plan], places_max: int, width: int = RANGE_PLACES) -> list[Plan]:
@@ -145,6 +153,7 @@ class Naming:
         self.plan = plan
         self._source, self._target = source, target
         self._counts = counts or [gap.offsets for gap in plan.gaps()]
+        self._cut = {one.start for one in plan.unread}
         self._items = list(self._all())
         self._extra = {at: record.content for at in self._offsets(Kind.EXTRA) if (record := target.at(at))}
         missing = {at: record for at in self._offsets(Kind.MISSING) if (record := source.at(at))}
@@ -174,16 +183,17 @@ class Naming:
 
     def _all(self) -> Iterator[Item]:
         plan = self.plan
-        for gap, count, places in zip(plan.gaps(), self._counts, [*plan.reads, None], strict=True):
+        read = {*plan.reads}
+        for gap, count, places in zip(plan.gaps(), self._counts, [*plan.stretches, None], strict=True):
             yield from self._equal(gap, count)
-            if places is not None:
+            if places in read:
                 yield from self._looked_at(places)
 
     def _looked_at(self, places: Range) -> Sequence[Item]:
         """What was read, without what may have its counterpart where reading stopped."""
         source, target = self._stretch(places)
         items = aligned(source, target)
-        if not self.plan.is_cut(places):
+        if places.end not in self._cut:
             return items
         there = max((one.end for one in target_ranges(self.plan.pieces, places)), default=places.end)
         edges = Edges(Range(NOWHERE, places.end), Range(NOWHERE, there), begin=NOWHERE, source_end=ALL.end)
@@ -193,14 +203,10 @@ class Naming:
         """What is equal on both sides; where it is not shifted, only that it is there matters."""
         if not places.offsets:
             return
-        shift = self._shift(places)
+        shift = shift_at(self.plan.pieces, places.start)
         yield Row(
             self.plan.log.source_offsets(places).start, places.start + shift, records=records, shift=shift
         )
-
-    def _shift(self, places: Range) -> int:
-        shifts = (piece.shift for piece in self.plan.pieces if list(target_ranges([piece], places)))
-        return next(shifts, 0)
 
     def _stretch(self, places: Range) -> tuple[Sequence[Record], Sequence[Record]]:
         here = self._source.within(self.plan.log.source_offsets(places))

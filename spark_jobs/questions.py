@@ -17,6 +17,8 @@ from spark_jobs.places import Line
 from spark_jobs.stretches import RANGE_PLACES
 from spark_jobs.window import ALL, Range
 
+LONG_PLACES = 16 * RANGE_PLACES
+"""Ranges that are as long as this on average are read in large pieces."""
 Ranges = Mapping[TopicPartition, Sequence[Range]]
 Lines = Mapping[TopicPartition, Sequence[Line]]
 
@@ -81,4 +83,7 @@ class Question:
     @property
     def reads_little(self) -> bool:
         """Whether only a few records here and there are wanted."""
-        return self.what in {What.RECORDS, What.KEYS_WRITTEN} or self.width < RANGE_PLACES
+        if self.width == RANGE_PLACES:
+            return self.what in {What.RECORDS, What.KEYS_WRITTEN}
+        count = sum(len(some) for some in self.ranges.values())
+        return offsets_of(self.ranges) < count * LONG_PLACES

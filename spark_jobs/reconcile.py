@@ -174,6 +174,7 @@ def note_begun(place: Path, folder: Path, document: dict[str, Any]) -> None:
         folder: Where its result will lie.
     """
     place.mkdir(parents=True, exist_ok=True)
+    (place / REPORT).unlink(missing_ok=True)  # of an attempt that failed
     _write_json(place / SUMMARY, document | {"folder": str(folder.absolute())})
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from mirror.model import TopicPartition
-from spark_jobs.align import Record
+from spark_jobs.align import Content, Record
 from spark_jobs.hashes import words
 from spark_jobs.naming import Side
 
 HASHES = ("key", "value", "headers", "header_set")
+CONTENT = HASHES[:3]
+Contents = Mapping[TopicPartition, frozenset[Content]]
 _MASK = (1 << 64) - 1
 
 
@@ -34,18 +36,34 @@ def sides(hashes: DataFrame) -> dict[TopicPartition, Side]:
     return {name: Side(sorted(some), keys[name]) for name, some in records.items()}
 
 
-def of_values(hashes: DataFrame, values: Iterable[int]) -> DataFrame:
-    """Those of records of which the value has one of these hashes.
+def seen_of(hashes: DataFrame, wanted: Mapping[TopicPartition, Collection[Content]]) -> Contents:
+    """Which of these contents are among the records, by log; no more of the records comes to the driver.
 
     Args:
-        values: As :class:`spark_jobs.align.Record` has them.
+        hashes: As :func:`sides` takes them.
     """
-    columns = words(hashes, "value")
-    shifts = range(64 * (len(columns) - 1), -1, -64)
-    rows = [tuple(_signed(value >> shift & _MASK) for shift in shifts) for value in values]
-    schema = ", ".join(f"{column} long" for column in columns)
-    wanted = hashes.sparkSession.createDataFrame(rows, schema)
-    return hashes.join(F.broadcast(wanted), columns, "left_semi")
+    columns = ["timestamp_ms", *(word for name in CONTENT for word in words(hashes, name))]
+    count = (len(columns) - 1) // len(CONTENT)
+    rows = [
+        (*name, time, *(word for whole in held for word in _words(whole, count)))
+        for name, some in wanted.items()
+        for time, *held in {*some}
+    ]
+    schema = "topic string, partition int, " + ", ".join(f"{column} long" for column in columns)
+    known = hashes.sparkSession.createDataFrame(rows, schema)
+    seen = hashes.join(F.broadcast(known), known.columns, "left_semi").select(known.columns).distinct()
+    found: defaultdict[TopicPartition, set[Content]] = defaultdict(set)
+    for row in seen.collect():
+        _, _, time, *held = row
+        parts = (_whole(held[at : at + count]) for at in range(0, len(held), count))
+        key, value, headers = parts
+        found[TopicPartition(row.topic, row.partition)].add((time, key, value, headers))
+    return {name: frozenset(some) for name, some in found.items()}
+
+
+def _words(whole: int, count: int) -> list[int]:
+    """A number as so many signed words."""
+    return [_signed(whole >> shift & _MASK) for shift in range(64 * (count - 1), -1, -64)]
 
 
 def _signed(word: int) -> int:

@@ -9,7 +9,7 @@ A *piece* is a range of target offsets with one shift; the pieces of a log cover
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
@@ -72,7 +72,7 @@ def pieces(anchors: Iterable[Anchors], target: Range) -> list[Piece]:
 def _consistent(anchors: Iterable[Anchors]) -> list[Anchors]:
     """Those that go forward at both sides; of two that do not, the one with more records."""
     kept: list[Anchors] = []
-    for row in sorted(anchors, key=attrgetter("records"), reverse=True):
+    for row in sorted(anchors, key=lambda row: (-row.records, row)):
         at = bisect_left(kept, row.first, key=attrgetter("first"))
         before = kept[at - 1] if at else None
         after = kept[at] if at < len(kept) else None
@@ -101,6 +101,16 @@ def places_of(pieces: Sequence[Piece]) -> Range:
     return Range(
         min(piece.start - piece.shift for piece in pieces), max(piece.end - piece.shift for piece in pieces)
     )
+
+
+def shift_at(pieces: Sequence[Piece], place: int) -> int:
+    """By how much records are shifted that stand behind a place, if they do not differ there.
+
+    Of two pieces whose places overlap the later one has those that are the same: what the first has there
+    is in the way.
+    """
+    at = bisect_right(pieces, place, key=lambda piece: piece.start - piece.shift)
+    return pieces[max(at - 1, 0)].shift
 
 
 def changes(pieces: Sequence[Piece]) -> list[int]:

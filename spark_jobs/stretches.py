@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from spark_jobs.shifts import Piece, changes, places_of
+from spark_jobs.shifts import Piece, changes
 from spark_jobs.window import Range
 
 RANGE_PLACES = 1024
@@ -42,6 +42,7 @@ class Island(NamedTuple):
 def to_read(
     differing: Iterable[Range],
     pieces: Sequence[Piece],
+    whole: Range,
     width: int = RANGE_PLACES,
     context_ranges: int = CONTEXT_RANGES,
 ) -> list[Range]:
@@ -50,14 +51,24 @@ def to_read(
     Args:
         differing: Places of ranges that differ under the shifts of the pieces.
         pieces: Of the whole log.
+        whole: Its places, and those under its shifts.
         width: Places of a range.
         context_ranges: Ranges beside it on both sides; none where there is too much to read.
     """
-    places = places_of(pieces)
     context = context_ranges * width
     wanted = [*differing, *(Range(at, at + 1) for at in changes(pieces))]
     wider = (Range(one.start - context, one.end + context) for one in wanted)
-    return joined(Range(_down(one.start, width), _up(one.end, width)).within(places) for one in wider)
+    return joined(one.within(whole) for one in whole_ranges(wider, width))
+
+
+def whole_ranges(places: Iterable[Range], width: int = RANGE_PLACES) -> list[Range]:
+    """The ranges in which these places are, in order; those that touch are one."""
+    return joined(Range(_down(one.start, width), _up(one.end, width)) for one in places if one.offsets)
+
+
+def in_ranges(places: Iterable[Range]) -> list[Island]:
+    """Whole ranges by their numbers."""
+    return [Island(one.start // RANGE_PLACES, one.end // RANGE_PLACES - 1) for one in places]
 
 
 def without(ranges: Iterable[Range], gone: Iterable[Range]) -> list[Range]:

@@ -165,12 +165,19 @@ def comparable(items: Sequence[Item], places: Mapping[int, int], edges: Edges) -
     """The items without those whose counterpart may stand where nothing was read.
 
     Where the records at an edge are shifted, the first or last ones of one side belong to what the other has
-    deleted, has not copied yet, or was not asked for.
+    deleted, has not copied yet, or was not asked for. What stands between records that both sides have has no
+    counterpart beyond them.
 
     Args:
         places: Where the missing records have to stand, by source offset.
     """
-    return [item for item, shift in _beside_rows(items) if _is_comparable(item, shift, places, edges)]
+    rows = [at for at, item in enumerate(items) if isinstance(item, Row)]
+    inside = range(rows[0], rows[-1] + 1) if rows else range(0)
+    return [
+        item
+        for at, (item, shift) in enumerate(_beside_rows(items))
+        if at in inside or _is_comparable(item, shift, places, edges)
+    ]
 
 
 def _beside_rows(items: Sequence[Item]) -> Iterator[tuple[Item, int]]:

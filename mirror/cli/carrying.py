@@ -51,9 +51,7 @@ def begin(
             if question.ranges:
                 carried.leave(folder, site, question)
     carried.write_json(folder / SCOPE, scope_to_document(scope))
-    run = _run(folder, history, scope)
-    asked = scope.extent, scope.hashing.algorithm
-    reconcile.note_begun(history / run, folder, begun(run, scope.flow, scope.asked_at_ms, *asked))
+    _note_begun(folder, history, scope)
     click.echo(f"{folder}: both sites have to answer, with `twinsite reconcile digest`")
 
 
@@ -135,6 +133,8 @@ def compare(
 
     try:
         with noting.noted(note):
+            if not has_ended(history / run):
+                _note_begun(folder, history, scope)  # scope may have noted it on another machine
             result = _compare_answers(folder, scope, run, spark_options)
             if not _is_run_of(folder, history):
                 reconcile.note_elsewhere(history / run, folder, result)
@@ -155,6 +155,13 @@ def _compare_answers(folder: Path, scope: Scope, run: str, spark_options: SparkO
         result = replace(result, costs=comparing.costs_of(asked), is_carried=True)
         reconcile.write(spark, folder, result, keep_answers=True)
     return result
+
+
+def _note_begun(folder: Path, history: Path, scope: Scope) -> None:
+    """It is unfinished until it has ended: sites that never answer leave it at that."""
+    run = _run(folder, history, scope)
+    asked = scope.extent, scope.hashing.algorithm
+    reconcile.note_begun(history / run, folder, begun(run, scope.flow, scope.asked_at_ms, *asked))
 
 
 def _run(folder: Path, history: Path, scope: Scope) -> str:

@@ -130,11 +130,7 @@ def _name(one: NotCompared) -> str:
 
 
 def show_history(folder: Path, output: str) -> None:
-    """The runs of a folder, the last one first.
-
-    Raises:
-        UsageError: A summary cannot be read.
-    """
+    """The runs of a folder, the last one first; with those of which nothing is known."""
     known = runs(folder)[::-1]
     if output == "json":
         print_json([{"run": run.name, "outcome": run.outcome} | run.summary for run in known])

@@ -9,6 +9,7 @@ there, 4 refused, 5 time is up, 10 the sites differ, 130 and 143 ended by a sign
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -32,6 +33,11 @@ COMMANDS = {
 }
 
 FAULT, INTERRUPTED = 1, 130
+OF_DISKS = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO),
+    *(errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
+}
+"""What the system says of a file or a disk that stands in the way: no fault of the program."""
 
 
 class LazyCommands(click.Group):
@@ -79,7 +85,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read our output has seen enough. The interpreter flushes once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAULT
+    except OSError as error:
+        if error.errno not in OF_DISKS:
+            raise
+        show_error(_of_a_disk(error))
+        return FAULT
     return code if isinstance(code, int) else 0
+
+
+def _of_a_disk(error: OSError) -> TwinsiteError:
+    where = "" if error.filename is None else f"{error.filename}: "
+    return TwinsiteError(f"{where}{error.strerror}", hint="see that it is there, may be used, and has room")
 
 
 def show_error(error: TwinsiteError) -> None:

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mirror.errors import UsageError
+from mirror.proving import AROUND
 from spark_jobs.session import session
 from tests.conftest import TopicFactory
 from tests.harness.data import Row, json_rows, load

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
+from mirror.model import TopicPartition
 from spark_jobs import compare
 from spark_jobs.algorithms import Algorithm, Hashing
 from spark_jobs.digest import record_hashes
 from spark_jobs.kafka_source import RECORD_SCHEMA
-from spark_jobs.rows import of_values, sides
+from spark_jobs.rows import seen_of, sides
 
 ISLANDS = "topic string, partition int, first long, last long"
 
@@ -68,9 +69,13 @@ def test_records_are_found_by_what_they_hold(spark: SparkSession, algorithm: Alg
     """
     made = [("t", 0, at, at, 1, None, bytearray(b"value %d" % at), None) for at in range(64)]
     hashes = record_hashes(spark.createDataFrame(made, RECORD_SCHEMA), Hashing(algorithm, "salt"))
-    (side,) = sides(hashes).values()
-    wanted = {record.value for record in side.records if record.offset % 2}
+    log = TopicPartition("t", 0)
+    contents = {record.offset: record.content for record in sides(hashes)[log].records}
+    nowhere = (7, *contents[0][1:])
 
-    found = of_values(hashes, wanted)
+    found = seen_of(
+        hashes,
+        {log: [*(contents[at] for at in range(1, 64, 2)), nowhere], TopicPartition("t", 1): [contents[2]]},
+    )
 
-    assert sorted(row.offset for row in found.collect()) == list(range(1, 64, 2))
+    assert found == {log: {contents[at] for at in range(1, 64, 2)}}

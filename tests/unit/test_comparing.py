@@ -51,6 +51,8 @@ def note(folder: Path, extent: Extent, outcome: str = "match") -> None:
         "started_at": f"2026-01-01T00:00:0{at}.000Z",
         "digest": "xxhash64",
         "source": {"records": 100 + at, "bytes": 1},
+        "differences": {},
+        "unnamed": 0,
         "partitions": [{"pending": [5, 8], "lost": None}, {"pending": [0, 1]}],
     }
     (folder / f"r{at}").mkdir()

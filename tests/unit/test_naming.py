@@ -82,8 +82,6 @@ def test_what_is_not_known_closer_is_not_read_and_counted() -> None:
 
     assert list(closely.reads) == [Range(0, 24), Range(32, 48)]
     assert list(closely.unread) == [Range(48, 100), Range(500, 600), Range(900, 950)]
-    assert closely.is_cut(Range(32, 48))
-    assert not closely.is_cut(Range(0, 24))
 
 
 def test_in_closer_ranges_a_log_is_cut_at_one_of_them() -> None:

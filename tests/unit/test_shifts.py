@@ -43,20 +43,21 @@ def test_what_shifts_changes_where_it_begins_and_where_it_ends() -> None:
 
 
 def test_all_that_differs_is_read_with_what_is_beside_it() -> None:
-    log = [Piece(0, 20 * RANGE_PLACES, 0)]
+    whole = Range(0, 20 * RANGE_PLACES)
+    log = [Piece(*whole, 0)]
 
-    assert to_read([], log) == []
-    assert to_read([Island(0, 0).places, Island(7, 8).places], log) == [
+    assert to_read([], log, whole) == []
+    assert to_read([Island(0, 0).places, Island(7, 8).places], log, whole) == [
         Range(0, 2 * RANGE_PLACES),
         Range(6 * RANGE_PLACES, 10 * RANGE_PLACES),
     ]
-    assert to_read([Island(19, 19).places], log) == [Range(18 * RANGE_PLACES, 20 * RANGE_PLACES)]
+    assert to_read([Island(19, 19).places], log, whole) == [Range(18 * RANGE_PLACES, 20 * RANGE_PLACES)]
 
 
 def test_where_the_shift_changes_is_read_even_if_nothing_differs_there() -> None:
     log = [Piece(0, 5 * RANGE_PLACES, 0), Piece(5 * RANGE_PLACES, 20 * RANGE_PLACES, 1)]
 
-    read = to_read([], log)
+    read = to_read([], log, places_of(log))
 
     assert any(one.holds(5 * RANGE_PLACES - 1) for one in read)
     assert any(one.holds(20 * RANGE_PLACES - 2) for one in read)
@@ -97,7 +98,7 @@ def test_of_what_differs_the_ranges_beside_it_are_read_and_no_more(differing: se
     log = Range(0, 20_000 * RANGE_PLACES + 17)
     islands = [Island(at, at) for at in sorted(differing)]
 
-    found = to_read([island.places for island in islands], [Piece(*log, shift=0)])
+    found = to_read([island.places for island in islands], [Piece(*log, shift=0)], log)
 
     assert all(any(one.holds(at) for one in found) for at in (island.places.start for island in islands))
     assert sum(one.offsets for one in found) <= 3 * RANGE_PLACES * len(differing)
