@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -105,8 +105,27 @@ class Wanted:
         return ", ".join(said) or "all there is"
 
 
+Ends = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, int]]
+"""Where logs end, by what a site calls them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What is read in place of brokers; None where brokers are read.
+
+    Attributes:
+        source, target: Ask for the ends of logs there; they may be those of long ago.
+    """
+
+    source: Ends | None = None
+    target: Ends | None = None
+
+
 async def scope(
-    settings: Settings, wanted: Wanted, leaving: Mapping[TopicPartition, int] | None = None
+    settings: Settings,
+    wanted: Wanted,
+    leaving: Mapping[TopicPartition, int] | None = None,
+    held: Held | None = None,
 ) -> Scope:
     """Ask both clusters what can be compared now.
 
@@ -116,6 +135,7 @@ async def scope(
 
     Args:
         leaving: Source offsets below which nothing of a log can be read in time.
+        held: What is read in place of brokers: nothing is compared behind its ends.
 
     Raises:
         UsageError: No topic matches, or the mirror is of another flow or of other clusters.
@@ -138,10 +158,16 @@ async def scope(
         tps = asking.on_both_sides()
         asking.words = await _words(settings, wanted, source, target)
         copies = await _logs(target, [asking.at_target(tp) for tp in tps])
+        if held and held.target:
+            ends = await asyncio.to_thread(held.target, copies)
+            copies = {tp: log.before(ends[tp]) for tp, log in copies.items()}
         asking.ends_before = await _ends_before(target, asking.words.target_offsets(), copies)
         asking.state = await _state(settings, target, wanted)
         copied = asking.copied(tps)
         originals = await _logs(source, copied)
+        if held and held.source:
+            ends = await asyncio.to_thread(held.source, originals)
+            asking.held_ends = {tp: end for tp, end in ends.items() if end < originals[tp].end}
         seen = asking.seen_before(copied, originals, copies)
         asking.ends_before |= await _ends_before(target, seen, copies)
         await asking.compare(copied, originals, copies)
@@ -232,6 +258,7 @@ class _Asking:
         state: What the flow remembers; None where nothing does, and offsets are taken to be the same.
         words: What the mirror has said, where one was asked.
         ends_before: Where logs of the target ended that have lost their ends, by their names there.
+        held_ends: Where logs of the source end that are not read to their ends.
     """
 
     def __init__(
@@ -247,6 +274,7 @@ class _Asking:
         self.state: FlowState | None = None
         self.words = Words()
         self.ends_before: dict[TopicPartition, int] = {}
+        self.held_ends: Mapping[TopicPartition, int] = {}
         self._asked_at_ms = round(time.time() * 1000)
         self._flow, self._wanted = flow, wanted
         self._source, self._target, self._names, self._selector = source, target, names, selector
@@ -433,12 +461,14 @@ class _Asking:
         *,
         is_compacted: bool,
     ) -> Log | None:
+        last = self.held_ends.get(tp, ALL.end)
+        wanted = wanted.before(last)
         end_before = self.ends_before.get(self.at_target(tp), copy.end)
         translation = copied.translation(end_before)
         before = 0 if is_compacted else self._compared_before(tp, original.end)
         between = partial(
             window,
-            original,
+            original.before(last),
             copy,
             translation,
             acknowledged=end_before,
@@ -447,10 +477,10 @@ class _Asking:
         try:
             start = max(copied.start, wanted.start, min(before, translation.to_source(copy.end)))
             asked = between(start=start, end=wanted.end)
-            whole = between(start=copied.start)
+            whole = between(start=copied.start, end=last)
             compared = asked
             if asked.source.offsets or asked.beyond.offsets:
-                end = min(wanted.end + AROUND, ALL.end)
+                end = min(wanted.end + AROUND, last)
                 compared = between(start=max(copied.start, start - AROUND), end=end)
             source_end_place = translation.to_target(original.end)
         except UntranslatableError as error:

@@ -27,20 +27,30 @@ PREFIX = "kafka."
 ROW = "org.apache.spark.sql.catalyst.InternalRow"
 
 
-def read_ranges(spark: SparkSession, options: Mapping[str, str], ranges: Ranges, task: int) -> DataFrame:
+def new_group() -> str:
+    """A name under which Spark keeps consumers, and what they have fetched, for a few seconds."""
+    return f"twinsite-{token_hex(8)}"
+
+
+def read_ranges(
+    spark: SparkSession, options: Mapping[str, str], ranges: Ranges, task: int, group: str | None = None
+) -> DataFrame:
     """The records of ranges that have an end, with the columns of Spark's Kafka source, headers included.
 
     Args:
         options: As for that source.
         task: As many offsets are read by a task, at most.
+        group: Of the consumers of an earlier read with the same options, to go on with them; None is a new
+            one.
     """
     java: Any = spark._jvm
     kafka = java.org.apache.spark.sql.kafka010
     consumer = {name.removeprefix(PREFIX): said for name, said in options.items() if name.startswith(PREFIX)}
-    group = f"twinsite-{token_hex(8)}"  # consumers are kept under this name: another read has other settings
     records = kafka.KafkaSourceRDD(
         spark._jsc.sc(),
-        kafka.KafkaSourceProvider.kafkaParamsForExecutors(java.PythonUtils.toScalaMap(consumer), group),
+        kafka.KafkaSourceProvider.kafkaParamsForExecutors(
+            java.PythonUtils.toScalaMap(consumer), group or new_group()
+        ),
         java.PythonUtils.toSeq([_range(java, tp, one) for tp, one in pieces(ranges, task)]),
         int(options["kafkaConsumer.pollTimeoutMs"]),
         options["failOnDataLoss"] == "true",

@@ -15,14 +15,15 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from mirror.model import TopicPartition
-from spark_jobs.kafka_ranges import read_ranges
+from spark_jobs.kafka_ranges import pieces, read_ranges
+from spark_jobs.pace import fetch_bytes
 from spark_jobs.places import Line, clipped
 from spark_jobs.questions import Lines, Ranges, offsets_of
 from spark_jobs.window import ALL, Range
@@ -55,16 +56,35 @@ RECORD_COLUMNS = ("topic", "partition", "offset", "place", "timestamp_ms", "key"
 
 
 @dataclass(frozen=True, slots=True)
+class Spared:
+    """How brokers are kept from sending what is not wanted, or is wanted a little later.
+
+    Attributes:
+        offset_bytes: What an offset weighs, as far as is known: fetches are no larger than ranges need.
+        group: Of consumers that go on, in the next slice, with what they have fetched.
+    """
+
+    offset_bytes: float
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """How Spark reaches a cluster.
 
     Attributes:
         name: ``source`` or ``target``, for people.
         options: Of Kafka's consumer, each with its prefix ``kafka.``.
+        spared: What its brokers are to be spared; None where it is read as fast as can be.
     """
 
     name: str
     options: Mapping[str, str]
+    spared: Spared | None = None
+
+    def sparing(self, spared: Spared) -> Cluster:
+        """The same, of which little is sent that is not wanted."""
+        return replace(self, spared=spared)
 
     def read(self, spark: SparkSession, ranges: Ranges, lines: Lines, little: bool, /) -> DataFrame:
         """A frame of the records of ranges, see :func:`read`."""
@@ -102,15 +122,18 @@ def at_offsets(frame: DataFrame) -> DataFrame:
 
 def _parts(spark: SparkSession, cluster: Cluster, ranges: Ranges, *, little: bool) -> Iterator[DataFrame]:
     """What has an end, and what has none."""
-    options = _options(cluster, little=little)
     bounded = {tp: [one for one in some if one.offsets and one.end < ALL.end] for tp, some in ranges.items()}
     if any(bounded.values()):
         cores, total = spark.sparkContext.defaultParallelism, offsets_of(bounded)
         task = task_offsets(total, cores)
         tasks = max(cores * TASKS_PER_CORE, len(bounded) + total // task)
-        yield with_times(read_ranges(spark, options, bounded, task).coalesce(tasks))
+        fetched = _fetched(cluster, bounded, task, little=little)
+        group = f"{cluster.spared.group}-{fetched}" if cluster.spared else None
+        records = read_ranges(spark, _options(cluster, fetched), bounded, task, group)
+        yield with_times(records.coalesce(tasks))
     endless = {tp: one for tp, some in ranges.items() for one in some if one.end == ALL.end}
     if endless:
+        options = _options(cluster, _most(little=little))
         yield with_times(_to_the_end(spark, options, endless))
 
 
@@ -121,8 +144,19 @@ def task_offsets(total: int, cores: int) -> int:
     return max(TASK_OFFSETS_MIN, wanted, total // (cores * TASKS_PER_CORE_MAX))
 
 
-def _options(cluster: Cluster, *, little: bool) -> dict[str, str]:
-    fetched = SMALL_BYTES if little else BULK_BYTES
+def _fetched(cluster: Cluster, ranges: Ranges, task: int, *, little: bool) -> int:
+    most = _most(little=little)
+    if cluster.spared is None:
+        return most
+    reads = sum(1 for _ in pieces(ranges, task))
+    return fetch_bytes(cluster.spared.offset_bytes * offsets_of(ranges), reads, most)
+
+
+def _most(*, little: bool) -> int:
+    return SMALL_BYTES if little else BULK_BYTES
+
+
+def _options(cluster: Cluster, fetched: int) -> dict[str, str]:
     return {**OPTIONS, **cluster.options, "kafka.max.partition.fetch.bytes": str(fetched)}
 
 

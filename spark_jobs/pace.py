@@ -12,12 +12,18 @@ from dataclasses import dataclass
 from spark_jobs.questions import Ranges
 from spark_jobs.window import ALL, Range
 
-SLICE_SECONDS = 5.0
-"""At the rate that is allowed, a slice should take so long."""
+SLICE_SECONDS = 4.0
+"""At the rate that is allowed, a slice should take so long: less than consumers are kept for the next one."""
 FIRST_OFFSETS = 200
 """In the first slice, while nobody knows how large records are."""
 GROWTH = 50
 """A slice has so many times the offsets of the one before, at most: its records may be larger."""
+FETCHES_MIN = 4
+"""A range is fetched in so many parts: of the last one, and of one ahead, some is sent for nothing."""
+FETCH_BYTES_MIN = 16 << 10
+"""What producers put into a batch where nobody tells them otherwise; a batch is sent whole."""
+SHARE_BYTES_MIN = 256 << 10
+"""A slice takes so much of each partition, however many there are: less costs the brokers hardly less."""
 
 
 @dataclass
@@ -44,14 +50,28 @@ class Pace:
         self.most = max(FIRST_OFFSETS, offsets * GROWTH)
         self.heaviest = max(self.bytes / max(1, self.offsets), size / max(1, offsets))
 
-    def next_offsets(self) -> int:
-        """How many offsets the next slice may have."""
-        wanted = self.bytes_per_second * SLICE_SECONDS
+    def next_offsets(self, partitions: int = 1) -> int:
+        """How many offsets the next slice may have, of so many partitions."""
+        wanted = max(self.bytes_per_second * SLICE_SECONDS, partitions * SHARE_BYTES_MIN)
         return max(1, round(min(self.most, wanted / self.heaviest if self.heaviest else self.most)))
 
     def pause_seconds(self, elapsed_seconds: float) -> float:
         """How long to wait, so long after the first slice began."""
         return max(0.0, self.bytes / self.bytes_per_second - elapsed_seconds)
+
+
+def fetch_bytes(size: float, ranges: int, most: int) -> int:
+    """How much to ask a broker for at once, where so much is read in so many ranges.
+
+    It sends what it is asked for, whatever is wanted of it, and is asked once ahead. A power of two, so that
+    it stays the same from slice to slice, and consumers with it.
+
+    Args:
+        size: Of all ranges, as far as is known.
+        most: However large they are.
+    """
+    part = int(size / max(1, ranges) / FETCHES_MIN)
+    return min(most, max(FETCH_BYTES_MIN, 1 << part.bit_length() >> 1))
 
 
 class Slices:
@@ -63,8 +83,9 @@ class Slices:
     def __init__(self, ranges: Ranges) -> None:
         self._left = {tp: list(some) for tp, some in ranges.items() if any(one.offsets for one in some)}
 
-    def __bool__(self) -> bool:
-        return bool(self._left)
+    def __len__(self) -> int:
+        """Of how many partitions something is left."""
+        return len(self._left)
 
     def take(self, offsets: int) -> Ranges:
         """The next ones, of about so many offsets in all."""

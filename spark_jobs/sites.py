@@ -22,6 +22,8 @@ from spark_jobs.answering import answer, together
 from spark_jobs.asking import Both, askable
 from spark_jobs.buckets import digests_of_keys, of_buckets
 from spark_jobs.failures import renamed_errors
+from spark_jobs.kafka_ranges import new_group
+from spark_jobs.kafka_source import Cluster, Spared
 from spark_jobs.logs import Compared, Log
 from spark_jobs.pace import Pace, Slices
 from spark_jobs.questions import Lines, Question, Ranges, What, offsets_of
@@ -243,7 +245,7 @@ def give_answer(site: KafkaSite, question: Question, path: Path) -> None:
     """
     if site.bytes_per_second is None:
         with watched(site.spark, site.tell):
-            keep(_answer(site, question), path)
+            keep(_answer(site, question, site.records), path)
         return
     parts = path.with_name(f"{path.name}-parts")
     if parts.exists():  # of somebody who was interrupted: it would be counted once more
@@ -255,12 +257,13 @@ def give_answer(site: KafkaSite, question: Question, path: Path) -> None:
 
 def _write_slowly(site: KafkaSite, question: Question, parts: Path, pace: Pace) -> None:
     slices, total = Slices(question.ranges), offsets_of(question.ranges)
-    began = time.monotonic()
+    began, group = time.monotonic(), new_group()
     number = 0
     while slices or not number:
-        ranges = slices.take(pace.next_offsets()) if slices else {}
+        ranges = slices.take(pace.next_offsets(len(slices))) if slices else {}
         part = parts / f"{number:06}"
-        keep(_answer(site, replace(question, ranges=ranges)), part)
+        records = _sparing(site.records, Spared(pace.heaviest, group))
+        keep(_answer(site, replace(question, ranges=ranges), records), part)
         kept = site.spark.read.parquet(str(part.absolute())).agg(F.sum("bytes")).first()
         pace.read(offsets_of(ranges), (kept[0] or 0) * question.one_in if kept else 0)
         site.tell(pace.offsets / max(1, total))
@@ -268,11 +271,16 @@ def _write_slowly(site: KafkaSite, question: Question, parts: Path, pace: Pace) 
         number += 1
 
 
-def _answer(site: KafkaSite, question: Question) -> DataFrame:
-    def records(ranges: Ranges, lines: Lines, little: bool) -> DataFrame:
-        return site.records.read(site.spark, ranges, lines, little)
+def _sparing(records: Records, spared: Spared) -> Records:
+    """Brokers send what is fetched, wanted or not; of files no more is read than is wanted."""
+    return records.sparing(spared) if isinstance(records, Cluster) else records
 
-    return answer(question, site.names, records)
+
+def _answer(site: KafkaSite, question: Question, records: Records) -> DataFrame:
+    def read(ranges: Ranges, lines: Lines, little: bool) -> DataFrame:
+        return records.read(site.spark, ranges, lines, little)
+
+    return answer(question, site.names, read)
 
 
 def keep(frame: DataFrame, path: Path) -> None:

@@ -25,7 +25,7 @@ from mirror.config import Settings, load
 from mirror.consumer_options import consumer_options
 from mirror.errors import UsageError
 from mirror.model import TopicPartition
-from mirror.proving import Wanted
+from mirror.proving import Held, Wanted
 from spark_jobs.algorithms import SALT_BYTES, Hashing
 from spark_jobs.costs import Counted
 from spark_jobs.documents import Scope
@@ -141,6 +141,14 @@ def records_of(settings: Settings, site: SiteName, files: Sequence[str], scope: 
     folders = [Path(file) for file in files]
     find(folders, [TopicPartition(names[log.name.topic], log.name.partition) for log in scope.logs])
     return SegmentFiles(site, folders, {names[log.name.topic] for log in scope.compacted})
+
+
+def held_in(files: Files) -> Held:
+    """What directories hold in place of brokers."""
+    ends = {
+        site: SegmentFiles(site, [Path(file) for file in some], set()).ends for site, some in files.items()
+    }
+    return Held(ends.get("source"), ends.get("target"))
 
 
 def names_of(site: SiteName, scope: Scope) -> Mapping[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -16,7 +16,8 @@ from mirror.cli import comparing, noting
 from mirror.cli.spark_options import SparkOptions
 from mirror.cli.steps import Steps, steps
 from mirror.config import Settings
-from mirror.errors import TwinsiteError
+from mirror.errors import TwinsiteError, UsageError
+from mirror.model import TopicPartition
 from mirror.proving import Wanted
 from spark_jobs import reconcile
 from spark_jobs.costs import Counted
@@ -48,6 +49,8 @@ def run(
     settings = comparing.loaded(config)
     noting.check_places(folder, metrics_file)
     wanted = comparing.wanted_of(settings, folder, limits, since_last_match=since_last_match, sample=sample)
+    if target_segments:
+        wanted = _of_files(wanted)
     began_at_ms = round(time.time() * 1000)
     named = {"source": comparing.absolute(source_segments), "target": comparing.absolute(target_segments)}
     files = {site: paths for site, paths in named.items() if paths}
@@ -66,6 +69,20 @@ def run(
     return comparing.conclude(result, place, output)
 
 
+def _of_files(wanted: Wanted) -> Wanted:
+    """How far brokers have come says nothing of files, which may be those of long ago.
+
+    Raises:
+        UsageError: A mirror is to be asked.
+    """
+    if wanted.mirror is not None:
+        raise UsageError(
+            "--url asks how far the mirror has come with the brokers, --target-segments reads files instead",
+            hint="leave out one of them",
+        )
+    return replace(wanted, seen=())
+
+
 def _compare(
     settings: Settings,
     wanted: Wanted,
@@ -82,8 +99,11 @@ def _compare(
         source = comparing.records_of(settings, "source", files.get("source", ()), scope)
         return source, comparing.records_of(settings, "target", files.get("target", ()), scope)
 
+    def ask(leaving: Mapping[TopicPartition, int]) -> Scope:
+        return asyncio.run(proving.scope(settings, wanted, leaving, comparing.held_in(files)))
+
     shown.say("asking both clusters")
-    records(asyncio.run(proving.scope(settings, wanted)))  # what is wrong is said before Spark starts
+    records(ask({}))  # what is wrong is said before Spark starts
     asked: list[tuple[Counted, Counted]] = []
     with comparing.spark_session(shown, spark_options) as spark:
 
@@ -99,9 +119,7 @@ def _compare(
             )
             return comparing.counted(asked, made)
 
-        scope, found = reconcile.compare_as_it_stands(
-            lambda leaving: asyncio.run(proving.scope(settings, wanted, leaving)), sites
-        )
+        scope, found = reconcile.compare_as_it_stands(ask, sites)
         result = comparing.result_of(scope, found, folder.name, time.monotonic() - began, files)
         result = replace(result, costs=comparing.costs_of(asked))
         reconcile.write(spark, folder, result)

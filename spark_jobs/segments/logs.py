@@ -75,7 +75,7 @@ def not_held(log: SegmentLog, wanted: Range, end: int) -> SegmentsError:
     words = f"all from {wanted.start} on" if wanted.end == ALL.end else f"[{wanted.start}, {wanted.end})"
     return SegmentsError(
         f"{log.name}: of its offsets {words} are wanted, {log.folder} holds [{log.start}, {end})",
-        hint="compare what it holds with --from-offset and --to-offset, or take a newer copy",
+        hint="take a newer copy, or compare both sites in one job: it goes as far as the files do",
     )
 
 

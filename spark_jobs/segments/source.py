@@ -8,7 +8,7 @@ Sources: Spark's Python Data Source API.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from mirror.model import TopicPartition
 from spark_jobs.kafka_source import RECORD_COLUMNS, at_offsets, placed, union
 from spark_jobs.places import clipped
 from spark_jobs.questions import Lines, Ranges
@@ -49,6 +50,16 @@ class SegmentFiles:
     name: str
     folders: Sequence[Path]
     compacted: Set[str]
+
+    def ends(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where logs end here for who reads what is committed, as far as their last files tell.
+
+        Raises:
+            UsageError: Something is no log directory, or a partition is in none of them.
+            SegmentsError: A folder or its last file cannot be read.
+        """
+        logs = {tp: open_log(path, has_gaps=True) for tp, path in find(self.folders, wanted).items()}
+        return {tp: stable_end(log, max(log.start, log.segments[-1].base_offset)) for tp, log in logs.items()}
 
     def read(self, spark: SparkSession, ranges: Ranges, lines: Lines, _little: bool, /) -> DataFrame:
         """A frame of records, as :func:`spark_jobs.kafka_source.read` returns it.

@@ -54,7 +54,9 @@ def test_what_is_carried_between_the_sites_is_enough_to_name_all_that_differs(
         )
     )
 
-    assert reconcile("scope", "--config", settings, "--same-offsets", "--digest", "sha256", carried) == 0
+    begin = "scope", "--config", settings, "--folder", history, "--same-offsets", "--digest", "sha256"
+    assert reconcile(*begin, carried) == 0
+    assert [one.outcome for one in runs(history)] == ["unfinished"]
     code = 3
     of_source = "digest", "--config", at_source, "--site", "source", "--keys-folder", kept_here, carried
     of_target = "digest", "--config", at_target, "--site", "target", "--keys-folder", kept_there, carried
@@ -64,6 +66,7 @@ def test_what_is_carried_between_the_sites_is_enough_to_name_all_that_differs(
         code = reconcile("compare", carried, "--folder", history, "--metrics-file", metrics)
         if code != 3:
             break
+        assert [one.outcome for one in runs(history)] == ["unfinished"]
 
     assert code == 10
     (noted,) = runs(history)
@@ -110,7 +113,7 @@ def test_what_is_lost_or_fails_on_the_way_is_named_and_nothing_is_said_of_the_co
     settings = settings_file(tmp_path / "f.yaml", source.bootstrap, target.bootstrap, "carried-lost")
     carried, history, metrics = (tmp_path / name for name in ("carried", "history", "twinsite.prom"))
     compare = "compare", carried, "--folder", history, "--metrics-file", metrics
-    assert reconcile("scope", "--config", settings, "--same-offsets", carried) == 0
+    assert reconcile("scope", "--config", settings, "--folder", history, "--same-offsets", carried) == 0
     for site in ("source", "target"):
         assert reconcile("digest", "--config", settings, "--site", site, carried) == 0
     (part,) = (carried / "answers" / "target-digests").glob("*.parquet")
@@ -174,14 +177,15 @@ def test_answers_of_an_older_comparison_are_none(
         load(cluster.bootstrap, "carried-again", rows)
     settings = settings_file(tmp_path / "f.yaml", source.bootstrap, target.bootstrap, "carried-again")
     old, new = tmp_path / "old", tmp_path / "new"
+    begin = "scope", "--config", settings, "--folder", tmp_path / "history", "--same-offsets"
     compare = "compare", old, "--folder", tmp_path / "history"
-    assert reconcile("scope", "--config", settings, "--same-offsets", old) == 0
+    assert reconcile(*begin, old) == 0
     for site in ("source", "target"):
         assert reconcile("digest", "--config", settings, "--site", site, old) == 0
     assert reconcile(*compare) == 0
     for cluster, value in ((source, b"here"), (target, b"there")):
         load(cluster.bootstrap, "carried-again", [Row(key=b"k", value=value, timestamp_ms=2)])
-    assert reconcile("scope", "--config", settings, "--same-offsets", new) == 0
+    assert reconcile(*begin, new) == 0
     shutil.copytree(new, old, dirs_exist_ok=True)
 
     before = reconcile(*compare)
@@ -207,8 +211,9 @@ def test_a_folder_is_about_one_comparison(
     asyncio.run(target.create_topic("carried-once"))
     settings = settings_file(tmp_path / "f.yaml", source.bootstrap, target.bootstrap, "carried-once")
 
-    first = reconcile("scope", "--config", settings, "--same-offsets", tmp_path / "folder")
-    second = reconcile("scope", "--config", settings, "--same-offsets", tmp_path / "folder")
+    always = "--folder", tmp_path / "runs", "--same-offsets", tmp_path / "folder"
+    begin = "scope", "--config", settings, *always
+    first, second = reconcile(*begin), reconcile(*begin)
 
     assert (first, second) == (0, 2)
     assert "holds a comparison already" in capsys.readouterr().err

@@ -205,7 +205,7 @@ def test_a_topic_that_is_not_the_flow_s_is_named_before_spark_starts(
     """
     name, other = (asyncio.run(topic(source, prefix=prefix)) for prefix in ("chosen", "left-out"))
     settings = settings_file(tmp_path / "f.yaml", source.bootstrap, target.bootstrap, "chosen-.*")
-    limits = "--topic", name, "--topic", other
+    limits = "--folder", tmp_path / "runs", "--topic", name, "--topic", other
 
     assert reconcile("scope", "--config", settings, *limits, tmp_path / "carried") == 2
     assert f"--topic {other}: flow proof copies no such topic" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -22,8 +22,9 @@ from mirror.proving import Wanted, scope
 from spark_jobs import kafka_source
 from spark_jobs.documents import Scope
 from spark_jobs.findings import Kind
-from spark_jobs.kafka_source import Cluster
-from spark_jobs.pace import FIRST_OFFSETS, SLICE_SECONDS
+from spark_jobs.kafka_ranges import new_group
+from spark_jobs.kafka_source import Cluster, Spared
+from spark_jobs.pace import FIRST_OFFSETS, SHARE_BYTES_MIN, SLICE_SECONDS
 from spark_jobs.reconcile import compare, compare_as_it_stands, kafka_sites
 from spark_jobs.sampling import Sample
 from spark_jobs.session import SparkFailedError
@@ -38,6 +39,7 @@ from tests.spark.sites import compared, settings_of
 
 FIRST_MS = 1_700_000_000_000
 PACED, RATE = 12_000, 150_000
+SPREAD = 6
 
 
 async def test_a_sample_finds_damage_in_its_turn_and_names_it(
@@ -122,6 +124,79 @@ async def test_a_paced_comparison_finds_the_same_and_takes_its_time(
     largest = max(later - earlier for earlier, later in pairwise(shares[:3]))
     assert largest * PACED * record_bytes == pytest.approx(RATE * SLICE_SECONDS, rel=0.1)
     assert shares.count(1.0) == 9, "of each site digests, keys, records of both; what may be doubled"
+
+
+def sent_bytes(cluster: KafkaCluster) -> int:
+    """What brokers have written since they began: to clients, while nobody writes to them."""
+    counters = (Path(f"/proc/{broker.pid}/io").read_text() for broker in cluster.brokers)
+    return sum(int(line.split()[1]) for text in counters for line in text.splitlines() if "wchar" in line)
+
+
+async def test_a_paced_comparison_has_brokers_send_little_that_nobody_wants(
+    spark: SparkSession,
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    A slice is a small part of each partition, and what lies behind it could be sent with it every time.
+    """
+    name = await topic(source, partitions=SPREAD, prefix="spared")
+    await target.create_topic(name, SPREAD)
+    rows = [
+        replace(row, partition=at % SPREAD, timestamp_ms=FIRST_MS) for at, row in enumerate(json_rows(9_000))
+    ]
+    for cluster in (source, target):
+        load(cluster.bootstrap, name, rows, batch_size=16_384)  # as Java's producers do
+    settings = settings_of(source, target, name)
+    about = await scope(settings, Wanted(same_offsets=True))
+    clusters = (
+        Cluster("source", consumer_options(settings.source)),
+        Cluster("target", consumer_options(settings.target)),
+    )
+    shares: list[float] = []
+    rate = SPREAD * SHARE_BYTES_MIN / SLICE_SECONDS
+    sites = kafka_sites(
+        spark, clusters, about, tmp_path, lambda _: None, tell=shares.append, bytes_per_second=rate
+    )
+    monkeypatch.setattr(spark_jobs.sites, "time", Clock())
+    before = [sent_bytes(cluster) for cluster in (source, target)]
+
+    found = await asyncio.to_thread(compare, sites, about)
+
+    sent = [sent_bytes(cluster) - earlier for cluster, earlier in zip((source, target), before, strict=True)]
+    wanted = sum(len(row.key or b"") + len(row.value or b"") for row in rows)
+    assert all(one.is_match for one in found)
+    assert sum(one.source_bytes for one in found) == wanted
+    assert len(shares) > 2 * 6, "each site was read in many slices"
+    assert wanted < min(sent)
+    assert max(sent) < 1.8 * wanted
+
+
+def test_what_was_fetched_too_early_is_what_the_next_slice_begins_with(
+    spark: SparkSession, source: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    Batches that are larger than what a slice takes of a partition are sent once, and not for every slice.
+    """
+    name = asyncio.run(topic(source, prefix="ahead"))
+    load(source.bootstrap, name, json_rows(6_000), linger_ms=500)
+    cluster = Cluster("source", {"kafka.bootstrap.servers": source.bootstrap})
+
+    def sent(group: Callable[[], str]) -> int:
+        before = sent_bytes(source)
+        for start in range(0, 6_000, 300):
+            spared = cluster.sparing(Spared(1_024.0, group()))
+            ranges = {TopicPartition(name, 0): [Range(start, start + 300)]}
+            assert spared.read(spark, ranges, {}, False).count() == 300
+        return sent_bytes(source) - before
+
+    one = new_group()
+
+    assert sent(lambda: one) < 1.5 * 6_000 * 1_024
+    assert sent(new_group) > 3 * 6_000 * 1_024
 
 
 @pytest.fixture

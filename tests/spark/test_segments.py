@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition as ConfluentPartition
+from kafka.record.util import calc_crc32c
 from pyspark.sql import SparkSession
 
 from mirror.model import TopicPartition
@@ -35,6 +36,7 @@ from tests.harness.kafka import KafkaCluster
 from tests.harness.node import until
 from tests.harness.segments import cleaned_up_to, damage, mend, segments, stored_batches
 from tests.spark.commands import Command, settings_file
+from tests.spark.test_commands import summaries
 from tests.spark.test_digest import said
 from tests.spark.test_mapped import copy
 
@@ -170,6 +172,62 @@ def test_a_backup_is_proven_without_its_brokers(
     (run,) = (tmp_path / "runs").iterdir()
     assert not (run / "plan.json").exists()
     assert str(backup) in (run / "report.html").read_text()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("site", ["source", "target"])
+def test_an_older_copy_is_proven_as_far_as_it_goes(
+    site: str,
+    reconcile: Command,
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+) -> None:
+    """
+    Partitions that ended at different offsets then, and a compacted topic whose keys were written anew since.
+    """
+    name = asyncio.run(topic(source, partitions=3, prefix="old"))
+    keyed = asyncio.run(topic(source, prefix=name, cleanup_policy="compact"))
+    rows = [replace(row, partition=min(2, at // 30)) for at, row in enumerate(json_rows(100, 100))]
+    load(source.bootstrap, name, rows)
+    load(source.bootstrap, keyed, json_rows(200, 100, keys=50))
+    mirrored = source, target, f"{name}.*", name, tmp_path
+    asyncio.run(copy(*mirrored))
+    cluster = source if site == "source" else target
+    backup = tmp_path / "backup"
+    for folder in (f"{name}-0", f"{name}-1", f"{name}-2", f"{keyed}-0"):
+        shutil.copytree(cluster.log_dir() / folder, backup / folder)
+    load(source.bootstrap, name, rows[20:90])
+    load(source.bootstrap, keyed, json_rows(80, 100, seed=2, keys=40))
+    asyncio.run(copy(*mirrored))
+    settings = settings_file(tmp_path / "f.yaml", source.bootstrap, target.bootstrap, f"{name}.*", flow=name)
+    always = "--config", settings, "--folder", tmp_path / "runs", f"--{site}-segments", backup
+
+    assert reconcile(*always[:4]) == 0, "the brokers, which have more: that is not lost with the files"
+    assert reconcile(*always) == 0
+    damage_value(cluster, name, 1, backup)
+    assert reconcile(*always) == 10
+
+    _, first, second = summaries(tmp_path / "runs")
+    assert (first[site]["records"], first["unnamed"]) == (100 + 50, 0)
+    ends = {one["partition"]: one["source_offsets"][1] for one in first["partitions"] if one["topic"] == name}
+    assert ends == {0: 30, 1: 30, 2: 40}
+    assert second["differences"] == {"changed": 1}
+
+
+def damage_value(cluster: KafkaCluster, topic: str, partition: int, folder: Path) -> None:
+    """Another byte in the last value of a copied log, with a checksum that is right."""
+    (file,) = (folder / f"{topic}-{partition}").glob("*.log")
+    *_, last = (
+        one for one in stored_batches(cluster, topic, partition) if one.position < file.stat().st_size
+    )
+    batch = bytearray(last.data)
+    batch[-2] ^= 1
+    batch[17:21] = calc_crc32c(batch[21:]).to_bytes(4)
+    with file.open("r+b") as held:
+        held.seek(last.position)
+        held.write(batch)
 
 
 def test_a_directory_that_is_no_log_directory_ends_in_2(

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.model import TopicPartition
-from spark_jobs.pace import FIRST_OFFSETS, GROWTH, SLICE_SECONDS, Pace, Slices
+from spark_jobs.pace import (
+    FETCH_BYTES_MIN,
+    FETCHES_MIN,
+    FIRST_OFFSETS,
+    GROWTH,
+    SHARE_BYTES_MIN,
+    SLICE_SECONDS,
+    Pace,
+    Slices,
+    fetch_bytes,
+)
 from spark_jobs.questions import offsets_of
 from spark_jobs.stretches import joined
 from spark_jobs.window import ALL, Range
@@ -75,6 +85,41 @@ def test_records_that_grow_larger_make_slices_smaller_at_once() -> None:
     pace.read(offsets=1_000, size=10_000_000)
 
     assert pace.next_offsets() == SLICE_SECONDS * 100
+
+
+def test_a_slice_of_many_partitions_takes_enough_of_each() -> None:
+    """
+    A broker sends whole batches, however little of them is wanted; what that makes too much is waited for.
+    """
+    pace = Pace(bytes_per_second=1_000_000)
+    pace.read(offsets=10_000, size=1_000_000)
+
+    offsets = pace.next_offsets(partitions=100)
+
+    assert offsets * 100 == pytest.approx(100 * SHARE_BYTES_MIN, rel=0.01)
+    pace.read(offsets, offsets * 100)
+    assert pace.pause_seconds(1.0) == pytest.approx((1_000_000 + offsets * 100) / 1_000_000 - 1.0)
+
+
+@given(st.integers(0, 1 << 40), st.integers(0, 10_000), st.sampled_from([128 << 10, 16 << 20]))
+def test_what_is_fetched_for_nothing_is_a_small_part_of_a_range(size: int, ranges: int, most: int) -> None:
+    """
+    It is one fetch at the end of a range and one ahead, at most; where ranges are small, two batches.
+    """
+    fetched = fetch_bytes(size, ranges, most)
+
+    assert FETCH_BYTES_MIN <= fetched <= most
+    assert fetched == FETCH_BYTES_MIN or fetched * FETCHES_MIN * max(1, ranges) <= size
+    assert fetched == most or fetched * 2 * FETCHES_MIN * max(1, ranges) > size - 2 * FETCHES_MIN * max(
+        1, ranges
+    )
+
+
+def test_fetches_stay_as_they_are_while_slices_are_of_about_one_size() -> None:
+    """
+    Consumers that are kept for the next slice have the settings they were made with.
+    """
+    assert {fetch_bytes(size, 10, 16 << 20) for size in range(6_000_000, 9_000_000, 1000)} == {1 << 17}
 
 
 def test_what_was_read_too_fast_is_waited_for() -> None:
