@@ -90,7 +90,7 @@ class _Alignment:
         self._changed = _changed(source, target, same, self._moved, self._doubled)
         self._pairs = sorted([*same, *self._changed])
         there = {i for i, _ in (*self._pairs, *self._moved)}
-        here = {j for _, j in (*self._pairs, *self._moved)} | self._doubled
+        here = {j for _, j in (*self._pairs, *self._moved)} | {*self._doubled}
         self._missing = [i for i in range(len(source)) if i not in there]
         self._extra = [j for j in range(len(target)) if j not in here]
 
@@ -102,7 +102,8 @@ class _Alignment:
         for j in self._extra:
             yield self._behind(j), Difference(kind=Kind.EXTRA, target_offset=target[j].offset)
         for j in sorted(self._doubled):
-            yield self._behind(j), Difference(kind=Kind.DUPLICATED, target_offset=target[j].offset)
+            here, there = source[self._doubled[j]].offset, target[j].offset
+            yield self._behind(j), Difference(kind=Kind.DUPLICATED, target_offset=there, original=here)
         for kind, pairs in ((Kind.REORDERED, self._moved), (Kind.CHANGED, self._changed)):
             for i, j in pairs:
                 unlike = parts(source[i], target[j])
@@ -271,11 +272,16 @@ def _moved(source: Sequence[Record], target: Sequence[Record], same: Sequence[Pa
 
 def _doubled(
     source: Sequence[Record], target: Sequence[Record], same: Sequence[Pair], moved: Sequence[Pair]
-) -> set[int]:
-    """What the target has once more: the source has it, and elsewhere at the target it is already."""
+) -> dict[int, int]:
+    """What the target has once more: the source has it, and elsewhere at the target it is already.
+
+    Returns:
+        The first such record of the source by each of the target.
+    """
     paired = [*same, *moved]
-    known = {source[i].content for i, _ in paired}
-    return {j for j in _rest(len(target), (j for _, j in paired)) if target[j].content in known}
+    known = {source[i].content: i for i, _ in sorted(paired, reverse=True)}
+    left = _rest(len(target), (j for _, j in paired))
+    return {j: known[target[j].content] for j in left if target[j].content in known}
 
 
 def _changed(
@@ -283,7 +289,7 @@ def _changed(
     target: Sequence[Record],
     same: Sequence[Pair],
     moved: Sequence[Pair],
-    doubled: set[int],
+    doubled: Iterable[int],
 ) -> list[Pair]:
     """Between two records that are the same: what stands at the same place, or holds the same in part."""
     free_here = _rest(len(source), [*(i for i, _ in same), *(i for i, _ in moved)])

@@ -209,11 +209,11 @@ def _look_closer(
         for plan in plans
     ]
     elsewhere = _elsewhere(sites, naming)
-    return [one.compared(elsewhere.get(one.plan.log.name, frozenset())) for one in naming]
+    return [one.compared(elsewhere.get(one.plan.log.name, {})) for one in naming]
 
 
 def _elsewhere(sites: Sites, naming: Sequence[Naming]) -> Contents:
-    """What of the extra records the source holds shortly before the places where they stand."""
+    """What of the extra records the source holds shortly before the places where they stand, and where."""
     extra = {one.plan.log.name: one.extra() for one in naming}
     extra = {name: some for name, some in extra.items() if some}
     if not extra:

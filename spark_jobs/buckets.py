@@ -33,8 +33,8 @@ def buckets_for(size: int) -> int:
 def digests_of_keys(keys: DataFrame) -> DataFrame:
     """Digests of the keys that have a value; their ranges are buckets, of which there are ``buckets``.
 
-    ``read_bytes`` are those of all records that were read, also of keys that have no value: a bucket that has
-    no others has none of ``records``.
+    ``held`` and ``read_bytes`` are of all records that were read, also of keys that have no value: a bucket
+    that has no others has none of ``records``.
 
     Args:
         keys: As :func:`spark_jobs.digest.latest` returns them; gone through several times.
@@ -44,9 +44,16 @@ def digests_of_keys(keys: DataFrame) -> DataFrame:
     totals = {TopicPartition(row.topic, row.partition): buckets_for(row.bytes) for row in sizes}
     table = _table(keys, totals)
     numbered = _numbered(keys, table, "range")
-    read = numbered.groupBy(*PARTITION, "range").agg(F.sum("bytes").alias("read_bytes"))
-    digests = summed(numbered.where("alive").drop("bytes"), "content")
+    sums = F.sum("held").alias("held"), F.sum("bytes").alias("read_bytes")
+    read = numbered.groupBy(*PARTITION, "range").agg(*sums)
+    digests = summed(numbered.where("alive").drop("held", "bytes"), "content")
     return read.join(digests, [*PARTITION, "range"], "left").na.fill(0).join(table, [*PARTITION])
+
+
+def superseded(digests: DataFrame) -> dict[TopicPartition, int]:
+    """Of each partition how many records compaction has not taken yet: older ones of keys, and tombstones."""
+    rows = digests.groupBy(*PARTITION).agg(F.sum(F.col("held") - F.col("records")).alias("held")).collect()
+    return {TopicPartition(row.topic, row.partition): row.held for row in rows}
 
 
 def differing(source: DataFrame, target: DataFrame) -> dict[TopicPartition, Buckets]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from mirror.model import TopicPartition
 from spark_jobs.align import parts
 from spark_jobs.asking import ByBuckets, ByLog, about_buckets, about_keys, about_keys_behind
-from spark_jobs.buckets import differing
+from spark_jobs.buckets import differing, superseded
 from spark_jobs.digest import key_columns
 from spark_jobs.findings import Difference, Kind
 from spark_jobs.hashes import words
@@ -125,7 +125,9 @@ def compare_compacted(sites: Sites, logs: Sequence[Log]) -> list[Compared]:
     named: dict[TopicPartition, Compared] = {}
     if buckets:
         named = _compare_keys(sites, [log for log in logs if log.name in buckets], buckets)
-    return with_totals([named.get(log.name, Compared(log=log)) for log in logs], source, target)
+    found = with_totals([named.get(log.name, Compared(log=log)) for log in logs], source, target)
+    here, there = superseded(source), superseded(target)
+    return [replace(one, superseded=(here.get(one.log.name, 0), there.get(one.log.name, 0))) for one in found]
 
 
 def _compare_keys(sites: Sites, logs: Sequence[Log], buckets: ByBuckets) -> dict[TopicPartition, Compared]:

@@ -120,7 +120,7 @@ def key_hashes_together(keys: DataFrame) -> DataFrame:
 
 def latest(records: DataFrame, hashing: Hashing) -> DataFrame:
     """One row for each key: its :func:`key_columns`, and of its latest record ``offset``, ``place``,
-    ``alive`` (it has a value), ``size``, and the words of ``content``; ``bytes`` are those of all its
+    ``alive`` (it has a value), ``size``, and the words of ``content``; ``held`` and ``bytes`` are of all its
     records."""
     made = records.select(
         "topic",
@@ -132,7 +132,7 @@ def latest(records: DataFrame, hashing: Hashing) -> DataFrame:
         *hashed("key", hashing, [binary("key")]),
         *hashed("content", hashing, _contents()),
     )
-    return latest_together(made.withColumn("bytes", F.col("size")))
+    return latest_together(made.withColumns({"held": F.lit(1), "bytes": F.col("size")}))
 
 
 def latest_together(keys: DataFrame) -> DataFrame:
@@ -140,6 +140,7 @@ def latest_together(keys: DataFrame) -> DataFrame:
     columns = ("place", "alive", "size", *words(keys, "content"))
     grouped = keys.groupBy(*key_columns(keys)).agg(
         F.max("offset").alias("latest"),
+        F.sum("held").alias("held"),
         F.sum("bytes").alias("bytes"),
         *(F.max_by(name, "offset").alias(name) for name in columns),
     )

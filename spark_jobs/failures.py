@@ -19,6 +19,8 @@ CALLING = "An error occurred while calling "
 HINTS = {
     "TopicAuthorizationException": "Spark reads as the user of the settings, who needs Read on these topics: "
     "docs/permissions.md",
+    "OffsetOutOfRangeException": "retention deletes it faster than it is read: begin anew, where a folder is "
+    "carried with `twinsite reconcile scope --overtaken DIRECTORY`, which leaves out what goes next",
     "SaslAuthenticationException": "check the credentials of this cluster",
     "Failed to find data source: kafka": "hand the jars of docs/reconcile.md to spark-submit, with --jars",
 }

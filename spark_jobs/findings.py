@@ -54,6 +54,7 @@ class Difference:
         parts: Of a changed record, what is not the same.
         records: How many it speaks of: more than one only for a row that is shifted.
         shift: By how much the row stands too far behind (or, below zero, ahead) at the target.
+        original: Of a duplicated record, the source offset of one that it is a copy of.
     """
 
     kind: Kind
@@ -62,3 +63,9 @@ class Difference:
     parts: tuple[Part, ...] = ()
     records: int = 1
     shift: int = 0
+    original: int | None = None
+
+    @property
+    def named_source_offset(self) -> int | None:
+        """Where to look at the source: its own offset, or that of what it is a copy of."""
+        return self.original if self.source_offset is None else self.source_offset

@@ -124,6 +124,7 @@ class Compared:
         ranges, ranges_differing: Digests of the source, and how many of all were not the same.
         read_again: Offsets of both sides that were read to name what differs, once for each time.
         in_flight: Keys of a compacted topic that were written to behind the window.
+        superseded: Records at the source and at the target that compaction takes sooner or later.
     """
 
     log: Log
@@ -139,6 +140,7 @@ class Compared:
     ranges_differing: int = 0
     read_again: int = 0
     in_flight: int = 0
+    superseded: tuple[int, int] = (0, 0)
 
     @property
     def unnamed(self) -> int:

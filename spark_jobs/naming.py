@@ -167,12 +167,12 @@ class Naming:
         """What is extra so far, by target offset, and may be doubled of something that was not read."""
         return {at: self._extra[at] for at in self._offsets(Kind.EXTRA)}
 
-    def compared(self, elsewhere: frozenset[Content]) -> Compared:
+    def compared(self, elsewhere: Mapping[Content, int]) -> Compared:
         """The findings, with the keys of their records; where there are none, that contradicts digests which
         differ.
 
         Args:
-            elsewhere: What of the extra records the source holds somewhere else.
+            elsewhere: What of the extra records the source holds somewhere else, and at which offset.
         """
         items = with_doubled(self._items, self._extra, elsewhere)
         findings = [Finding(difference=one, key=self._key(one)) for one in told(items)]

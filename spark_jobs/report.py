@@ -256,6 +256,7 @@ def _scope(result: Result) -> str:
         ("read again", f"{counted(again, 'offset')} of both sites, to name what differs"),
         ("not copied yet", counted(sum(one.pending for one in compared), "offset")),
         ("in flight", counted(sum(one.in_flight for one in compared), "key") + " of compacted topics"),
+        ("not compacted yet", _superseded(compared)),
         ("lost at the end", counted(sum(one.log.lost.offsets for one in compared), "offset")),
         ("how far the copy had come", text(said_of_ends(result))),
         ("expired on one side", counted(sum(one.expired for one in compared), "offset")),
@@ -274,6 +275,11 @@ def _costs(result: Result) -> Iterator[tuple[str, str]]:
     )
     answers = f"{size(source.answer_bytes)} of the source, {size(target.answer_bytes)} of the target"
     yield "answers", f"{answers}: of a site that answers by itself nothing else crosses the link"
+
+
+def _superseded(compared: Sequence[Compared]) -> str:
+    here, there = (sum(one.superseded[side] for one in compared) for side in (0, 1))
+    return f"{counted(here, 'record')} of the source, {number(there)} of the target, of keys with later ones"
 
 
 def _accepted(one: Compared) -> int:

@@ -189,7 +189,7 @@ def _examples(differing: Sequence[Compared]) -> str:
         (
             str(one.log.name.partition),
             dot(finding.difference.kind.value) + finding.difference.kind.value,
-            _offset(finding.difference.source_offset),
+            _offset(finding.difference.named_source_offset),
             _offset(finding.difference.target_offset),
             _key(finding),
             text(_more(finding.difference)),

@@ -16,7 +16,8 @@ from spark_jobs.naming import Side
 
 HASHES = ("key", "value", "headers", "header_set")
 CONTENT = HASHES[:3]
-Contents = Mapping[TopicPartition, frozenset[Content]]
+Contents = Mapping[TopicPartition, Mapping[Content, int]]
+"""What records hold, and the first offset at which one does."""
 _MASK = (1 << 64) - 1
 
 
@@ -37,7 +38,7 @@ def sides(hashes: DataFrame) -> dict[TopicPartition, Side]:
 
 
 def seen_of(hashes: DataFrame, wanted: Mapping[TopicPartition, Collection[Content]]) -> Contents:
-    """Which of these contents are among the records, by log; no more of the records comes to the driver.
+    """Which of these contents are among the records, and where first; no more of them comes to the driver.
 
     Args:
         hashes: As :func:`sides` takes them.
@@ -51,14 +52,14 @@ def seen_of(hashes: DataFrame, wanted: Mapping[TopicPartition, Collection[Conten
     ]
     schema = "topic string, partition int, " + ", ".join(f"{column} long" for column in columns)
     known = hashes.sparkSession.createDataFrame(rows, schema)
-    seen = hashes.join(F.broadcast(known), known.columns, "left_semi").select(known.columns).distinct()
-    found: defaultdict[TopicPartition, set[Content]] = defaultdict(set)
-    for row in seen.collect():
-        _, _, time, *held = row
+    seen = hashes.join(F.broadcast(known), known.columns, "left_semi")
+    found: defaultdict[TopicPartition, dict[Content, int]] = defaultdict(dict)
+    for row in seen.groupBy(known.columns).agg(F.min("offset")).collect():
+        _, _, time, *held, first = row
         parts = (_whole(held[at : at + count]) for at in range(0, len(held), count))
         key, value, headers = parts
-        found[TopicPartition(row.topic, row.partition)].add((time, key, value, headers))
-    return {name: frozenset(some) for name, some in found.items()}
+        found[TopicPartition(row.topic, row.partition)][(time, key, value, headers)] = first
+    return found
 
 
 def _words(whole: int, count: int) -> list[int]:

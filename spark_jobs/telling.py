@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from spark_jobs.findings import Difference, Kind
 from spark_jobs.window import Range
@@ -110,16 +110,16 @@ def settled(items: Sequence[Item], missing: Contents, extra: Contents) -> list[I
     return settled
 
 
-def with_doubled(items: Iterable[Item], extra: Contents, elsewhere: Set[Hashable]) -> list[Item]:
+def with_doubled(items: Iterable[Item], extra: Contents, elsewhere: Mapping[Any, int]) -> list[Item]:
     """The items, where what is extra and what the source holds at another place too is duplicated.
 
     Args:
         extra: What is extra, by target offset.
-        elsewhere: What of it the source holds.
+        elsewhere: What of it the source holds, and at which offset.
     """
-    doubled = {at for at, content in extra.items() if content in elsewhere}
+    doubled = {at: elsewhere[content] for at, content in extra.items() if content in elsewhere}
     return [
-        replace(item, kind=Kind.DUPLICATED)
+        replace(item, kind=Kind.DUPLICATED, original=doubled[item.target_offset])
         if isinstance(item, Difference) and item.kind is Kind.EXTRA and item.target_offset in doubled
         else item
         for item in items

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,11 @@ from mirror.cli.comparing import SiteName
 from mirror.cli.spark_options import SparkOptions
 from mirror.cli.steps import steps
 from mirror.errors import TwinsiteError, UsageError
+from mirror.model import TopicPartition
 from spark_jobs import carried, reconcile
 from spark_jobs.asking import first_questions
 from spark_jobs.costs import Counted
-from spark_jobs.documents import Scope, scope_of_document, scope_to_document
+from spark_jobs.documents import Scope, leaving, scope_of_document, scope_to_document
 from spark_jobs.failures import renamed_errors
 from spark_jobs.history import has_ended
 from spark_jobs.result import Result, begun
@@ -32,12 +33,23 @@ SCOPE = "scope.json"
 
 
 def begin(
-    config: Path, folder: Path, *, since_last_match: bool, sample: str | None, history: Path, **limits: Any
+    config: Path,
+    folder: Path,
+    *,
+    since_last_match: bool,
+    sample: str | None,
+    overtaken: Path | None,
+    history: Path,
+    **limits: Any,
 ) -> None:
     """Find out what is compared, and leave it in a new folder with the first questions to both sites.
 
+    Args:
+        overtaken: The folder of a comparison whose records were deleted before they were read.
+
     Raises:
-        UsageError: The folder holds a comparison already.
+        UsageError: The folder holds a comparison already; the one that was overtaken is none of this flow,
+            or has lost nothing.
         TwinsiteError: As :func:`mirror.proving.scope`.
     """
     if (folder / SCOPE).exists():
@@ -46,6 +58,8 @@ def begin(
     noting.check_places(history, None)
     wanted = comparing.wanted_of(settings, history, limits, since_last_match=since_last_match, sample=sample)
     scope = asyncio.run(proving.scope(settings, wanted))
+    if overtaken is not None:
+        scope = asyncio.run(proving.scope(settings, wanted, _lost_of(overtaken, scope)))
     for questions in first_questions(scope.append_only, scope.compacted, scope.extent.sample, scope.hashing):
         for site, question in zip(("source", "target"), questions, strict=True):
             if question.ranges:
@@ -53,6 +67,20 @@ def begin(
     carried.write_json(folder / SCOPE, scope_to_document(scope))
     _note_begun(folder, history, scope)
     click.echo(f"{folder}: both sites have to answer, with `twinsite reconcile digest`")
+
+
+def _lost_of(overtaken: Path, scope: Scope) -> Mapping[TopicPartition, int]:
+    """Logs that have lost their start since then, and where to begin so that they do not lose it again."""
+    earlier = _scope(overtaken)
+    if earlier.flow != scope.flow:
+        raise UsageError(f"{overtaken} is about flow {earlier.flow}, the settings are about {scope.flow}")
+    lost = leaving(earlier, scope)
+    if not lost:
+        raise UsageError(
+            f"--overtaken {overtaken}: all that it is about can still be read",
+            hint="let both sites answer there, with `twinsite reconcile digest`",
+        )
+    return lost
 
 
 def digest(

@@ -181,8 +181,15 @@ def history(folder: Path, output: str) -> None:
 @config_option
 @folder_option
 @limit_options
+@click.option(
+    "--overtaken",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIRECTORY",
+    help="A comparison whose records retention deleted before they were read; what it deletes in as long a "
+    "time is left out now.",
+)
 @carried_argument
-def scope(config: Path, folder: Path, carried: Path, **limits: Any) -> None:
+def scope(config: Path, folder: Path, carried: Path, **options: Any) -> None:
     """Begin a comparison in a folder that is carried between the sites.
 
     Asks both clusters for offsets and nothing else. Then each site answers with digest, and compare says what
@@ -190,8 +197,9 @@ def scope(config: Path, folder: Path, carried: Path, **limits: Any) -> None:
 
     \b
     twinsite reconcile scope --config flow.yaml proof
+    twinsite reconcile scope --config flow.yaml --overtaken proof proof-2
     """
-    _job("carrying").begin(config, carried, history=folder, **limits)
+    _job("carrying").begin(config, carried, history=folder, **options)
 
 
 @reconcile.command()

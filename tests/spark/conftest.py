@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.session import JARS_VARIABLE, session
 from tests.harness.jvm import cache_folder
+from tests.harness.kafka import KafkaCluster
 from tests.spark import commands
 from tests.spark.commands import FAST, Command
 
@@ -51,3 +53,14 @@ def reconcile(spark: SparkSession) -> Iterator[Command]:
     root.handlers[:] = handlers
     root.setLevel(level)
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def own_target(tmp_path: Path) -> Iterator[KafkaCluster]:
+    """A target whose disk may be changed."""
+    cluster = KafkaCluster.prepare("4.3", 1, "target", {}, tmp_path)
+    try:
+        asyncio.run(cluster.launch())
+        yield cluster
+    finally:
+        cluster.close()

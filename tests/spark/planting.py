@@ -247,7 +247,7 @@ def _copy(made: Planted, spots: Mapping[int, Spot], dice: random.Random) -> None
                 if spots[origin].kind == "reordered":
                     moves.append((offsets[origin], there))
                 else:
-                    made.expected.append(Difference(kind=Kind.DUPLICATED, target_offset=there))
+                    made.expected.append(_doubled(offsets[origin], there))
     for here, there in moves:
         made.expected.append(Difference(kind=Kind.REORDERED, source_offset=here, target_offset=there))
     made.expected.extend(_rows(made.mates, moves))
@@ -286,7 +286,11 @@ def _befallen(made: Planted, row: Row, here: int, kind: str | None, dice: random
             Difference(kind=Kind.CHANGED, source_offset=here, target_offset=there, parts=parts)
         )
     if kind == "duplicated":
-        made.expected.append(Difference(kind=Kind.DUPLICATED, target_offset=made.put(row)))
+        made.expected.append(_doubled(here, made.put(row)))
+
+
+def _doubled(here: int, there: int) -> Difference:
+    return Difference(kind=Kind.DUPLICATED, target_offset=there, original=here)
 
 
 def changed(row: Row, kind: str | None) -> tuple[Row, tuple[Part, ...]]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition as ConfluentPartition
 from pyspark.sql import SparkSession
 
 import spark_jobs.reconcile
 from spark_jobs.history import runs
 from spark_jobs.session import SparkFailedError
-from tests.harness.data import Row, load
+from tests.harness.data import Row, json_rows, load
 from tests.harness.kafka import KafkaCluster
 from tests.spark.commands import Command, settings_file
 from tests.spark.planting import plant, seen, write
@@ -76,7 +78,7 @@ def test_what_is_carried_between_the_sites_is_enough_to_name_all_that_differs(
     found = spark.read.parquet(str(carried / "differences")).collect()
     for name, planted in made.items():
         named = [(row.kind, row.source_offset, row.target_offset) for row in found if row.topic == name]
-        expected = [(d.kind.value, d.source_offset, d.target_offset) for d in seen(planted)]
+        expected = [(d.kind.value, d.named_source_offset, d.target_offset) for d in seen(planted)]
         assert in_order(named) == in_order(expected), (name, planted.what)
     of_keys = [
         (row.kind, None if row.key is None else bytes(row.key), row.source_offset, row.target_offset)
@@ -194,6 +196,50 @@ def test_answers_of_an_older_comparison_are_none(
     waiting = reconcile(*compare)
 
     assert (before, waiting) == (3, 3), "the second time for the records that differ"
+
+
+def test_what_retention_has_overtaken_begins_again_without_what_goes_next(
+    reconcile: Command,
+    source: KafkaCluster,
+    target: KafkaCluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """
+    Days may lie between the question and the answer: what was asked for is gone, and more goes meanwhile.
+    """
+    name = "carried-overtaken"
+    for cluster in (source, target):
+        asyncio.run(cluster.create_topic(name))
+        load(cluster.bootstrap, name, [replace(row, timestamp_ms=1) for row in json_rows(1_000, 100)])
+    settings = settings_file(tmp_path / "f.yaml", source.bootstrap, target.bootstrap, name)
+    begin = "scope", "--config", settings, "--folder", tmp_path / "history", "--same-offsets"
+    first, second = tmp_path / "first", tmp_path / "second"
+
+    def digest(site: str, folder: Path) -> int:
+        return reconcile("digest", "--config", settings, "--site", site, folder)
+
+    assert reconcile(*begin, first) == 0
+    assert reconcile(*begin, "--overtaken", first, second) == 2
+    assert "can still be read" in capsys.readouterr().err
+    assert digest("target", first) == 0
+    delete_before(source, name, 200)
+
+    assert digest("source", first) == 1
+    assert "scope --overtaken DIRECTORY" in capsys.readouterr().err
+    assert reconcile(*begin, "--overtaken", first, second) == 0
+    delete_before(source, name, 500)
+    assert [digest(site, second) for site in ("source", "target")] == [0, 0]
+    assert reconcile("compare", second, "--folder", tmp_path / "history") == 0
+
+    (one,) = json.loads((second / "summary.json").read_text())["partitions"]
+    assert (one["expired_at_source"], one["leaving"]) == ([0, 200], [200, 600])
+    assert one["source_offsets"] == [600, 1_000]
+
+
+def delete_before(cluster: KafkaCluster, topic: str, offset: int) -> None:
+    deleted = cluster.admin.delete_records([ConfluentPartition(topic, 0, offset)])
+    assert [one.result(30).low_watermark for one in deleted.values()] == [offset]
 
 
 def no_disk(*_: object, **__: object) -> None:

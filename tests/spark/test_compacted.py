@@ -64,6 +64,7 @@ async def test_keys_that_say_the_same_match_whatever_is_left_of_their_past(
     result = found[TopicPartition(name, 0)]
     assert not result.findings
     assert result.source_records == result.target_records == 181
+    assert result.superseded == (len(here) - 181, len(there) - 181)
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
@@ -133,7 +134,8 @@ async def test_what_one_side_has_deleted_or_compacted_is_no_difference_and_count
     )
     keyed = [await topic(source, prefix=prefix, cleanup_policy="compact,delete") for _ in range(2)]
     plain = [await topic(source, prefix=prefix) for _ in range(2)]
-    rows = [replace(row, partition=0) for row in [*HISTORY, FILLER]]
+    behind = [update(key, 1) for key in range(1_000, 1_300)]  # the last segment is never compacted
+    rows = [replace(row, partition=0) for row in [*HISTORY, *behind]]
     for name in (cleaned, *keyed, *plain):
         await target.create_topic(name, config={"cleanup.policy": "compact"} if name == cleaned else None)
         for cluster in (source, target):
@@ -152,6 +154,8 @@ async def test_what_one_side_has_deleted_or_compacted_is_no_difference_and_count
         for name in (keyed[at], plain[at]):
             window = found[TopicPartition(name, 0)].log.window
             assert (window.expired_at_source.offsets, window.expired_at_target.offsets) == expected
+    here, there = found[TopicPartition(cleaned, 0)].superseded
+    assert here < there == len(rows) - found[TopicPartition(cleaned, 0)].target_records
 
 
 async def test_a_key_that_is_written_to_meanwhile_is_compared_next_time(

@@ -78,4 +78,4 @@ def test_records_are_found_by_what_they_hold(spark: SparkSession, algorithm: Alg
         {log: [*(contents[at] for at in range(1, 64, 2)), nowhere], TopicPartition("t", 1): [contents[2]]},
     )
 
-    assert found == {log: {contents[at] for at in range(1, 64, 2)}}
+    assert found == {log: {contents[at]: at for at in range(1, 64, 2)}}

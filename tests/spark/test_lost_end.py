@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,21 +49,10 @@ LOST = Range(100, 150)
 LATER = [Row(key=b"later", value=b"x")]
 
 
-@pytest.fixture
-def restored(tmp_path: Path) -> Iterator[KafkaCluster]:
-    """A target whose disk may be changed."""
-    cluster = KafkaCluster.prepare("4.3", 1, "target", {}, tmp_path)
-    try:
-        asyncio.run(cluster.launch())
-        yield cluster
-    finally:
-        cluster.close()
-
-
 def test_what_a_target_has_lost_at_its_end_is_named_and_copied_again(
     reconcile: Command,
     source: KafkaCluster,
-    restored: KafkaCluster,
+    own_target: KafkaCluster,
     topic: TopicFactory,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -76,17 +65,17 @@ def test_what_a_target_has_lost_at_its_end_is_named_and_copied_again(
         asyncio.run(topic(source, prefix="lost", cleanup_policy=policy))
         for policy in ("delete", "delete", "compact")
     ]
-    asyncio.run(restored.create_topic(mapped))
-    load(restored.bootstrap, mapped, json_rows(OF_OTHERS, 100))
+    asyncio.run(own_target.create_topic(mapped))
+    load(own_target.bootstrap, mapped, json_rows(OF_OTHERS, 100))
     runs, settings = tmp_path / "runs", tmp_path / "f.yaml"
-    settings_file(settings, source.bootstrap, restored.bootstrap, "lost-.*", flow=same)
+    settings_file(settings, source.bootstrap, own_target.bootstrap, "lost-.*", flow=same)
     always = "--config", settings, "--folder", runs
-    command = mirror_of(source, restored, "lost-.*", same, "--offsets", "auto")
+    command = mirror_of(source, own_target, "lost-.*", same, "--offsets", "auto")
 
     with Twinsite.run(*command, work_dir=tmp_path) as mirror:
         for rows in (FIRST, SECOND):
             copy(mirror, source, names, rows)
-        asyncio.run(lose_ends(restored, {same: 100, mapped: OF_OTHERS + 100, state: 100}))
+        asyncio.run(lose_ends(own_target, {same: 100, mapped: OF_OTHERS + 100, state: 100}))
         asked = "--url", f"http://127.0.0.1:{mirror.port}"
         assert reconcile("scope", *always, tmp_path / "alone") == 0
         assert reconcile("scope", *always, *asked, tmp_path / "told") == 0

@@ -124,7 +124,7 @@ def check_named(found: Mapping[TopicPartition, Compared], made: Mapping[str, Pla
 
 def named(finding: Finding) -> Named:
     one = finding.difference
-    return one.kind, finding.key, one.source_offset, one.target_offset, one.parts
+    return one.kind, finding.key, one.named_source_offset, one.target_offset, one.parts
 
 
 def in_order(differences: Sequence[T]) -> list[T]:

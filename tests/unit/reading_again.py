@@ -57,7 +57,7 @@ def compared(source: Contents, target: Contents, log: Log, *, closely: bool) -> 
         _side(_some(target, plan.target_ranges())),
         _counts(plan, ranges) if plan.is_shifted else (),
     )
-    return naming.compared(frozenset())
+    return naming.compared({})
 
 
 def _undone(source: Contents, target: Contents, log: Log) -> tuple[Sequence[Piece], list[Island]]:

@@ -63,7 +63,7 @@ def test_an_extra_record_shifts_what_follows() -> None:
 
 def test_a_doubled_record_is_not_an_extra_one() -> None:
     assert differences(log(0, 1, 2), log(0, 1, 1, 2)) == [
-        Difference(kind=Kind.DUPLICATED, target_offset=2),
+        Difference(kind=Kind.DUPLICATED, target_offset=2, original=1),
         Difference(kind=Kind.SHIFTED, source_offset=2, target_offset=3, records=1, shift=1),
     ]
 

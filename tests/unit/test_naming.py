@@ -126,7 +126,7 @@ def test_where_reading_stops_nothing_is_called_missing_that_may_stand_behind(los
 
     found = Naming(cut, Side(source, dict.fromkeys(range(ends))), Side(target, dict.fromkeys(range(ends))))
 
-    compared = found.compared(frozenset())
+    compared = found.compared({})
     one, shifted = [finding.difference for finding in compared.findings]
     assert one.kind is (Kind.MISSING if lost else Kind.EXTRA)
     assert (shifted.kind, shifted.shift, shifted.records) == (Kind.SHIFTED, -1 if lost else 1, ends - 51)
@@ -139,7 +139,7 @@ def test_of_a_log_with_other_times_throughout_the_first_records_are_named() -> N
     target = [record(at, at, time=7) for at in range(RANGE_PLACES)]
     keys = dict.fromkeys(range(RANGE_PLACES))
 
-    compared = Naming(cut, Side(source, keys), Side(target, keys)).compared(frozenset())
+    compared = Naming(cut, Side(source, keys), Side(target, keys)).compared({})
 
     assert [finding.difference for finding in compared.findings] == [
         Difference(kind=Kind.CHANGED, source_offset=at, target_offset=at, parts=(Part.TIMESTAMP,))
@@ -167,6 +167,6 @@ def test_records_that_are_the_same_contradict_digests_that_are_not(
     ]
     keys = dict.fromkeys(range(RANGE_PLACES))
 
-    compared = Naming(known, Side(whole, keys), Side(rest, keys)).compared(frozenset())
+    compared = Naming(known, Side(whole, keys), Side(rest, keys)).compared({})
 
     assert compared.contradicts is contradicts

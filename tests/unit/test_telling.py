@@ -53,9 +53,10 @@ def test_a_record_that_came_from_further_on_has_moved_too() -> None:
 
 
 def test_an_extra_record_that_the_source_holds_elsewhere_is_doubled() -> None:
-    found = with_doubled([MISSING, EXTRA], {90: "seen"}, {"seen"})
+    found = told(with_doubled([MISSING, EXTRA], {90: "seen"}, {"seen": 17}))
 
-    assert [one.kind for one in told(found)] == [Kind.MISSING, Kind.DUPLICATED]
+    assert [one.kind for one in found] == [Kind.MISSING, Kind.DUPLICATED]
+    assert found[1].named_source_offset == 17
 
 
 def test_others_stay_missing_and_extra() -> None:
