@@ -10,6 +10,7 @@ is left of an older comparison, would else be taken for what the site has said.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -136,9 +137,17 @@ def give(folder: Path, name: str, question: Question, site: KafkaSite) -> None:
         PySparkException: The cluster could not be read as asked.
     """
     answer = folder / ANSWERS / name
+    began = time.monotonic()
     give_at(site, question, answer)
-    told = {"question": _sum_of_question(folder, name), "files": _sums(answer)}
+    seconds = round(time.monotonic() - began, 3)
+    told = {"question": _sum_of_question(folder, name), "files": _sums(answer), "seconds": seconds}
     write_json(folder / SUMS / f"{name}.json", told)
+
+
+def answer_seconds(folder: Path, site: str) -> float:
+    """How long a site took to answer all that it has answered."""
+    lists = (_list_of(folder, asked.stem) for asked in (folder / ASKS).glob(f"{site}-*.json"))
+    return float(sum(one.get("seconds", 0) for one in lists))
 
 
 def note_files(folder: Path, site: str, directories: Sequence[str]) -> None:

@@ -176,11 +176,9 @@ def _figures(result: Result) -> str:
     left_out = len(result.not_compared) + len(compared) - some
     partitions = f"partitions compared, {number(left_out)} not" if left_out else "partitions compared, all"
     read = sum(cost.read_bytes for cost in result.costs)
-    rate = (
-        "by what had been answered"
-        if result.is_carried
-        else f"{size(read / max(result.seconds, 0.1))} a second"
-    )
+    rate = f"{size(read / max(result.seconds, 0.1))} a second"
+    if result.answer_seconds is not None:
+        rate = "beside the time in which the sites have answered: see below"
     return (
         '<div class="figures">'
         + figure(number(differences(compared)), "differences")
@@ -273,6 +271,9 @@ def _costs(result: Result) -> Iterator[tuple[str, str]]:
         "read",
         f"{size(source.read_bytes)} of the source, {size(target.read_bytes)} of the target, all steps",
     )
+    if result.answer_seconds is not None:
+        here, there = result.answer_seconds
+        yield "answering took", f"{duration(here)} at the source, {duration(there)} at the target, all steps"
     answers = f"{size(source.answer_bytes)} of the source, {size(target.answer_bytes)} of the target"
     yield "answers", f"{answers}: of a site that answers by itself nothing else crosses the link"
 

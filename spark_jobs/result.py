@@ -22,6 +22,7 @@ from spark_jobs.sampling import Sample, holds_some
 from spark_jobs.window import Range, Window
 
 SCHEMA = 1
+SITES = ("source", "target")
 EXAMPLES = 100
 """Differences that the summary names; the Parquet files name all."""
 CONTRADICTION = (
@@ -90,7 +91,8 @@ class Result:
         mirror: Where the mirror answers that was asked how far it is; None: none was.
         files: Sites of which log directories were read, and which: nothing is said of those clusters.
         costs: Of the source and of the target.
-        is_carried: The sites have answered in jobs of their own, whose time is not in this one's.
+        answer_seconds: How long the source and the target took to answer in jobs of their own; None: they
+            were asked in this one.
     """
 
     run: str
@@ -106,7 +108,7 @@ class Result:
     not_compared: Sequence[NotCompared] = ()
     files: Files = field(default_factory=dict)
     costs: tuple[Cost, Cost] = (Cost(), Cost())
-    is_carried: bool = False
+    answer_seconds: tuple[float, float] | None = None
 
     @property
     def outcome(self) -> Outcome:
@@ -196,6 +198,7 @@ def summary(result: Result) -> dict[str, Any]:
         "target": _side(result, "target"),
         "read_bytes": {site: cost.read_bytes for site, cost in _costs(result)},
         "answer_bytes": {site: cost.answer_bytes for site, cost in _costs(result)},
+        "answer_seconds": _answer_seconds(result),
         "records_read_again": sum(one.read_again for one in result.compared),
         "partitions": [_partition(one) for one in result.compared],
         "files": dict(result.files),
@@ -235,7 +238,7 @@ def failure(
 
 
 def _costs(result: Result) -> Iterable[tuple[str, Cost]]:
-    return zip(("source", "target"), result.costs, strict=True)
+    return zip(SITES, result.costs, strict=True)
 
 
 def _side(result: Result, side: str) -> dict[str, int]:
@@ -277,6 +280,12 @@ def _window(window: Window) -> dict[str, Any]:
         "leaving": _some(window.leaving),
         "pending": _some(window.pending),
     }
+
+
+def _answer_seconds(result: Result) -> dict[str, float] | None:
+    if result.answer_seconds is None:
+        return None
+    return {site: round(some, 1) for site, some in zip(SITES, result.answer_seconds, strict=True)}
 
 
 def _some(offsets: Range) -> list[int] | None:

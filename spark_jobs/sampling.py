@@ -59,7 +59,7 @@ def next_sample(one_in: int, known: Iterable[Run], flow: str) -> Sample:
         and (sample := run.summary.get("sample"))
         and sample["one_in"] == one_in
     ]
-    if not done or "block_places" not in done[-1]:
+    if not done:
         return Sample(one_in, 0)
     return Sample(one_in, (done[-1]["turn"] + 1) % one_in, done[-1]["block_places"])
 

@@ -180,7 +180,8 @@ def _compare_answers(folder: Path, scope: Scope, run: str, spark_options: SparkO
         sites = comparing.counted(asked, Sites(spark, source, target, shown.say, scope.hashing, scope.logs))
         found = reconcile.compare(sites, scope)
         result = comparing.result_of(scope, found, run, time.monotonic() - began, carried.files(folder))
-        result = replace(result, costs=comparing.costs_of(asked), is_carried=True)
+        seconds = carried.answer_seconds(folder, "source"), carried.answer_seconds(folder, "target")
+        result = replace(result, costs=comparing.costs_of(asked), answer_seconds=seconds)
         reconcile.write(spark, folder, result, keep_answers=True)
     return result
 

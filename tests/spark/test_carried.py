@@ -95,6 +95,8 @@ def test_what_is_carried_between_the_sites_is_enough_to_name_all_that_differs(
     assert sent < data / 4
     summary = json.loads((carried / "summary.json").read_text())
     assert sum(summary["answer_bytes"].values()) == sent
+    assert min(summary["answer_seconds"].values()) > 0
+    assert "answering took" in (carried / "report.html").read_text()
     assert min(summary["read_bytes"].values()) > summary["source"]["bytes"], "what differs was read again"
 
 
