@@ -114,7 +114,7 @@ def _bytes(data: list[Row]) -> int:
 
 def _in_turns(settings: Settings, scope: Scope, rounds: int, folder: Path, megabytes: float) -> Found:
     with session(master=f"local[{CORES}]", settings=SPARK) as spark:
-        source = Cluster("source", consumer_options(settings.source))
+        source = Cluster("source", consumer_options(settings.way_to_source))
         target = Cluster("target", consumer_options(settings.target))
         sites = kafka_sites(spark, (source, target), scope, folder / "job", lambda _: None)
         digest_folder, strong_folder = folder / "digest", folder / "strong"

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 
 import structlog
 
-from mirror.config import ClusterSettings, Settings, host_and_port
+from mirror.config import ConnectionSettings, LinkSettings, Settings, host_and_port
 from mirror.kafka.cluster import Cluster, retrying
-from mirror.kafka.dial import Address, ConnectionOptions
+from mirror.kafka.dial import Address, ConnectionOptions, Relays
 from mirror.kafka.fetch import FETCH, FETCH_VERSION
 from mirror.kafka.security import Security
 from mirror.logs import Repeats, log_retry
@@ -25,7 +25,7 @@ UNREACHED_EVERY_SECONDS = 10.0
 
 @contextlib.asynccontextmanager
 async def connected(
-    name: str, settings: ClusterSettings, *, patience_seconds: float = START_SECONDS
+    name: str, settings: ConnectionSettings, *, patience_seconds: float = START_SECONDS
 ) -> AsyncIterator[Cluster]:
     """A cluster that has answered once; its connections end with the block.
 
@@ -38,16 +38,17 @@ async def connected(
         AuthenticationError: The cluster does not accept us, or we do not accept it.
         UnsupportedVersionError: Its brokers are too old.
     """
+    bootstrap = [Address(*host_and_port(server)) for server in settings.servers]
     options = ConnectionOptions(
         security=Security.from_settings(settings.security),
         client_id=settings.client_id,
         connect_timeout_seconds=settings.connect_timeout_seconds,
         request_timeout_seconds=settings.request_timeout_seconds,
+        relays=Relays(bootstrap) if isinstance(settings, LinkSettings) else None,
     )
-    bootstrap = [Address(*host_and_port(server)) for server in settings.bootstrap_servers]
     cluster = Cluster(name, bootstrap, options, refresh_seconds=settings.metadata_refresh_seconds)
     try:
-        log.info("reaching_cluster", cluster=name, servers=list(settings.bootstrap_servers))
+        log.info("reaching_cluster", cluster=name, servers=list(settings.servers))
         repeats = Repeats(every_seconds=UNREACHED_EVERY_SECONDS)
         say = log_retry(log, repeats, "cluster_not_reached", cluster=name)
         await cluster.start(timeout_seconds=patience_seconds, before_sleep=say)
@@ -74,7 +75,7 @@ async def both_connected(
     """
     async with contextlib.AsyncExitStack() as stack:
 
-        async def reach(name: str, one: ClusterSettings) -> Cluster:
+        async def reach(name: str, one: ConnectionSettings) -> Cluster:
             way = connected(name, one, patience_seconds=patience_seconds)
             cluster = await stack.enter_async_context(way)
             reached(name)
@@ -82,7 +83,7 @@ async def both_connected(
 
         tasks = [
             asyncio.create_task(reach(name, one))
-            for name, one in (("source", settings.source), ("target", settings.target))
+            for name, one in (("source", settings.way_to_source), ("target", settings.target))
         ]
         try:
             source, target = await asyncio.gather(*tasks)

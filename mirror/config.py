@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from mirror.config_cluster import (
     ClusterSettings,
+    ConnectionSettings,
+    LinkSettings,
     SaslSettings,
     SecuritySettings,
     TokenEndpointSettings,
@@ -45,7 +48,12 @@ class Settings(Section):
         description="Name of the flow: small letters, digits and hyphens, at most 40. Its state at the "
         "target goes by it; two mirrors of one flow never copy a record twice.",
     )
-    source: ClusterSettings = Field(description="The cluster that is read.")
+    link: LinkSettings | None = Field(
+        default=None, description="The way to the source where relays stand next to it; instead of source."
+    )
+    source: ClusterSettings | None = Field(
+        default=None, validate_default=True, description="The cluster that is read."
+    )
     target: ClusterSettings = Field(description="The cluster that is written.")
     topics: TopicsSettings = Field(description="Which topics are copied, and under which names.")
     offsets: Offsets = Field(
@@ -70,9 +78,26 @@ class Settings(Section):
     )
     log: LogSettings = Field(default_factory=LogSettings, description="Log lines go to standard error.")
 
+    @property
+    def way_to_source(self) -> ConnectionSettings:
+        """Its brokers, or relays next to it."""
+        way = self.link or self.source
+        assert way is not None, "checked"
+        return way
+
+    @field_validator("source", mode="after")
+    @classmethod
+    def _one_way(cls, source: ClusterSettings | None, info: ValidationInfo) -> ClusterSettings | None:
+        link = info.data.get("link")
+        if source is None and link is None and "link" in info.data:
+            raise PydanticCustomError("missing", "is missing")
+        if source is not None and link is not None:
+            raise ValueError("is reached through the relays of link: leave out one of them")
+        return source
+
     @model_validator(mode="after")
     def _two_clusters(self) -> Self:
-        shared = {*self.source.bootstrap_servers} & {*self.target.bootstrap_servers}
+        shared = {*self.way_to_source.servers} & {*self.target.bootstrap_servers}
         if shared and self.topics.names == "identity":
             raise ValueError(
                 f"source and target share {', '.join(sorted(shared))}: with names: identity a topic "
@@ -129,6 +154,7 @@ def parse(document: Mapping[str, Any], *, where: str = "settings", folder: Path 
 def json_schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of a settings file, for editors and for checking a chart's values."""
     schema = Settings.model_json_schema(mode="validation")
+    schema["oneOf"] = [{"required": ["source"]}, {"required": ["link"]}]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "twinsite settings"}
 
 
@@ -163,7 +189,7 @@ def warnings(settings: Settings) -> list[str]:
 
 
 def _cluster_warnings(name: str, settings: Settings) -> list[str]:
-    security = (settings.source if name == "source" else settings.target).security
+    security = settings.target.security if name == "target" else settings.way_to_source.security
     sasl = security.sasl
     endpoint = sasl.token_endpoint if sasl else None
     secrets = {
@@ -188,7 +214,9 @@ __all__ = [
     "ApiSettings",
     "AppendSettings",
     "ClusterSettings",
+    "ConnectionSettings",
     "LimitsSettings",
+    "LinkSettings",
     "LogSettings",
     "OffsetsSettings",
     "ReadSettings",

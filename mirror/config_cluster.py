@@ -120,12 +120,9 @@ class SecuritySettings(Section):
         return self
 
 
-class ClusterSettings(Section):
-    """One Kafka cluster."""
+class ConnectionSettings(Section):
+    """How connections are made."""
 
-    bootstrap_servers: Addresses = Field(
-        description="HOST:PORT of some brokers, as a list or with commas; any one that answers is enough."
-    )
     client_id: str = Field(
         default="twinsite",
         pattern=r"^[A-Za-z0-9._-]{1,200}$",
@@ -146,3 +143,40 @@ class ClusterSettings(Section):
         le=3600,
         description="The picture of the cluster is read again when it is this old.",
     )
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Where to begin: any one that answers is enough."""
+        raise NotImplementedError
+
+
+class ClusterSettings(ConnectionSettings):
+    """One Kafka cluster."""
+
+    bootstrap_servers: Addresses = Field(
+        description="HOST:PORT of some brokers, as a list or with commas; any one that answers is enough."
+    )
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        return self.bootstrap_servers
+
+
+class LinkSettings(ConnectionSettings):
+    """The source through relays, which stand next to it."""
+
+    relays: Addresses = Field(
+        description="HOST:PORT of relays, as a list or with commas; any one that answers is enough."
+    )
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        return self.relays
+
+    @model_validator(mode="after")
+    def _no_login(self) -> Self:
+        if self.security.uses_sasl:
+            raise ValueError(
+                "a relay knows mirrors by their certificates: security.protocol is PLAINTEXT or SSL"
+            )
+        return self

@@ -14,7 +14,7 @@ import re
 from base64 import b64decode
 from pathlib import Path
 
-from mirror.config_cluster import ClusterSettings, SaslSettings, SecuritySettings
+from mirror.config_cluster import ClusterSettings, ConnectionSettings, SaslSettings, SecuritySettings
 from mirror.errors import AuthenticationError, UsageError
 from mirror.kafka.secret import SecretSource
 
@@ -35,13 +35,19 @@ _PBES2 = bytes.fromhex("06092a864886f70d01050d")
 """The object identifier of the scheme OpenSSL encrypts keys with, unless it is told otherwise."""
 
 
-def consumer_options(settings: ClusterSettings) -> dict[str, str]:
+def consumer_options(settings: ConnectionSettings) -> dict[str, str]:
     """Options by their names in Kafka, each with the prefix ``kafka.`` that Spark wants.
 
     Raises:
         AuthenticationError: A secret or a file cannot be read.
         UsageError: Something is asked for that Kafka's consumer cannot do.
     """
+    if not isinstance(settings, ClusterSettings):
+        raise UsageError(
+            "Spark reads brokers itself, and these settings know the source only through relays (link)",
+            hint="compare in a folder that is carried: twinsite reconcile scope here, digest at each site, "
+            "at the source with settings that have source instead of link",
+        )
     options = {
         "bootstrap.servers": ",".join(settings.bootstrap_servers),
         "client.id": settings.client_id,

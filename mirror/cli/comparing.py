@@ -136,7 +136,8 @@ def records_of(settings: Settings, site: SiteName, files: Sequence[str], scope: 
         UsageError: They are no log directories, or do not hold all partitions.
     """
     if not files:
-        return Cluster(site, consumer_options(getattr(settings, site)))
+        way = settings.target if site == "target" else settings.way_to_source
+        return Cluster(site, consumer_options(way))
     names = names_of(site, scope)
     folders = [Path(file) for file in files]
     find(folders, [TopicPartition(names[log.name.topic], log.name.partition) for log in scope.logs])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mirror.config import Settings, merged, parse
+from mirror.config_relay import RelaySettings, parse_relay
 from mirror.config_yaml import read_yaml
 from mirror.errors import UsageError
 
@@ -45,10 +46,33 @@ def defaults(*, once: bool, terminal: bool) -> dict[str, Any]:
     return {"api": {"port": None}} | ({"log": {"level": "warning"}} if terminal else {})
 
 
+def relay_settings_of(options: Mapping[str, Any]) -> RelaySettings:
+    """Settings of a relay, of a file with options laid over them.
+
+    Raises:
+        UsageError: Something is missing or not accepted; names path, value and reason.
+    """
+    path: Path | None = options.get("config")
+    plain = {
+        ("cluster", "bootstrap_servers"): options.get("cluster"),
+        ("listen", "address"): options.get("listen"),
+        ("log", "level"): options.get("log_level"),
+    }
+    document = read_yaml(path) if path else {}
+    for at, value in plain.items():
+        if value is not None:
+            document = merged(document, _nested(at, value))
+    if not path and "cluster" not in document:
+        raise UsageError("--cluster: missing", hint="as in --cluster HOST:PORT, or --config FILE")
+    where = str(path) if path else "command line"
+    return parse_relay(document, where=where, folder=path.absolute().parent if path else None)
+
+
 def overrides(options: Mapping[str, Any]) -> dict[str, Any]:
     """The document that the options speak of; what was not given is not in it."""
     plain = {
         ("source", "bootstrap_servers"): options.get("source"),
+        ("link", "relays"): options.get("relay"),
         ("target", "bootstrap_servers"): options.get("target"),
         ("flow",): options.get("flow"),
         ("offsets", "mode"): options.get("offsets"),
@@ -105,7 +129,8 @@ def split_patterns(text: str) -> list[str]:
 
 def _check_present(document: Mapping[str, Any]) -> None:
     """Say what is missing in the words of the command line, for a first try without a file."""
-    missing = [f"--{name}" for name in ("source", "target", "topics") if name not in document]
+    wanted = ("target", "topics") if "link" in document else ("source", "target", "topics")
+    missing = [f"--{name}" for name in wanted if name not in document]
     if missing:
         raise UsageError(
             f"{', '.join(missing)}: missing",

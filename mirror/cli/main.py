@@ -22,6 +22,7 @@ from mirror.errors import TwinsiteError
 
 COMMANDS = {
     "mirror": "mirror.cli.mirror:mirror",
+    "relay": "mirror.cli.relay:relay",
     "status": "mirror.cli.status:status",
     "pause": "mirror.cli.control:pause",
     "resume": "mirror.cli.control:resume",

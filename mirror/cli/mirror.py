@@ -13,6 +13,9 @@ from mirror.cli.output import output_option
 
 @click.command(short_help="Copy topics from one cluster to another.")
 @click.option("--source", metavar="HOST:PORT,...", help="Brokers of the cluster that is read.")
+@click.option(
+    "--relay", metavar="HOST:PORT,...", help="Relays next to the cluster that is read, instead of --source."
+)
 @click.option("--target", metavar="HOST:PORT,...", help="Brokers of the cluster that is written.")
 @click.option(
     "--topics",

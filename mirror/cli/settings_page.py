@@ -11,6 +11,7 @@ from pydantic_core import PydanticUndefined
 
 from mirror.config import Settings, json_schema
 from mirror.config_problems import Model, models_in
+from mirror.config_relay import ListenSettings, RelaySettings
 from mirror.config_values import show_bytes
 
 INTRODUCTION = """\
@@ -57,12 +58,37 @@ target:
 ```
 """
 
+RELAY = """
+## Through relays
+
+Where relays stand next to the source, a mirror has `link` instead of `source`, and each relay a file of its
+own for `twinsite relay --config FILE`, with `cluster` (the same settings as `source`), `log`, and `listen`:
+
+```yaml
+link:
+  relays: [relay-1.east:9650, relay-2.east:9650]
+  security:
+    protocol: SSL
+    ca_file: /etc/twinsite/link-ca.pem
+    certificate_file: /etc/twinsite/mirror-west.pem
+```
+
+```yaml
+cluster:
+  bootstrap_servers: kafka-1.east:9092
+listen:
+  address: 0.0.0.0:9650
+  certificate_file: /etc/twinsite/relay-1.pem
+  client_ca_file: /etc/twinsite/link-ca.pem
+```
+"""
+
 
 def page() -> str:
     """The whole page."""
     sections = [_section(Settings, "", "The flow")]
     seen: dict[Model, str] = {}
-    for path, model in _sections(Settings, ""):
+    for path, model in sorted(_sections(Settings, ""), key=lambda one: one[0].startswith("link")):
         if model in seen:
             sections.append(
                 f"## `{path}`\n\nThe same settings as [`{seen[model]}`](#{_anchor(seen[model])}).\n"
@@ -70,7 +96,8 @@ def page() -> str:
             continue
         seen[model] = path
         sections.append(_section(model, path, f"`{path}`"))
-    return INTRODUCTION + "\n" + "\n".join(_without_repeats(sections)) + EXAMPLE
+    listen = _section(ListenSettings, "listen", "`listen`, of a relay")
+    return INTRODUCTION + "\n" + "\n".join(_without_repeats(sections)) + EXAMPLE + RELAY + "\n" + listen
 
 
 def _without_repeats(sections: list[str]) -> Iterator[str]:
@@ -108,7 +135,8 @@ def _row(name: str, field: FieldInfo, schema: dict[str, Any]) -> str:
 
 @functools.cache
 def _schema() -> dict[str, Any]:
-    return json_schema()
+    relay = RelaySettings.model_json_schema(mode="validation")
+    return json_schema() | {"$defs": relay["$defs"] | json_schema()["$defs"]}
 
 
 def _properties(model: Model) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import socket
 import ssl
 import struct
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -57,7 +58,11 @@ def _resolve(future: asyncio.Future[memoryview], answer: memoryview | Ended) -> 
 
 
 class Connection:
-    """An open, authenticated connection. Make one with :meth:`open`."""
+    """An open, authenticated connection. Make one with :meth:`open`.
+
+    Attributes:
+        on_closed: Told, soon, of the connection's end, whoever ended it.
+    """
 
     def __init__(self, sock: socket.socket, address: Address, options: ConnectionOptions) -> None:
         self.address = address
@@ -65,6 +70,7 @@ class Connection:
         self.closed_at: float | None = None
         self.bytes_received = 0
         self.closed_because: Ended | None = None
+        self.on_closed: Callable[[], None] | None = None
         self._options = options
         self._client_id = options.client_id.encode()
         self._sock = sock
@@ -285,6 +291,17 @@ class Connection:
         due = Due(self._correlation_id, on_answer, time.monotonic(), allocate, 5)
         self._submit(due, [head + client_id + b"\0", *parts])
 
+    def forward(self, request: bytes, on_answer: OnAnswer) -> None:
+        """Send a request as somebody else has made it, header and all, and call back with the whole answer.
+
+        Args:
+            request: Without its size. Requests that have no answer are not for this.
+            on_answer: As for :meth:`submit`; the answer begins with the correlation id of the request.
+        """
+        correlation_id = int.from_bytes(request[4:8], "big", signed=True)
+        due = Due(correlation_id, on_answer, time.monotonic(), _plain_buffer, 0)
+        self._submit(due, [len(request).to_bytes(4, "big"), request])
+
     def _submit(self, due: Due, buffers: Buffers, *, held: bool = True) -> None:
         if held and self._held is not None:
             self._held.append((due, buffers))
@@ -388,6 +405,8 @@ class Connection:
         self._outgoing.buffers.clear()
         for due in self._answers.give_up():
             self._loop.call_soon(due.on_answer, error)
+        if self.on_closed is not None:
+            self._loop.call_soon(self.on_closed)
 
 
 __all__ = ["Allocate", "Buffers", "Connection", "Ended", "OnAnswer"]

@@ -1,7 +1,8 @@
 """The way to a broker: a TCP connection, and TLS on top of it where the settings ask for it.
 
 Every address of a name is tried in turn. A handshake that fails is looked into, so that the error says which
-side did not trust the other, and why.
+side did not trust the other, and why. Where relays stand between, the connection is one to a relay, which
+has made it one to the broker.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mirror.errors import ConnectionFailedError
+from mirror.kafka.nonblocking import handshake
+from mirror.kafka.relayed import ask_for_broker
 from mirror.kafka.resolving import resolve
 from mirror.kafka.security import Security, explain_handshake_error
 
@@ -27,27 +31,83 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class Relays:
+    """Relays of which any one will do; the one that did last is asked first."""
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self._addresses = list(addresses)
+
+    def __contains__(self, address: Address) -> bool:
+        return address in self._addresses
+
+    def in_turn(self) -> list[Address]:
+        """All of them, in the order in which they are to be tried."""
+        return list(self._addresses)
+
+    def failed(self, relay: Address) -> None:
+        """Ask the others first from now on."""
+        self._addresses.remove(relay)
+        self._addresses.append(relay)
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
     """How connections of one cluster are made.
 
     Attributes:
         request_timeout_seconds: After this long without the oldest answer the connection is closed.
+        relays: Through which its brokers are reached; None where they are reached themselves.
     """
 
     security: Security = field(default_factory=Security)
     client_id: str = "twinsite"
     connect_timeout_seconds: float = 10.0
     request_timeout_seconds: float = 30.0
+    relays: Relays | None = None
 
 
 async def dial(address: Address, options: ConnectionOptions) -> socket.socket:
     """A connected, non-blocking socket; TLS is established where the settings ask for it.
 
+    Args:
+        address: Of a broker; or of a relay, which then chooses one.
+
     Raises:
         ConnectionFailedError: The name has no address, or nobody answers at any of them.
         AuthenticationError: One side does not accept the other's certificate.
+        UnsupportedVersionError: What is named as a relay is none.
     """
+    if options.relays is None:
+        return await _reach(address, options)
+    if address in options.relays:
+        return await _through(address, None, options)
+    failure: ConnectionFailedError | None = None
+    for relay in options.relays.in_turn():
+        try:
+            return await _through(relay, address, options)
+        except ConnectionFailedError as error:
+            failure = error
+            options.relays.failed(relay)
+    raise ConnectionFailedError(f"{address}: {failure}") from failure
+
+
+async def _through(relay: Address, broker: Address | None, options: ConnectionOptions) -> socket.socket:
+    """A connection that a relay has made one to a broker; a relay that is silent leaves time for others."""
+    others = len(options.relays.in_turn()) if options.relays else 1
+    try:
+        async with asyncio.timeout(options.connect_timeout_seconds / others):
+            sock = await _reach(relay, options)
+            try:
+                await ask_for_broker(sock, str(relay), None if broker is None else str(broker))
+            except BaseException:
+                sock.close()
+                raise
+            return sock
+    except TimeoutError as error:
+        raise ConnectionFailedError(f"relay {relay}: no answer in time") from error
+
+
+async def _reach(address: Address, options: ConnectionOptions) -> socket.socket:
     loop = asyncio.get_running_loop()
     try:
         found = await resolve(address.host, address.port)
@@ -79,7 +139,7 @@ async def _secure(sock: socket.socket, address: Address, options: ConnectionOpti
         sock, server_hostname=address.host, do_handshake_on_connect=False
     )
     try:
-        await _handshake(tls)
+        await handshake(tls)
     except OSError as error:
         tls.close()
         tls_options = options.security.tls
@@ -90,33 +150,3 @@ async def _secure(sock: socket.socket, address: Address, options: ConnectionOpti
         tls.close()
         raise
     return tls
-
-
-async def _handshake(tls: ssl.SSLSocket) -> None:
-    while True:
-        try:
-            tls.do_handshake()
-        except ssl.SSLWantReadError:
-            await _ready(tls, for_reading=True)
-        except ssl.SSLWantWriteError:
-            await _ready(tls, for_reading=False)
-        else:
-            return
-
-
-async def _ready(sock: socket.socket, *, for_reading: bool) -> None:
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    add, remove = (
-        (loop.add_reader, loop.remove_reader) if for_reading else (loop.add_writer, loop.remove_writer)
-    )
-    add(sock.fileno(), _resolve, ready)
-    try:
-        await ready
-    finally:
-        remove(sock.fileno())
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

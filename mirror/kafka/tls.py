@@ -97,6 +97,26 @@ def make_context(options: TlsOptions) -> ssl.SSLContext:
     return context
 
 
+def make_server_context(options: TlsOptions, client_ca_file: Path | None) -> ssl.SSLContext:
+    """A context for a port of ours, TLS 1.3 at least.
+
+    Args:
+        options: What is shown to clients.
+        client_ca_file: PEM file of the authorities that sign their certificates; None asks for none.
+
+    Raises:
+        AuthenticationError: A file is missing, is not what it should be, or does not fit the others.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if client_ca_file is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        _trust(context, client_ca_file)
+    if options.certificate_file is not None:
+        _load_certificate(context, options.certificate_file, options.key_file, options.key_password)
+    return context
+
+
 def _trust(context: ssl.SSLContext, ca_file: Path | None) -> None:
     if ca_file is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)

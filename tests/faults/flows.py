@@ -22,7 +22,7 @@ def mirror_of(
 ) -> tuple[str, ...]:
     """The command line of a mirror."""
     return (
-        "mirror", "--source", source.bootstrap, "--target", target.bootstrap,
+        "mirror", *source.source_options, "--target", target.bootstrap,
         "--topics", topics, "--flow", flow, *more,
     )  # fmt: skip
 
@@ -33,7 +33,7 @@ def configured(
     """The command line of a mirror with a settings file; ``sections`` are those beside the clusters."""
     document = {
         "flow": flow,
-        "source": {"bootstrap_servers": source.bootstrap.split(",")},
+        **source.source_settings,
         "target": {"bootstrap_servers": target.bootstrap.split(",")},
         **sections,
     }

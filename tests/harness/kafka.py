@@ -34,13 +34,18 @@ from kafka.admin import KafkaAdminClient
 from kafka.structs import TopicPartition as WirePartition
 
 from tests.harness.jvm import FAST_JVM
-from tests.harness.node import Broker, free_ports, new_id, prepare_node, quiet_admin, until
+from tests.harness.node import HOST, Broker, free_ports, new_id, prepare_node, quiet_admin, until
 
 
 class KafkaCluster:
-    """A running cluster; made by :meth:`start`."""
+    """A running cluster; made by :meth:`start`.
+
+    Attributes:
+        relays: Through which mirrors are told to reach it; none: directly.
+    """
 
     def __init__(self, name: str, version: str, brokers: Mapping[int, Broker]) -> None:
+        self.relays: Sequence[str] = ()
         self.name = name
         self.version = version
         self._brokers = dict(brokers)
@@ -57,6 +62,7 @@ class KafkaCluster:
         properties: Mapping[str, object] | None = None,
         work_dir: Path,
         jvm: Sequence[str] = FAST_JVM,
+        host: str = HOST,
     ) -> AsyncIterator[KafkaCluster]:
         """Start a cluster, kill it when the block ends.
 
@@ -66,12 +72,13 @@ class KafkaCluster:
             properties: Added to ``server.properties`` of every node, over :data:`BASE_PROPERTIES`.
             work_dir: The cluster's files go to ``work_dir / name``.
             jvm: Flags of the JVM.
+            host: The address its nodes listen on.
 
         Raises:
             JarsMissingError: Kafka was not downloaded.
             JavaFailedError: A node did not come up; carries the end of its output.
         """
-        cluster = cls.prepare(version, nodes, name, properties or {}, work_dir, jvm)
+        cluster = cls.prepare(version, nodes, name, properties or {}, work_dir, jvm, host)
         try:
             await cluster.launch()
             yield cluster
@@ -87,6 +94,7 @@ class KafkaCluster:
         properties: Mapping[str, object],
         work_dir: Path,
         jvm: Sequence[str] = FAST_JVM,
+        host: str = HOST,
     ) -> KafkaCluster:
         """Write the files of a cluster and format its storage; nothing runs yet."""
         free = free_ports(2 * nodes)
@@ -94,7 +102,7 @@ class KafkaCluster:
         cluster_id = new_id()
         brokers = {
             node: prepare_node(
-                version, node, ports, cluster_id, work_dir / name / f"node-{node}", properties, jvm
+                version, node, ports, cluster_id, work_dir / name / f"node-{node}", properties, jvm, host
             )
             for node in ports
         }
@@ -119,6 +127,18 @@ class KafkaCluster:
     def bootstrap(self) -> str:
         """Addresses of all nodes, joined by commas."""
         return ",".join(broker.address for broker in self.brokers)
+
+    @property
+    def source_options(self) -> tuple[str, str]:
+        """How a mirror's command line names it as the source."""
+        return ("--relay", ",".join(self.relays)) if self.relays else ("--source", self.bootstrap)
+
+    @property
+    def source_settings(self) -> dict[str, object]:
+        """How a mirror's settings name it as the source."""
+        if self.relays:
+            return {"link": {"relays": list(self.relays)}}
+        return {"source": {"bootstrap_servers": self.bootstrap.split(",")}}
 
     @property
     def admin(self) -> AdminClient:

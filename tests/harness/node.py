@@ -112,10 +112,12 @@ class Broker:
         port: Where clients connect.
         folder: Its settings, data and output.
         command: The command line.
+        host: The address it listens on.
     """
 
-    def __init__(self, node: int, port: int, folder: Path, command: Sequence[str]) -> None:
+    def __init__(self, node: int, port: int, folder: Path, command: Sequence[str], host: str = HOST) -> None:
         self.node = node
+        self.host = host
         self.port = port
         self.folder = folder
         self.output = folder / "broker.log"
@@ -125,7 +127,7 @@ class Broker:
 
     @property
     def address(self) -> str:
-        return f"{HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def running(self) -> bool:
@@ -203,7 +205,7 @@ class Broker:
 
     def _serves(self) -> bool:
         try:
-            socket.create_connection((HOST, self.port), 1).close()
+            socket.create_connection((self.host, self.port), 1).close()
             return self.node in quiet_admin(self.address).list_topics(timeout=2).brokers
         except (OSError, KafkaException):
             return False
@@ -231,6 +233,7 @@ def prepare_node(
     folder: Path,
     properties: Mapping[str, object],
     jvm: Sequence[str] = FAST_JVM,
+    host: str = HOST,
 ) -> Broker:
     """Write the settings of a node and format its storage; nothing runs yet.
 
@@ -239,12 +242,12 @@ def prepare_node(
         properties: Put over the harness's own settings.
     """
     (folder / "data").mkdir(parents=True)
-    settings = {**BASE_PROPERTIES, **_node_properties(node, ports, folder), **properties}
+    settings = {**BASE_PROPERTIES, **_node_properties(node, ports, folder, host), **properties}
     write_properties(folder / "server.properties", settings)
     _write_storage(version, node, cluster_id, folder / "data")
     flags = (*jvm, logging_flag(version, folder))
     command = java_command(version, "kafka.Kafka", str(folder / "server.properties"), jvm=flags)
-    return Broker(node, ports[node][0], folder, command)
+    return Broker(node, ports[node][0], folder, command, host)
 
 
 def write_properties(file: Path, settings: Mapping[str, object]) -> None:
@@ -252,18 +255,20 @@ def write_properties(file: Path, settings: Mapping[str, object]) -> None:
     file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
 
-def _node_properties(node: int, ports: Mapping[int, tuple[int, int]], folder: Path) -> dict[str, object]:
+def _node_properties(
+    node: int, ports: Mapping[int, tuple[int, int]], folder: Path, host: str = HOST
+) -> dict[str, object]:
     voters = [other for other in ports if other <= (len(ports) - 1) // 2 * 2 + 1]
     client, controller = ports[node]
     replicas = min(len(ports), 3)
     votes = node in voters
-    listeners = [f"PLAINTEXT://{HOST}:{client}"] + [f"CONTROLLER://{HOST}:{controller}"] * votes
+    listeners = [f"PLAINTEXT://{host}:{client}"] + [f"CONTROLLER://{host}:{controller}"] * votes
     return {
         "node.id": node,
         "process.roles": "broker,controller" if votes else "broker",
-        "controller.quorum.voters": ",".join(f"{voter}@{HOST}:{ports[voter][1]}" for voter in voters),
+        "controller.quorum.voters": ",".join(f"{voter}@{host}:{ports[voter][1]}" for voter in voters),
         "listeners": ",".join(listeners),
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{client}",
+        "advertised.listeners": f"PLAINTEXT://{host}:{client}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": folder / "data",
         "offsets.topic.replication.factor": replicas,

@@ -18,7 +18,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +80,7 @@ class Twinsite:
         environment: Mapping[str, str] | None = None,
         listen: bool = True,
         checkout: Path = REPOSITORY,
+        inside: Sequence[str] = (),
     ) -> Iterator[Twinsite]:
         """Start ``twinsite args...`` and kill it at the end of the block if it still runs.
 
@@ -88,11 +89,13 @@ class Twinsite:
             failpoints: Value of ``TWINSITE_FAILPOINTS``, e.g. ``produce_sent:3``.
             listen: Add ``--api-port`` with a free port, so that :meth:`status` works.
             checkout: Whose code runs.
+            inside: What the command is put behind, as to run at the far end of a link.
         """
         port = free_ports(1)[0] if listen else None
         options = ("--api-port", str(port)) if listen else ()
         variables = _environment(failpoints, environment or {})
-        twinsite = cls._spawn((*args, *options), work_dir, port, variables, checkout)
+        command = (*inside, *COMMAND, *args, *options)
+        twinsite = cls._spawn(command, work_dir, port, variables, checkout)
         try:
             yield twinsite
         finally:
@@ -102,7 +105,7 @@ class Twinsite:
     @classmethod
     def _spawn(
         cls,
-        args: tuple[str, ...],
+        command: tuple[str, ...],
         work_dir: Path,
         port: int | None,
         environment: Mapping[str, str],
@@ -112,7 +115,7 @@ class Twinsite:
         stdout, stderr = (work_dir / f"twinsite-{run}.{kind}" for kind in ("out", "err"))
         with stdout.open("wb") as out, stderr.open("wb") as err:
             process = subprocess.Popen(
-                dying_with_us((*COMMAND, *args)),
+                dying_with_us(command),
                 cwd=checkout,
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,

@@ -26,7 +26,7 @@ from tests.harness.process import Finished, Twinsite, twinsite
 
 def flags(source: KafkaCluster, target: KafkaCluster, topics: str, flow: str, *more: str) -> tuple[str, ...]:
     return (
-        "mirror", "--source", source.bootstrap, "--target", target.bootstrap,
+        "mirror", *source.source_options, "--target", target.bootstrap,
         "--topics", topics, "--flow", flow, *more,
     )  # fmt: skip
 

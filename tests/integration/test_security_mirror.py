@@ -29,7 +29,7 @@ from tests.harness.data import json_rows, load
 from tests.harness.process import Twinsite, events, twinsite
 from tests.harness.secured_broker import (
     PASSWORD,
-    SESSION_UNDER_TLS_MS,
+    SESSION_MS,
     USER,
     SecuredBroker,
     start_secured_broker,
@@ -40,10 +40,10 @@ pytestmark = pytest.mark.timeout(120)
 PASSPHRASE, CLIENT_SECRET = "locked-horse-staple", "the-secret-of-the-client"
 BACKLOG = 20_000
 """Records of 1000 bytes that are there before the mirror starts."""
-WRITING_SECONDS = 2.2 * SESSION_UNDER_TLS_MS / 1000
-"""Every connection authenticates twice more while records arrive."""
 TOKEN_SECONDS = 8.0
 """A token lives for longer than a session, and for less long than the test."""
+WRITING_SECONDS = TOKEN_SECONDS + SESSION_MS / 1000
+"""Every connection authenticates twice more while records arrive, the last time with another token."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

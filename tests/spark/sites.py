@@ -42,7 +42,7 @@ async def compared(
     """What a run finds, by partition; copies that nobody but the test made have the same offsets."""
     scope = await proving.scope(settings, wanted or Wanted(same_offsets=True))
     clusters = (
-        Cluster("source", consumer_options(settings.source)),
+        Cluster("source", consumer_options(settings.way_to_source)),
         Cluster("target", consumer_options(settings.target)),
     )
     sites = kafka_sites(spark, clusters, scope, folder, lambda _: None)

@@ -102,7 +102,7 @@ async def test_a_paced_comparison_finds_the_same_and_takes_its_time(
     settings = settings_of(source, target, "paced-.*")
     about = await scope(settings, Wanted(same_offsets=True))
     clusters = (
-        Cluster("source", consumer_options(settings.source)),
+        Cluster("source", consumer_options(settings.way_to_source)),
         Cluster("target", consumer_options(settings.target)),
     )
     shares: list[float] = []
@@ -153,7 +153,7 @@ async def test_a_paced_comparison_has_brokers_send_little_that_nobody_wants(
     settings = settings_of(source, target, name)
     about = await scope(settings, Wanted(same_offsets=True))
     clusters = (
-        Cluster("source", consumer_options(settings.source)),
+        Cluster("source", consumer_options(settings.way_to_source)),
         Cluster("target", consumer_options(settings.target)),
     )
     shares: list[float] = []
@@ -301,7 +301,7 @@ async def test_retention_that_overtakes_a_comparison_begins_it_again(
 
     def sites(about: Scope) -> Sites:
         clusters = (
-            Cluster("source", consumer_options(settings.source)),
+            Cluster("source", consumer_options(settings.way_to_source)),
             Cluster("target", consumer_options(settings.target)),
         )
         return kafka_sites(spark, clusters, about, tmp_path, say)

@@ -95,7 +95,7 @@ def test_three_options_are_enough_for_a_mirror(mirroring: FakeService) -> None:
 
     made = settings_of(mirroring)
     assert code == 0
-    assert made.source.bootstrap_servers == ("east:9092",)
+    assert made.way_to_source.servers == ("east:9092",)
     assert made.target.bootstrap_servers == ("west:9092",)
     assert made.topics.include == ("orders.*", "a{1,2}")
     assert made.topics.exclude == (r"orders\.tmp",)
@@ -128,7 +128,7 @@ def test_options_win_over_the_file(mirroring: FakeService, tmp_path: Path) -> No
 
     made = settings_of(mirroring)
     assert code == 0
-    assert made.source.bootstrap_servers == ("east:9092",)
+    assert made.way_to_source.servers == ("east:9092",)
     assert made.target.bootstrap_servers == ("north:9092", "south:9092")
     assert (made.topics.include, made.topics.names, made.topics.prefix) == (("audit",), "identity", None)
     assert (made.flow, made.offsets.mode, made.api.port, made.log.level) == ("night", "auto", 0, "debug")

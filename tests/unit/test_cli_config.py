@@ -126,4 +126,5 @@ def test_the_schema_is_for_editors(capsys: pytest.CaptureFixture[str]) -> None:
     schema = json.loads(capsys.readouterr().out)
     assert code == 0
     assert schema["additionalProperties"] is False
-    assert {"source", "target", "topics"} == set(schema["required"])
+    assert {"target", "topics"} == set(schema["required"])
+    assert schema["oneOf"] == [{"required": ["source"]}, {"required": ["link"]}]

@@ -79,7 +79,7 @@ def test_what_can_be_written_short_may_be() -> None:
         api={"port": None},
     )
 
-    assert settings.source.bootstrap_servers == ("a:1", "[::1]:2")
+    assert settings.way_to_source.servers == ("a:1", "[::1]:2")
     assert settings.offsets.mode == "auto"
     assert settings.read.fetch_bytes_max == 8 * 1024 * 1024
     assert settings.read.partition_fetch_bytes_max == 65536
@@ -329,7 +329,9 @@ def test_a_secret_is_read_when_it_is_used(tmp_path: Path, monkeypatch: pytest.Mo
         )
     )
     settings = load(tmp_path / "flow.yaml")
-    passwords = [c.security.sasl.password for c in (settings.source, settings.target) if c.security.sasl]
+    passwords = [
+        c.security.sasl.password for c in (settings.way_to_source, settings.target) if c.security.sasl
+    ]
 
     seen = []
     for word in ("one", "two"):
@@ -428,7 +430,7 @@ def test_overrides_win_over_the_file_section_by_section(tmp_path: Path) -> None:
     settings = load(file, overrides={"source": {"bootstrap_servers": ["c:1"]}, "log": {"level": "debug"}})
 
     assert (settings.flow, settings.log.level) == ("east", "debug")
-    assert (settings.source.bootstrap_servers, settings.source.client_id) == (("c:1",), "me")
+    assert (settings.way_to_source.servers, settings.way_to_source.client_id) == (("c:1",), "me")
 
 
 @pytest.mark.parametrize(

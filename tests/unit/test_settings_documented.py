@@ -11,6 +11,7 @@ import yaml
 from mirror.cli.settings_page import page
 from mirror.config import Settings, parse
 from mirror.config_problems import paths
+from mirror.config_relay import parse_relay
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
@@ -46,11 +47,15 @@ def test_every_row_says_something_in_every_column() -> None:
 
 def test_the_examples_are_accepted() -> None:
     """
-    Who copies the first example gets a flow; the second one fits into it.
+    Who copies the first example gets a flow; the second one fits into it, the third stands for its source.
     """
-    first, second = (yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page(), re.DOTALL))
+    blocks = re.findall(r"```yaml\n(.*?)```", page(), re.DOTALL)
+    first, second, third, relay = (yaml.safe_load(text) for text in blocks)
 
     made = parse(first)
 
     assert made.topics.include == (r"orders\..*", "audit")
     assert parse(first | second).target.security.protocol == "SASL_SSL"
+    linked = parse({name: section for name, section in first.items() if name != "source"} | third)
+    assert linked.way_to_source.servers == ("relay-1.east:9650", "relay-2.east:9650")
+    assert parse_relay(relay, where="relay", folder=None).listen.address == "0.0.0.0:9650"

@@ -1,0 +1,32 @@
+"""``twinsite relay``: let mirrors at the other end of a slow link read the source next to which it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command(short_help="Stand next to the source, for mirrors far away.")
+@click.option("--cluster", metavar="HOST:PORT,...", help="Brokers of the source.")
+@click.option("--listen", metavar="HOST:PORT", help="Where mirrors come in.  [default: 127.0.0.1:9650]")
+@click.option(
+    "--config", type=click.Path(path_type=Path), metavar="FILE", help="A settings file; options win over it."
+)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="The least that is logged."
+)
+def relay(**options: Any) -> int:
+    """Read the source for mirrors that are far away from it, until told to stop.
+
+    \b
+    twinsite relay --cluster kafka-1.east:9092 --listen 0.0.0.0:9650
+
+    Mirrors come in by "twinsite mirror --relay HOST:PORT". It remembers nothing: any number may stand
+    beside each other, and a mirror goes on with another one.
+    """
+    from mirror.cli.flags import relay_settings_of
+    from mirror.relay.run import run
+
+    return run(relay_settings_of(options))

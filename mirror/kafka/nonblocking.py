@@ -1,0 +1,74 @@
+"""Sockets that do not block, plain or under TLS, before anybody has made a protocol of them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+
+
+async def ready(sock: socket.socket, *, for_reading: bool) -> None:
+    """Wait until something can be read from a socket, or written to it."""
+    loop = asyncio.get_running_loop()
+    waiting: asyncio.Future[None] = loop.create_future()
+    add, remove = (
+        (loop.add_reader, loop.remove_reader) if for_reading else (loop.add_writer, loop.remove_writer)
+    )
+    add(sock.fileno(), _resolve, waiting)
+    try:
+        await waiting
+    finally:
+        remove(sock.fileno())
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+async def handshake(tls: ssl.SSLSocket) -> None:
+    """Establish TLS.
+
+    Raises:
+        OSError: One side does not accept the other, or speaks no TLS.
+    """
+    while True:
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            await ready(tls, for_reading=True)
+        except ssl.SSLWantWriteError:
+            await ready(tls, for_reading=False)
+        else:
+            return
+
+
+async def send_all(sock: socket.socket, data: bytes) -> None:
+    """Send all of it.
+
+    Raises:
+        OSError: The connection ended.
+    """
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[sock.send(left) :]
+        except ssl.SSLWantReadError:
+            await ready(sock, for_reading=True)
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            await ready(sock, for_reading=False)
+
+
+async def receive(sock: socket.socket, most: int) -> bytes:
+    """What has come, as soon as something has; nothing where the other side has ended the connection.
+
+    Raises:
+        OSError: The connection broke.
+    """
+    while True:
+        try:
+            return sock.recv(most)
+        except ssl.SSLWantWriteError:
+            await ready(sock, for_reading=False)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            await ready(sock, for_reading=True)

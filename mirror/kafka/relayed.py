@@ -1,0 +1,115 @@
+"""The way to a broker through a relay: one HTTP request, and the connection is one to the broker.
+
+A relay stands next to the brokers and knows who it is to them. What goes over the connection afterwards is
+Kafka's protocol as it is, of which the relay passes on what only reads.
+
+Sources: RFC 9110, 7.8 (Upgrade); docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from http import HTTPStatus
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from mirror.errors import AuthenticationError, ConnectionFailedError, TwinsiteError, UnsupportedVersionError
+from mirror.kafka.nonblocking import receive, send_all
+
+PROTOCOL = "twinsite-kafka/1"
+PATH = "/v1/kafka"
+BROKER = "broker"
+"""The parameter that names a broker by its address; without it the relay takes any."""
+LISTENS = "link.relays are the addresses on which `twinsite relay` listens"
+HEAD_BYTES_MAX = 16 << 10
+REASON_BYTES_MAX = 64 << 10
+STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |\r|$)")
+LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,9}) *(?:\r|$)", re.IGNORECASE)
+REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+OTHER_PROTOCOL, UNKNOWN_BROKER = "other_protocol", "unknown_broker"
+"""Codes of problems that a relay answers with."""
+
+
+class Head(NamedTuple):
+    """What a server has answered before any content."""
+
+    status: int
+    content_bytes: int
+    content: bytes
+
+
+async def ask_for_broker(sock: socket.socket, relay: str, broker: str | None) -> None:
+    """Turn a connection to a relay into one to a broker.
+
+    Args:
+        relay: Its address, for the request and for people.
+        broker: The broker's; None: any one.
+
+    Raises:
+        ConnectionFailedError: The relay ends the connection, or cannot reach the broker.
+        AuthenticationError: It does not let us.
+        UnsupportedVersionError: It is no relay, or of another version.
+    """
+    try:
+        await send_all(sock, _request(relay, broker))
+        head = await _answer(sock, relay)
+        if head.status != HTTPStatus.SWITCHING_PROTOCOLS:
+            raise _refusal(relay, head.status, await _content(sock, head))
+    except OSError as error:
+        raise ConnectionFailedError(f"relay {relay}: connection lost: {error}") from error
+
+
+def _request(relay: str, broker: str | None) -> bytes:
+    path = PATH if broker is None else f"{PATH}?{urlencode({BROKER: broker})}"
+    lines = (f"GET {path} HTTP/1.1", f"Host: {relay}", "Connection: Upgrade", f"Upgrade: {PROTOCOL}", "", "")
+    return "\r\n".join(lines).encode()
+
+
+async def _answer(sock: socket.socket, relay: str) -> Head:
+    """The head of the answer; behind that of a connection that was switched nothing can have come yet."""
+    came = b""
+    while b"\r\n\r\n" not in came:
+        more = await receive(sock, HEAD_BYTES_MAX - len(came))
+        if not more:
+            words = f"relay {relay}: the connection was closed before an answer came"
+            raise ConnectionFailedError(words, hint=f"{LISTENS}; where it wants TLS, link.security says so")
+        came += more
+        if len(came) >= HEAD_BYTES_MAX:
+            raise _no_relay(relay, "its answer has no end")
+    head, _, content = came.partition(b"\r\n\r\n")
+    found = STATUS.match(head)
+    if found is None:
+        raise _no_relay(relay, "its answer is no HTTP")
+    length = LENGTH.search(head)
+    return Head(int(found[1]), int(length[1]) if length else 0, content)
+
+
+async def _content(sock: socket.socket, head: Head) -> bytes:
+    content, wanted = head.content, min(head.content_bytes, REASON_BYTES_MAX)
+    while len(content) < wanted:
+        more = await receive(sock, wanted - len(content))
+        if not more:
+            break
+        content += more
+    return content
+
+
+def _refusal(relay: str, status: int, content: bytes) -> TwinsiteError:
+    try:
+        problem = json.loads(content)
+        code, words = problem["code"], f"relay {relay}: {problem['detail']}"
+    except (ValueError, TypeError, KeyError):
+        code, words = "", f"relay {relay}: it answers with HTTP status {status}"
+    if status in REFUSED:
+        return AuthenticationError(words)
+    if code == OTHER_PROTOCOL:
+        return UnsupportedVersionError(words)
+    if code == UNKNOWN_BROKER or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return ConnectionFailedError(words)
+    return _no_relay(relay, f"it answers with HTTP status {status}")
+
+
+def _no_relay(relay: str, why: str) -> UnsupportedVersionError:
+    return UnsupportedVersionError(f"{relay} is no relay: {why}", hint=LISTENS)

@@ -1,0 +1,54 @@
+"""Relays as users run them, and a cluster that mirrors are to reach through one.
+
+::
+
+    with running_relay(source, tmp_path) as relay:
+        relayed = through(source, relay.address)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.harness.kafka import KafkaCluster
+from tests.harness.node import free_ports
+from tests.harness.process import Twinsite, events
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """A running relay, and where it listens."""
+
+    process: Twinsite
+    address: str
+
+
+@contextmanager
+def running_relay(cluster: KafkaCluster, work_dir: Path, port: int | None = None) -> Iterator[Relay]:
+    """A relay next to a cluster; not for where an event loop runs.
+
+    Args:
+        port: Where it listens; None: anywhere.
+    """
+    address = f"127.0.0.1:{port or free_ports(1)[0]}"
+    command = "relay", "--cluster", cluster.bootstrap, "--listen", address
+    with Twinsite.run(*command, work_dir=work_dir, listen=False) as process:
+        asyncio.run(listens(process))
+        yield Relay(process, address)
+
+
+async def listens(process: Twinsite) -> None:
+    """Wait until a relay can be asked."""
+    await process.wait_for(lambda: bool(events(process.stderr, "relay_listens")), "the relay listens")
+
+
+def through(cluster: KafkaCluster, *relays: str) -> KafkaCluster:
+    """The same cluster; mirrors are told to reach it through relays, everybody else goes there directly."""
+    relayed = copy.copy(cluster)
+    relayed.relays = relays
+    return relayed

@@ -1,0 +1,150 @@
+"""A slow, lossy or broken link between this machine and a far site of its own, with real TCP at both ends.
+
+::
+
+    with wan(seed=7) as link:
+        link.both(rate=2.5e6, delay_seconds=0.05, queue_bytes=250_000)
+        with Twinsite.run("relay", ..., inside=link.inside, work_dir=tmp_path): ...
+
+The far site is a network namespace. To it lead the link, over which everything goes at the pace it is told,
+and a quick way for what is at the far site in truth, its brokers, though they run here.
+
+It needs root, ``ip`` and ``nsenter``; :func:`why_not` says what is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.harness.jvm import REPOSITORY
+from tests.harness.wan_router import Counted
+
+PROGRAMS = ("ip", "nsenter")
+DEVICE = "wan0"
+TO_NEAR, TO_FAR = 0, 1
+"""The directions, as the router numbers them."""
+
+
+def why_not() -> str:
+    """Why there can be no link here; empty where there can."""
+    if os.geteuid():
+        return "only root may make network namespaces"
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    if missing:
+        return f"{', '.join(missing)} is not installed"
+    return "" if Path("/dev/net/tun").exists() else "there is no /dev/net/tun"
+
+
+@dataclass(frozen=True, slots=True)
+class Wan:
+    """A link that is there.
+
+    Attributes:
+        far, near: Addresses at both ends of the link.
+        home: An address of this machine that the far site reaches without the link, for its brokers.
+        inside: What a command is put behind, to run at the far site.
+    """
+
+    far: str
+    near: str
+    home: str
+    inside: tuple[str, ...]
+    _router: subprocess.Popen[str]
+
+    def both(self, **how: float | bool) -> None:
+        """Change both directions; see :class:`tests.harness.wan_router.Direction`."""
+        self._tell({"set": {str(TO_NEAR): how, str(TO_FAR): how}})
+
+    def to_near(self, **how: float | bool) -> None:
+        """Change what comes from the far site."""
+        self._tell({"set": {str(TO_NEAR): how}})
+
+    def to_far(self, **how: float | bool) -> None:
+        """Change what goes to the far site."""
+        self._tell({"set": {str(TO_FAR): how}})
+
+    def counted(self) -> tuple[Counted, Counted]:
+        """What came from the far site so far, and what went there."""
+        to_near, to_far = self._tell({})
+        return Counted(**to_near), Counted(**to_far)
+
+    def _tell(self, document: dict[str, Any]) -> list[dict[str, int]]:
+        assert self._router.stdin is not None
+        assert self._router.stdout is not None
+        self._router.stdin.write(json.dumps(document) + "\n")
+        self._router.stdin.flush()
+        answer: list[dict[str, int]] = json.loads(self._router.stdout.readline())
+        return answer
+
+
+@contextmanager
+def wan(seed: int = 1) -> Iterator[Wan]:
+    """A link at full speed, gone at the end of the block.
+
+    Args:
+        seed: Of what is lost, late and out of order.
+
+    Raises:
+        subprocess.CalledProcessError: The system does not allow it; see :func:`why_not`.
+    """
+    number = os.getpid() % 16_000
+    net, here, there = f"10.{64 + number // 256}.{number % 256}", f"near-{number}", f"far-{number}"
+    with ExitStack() as stack:
+        _ip("netns", "add", there)
+        stack.callback(_ip, "netns", "delete", there)
+        router = stack.enter_context(_router(there, str(seed)))
+        _ip("address", "add", f"{net}.2", "peer", f"{net}.1", "dev", f"{DEVICE}-{number}")
+        _ip("link", "set", f"{DEVICE}-{number}", "up")
+        _ip("link", "add", here, "type", "veth", "peer", "name", "home", "netns", there)
+        stack.callback(_ip, "link", "delete", here)
+        _ip("address", "add", f"{net}.5/30", "dev", here)
+        _ip("link", "set", here, "up")
+        for command in (
+            ("link", "set", "lo", "up"),
+            ("address", "add", f"{net}.1", "peer", f"{net}.2", "dev", DEVICE),
+            ("link", "set", DEVICE, "up"),
+            ("address", "add", f"{net}.6/30", "dev", "home"),
+            ("link", "set", "home", "up"),
+        ):
+            _ip("-n", there, *command)
+        inside = ("nsenter", f"--net=/run/netns/{there}")
+        yield Wan(f"{net}.1", f"{net}.2", f"{net}.5", inside, router)
+
+
+@contextmanager
+def _router(namespace: str, seed: str) -> Iterator[subprocess.Popen[str]]:
+    number = namespace.rpartition("-")[2]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.harness.wan_router",
+        namespace,
+        DEVICE,
+        f"{DEVICE}-{number}",
+        seed,
+    ]
+    router = subprocess.Popen(
+        command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with router:
+        assert router.stdin is not None
+        assert router.stdout is not None
+        try:
+            if not router.stdout.readline():
+                raise subprocess.CalledProcessError(router.wait(), command)
+            yield router
+        finally:
+            router.kill()
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, stdout=subprocess.DEVNULL)
