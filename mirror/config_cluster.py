@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from mirror.config_values import Addresses, File, Flag, Seconds, Secret, Section
+from mirror.config_values import GIB, KIB, MIB, Addresses, Bytes, File, Flag, Seconds, Secret, Section
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -167,6 +167,15 @@ class LinkSettings(ConnectionSettings):
 
     relays: Addresses = Field(
         description="HOST:PORT of relays, as a list or with commas; any one that answers is enough."
+    )
+
+    window_bytes: Bytes = Field(
+        default=16 * MIB,
+        ge=256 * KIB,
+        le=GIB,
+        description="Compressed bytes that may be on their way: more than what the link carries in a round "
+        "trip, for example 15 MB at 400 Mbit/s and 300 ms. So much memory is used besides limits when the "
+        "target is slower than the link.",
     )
 
     @property

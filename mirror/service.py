@@ -215,6 +215,7 @@ def flow_of(
         hooks=hooks,
         producer_id=memory.producer_id,
         producer_epoch=memory.producer_epoch,
+        link_window_bytes=settings.link.window_bytes if settings.link else None,
     )
 
 

@@ -77,6 +77,8 @@ class Flow:
     producer_epoch: int = 0
     batch_bytes_max: dict[str, int] = field(default_factory=dict)
     """``max.message.bytes`` of each target topic, by source topic."""
+    link_window_bytes: int | None = None
+    """Where a relay sends what it reads: so much may be on its way. None: the brokers are asked."""
     draining: bool = False
     """Nothing more is sent."""
     room: asyncio.Event = field(default_factory=asyncio.Event)

@@ -23,6 +23,7 @@ from mirror.flow.fetching import FetchLane, reread
 from mirror.flow.hints import severity
 from mirror.flow.keeping import Keeper
 from mirror.flow.lanes import Lanes
+from mirror.flow.linked import LinkLane
 from mirror.flow.owner import Owner
 from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.flow.settling import Look, Settler
@@ -41,6 +42,8 @@ STALE_PAUSE_SECONDS = 0.1
 """Metadata is not read more often than this, however many answers call it stale."""
 
 
+LINK = -2
+"""Stands for all brokers where a relay reads them."""
 Brokers = tuple[int, int]
 """The leaders of a partition: at the source, and at the target."""
 
@@ -77,7 +80,8 @@ class Engine:
             refresh: Reads the flow's durable state again, unless we are known to be its only writer.
         """
         self._flow, self._owner, self._settler, self._keeper = flow, owner, settler, keeper
-        self._reading = Lanes(flow.limits.fetch_connections, self._open_fetch_lane)
+        per_broker = flow.limits.fetch_connections if flow.link_window_bytes is None else 1
+        self._reading = Lanes(per_broker, self._open_fetch_lane)
         self._writing = Lanes(flow.limits.append_connections, partial(AppendLane, flow))
         self._refresh = refresh
 
@@ -91,7 +95,7 @@ class Engine:
     def answered_at(self, partition: PartitionCopy) -> float | None:
         """When the source last told news, or the lack of them, of this partition."""
         lane = self._reading.of(partition)
-        return lane.answered_at if lane is not None and partition.copying else None
+        return lane.answered_at(partition) if lane is not None and partition.copying else None
 
     # -- hooks -----------------------------------------------------------------------------------
 
@@ -128,16 +132,23 @@ class Engine:
         self._rereading.add(task)
         task.add_done_callback(self._rereading.discard)
 
-    def _fetch_lane(self, partition: PartitionCopy) -> FetchLane:
+    def _leader(self, partition: PartitionCopy) -> int:
         info = self._flow.source.info.partition(partition.tp)
-        node = info.leader if info else -1
+        return info.leader if info else -1
+
+    def _fetch_lane(self, partition: PartitionCopy) -> FetchLane | LinkLane:
+        node = LINK if self._flow.link_window_bytes is not None else self._leader(partition)
         old, lane = self._reading.of(partition), self._reading.to(node, partition)
         if old is not None and old is not lane:
             old.leave(Key(partition.topic_id, partition.tp.partition))
         return lane
 
-    def _open_fetch_lane(self, node: int, slot: int) -> FetchLane:
-        lane = FetchLane(self._flow, node, slot)
+    def _open_fetch_lane(self, node: int, slot: int) -> FetchLane | LinkLane:
+        window_bytes = self._flow.link_window_bytes
+        if window_bytes is not None:
+            lane: FetchLane | LinkLane = LinkLane(self._flow, window_bytes)
+        else:
+            lane = FetchLane(self._flow, node, slot)
         self._group.create_task(lane.run())
         return lane
 

@@ -15,14 +15,15 @@ from dataclasses import replace
 
 import structlog
 
-from mirror.errors import BatchError, CorruptBatchError, TwinsiteError
+from mirror.errors import CorruptBatchError, TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow
 from mirror.flow.intake import Intake, take
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.states import fetch_refusal, pause_seconds
+from mirror.flow.receiving import BATCH_BYTES_DEFAULT, Outcome, Receiver, Room, not_read
+from mirror.flow.states import pause_seconds
 from mirror.kafka.buffers import Buffer
-from mirror.kafka.cluster import STALE_METADATA_CODES, broker_error
+from mirror.kafka.cluster import broker_error
 from mirror.kafka.fetch import (
     FETCH,
     FETCH_VERSION,
@@ -35,15 +36,11 @@ from mirror.kafka.fetch import (
 )
 from mirror.kafka.peek import peek
 from mirror.logs import Repeats, warn_repeated
-from mirror.model import Reason, State
 
 log = structlog.get_logger(__name__)
 
 CROWDED_WAIT_MS = 5
 """How long the broker may wait while a partition with data is left out for want of room."""
-ROOM_WAIT_SECONDS = 5.0
-"""So long without an answer from the target while the buffers are full, and they are taken back."""
-BATCH_BYTES_DEFAULT = 1 << 20
 SHARE_BYTES_MIN = 256 << 10
 """The least a partition may bring when many are behind: reading a little of each costs both sides more."""
 FETCH_BYTES_CEILING = 128 << 20
@@ -59,7 +56,7 @@ class FetchLane:
             node: The broker's id.
             slot: Which of the lanes from that broker this is, counted from 0.
         """
-        self.answered_at: float | None = None
+        self._answered_at: float | None = None
         self._flow = flow
         self._node = node
         self._purpose = f"fetch-{slot}"
@@ -67,7 +64,8 @@ class FetchLane:
         self._members: dict[Key, PartitionCopy] = {}
         self._crowded: set[Key] = set()
         self._bytes_max: dict[Key, int] = {}
-        self._bad_at: dict[Key, int] = {}
+        self._receiver = Receiver(flow)
+        self._room = Room(flow, self._members)
         self._share = flow.limits.partition_fetch_bytes_max
         self._spare = 0
         self._work = asyncio.Event()
@@ -83,7 +81,7 @@ class FetchLane:
             return
         self._members[key] = partition
         full = partition.queue.bytes >= self._flow.limits.partition_buffer_bytes_max
-        if full or (partition.pending and self._bad_at.get(key) == partition.fetch_offset):
+        if full or self._receiver.waits(key, partition):
             self._crowded.add(key)
             self._session.forget(key)
             return
@@ -98,8 +96,12 @@ class FetchLane:
         """Read this partition no more."""
         if self._members.pop(key, None) is not None:
             self._crowded.discard(key)
-            self._bad_at.pop(key, None)
+            self._receiver.forget(key)
             self._session.forget(key)
+
+    def answered_at(self, partition: PartitionCopy) -> float | None:  # noqa: ARG002 - of all of them
+        """When the broker last told news of a partition, or the lack of them."""
+        return self._answered_at
 
     def _want(self, key: Key, partition: PartitionCopy) -> Want:
         info = self._flow.source.info.partition(partition.tp)
@@ -121,7 +123,8 @@ class FetchLane:
                 self._work.clear()
                 await self._wait_for_work()
                 continue
-            await self._wait_for_room()
+            limits = self._flow.limits
+            await self._room.enough(limits.fetch.bytes_max, limits.buffer_bytes_max)
             self._look_after_crowded()
             try:
                 await self._round()
@@ -136,7 +139,7 @@ class FetchLane:
 
     async def _wait_for_work(self) -> None:
         if self._crowded:
-            await self._room()
+            await self._room.bell()
             self._look_after_crowded()
         else:
             await self._work.wait()
@@ -145,36 +148,6 @@ class FetchLane:
         """Read those again whose queue has room by now."""
         for key in list(self._crowded):
             self.update(self._members[key])
-
-    async def _wait_for_room(self) -> None:
-        pool, limits = self._flow.pool, self._flow.limits
-        while pool.used_bytes and pool.used_bytes + limits.fetch.bytes_max > limits.buffer_bytes_max:
-            try:
-                async with asyncio.timeout(ROOM_WAIT_SECONDS):
-                    await self._more_room()
-            except TimeoutError:
-                self._take_back_room()
-
-    async def _more_room(self) -> None:
-        """Return when some buffer was given back; that the bell rang says nothing yet."""
-        used, before = self._flow.pool.used_bytes, 0
-        while used >= before:
-            await self._room()
-            used, before = self._flow.pool.used_bytes, used
-
-    async def _room(self) -> None:
-        self._flow.room.clear()
-        await self._flow.room.wait()
-
-    def _take_back_room(self) -> None:
-        """Nothing was answered for so long: what waits for the target is dropped, or it would hold up others.
-
-        A small batch that waits for a dead broker keeps the whole buffer in which it came.
-        """
-        now = time.monotonic()
-        for partition in [p for p in self._members.values() if p.pending]:
-            partition.doubt(now)
-            self._flow.hooks.changed(partition)
 
     async def _round(self) -> None:
         limits = self._flow.limits.fetch
@@ -205,22 +178,15 @@ class FetchLane:
     def _lost(self, error: TwinsiteError) -> None:
         warn_repeated(log, self._repeats, "fetch", "broker_not_read", broker=self._node, error=str(error))
         self._session.reset()
-        now = time.monotonic()
-        for partition in list(self._members.values()):
-            if not error.retriable:
-                partition.stop(State.BLOCKED, Reason.SOURCE_UNAVAILABLE, str(error), now + 5)
-                self._flow.hooks.changed(partition)
-            elif self.answered_at is None or now - self.answered_at > 5:
-                partition.detail = str(error)
-        self._flow.hooks.stale(self._flow.source)
+        not_read(self._flow, self._members.values(), error, self._answered_at)
 
     # -- an answer -------------------------------------------------------------------------------
 
     def _take(self, answer: FetchAnswer, buffer: Buffer) -> None:
         if not self._session.answered(answer):
             raise broker_error(answer.error_code, f"source: Fetch from broker {self._node}")
-        before, self.answered_at = self.answered_at, time.monotonic()
-        self._flow.source.last_answer_at = self.answered_at
+        before, self._answered_at = self._answered_at, time.monotonic()
+        self._flow.source.last_answer_at = self._answered_at
         came = sum(len(fetched.records) for fetched in answer.partitions)
         self._spare = self._flow.limits.fetch.bytes_max - came
         self._share = self._fair_share(came)
@@ -228,19 +194,8 @@ class FetchLane:
             partition = self._members.get(fetched.key)
             want = self._session.told.get(fetched.key)
             if partition is not None and want is not None and partition.fetch_offset == want.offset:
-                try:
-                    self._take_partition(partition, fetched, want, buffer, before)
-                except Exception as error:  # a mistake of ours must not hold up the other partitions
-                    self._mistaken(partition, error)
+                self._take_partition(partition, fetched, want, buffer, before)
                 self._flow.hooks.changed(partition)
-
-    @staticmethod
-    def _mistaken(partition: PartitionCopy, error: Exception) -> None:
-        log.error("partition_not_taken", partition=str(partition.tp), exc_info=error)
-        partition.attempts += 1
-        words = f"what was read at {partition.fetch_offset} was not understood: {error!r}"
-        look_at = time.monotonic() + pause_seconds(partition.attempts)
-        partition.stop(State.BLOCKED, Reason.INTERNAL_ERROR, words, look_at)
 
     def _fair_share(self, came: int) -> int:
         """What a partition may bring in one answer: as many as are behind should fit, so that requests to the
@@ -258,40 +213,13 @@ class FetchLane:
     def _take_partition(
         self, partition: PartitionCopy, fetched: Fetched, want: Want, buffer: Buffer, before: float | None
     ) -> None:
-        if fetched.error_code or fetched.diverging is not None:
-            self._refused(partition, fetched)
-            return
-        partition.heard(fetched.log_start_offset, fetched.high_watermark, fetched.last_stable_offset, before)
-        if not len(fetched.records):
-            self._nothing_came(partition, fetched, want)
-            return
-        intake = take(
-            fetched.records,
-            fetch_offset=want.offset,
-            aborted=fetched.aborted,
-            batch_bytes_max=self._flow.batch_bytes_max.get(partition.tp.topic, BATCH_BYTES_DEFAULT),
-        )
-        self._push(partition, fetched, want, intake, buffer)
-
-    def _push(
-        self, partition: PartitionCopy, fetched: Fetched, want: Want, intake: Intake, buffer: Buffer
-    ) -> None:
-        partition.counters.batches_reencoded += intake.reencoded
-        partition.queue.push(intake.items, intake.leader_epochs, buffer)
-        if intake.error is not None and not intake.items:
-            self._bad_batch(partition, fetched.key, intake.error)
-        elif not intake.items:
-            self._grow(partition, fetched.key, want)
-
-    def _nothing_came(self, partition: PartitionCopy, fetched: Fetched, want: Want) -> None:
-        """No batch came although there is one, and the answer had room: it is larger than what was asked for.
-
-        Where the answer was full, the broker begins with this partition another time (KIP-227).
+        """Where no batch came although there is one, and the answer had room, it is larger than what was
+        asked for. Where the answer was full, the broker begins with this partition another time (KIP-227).
         """
+        outcome = self._receiver.take(partition, fetched, want.offset, buffer, before)
         missing = partition.readable_end(self._flow.limits.fetch.isolation) > want.offset
-        if not missing and not partition.pending:
-            partition.attempts = 0  # all is well; nothing will be appended that could show it
-        if missing and want.bytes_max <= self._spare:
+        left_out = outcome is Outcome.EMPTY and missing and want.bytes_max <= self._spare
+        if outcome is Outcome.TORN or left_out:
             self._grow(partition, fetched.key, want)
 
     def _grow(self, partition: PartitionCopy, key: Key, want: Want) -> None:
@@ -299,38 +227,7 @@ class FetchLane:
             self._bytes_max[key] = min(want.bytes_max * 2, FETCH_BYTES_CEILING)
             return
         words = f"the batch is not whole within {FETCH_BYTES_CEILING} bytes: its length cannot be true"
-        self._bad_batch(partition, key, CorruptBatchError(want.offset, words))
-
-    def _bad_batch(self, partition: PartitionCopy, key: Key, error: BatchError) -> None:
-        """What stands before the batch is written first; then the partition is blocked."""
-        if partition.pending:
-            self._bad_at[key] = partition.fetch_offset
-            return
-        now = time.monotonic()
-        if isinstance(error, CorruptBatchError):
-            self._flow.instruments.count_crc_failure("source")
-            if not partition.rereading:
-                partition.rereading = True
-                self._flow.hooks.reread(partition, str(error))
-        partition.attempts += 1
-        partition.stop(State.BLOCKED, error.reason, str(error), now + pause_seconds(partition.attempts))
-
-    def _refused(self, partition: PartitionCopy, fetched: Fetched) -> None:
-        now = time.monotonic()
-        if fetched.diverging is not None:
-            epoch, end = fetched.diverging
-            partition.stop(
-                State.DIVERGED,
-                Reason.SOURCE_TRUNCATED,
-                f"copied up to {partition.next_offset}, but the source's leader epoch {epoch} ends at {end}: "
-                f"offsets from {end} on were replaced after an unclean leader election",
-                None,
-            )
-            return
-        if fetched.error_code in STALE_METADATA_CODES:
-            self._flow.hooks.stale(self._flow.source)
-        error = broker_error(fetched.error_code, f"source: Fetch of {partition.tp}")
-        partition.refused(fetch_refusal(fetched.error_code), str(error), now)
+        self._receiver.bad_batch(partition, key, CorruptBatchError(want.offset, words))
 
 
 async def reread(flow: Flow, partition: PartitionCopy, why: str) -> None:

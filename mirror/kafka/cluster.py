@@ -210,8 +210,12 @@ class Cluster:
         return opened
 
     def _count(self, gone: Connection) -> None:
-        received, sent = self._bytes_before
-        self._bytes_before = (received + gone.bytes_received, sent + gone.bytes_sent)
+        self.count(gone.bytes_received, gone.bytes_sent)
+
+    def count(self, received: int, sent: int) -> None:
+        """So many bytes more have gone between us and the cluster, on ways that are none of ours."""
+        before = self._bytes_before
+        self._bytes_before = (before[0] + received, before[1] + sent)
 
     # -- talking to it ---------------------------------------------------------------------------
 

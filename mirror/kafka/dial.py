@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from mirror.errors import ConnectionFailedError
@@ -19,6 +20,9 @@ from mirror.kafka.nonblocking import handshake
 from mirror.kafka.relayed import ask_for_broker
 from mirror.kafka.resolving import resolve
 from mirror.kafka.security import Security, explain_handshake_error
+
+Ask = Callable[[socket.socket, str], Awaitable[None]]
+"""Asks a relay, by its address, for something over a connection to it."""
 
 
 class Address(NamedTuple):
@@ -80,25 +84,40 @@ async def dial(address: Address, options: ConnectionOptions) -> socket.socket:
     if options.relays is None:
         return await _reach(address, options)
     if address in options.relays:
-        return await _through(address, None, options)
+        return await _through(address, partial(ask_for_broker, broker=None), options)
+    try:
+        return (await dial_relay(partial(ask_for_broker, broker=str(address)), options))[0]
+    except ConnectionFailedError as error:
+        raise ConnectionFailedError(f"{address}: {error}") from error
+
+
+async def dial_relay(ask: Ask, options: ConnectionOptions) -> tuple[socket.socket, Address]:
+    """A connection to the first of the relays that does what it is asked for, and which that is.
+
+    Raises:
+        ConnectionFailedError: None of them does, or can be reached.
+        AuthenticationError: One side does not accept the other's certificate.
+        UnsupportedVersionError: What is named as a relay is none, or of another version.
+    """
+    assert options.relays is not None
     failure: ConnectionFailedError | None = None
     for relay in options.relays.in_turn():
         try:
-            return await _through(relay, address, options)
+            return await _through(relay, ask, options), relay
         except ConnectionFailedError as error:
             failure = error
             options.relays.failed(relay)
-    raise ConnectionFailedError(f"{address}: {failure}") from failure
+    raise ConnectionFailedError(str(failure)) from failure
 
 
-async def _through(relay: Address, broker: Address | None, options: ConnectionOptions) -> socket.socket:
-    """A connection that a relay has made one to a broker; a relay that is silent leaves time for others."""
+async def _through(relay: Address, ask: Ask, options: ConnectionOptions) -> socket.socket:
+    """A connection to a relay that does what it is asked for; one that is silent leaves time for others."""
     others = len(options.relays.in_turn()) if options.relays else 1
     try:
         async with asyncio.timeout(options.connect_timeout_seconds / others):
             sock = await _reach(relay, options)
             try:
-                await ask_for_broker(sock, str(relay), None if broker is None else str(broker))
+                await ask(sock, str(relay))
             except BaseException:
                 sock.close()
                 raise

@@ -1,7 +1,7 @@
-"""The way to a broker through a relay: one HTTP request, and the connection is one to the broker.
+"""The way to a relay: one HTTP request, and the connection is one to a broker, or a stream of frames.
 
-A relay stands next to the brokers and knows who it is to them. What goes over the connection afterwards is
-Kafka's protocol as it is, of which the relay passes on what only reads.
+A relay stands next to the brokers and knows who it is to them. What goes over a connection to a broker
+afterwards is Kafka's protocol as it is, of which the relay passes on what only reads.
 
 Sources: RFC 9110, 7.8 (Upgrade); docs/protocol.md.
 """
@@ -48,12 +48,22 @@ async def ask_for_broker(sock: socket.socket, relay: str, broker: str | None) ->
         broker: The broker's; None: any one.
 
     Raises:
-        ConnectionFailedError: The relay ends the connection, or cannot reach the broker.
+        TwinsiteError: As for :func:`upgrade`; also where the relay cannot reach the broker.
+    """
+    path = PATH if broker is None else f"{PATH}?{urlencode({BROKER: broker})}"
+    await upgrade(sock, relay, path, PROTOCOL)
+
+
+async def upgrade(sock: socket.socket, relay: str, path: str, protocol: str) -> None:
+    """Make a connection to a relay speak another protocol from now on.
+
+    Raises:
+        ConnectionFailedError: The relay ends the connection, or cannot do it just now.
         AuthenticationError: It does not let us.
         UnsupportedVersionError: It is no relay, or of another version.
     """
     try:
-        await send_all(sock, _request(relay, broker))
+        await send_all(sock, _request(relay, path, protocol))
         head = await _answer(sock, relay)
         if head.status != HTTPStatus.SWITCHING_PROTOCOLS:
             raise _refusal(relay, head.status, await _content(sock, head))
@@ -61,9 +71,8 @@ async def ask_for_broker(sock: socket.socket, relay: str, broker: str | None) ->
         raise ConnectionFailedError(f"relay {relay}: connection lost: {error}") from error
 
 
-def _request(relay: str, broker: str | None) -> bytes:
-    path = PATH if broker is None else f"{PATH}?{urlencode({BROKER: broker})}"
-    lines = (f"GET {path} HTTP/1.1", f"Host: {relay}", "Connection: Upgrade", f"Upgrade: {PROTOCOL}", "", "")
+def _request(relay: str, path: str, protocol: str) -> bytes:
+    lines = (f"GET {path} HTTP/1.1", f"Host: {relay}", "Connection: Upgrade", f"Upgrade: {protocol}", "", "")
     return "\r\n".join(lines).encode()
 
 

@@ -38,6 +38,7 @@ async def _run(settings: RelaySettings) -> None:
     listen = settings.listen
     tls = make_server_context(*_tls(listen)) if listen.certificate_file else None
     async with connected("source", settings.cluster) as cluster:
+        cluster.follow(None)
         server = RelayServer(cluster, listen.connections_max)
         await server.start(*host_and_port(listen.address), tls)
         log.info("relay_listens", address=listen.address, port=server.port, tls=tls is not None)

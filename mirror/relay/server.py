@@ -1,6 +1,7 @@
 """The port on which mirrors come to read the source.
 
-``GET /v1/kafka`` turns a connection into one to a broker; ``/livez`` and ``/readyz`` are for probes.
+``GET /v1/kafka`` turns a connection into one to a broker, ``GET /v1/frames`` into a stream of frames;
+``/livez`` and ``/readyz`` are for probes.
 
 Nothing is remembered between connections: any number of relays may stand beside each other.
 """
@@ -21,6 +22,9 @@ from mirror.kafka.cluster import Cluster
 from mirror.kafka.connection import Connection
 from mirror.kafka.dial import Address
 from mirror.kafka.relayed import BROKER, OTHER_PROTOCOL, PATH, PROTOCOL, UNKNOWN_BROKER
+from mirror.link.messages import PATH as STREAM_PATH
+from mirror.link.messages import PROTOCOL as STREAM_PROTOCOL
+from mirror.relay.stream import Epochs, Stream
 from mirror.relay.tunnel import Tunnel
 
 log = structlog.get_logger(__name__)
@@ -29,7 +33,7 @@ BODY_BYTES_MAX = 4096
 SHUTDOWN_SECONDS = 1.0
 BROKERS_READ_AGAIN_SECONDS = 1.0
 """Of brokers that are not known the cluster is asked so often, at most."""
-SWITCHING = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n\r\n"
+SWITCHING = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {}\r\n\r\n"
 
 
 class RelayServer:
@@ -48,11 +52,13 @@ class RelayServer:
         self.port = 0
         self._cluster = cluster
         self._connections_max = connections_max
-        self._tunnels: set[Tunnel] = set()
+        self._epochs = Epochs()
+        self._open: set[Tunnel | Stream] = set()
         app = web.Application(middlewares=[problems], client_max_size=BODY_BYTES_MAX)
         app.add_routes(
             [
                 web.get(PATH, self._kafka, allow_head=False),
+                web.get(STREAM_PATH, self._stream, allow_head=False),
                 web.get("/livez", self._livez),
                 web.get("/readyz", self._readyz),
             ]
@@ -78,32 +84,40 @@ class RelayServer:
 
     async def close(self) -> None:
         """Listen no more; connections of mirrors end."""
-        for tunnel in list(self._tunnels):
-            tunnel.close()
+        for one in list(self._open):
+            one.close()
         await self._runner.cleanup()
 
-    # -- connections to brokers ----------------------------------------------------------------------
+    # -- connections that become something else ------------------------------------------------------
 
     async def _kafka(self, request: web.Request) -> web.StreamResponse:
-        self._check_protocol(request)
-        if len(self._tunnels) >= self._connections_max:
+        self._check(request, PROTOCOL)
+        broker = await self._broker(request.query.get(BROKER))
+        return await self._become(request, Tunnel(broker, request.remote or ""), PROTOCOL)
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        self._check(request, STREAM_PROTOCOL)
+        stream = Stream(self._cluster, self._epochs, request.remote or "")
+        return await self._become(request, stream, STREAM_PROTOCOL)
+
+    def _check(self, request: web.Request, protocol: str) -> None:
+        asked = request.headers.get("Upgrade", "")
+        if asked != protocol:
+            detail = f"this relay speaks {protocol} there, asked for was {asked or 'no protocol'}"
+            raise ProblemError(HTTPStatus.UPGRADE_REQUIRED, OTHER_PROTOCOL, detail)
+        if len(self._open) >= self._connections_max:
             detail = f"{self._connections_max} connections of mirrors are open: no more are allowed"
             raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "too_many_connections", detail)
-        broker = await self._broker(request.query.get(BROKER))
-        tunnel = Tunnel(broker, request.remote or "")
-        self._tunnels.add(tunnel)
-        try:
-            await _handed_over(request, tunnel)
-        finally:
-            self._tunnels.discard(tunnel)
-        return web.Response()  # for nobody: the connection is closed
 
-    @staticmethod
-    def _check_protocol(request: web.Request) -> None:
-        asked = request.headers.get("Upgrade", "")
-        if asked != PROTOCOL:
-            detail = f"this relay speaks {PROTOCOL}, asked for was {asked or 'no protocol'}"
-            raise ProblemError(HTTPStatus.UPGRADE_REQUIRED, OTHER_PROTOCOL, detail)
+    async def _become(
+        self, request: web.Request, other: Tunnel | Stream, protocol: str
+    ) -> web.StreamResponse:
+        self._open.add(other)
+        try:
+            await _handed_over(request, other, protocol)
+        finally:
+            self._open.discard(other)
+        return web.Response()  # for nobody: the connection is closed
 
     async def _broker(self, asked: str | None) -> Connection:
         """A new connection to the broker that is asked for, or to any.
@@ -147,18 +161,18 @@ class RelayServer:
         return web.Response(text="ok: the source answers\n")
 
 
-async def _handed_over(request: web.Request, tunnel: Tunnel) -> None:
-    """Let a tunnel have the connection of a request, to its end."""
+async def _handed_over(request: web.Request, other: Tunnel | Stream, protocol: str) -> None:
+    """Let something else have the connection of a request, to its end."""
     transport, handler = request.transport, request.protocol
     assert isinstance(handler, RequestHandler)
     try:
         if transport is None or transport.is_closing():
-            tunnel.close()
+            other.close()
             return
-        transport.set_protocol(tunnel)
-        tunnel.connection_made(transport)
-        transport.write(SWITCHING.encode())
-        await tunnel.ended
+        transport.set_protocol(other)
+        other.connection_made(transport)
+        transport.write(SWITCHING.format(protocol).encode())
+        await other.ended
     finally:
-        tunnel.close()
+        other.close()
         handler.connection_lost(None)  # the transport tells it no more

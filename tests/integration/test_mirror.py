@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 from tests.conftest import TopicFactory
+from tests.faults.flows import configured
 from tests.harness.checker import assert_exact, read_partition, watermarks
 from tests.harness.data import (
     edge_rows,
@@ -223,16 +224,11 @@ async def test_new_topics_and_partitions_are_picked_up_while_it_runs(
     A running mirror follows the source: topics made later, partitions added later.
     """
     first = await topic(source, prefix="follow")
-    settings = tmp_path / "flow.yaml"
-    settings.write_text(
-        f"flow: follow\nsource: {{bootstrap_servers: [{source.bootstrap}]}}\n"
-        f"target: {{bootstrap_servers: [{target.bootstrap}]}}\n"
-        "topics: {include: ['follow-.*'], refresh_seconds: 1}\n"
-    )
+    topics = {"topics": {"include": [f"{first}.*"], "refresh_seconds": 1}}
 
-    with Twinsite.run("mirror", "--config", str(settings), work_dir=tmp_path) as mirror:
+    with Twinsite.run(*configured(tmp_path, source, target, first, **topics), work_dir=tmp_path) as mirror:
         await mirror.wait_for(lambda: _complete(mirror), "the first topic is copied")
-        second = await topic(source, prefix="follow")
+        second = await topic(source, prefix=first)
         source.admin.create_partitions([NewPartitions(first, 3)])[first].result()
         load(source.bootstrap, second, json_rows(50, 50))
         await mirror.wait_for(lambda: len(mirror.status().get("partitions", [])) == 4, "four partitions")

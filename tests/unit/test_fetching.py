@@ -10,7 +10,7 @@ from uuid import UUID
 
 from kafka.protocol.consumer import FetchResponse
 
-from mirror.flow import fetching
+from mirror.flow import fetching, receiving
 from mirror.flow.context import Flow, Limits
 from mirror.flow.fetching import FetchLane
 from mirror.flow.partition import PartitionCopy
@@ -138,7 +138,7 @@ async def test_a_mistake_of_ours_blocks_one_partition_only(monkeypatch: Any) -> 
     def mistake(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(fetching, "take", mistake)
+    monkeypatch.setattr(receiving, "take", mistake)
     running = asyncio.create_task(lane.run())
     async with asyncio.timeout(SOON):
         await hooks.blocked.wait()
@@ -153,7 +153,7 @@ async def test_full_buffers_that_wait_for_a_dead_broker_are_taken_back(monkeypat
     """
     Each record that waits for it keeps the buffer in which it came: without that nobody could be read.
     """
-    monkeypatch.setattr(fetching, "ROOM_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(receiving, "ROOM_WAIT_SECONDS", 0.05)
     source, hooks = Source(bytes(v2(entries(0, 3)))), Quiet()
     copy, lane, flow = reading(source, hooks, buffer_bytes_max=8 << 20)
 
@@ -170,7 +170,7 @@ async def test_a_bell_without_room_does_not_put_off_taking_buffers_back(monkeypa
     """
     It rings for everybody who may want something; four partitions that are looked at in turn ring it often.
     """
-    monkeypatch.setattr(fetching, "ROOM_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(receiving, "ROOM_WAIT_SECONDS", 0.2)
     source, hooks = Source(bytes(v2(entries(0, 3)))), Quiet()
     copy, lane, flow = reading(source, hooks, buffer_bytes_max=8 << 20)
 

@@ -1,0 +1,202 @@
+"""What was read of a partition becomes what is to be copied, or the reason why it is not.
+
+The same whichever way it came: from a broker, or through a relay that has read it there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping
+from enum import Enum
+
+import structlog
+
+from mirror.errors import BatchError, CorruptBatchError, TwinsiteError
+from mirror.flow.context import Flow
+from mirror.flow.intake import Intake, take
+from mirror.flow.partition import PartitionCopy
+from mirror.flow.states import fetch_refusal, pause_seconds
+from mirror.kafka.buffers import Buffer
+from mirror.kafka.cluster import STALE_METADATA_CODES, broker_error
+from mirror.kafka.fetch import Fetched, Key
+from mirror.model import Reason, State
+
+log = structlog.get_logger(__name__)
+
+BATCH_BYTES_DEFAULT = 1 << 20
+ROOM_WAIT_SECONDS = 5.0
+"""So long without an answer from the target while the buffers are full, and they are taken back."""
+
+
+class Outcome(Enum):
+    """What became of what came."""
+
+    TAKEN = "taken"
+    EMPTY = "empty"
+    TORN = "torn"
+    """There is no whole batch in it."""
+    REFUSED = "refused"
+
+
+class Receiver:
+    """Takes what was read of the partitions of one lane."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self._bad_at: dict[Key, int] = {}
+
+    def forget(self, key: Key) -> None:
+        """This partition is not read here any more."""
+        self._bad_at.pop(key, None)
+
+    def waits(self, key: Key, partition: PartitionCopy) -> bool:
+        """True while what stands before a bad batch is to be written first."""
+        return partition.pending and self._bad_at.get(key) == partition.fetch_offset
+
+    def take(
+        self,
+        partition: PartitionCopy,
+        fetched: Fetched,
+        offset: int,
+        buffer: Buffer,
+        answered_before: float | None,
+    ) -> Outcome:
+        """Take what came for a partition, as read at ``offset``, where it is to be read next.
+
+        Args:
+            buffer: In which the records are.
+            answered_before: When the answer before this one came, which had nothing for the partition.
+        """
+        try:
+            return self._take(partition, fetched, offset, buffer, answered_before)
+        except Exception as error:  # a mistake of ours must not hold up the other partitions
+            log.exception("partition_not_taken", partition=str(partition.tp))
+            partition.attempts += 1
+            words = f"what was read at {partition.fetch_offset} was not understood: {error!r}"
+            look_at = time.monotonic() + pause_seconds(partition.attempts)
+            partition.stop(State.BLOCKED, Reason.INTERNAL_ERROR, words, look_at)
+            return Outcome.REFUSED
+
+    def _take(
+        self, partition: PartitionCopy, fetched: Fetched, offset: int, buffer: Buffer, before: float | None
+    ) -> Outcome:
+        if fetched.error_code or fetched.diverging is not None:
+            self._refused(partition, fetched)
+            return Outcome.REFUSED
+        partition.heard(fetched.log_start_offset, fetched.high_watermark, fetched.last_stable_offset, before)
+        if not len(fetched.records):
+            missing = partition.readable_end(self._flow.limits.fetch.isolation) > offset
+            if not missing and not partition.pending:
+                partition.attempts = 0  # all is well; nothing will be appended that could show it
+            return Outcome.EMPTY
+        intake = take(
+            fetched.records,
+            fetch_offset=offset,
+            aborted=fetched.aborted,
+            batch_bytes_max=self._flow.batch_bytes_max.get(partition.tp.topic, BATCH_BYTES_DEFAULT),
+        )
+        return self._push(partition, fetched.key, intake, buffer)
+
+    def _push(self, partition: PartitionCopy, key: Key, intake: Intake, buffer: Buffer) -> Outcome:
+        partition.counters.batches_reencoded += intake.reencoded
+        partition.queue.push(intake.items, intake.leader_epochs, buffer)
+        if intake.items:
+            return Outcome.TAKEN
+        if intake.error is None:
+            return Outcome.TORN
+        self.bad_batch(partition, key, intake.error)
+        return Outcome.REFUSED
+
+    def bad_batch(self, partition: PartitionCopy, key: Key, error: BatchError) -> None:
+        """What stands before the batch is written first; then the partition is blocked."""
+        if partition.pending:
+            self._bad_at[key] = partition.fetch_offset
+            return
+        now = time.monotonic()
+        if isinstance(error, CorruptBatchError):
+            self._flow.instruments.count_crc_failure("source")
+            if not partition.rereading:
+                partition.rereading = True
+                self._flow.hooks.reread(partition, str(error))
+        partition.attempts += 1
+        partition.stop(State.BLOCKED, error.reason, str(error), now + pause_seconds(partition.attempts))
+
+    def _refused(self, partition: PartitionCopy, fetched: Fetched) -> None:
+        now = time.monotonic()
+        if fetched.diverging is not None:
+            epoch, end = fetched.diverging
+            partition.stop(
+                State.DIVERGED,
+                Reason.SOURCE_TRUNCATED,
+                f"copied up to {partition.next_offset}, but the source's leader epoch {epoch} ends at {end}: "
+                f"offsets from {end} on were replaced after an unclean leader election",
+                None,
+            )
+            return
+        if fetched.error_code in STALE_METADATA_CODES:
+            self._flow.hooks.stale(self._flow.source)
+        error = broker_error(fetched.error_code, f"source: Fetch of {partition.tp}")
+        partition.refused(fetch_refusal(fetched.error_code), str(error), now)
+
+
+def not_read(
+    flow: Flow, partitions: Collection[PartitionCopy], error: TwinsiteError, answered_at: float | None
+) -> None:
+    """The way on which these partitions are read is broken just now.
+
+    Args:
+        answered_at: When the last answer came that way, in monotonic seconds.
+    """
+    now = time.monotonic()
+    for partition in list(partitions):
+        if not error.retriable:
+            partition.stop(State.BLOCKED, Reason.SOURCE_UNAVAILABLE, str(error), now + 5)
+            flow.hooks.changed(partition)
+        elif answered_at is None or now - answered_at > 5:
+            partition.detail = str(error)
+    flow.hooks.stale(flow.source)
+
+
+class Room:
+    """Waits for memory, on behalf of the partitions of one lane.
+
+    Args:
+        members: Those partitions; looked at whenever nothing else gives any room.
+    """
+
+    def __init__(self, flow: Flow, members: Mapping[Key, PartitionCopy]) -> None:
+        self._flow = flow
+        self._members = members
+
+    async def enough(self, size: int, bytes_max: int) -> None:
+        """Return when so many bytes more would be no more than ``bytes_max``, or nothing is in use at all."""
+        pool = self._flow.pool
+        while pool.used_bytes and pool.used_bytes + size > bytes_max:
+            try:
+                async with asyncio.timeout(ROOM_WAIT_SECONDS):
+                    await self._more()
+            except TimeoutError:
+                self._take_back()
+
+    async def _more(self) -> None:
+        """Return when some buffer was given back; that the bell rang says nothing yet."""
+        used, before = self._flow.pool.used_bytes, 0
+        while used >= before:
+            await self.bell()
+            used, before = self._flow.pool.used_bytes, used
+
+    async def bell(self) -> None:
+        """Return when there may be more room than there was."""
+        self._flow.room.clear()
+        await self._flow.room.wait()
+
+    def _take_back(self) -> None:
+        """Nothing was answered for so long: what waits for the target is dropped, or it would hold up others.
+
+        A small batch that waits for a dead broker keeps the whole buffer in which it came.
+        """
+        now = time.monotonic()
+        for partition in [p for p in self._members.values() if p.pending]:
+            partition.doubt(now)
+            self._flow.hooks.changed(partition)

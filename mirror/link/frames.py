@@ -1,0 +1,198 @@
+"""Frames: the bodies of one channel, compressed with one window that is kept from each to the next.
+
+So what repeats over megabytes crosses the link once. A frame is a header and compressed bytes; its digest is
+of the header and of the body before it was compressed, under a key that only this channel has. What is
+broken, in the wrong place or of another channel is refused before anybody reads it.
+
+No I/O. Sources: RFC 8878 (zstd, flushed blocks), the BLAKE3 paper (keyed hashing), docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from collections.abc import Sequence
+from typing import BinaryIO, NamedTuple, cast
+
+import zstandard
+from blake3 import blake3
+
+from mirror.errors import AnswerError
+
+MAGIC = b"tsf1"
+BODY_BYTES_MAX = 136 << 20
+"""A batch of 128 MiB, the largest that is read, and what stands before it."""
+KEY_BYTES = 32
+READ_BYTES = 128 << 10
+
+_FIELDS = struct.Struct(">4sQiII")
+_DIGEST_BYTES = 32
+HEADER_BYTES = _FIELDS.size + _DIGEST_BYTES
+
+
+class Header(NamedTuple):
+    """What stands before the compressed bytes of a frame.
+
+    Attributes:
+        sequence: Its number in the channel, counted from 0.
+        node: The broker that was read.
+        body_bytes: Before it was compressed.
+        wire_bytes: Of the compressed body.
+    """
+
+    sequence: int
+    node: int
+    body_bytes: int
+    wire_bytes: int
+    digest: bytes
+
+
+class Compression(NamedTuple):
+    """How a channel is compressed: zstd's level, and the logarithm of its window in bytes."""
+
+    level: int = 3
+    window_log: int = 24
+
+
+class Sealer:
+    """Makes the frames of one channel, in their order.
+
+    Attributes:
+        key: Of the channel; the other side has to be told.
+    """
+
+    def __init__(self, compression: Compression) -> None:
+        self.key = secrets.token_bytes(KEY_BYTES)
+        parameters = zstandard.ZstdCompressionParameters.from_level(
+            compression.level, window_log=compression.window_log
+        )
+        self._zstd = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+        self._sequence = 0
+
+    def seal(self, node: int, body: Sequence[bytes | memoryview]) -> list[bytes]:
+        """The next frame, in pieces.
+
+        Args:
+            node: The broker it comes from.
+            body: In pieces, which are not copied.
+        """
+        zstd = self._zstd
+        wire = [zstd.compress(piece) for piece in body]
+        if wire:
+            wire.append(zstd.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
+        fields = _FIELDS.pack(MAGIC, self._sequence, node, sum(map(len, body)), sum(map(len, wire)))
+        self._sequence += 1
+        return [fields + _digest(self.key, fields, body), *wire]
+
+
+class Opener:
+    """Opens the frames of one channel, in their order; after an error nothing more.
+
+    Args:
+        key: Of the channel.
+        window_log_max: A window that needs more memory than this is refused.
+    """
+
+    def __init__(self, key: bytes, window_log_max: int) -> None:
+        self._key = key
+        self._left = _Left()
+        zstd = zstandard.ZstdDecompressor(max_window_size=1 << window_log_max)
+        self._zstd = zstd.stream_reader(
+            cast(BinaryIO, self._left), read_size=READ_BYTES, read_across_frames=True
+        )
+        self._sequence = 0
+
+    def open(self, header: Header, wire: bytes | memoryview, body: memoryview) -> None:
+        """Decompress a frame into ``body``, which is as long as its header says.
+
+        Raises:
+            AnswerError: It is not the next one, or not what it was when it was made.
+        """
+        if header.sequence != self._sequence:
+            raise AnswerError(f"frame {header.sequence} came where {self._sequence} was due")
+        self._sequence += 1
+        self._inflate(wire, body)
+        fields = _FIELDS.pack(MAGIC, header.sequence, header.node, header.body_bytes, header.wire_bytes)
+        if not secrets.compare_digest(_digest(self._key, fields, [body]), header.digest):
+            raise AnswerError(f"frame {header.sequence} is not what was sent: its digest is another")
+
+    def _inflate(self, wire: bytes | memoryview, body: memoryview) -> None:
+        left = self._left
+        left.rest = memoryview(wire)
+        filled = 0
+        try:
+            while filled < len(body):
+                count = self._zstd.readinto(body[filled:])
+                if not count:
+                    raise AnswerError(f"a frame of {len(body)} bytes ends after {filled}")
+                filled += count
+        except zstandard.ZstdError as error:
+            raise AnswerError(f"a frame cannot be decompressed: {error}") from error
+        if left.rest:
+            raise AnswerError(f"a frame of {len(body)} bytes goes on behind its end")
+
+
+class _Left:
+    """What is left of a frame's compressed bytes, as a file."""
+
+    def __init__(self) -> None:
+        self.rest = memoryview(b"")
+
+    def read(self, size: int = -1) -> bytes:
+        piece = bytes(self.rest[:size])
+        self.rest = self.rest[size:]
+        return piece
+
+
+class Frames:
+    """The slices of one channel become frames again.
+
+    Args:
+        body_bytes_max: A frame that claims to hold more is refused before anything is done with it.
+    """
+
+    def __init__(self, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+        self._body_bytes_max = body_bytes_max
+        self._came = bytearray()
+        self._header: Header | None = None
+
+    def received(self, data: bytes) -> list[tuple[Header, bytes]]:
+        """What is whole now, as (header, compressed body).
+
+        Raises:
+            AnswerError: What came is no frame, or one that is too large.
+        """
+        self._came += data
+        found: list[tuple[Header, bytes]] = []
+        while True:
+            if self._header is None and len(self._came) >= HEADER_BYTES:
+                self._header = self._read_header()
+                del self._came[:HEADER_BYTES]
+            header = self._header
+            if header is None or len(self._came) < header.wire_bytes:
+                return found
+            found.append((header, bytes(memoryview(self._came)[: header.wire_bytes])))
+            del self._came[: header.wire_bytes]
+            self._header = None
+
+    def _read_header(self) -> Header:
+        magic, sequence, node, body_bytes, wire_bytes = _FIELDS.unpack_from(self._came)
+        if magic != MAGIC:
+            raise AnswerError(f"{magic!r} came where a frame was due")
+        wire_bytes_max = wire_bound(min(body_bytes, self._body_bytes_max))
+        if body_bytes > self._body_bytes_max or wire_bytes > wire_bytes_max:
+            raise AnswerError(f"frame {sequence} claims {body_bytes} bytes, {wire_bytes} of them compressed")
+        digest = bytes(self._came[_FIELDS.size : HEADER_BYTES])
+        return Header(sequence, node, body_bytes, wire_bytes, digest)
+
+
+def wire_bound(body_bytes: int) -> int:
+    """The most that zstd makes of so many bytes, and of the flushes between them."""
+    return body_bytes + body_bytes // 128 + 4096
+
+
+def _digest(key: bytes, fields: bytes, body: Sequence[bytes | memoryview]) -> bytes:
+    digest = blake3(fields, key=key)
+    for piece in body:
+        digest.update(piece)
+    return digest.digest()

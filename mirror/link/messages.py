@@ -1,0 +1,218 @@
+"""Messages between a mirror and a relay: how they are framed, and what the short ones say.
+
+A message is four bytes of length, one of kind, and a payload of ``length - 1`` bytes. Integers are
+big-endian, as in Kafka's protocol.
+
+Pure. Source: docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from mirror.errors import AnswerError
+from mirror.kafka.fetch import Key
+
+PROTOCOL = "twinsite-frames/1"
+PATH = "/v1/frames"
+MESSAGE_BYTES_MAX = 4 << 20
+"""A mirror that wants a hundred thousand partitions sends as much; frames are cut into far less."""
+SLICE_BYTES = 16 << 10
+"""Of a frame so much goes out before something more urgent may go first."""
+
+_HEAD = struct.Struct(">IB")
+_WANT = struct.Struct(">16siqi")
+_KEY = struct.Struct(">16si")
+_TAKEN = struct.Struct(">BQ")
+_PING = struct.Struct(">Q")
+_PONG = struct.Struct(">QQ")
+
+
+class Up(IntEnum):
+    """What a mirror says."""
+
+    HELLO = 1
+    WANT = 2
+    FORGET = 3
+    TAKEN = 4
+    PING = 5
+
+
+class Down(IntEnum):
+    """What a relay says."""
+
+    WELCOME = 1
+    SLICE = 2
+    TROUBLE = 3
+    BYE = 4
+    PONG = 5
+
+
+class Channel(IntEnum):
+    """Frames of one channel keep their order; those of the lower number go first."""
+
+    LIVE = 0
+    BULK = 1
+
+
+class Position(NamedTuple):
+    """From where a partition is read.
+
+    ``fetched_epoch`` is the leader epoch of the last record before it, -1 where that is not known.
+    """
+
+    key: Key
+    offset: int
+    fetched_epoch: int
+
+
+class Messages:
+    """The bytes that come become messages, wherever the network has cut them."""
+
+    def __init__(self, bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._came = bytearray()
+
+    def received(self, data: bytes | memoryview) -> list[tuple[int, bytes]]:
+        """What is whole now, as (kind, payload).
+
+        Raises:
+            AnswerError: A length cannot be true; nothing that follows means anything.
+        """
+        came = self._came
+        came += data
+        found, at, end = [], 0, len(came)
+        while end - at >= _HEAD.size:
+            length, kind = _HEAD.unpack_from(came, at)
+            if not 1 <= length <= self._bytes_max:
+                raise AnswerError(f"a message of {length} bytes came, the most is {self._bytes_max}")
+            after = at + 4 + length
+            if after > end:
+                break
+            found.append((kind, bytes(memoryview(came)[at + _HEAD.size : after])))
+            at = after
+        del came[:at]
+        return found
+
+
+def message(kind: Up | Down, payload: bytes | memoryview) -> bytes:
+    """A message as it goes over the link."""
+    return b"".join((_HEAD.pack(len(payload) + 1, kind), payload))
+
+
+# -- what the payloads say -----------------------------------------------------------------------
+
+
+def document(payload: bytes) -> dict[str, Any]:
+    """The JSON object of a message.
+
+    Raises:
+        AnswerError: It is none.
+    """
+    try:
+        found = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise AnswerError(f"{len(payload)} bytes that are no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise AnswerError(f"a JSON object was due, {type(found).__name__} came")
+    return found
+
+
+def say(kind: Up | Down, document: Mapping[str, Any]) -> bytes:
+    """A message of a JSON object."""
+    return message(kind, json.dumps(document, separators=(",", ":")).encode())
+
+
+def want(positions: Iterable[Position]) -> bytes:
+    """Read these partitions, from there on."""
+    return message(Up.WANT, b"".join(_WANT.pack(*p.key, p.offset, p.fetched_epoch) for p in positions))
+
+
+def read_want(payload: bytes) -> list[Position]:
+    """
+    Raises:
+        AnswerError: The payload is cut, or an offset is negative.
+    """
+    found = [
+        Position(Key(topic_id, partition), offset, epoch)
+        for topic_id, partition, offset, epoch in _each(_WANT, payload)
+    ]
+    for position in found:
+        if position.offset < 0 or position.key.partition < 0:
+            raise AnswerError(f"no partition is read at {position}")
+    return found
+
+
+def forget(keys: Iterable[Key]) -> bytes:
+    """Read these partitions no more."""
+    return message(Up.FORGET, b"".join(_KEY.pack(*key) for key in keys))
+
+
+def read_forget(payload: bytes) -> list[Key]:
+    """
+    Raises:
+        AnswerError: The payload is cut.
+    """
+    return [Key(topic_id, partition) for topic_id, partition in _each(_KEY, payload)]
+
+
+def taken(channel: Channel, wire_bytes: int) -> bytes:
+    """Frames of so many bytes, since the channel began, are off the wire and out of the way."""
+    return message(Up.TAKEN, _TAKEN.pack(channel, wire_bytes))
+
+
+def read_taken(payload: bytes) -> tuple[Channel, int]:
+    """
+    Raises:
+        AnswerError: The payload is cut, or there is no such channel.
+    """
+    ((number, wire_bytes),) = _only(_TAKEN, payload)
+    try:
+        return Channel(number), wire_bytes
+    except ValueError as error:
+        raise AnswerError(f"there is no channel {number}") from error
+
+
+def ping(token: int) -> bytes:
+    """Answer this."""
+    return message(Up.PING, _PING.pack(token))
+
+
+def read_ping(payload: bytes) -> int:
+    """
+    Raises:
+        AnswerError: The payload is cut.
+    """
+    ((token,),) = _only(_PING, payload)
+    return int(token)
+
+
+def pong(token: int, clock_ms: int) -> bytes:
+    """The answer to a ping; ``clock_ms`` is the relay's clock, in milliseconds since 1970."""
+    return message(Down.PONG, _PONG.pack(token, clock_ms))
+
+
+def read_pong(payload: bytes) -> tuple[int, int]:
+    """
+    Raises:
+        AnswerError: The payload is cut.
+    """
+    ((token, clock_ms),) = _only(_PONG, payload)
+    return token, clock_ms
+
+
+def _each(layout: struct.Struct, payload: bytes) -> list[tuple[Any, ...]]:
+    try:
+        return list(layout.iter_unpack(payload))
+    except struct.error as error:
+        raise AnswerError(f"{len(payload)} bytes in entries of {layout.size}: {error}") from error
+
+
+def _only(layout: struct.Struct, payload: bytes) -> list[tuple[Any, ...]]:
+    if len(payload) != layout.size:
+        raise AnswerError(f"{len(payload)} bytes came where {layout.size} were due")
+    return _each(layout, payload)

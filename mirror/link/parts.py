@@ -1,0 +1,106 @@
+"""What a frame says once it is open: of some partitions, what a broker has answered a relay.
+
+A part is one partition's part of a Fetch answer without the torn batch at its end, and with the offsets
+between which it goes. Records are neither copied nor changed.
+
+Pure. Sources: docs/protocol.md, KIP-98 (aborted transactions), KIP-595 (divergence).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mirror.errors import AnswerError
+from mirror.kafka.fetch import Fetched, Key
+from mirror.kafka.record_batch import walk
+
+_PART = struct.Struct(">16sihqqqqqiqII")
+_ABORTED = struct.Struct(">qq")
+_NO_DIVERGENCE = (-1, -1)
+
+
+class Part(NamedTuple):
+    """What was read of one partition: ``fetched``, whose records are whole batches, between two offsets."""
+
+    offset: int
+    next_offset: int
+    fetched: Fetched
+
+
+class Whole(NamedTuple):
+    """The whole batches at the beginning of what a broker has sent.
+
+    Attributes:
+        bytes: Of them; 0 where not even the first is whole.
+        next_offset: After the last one; -1 without any.
+        leader_epoch: Of the last one; -1 where that is not known.
+        readable: False where what follows is no batch at all: it is among the bytes, for the mirror to see.
+    """
+
+    bytes: int
+    next_offset: int
+    leader_epoch: int
+    readable: bool
+
+
+def whole_batches(records: memoryview) -> Whole:
+    """How far a broker's answer can be sent on: a batch it has torn is read again."""
+    size, next_offset, epoch = 0, -1, -1
+    for header, view in walk(records):
+        size += len(view)
+        if header.magic < 0:
+            return Whole(size, next_offset, epoch, readable=False)
+        next_offset = header.next_offset
+        epoch = max(epoch, header.leader_epoch)
+    return Whole(size, next_offset, epoch, readable=True)
+
+
+def encode_parts(parts: Sequence[Part]) -> list[bytes | memoryview]:
+    """The body of a frame, in pieces that are not copied."""
+    pieces: list[bytes | memoryview] = []
+    for offset, next_offset, fetched in parts:
+        head = _PART.pack(
+            *fetched.key,
+            fetched.error_code,
+            offset,
+            next_offset,
+            fetched.high_watermark,
+            fetched.last_stable_offset,
+            fetched.log_start_offset,
+            *(fetched.diverging or _NO_DIVERGENCE),
+            len(fetched.aborted),
+            len(fetched.records),
+        )
+        pieces.append(head + b"".join(_ABORTED.pack(*entry) for entry in fetched.aborted))
+        pieces.append(fetched.records)
+    return pieces
+
+
+def decode_parts(body: memoryview) -> list[Part]:
+    """The parts of a body. The records are views into it.
+
+    Raises:
+        AnswerError: The bytes are no such parts.
+    """
+    parts: list[Part] = []
+    at, end = 0, len(body)
+    while at < end:
+        try:
+            topic_id, partition, error, *offsets, aborted_count, size = _PART.unpack_from(body, at)
+        except struct.error as failure:
+            raise AnswerError(f"a part is cut off at byte {at} of {end}") from failure
+        offset, next_offset, high_watermark, stable, log_start, epoch, epoch_end = offsets
+        begins = at + _PART.size + aborted_count * _ABORTED.size
+        at, head_end = begins + size, at + _PART.size
+        if at > end:
+            raise AnswerError(f"a part ends at byte {at} of {end}")
+        if partition < 0 or not 0 <= offset <= next_offset:
+            raise AnswerError(f"a part of partition {partition} goes from {offset} to {next_offset}")
+        aborted = [(one, first) for one, first in _ABORTED.iter_unpack(body[head_end:begins])]
+        diverging = None if (epoch, epoch_end) == _NO_DIVERGENCE else (epoch, epoch_end)
+        key, records = Key(topic_id, partition), body[begins:at]
+        fetched = Fetched(key, error, high_watermark, stable, log_start, diverging, aborted, records)
+        parts.append(Part(offset, next_offset, fetched))
+    return parts

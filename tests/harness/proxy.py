@@ -1,0 +1,98 @@
+"""A stretch of network of our own, between a mirror and a relay: to cut it, or to spoil what passes.
+
+::
+
+    with proxy(relay.address, spoil) as between:
+        ... through(source, between.address)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+RECEIVE_BYTES = 64 << 10
+Spoil = Callable[[int, int, bytes], bytes | None]
+"""What is passed on of what has come; None cuts the connection. Told the connection, counted from 0, how many
+bytes have come before, and the bytes."""
+
+
+class Proxy:
+    """Passes connections on; what comes back is looked at on its way.
+
+    Attributes:
+        address: Where it listens.
+        connections: That were made so far.
+        cuts: That it has made itself.
+    """
+
+    def __init__(self, to: str, spoil: Spoil) -> None:
+        self.connections = 0
+        self.cuts = 0
+        self._to = to.rpartition(":")
+        self._spoil = spoil
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._open: set[socket.socket] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Listen no more; every connection ends."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for sock in list(self._open):
+            _end(sock)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                ours, _ = self._listener.accept()
+                threading.Thread(target=self._connect, args=(ours, self.connections), daemon=True).start()
+                self.connections += 1
+
+    def _connect(self, ours: socket.socket, number: int) -> None:
+        try:
+            theirs = socket.create_connection((self._to[0], int(self._to[2])), timeout=10)
+        except OSError:
+            ours.close()
+            return
+        theirs.settimeout(None)
+        self._open |= {ours, theirs}
+        there = threading.Thread(target=self._pass_on, args=(ours, theirs, None), daemon=True)
+        there.start()
+        self._pass_on(theirs, ours, number)
+        there.join()
+        self._open -= {ours, theirs}
+        ours.close()
+        theirs.close()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, number: int | None) -> None:
+        before = 0
+        with contextlib.suppress(OSError):
+            while data := source.recv(RECEIVE_BYTES):
+                passed = data if number is None else self._spoil(number, before, data)
+                before += len(data)
+                if passed is None:
+                    self.cuts += 1
+                    break
+                target.sendall(passed)
+        _end(source)
+        _end(target)
+
+
+@contextmanager
+def proxy(to: str, spoil: Spoil) -> Iterator[Proxy]:
+    """Pass on what goes to ``to``, and what comes back as ``spoil`` says."""
+    between = Proxy(to, spoil)
+    try:
+        yield between
+    finally:
+        between.close()
+
+
+def _end(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,175 @@
+"""Frames of a link: what is sealed comes out as it was, and what is broken or hostile does not come out."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirror.errors import AnswerError
+from mirror.link.frames import (
+    HEADER_BYTES,
+    KEY_BYTES,
+    Compression,
+    Frames,
+    Header,
+    Opener,
+    Sealer,
+)
+
+WINDOW_LOG_MAX = 27
+Came = tuple[Header, bytes]
+
+
+def sealed(*bodies: bytes, compression: Compression = Compression()) -> tuple[bytes, list[Came]]:  # noqa: B008
+    """The channel's key, and its frames as they arrive."""
+    sealer, frames = Sealer(compression), Frames()
+    came = [frame for body in bodies for frame in frames.received(b"".join(sealer.seal(1, [body])))]
+    return sealer.key, came
+
+
+def opened(key: bytes, came: list[Came]) -> list[bytes]:
+    opener, bodies = Opener(key, WINDOW_LOG_MAX), []
+    for header, wire in came:
+        body = bytearray(header.body_bytes)
+        opener.open(header, wire, memoryview(body))
+        bodies.append(bytes(body))
+    return bodies
+
+
+@settings(deadline=None)
+@given(
+    bodies=st.lists(st.lists(st.binary(max_size=3000), max_size=4), max_size=6),
+    level=st.sampled_from([1, 3, 9]),
+    cuts=st.integers(1, 5000),
+)
+def test_frames_come_out_as_they_went_in(bodies: list[list[bytes]], level: int, cuts: int) -> None:
+    """
+    Whatever pieces they are made of, and wherever the network cuts them.
+    """
+    sealer, frames = Sealer(Compression(level, 20)), Frames()
+    stream = b"".join(piece for body in bodies for piece in sealer.seal(3, body))
+
+    came = [frame for at in range(0, len(stream), cuts) for frame in frames.received(stream[at : at + cuts])]
+
+    assert opened(sealer.key, came) == [b"".join(body) for body in bodies]
+    assert [(header.sequence, header.node) for header, _ in came] == [(n, 3) for n in range(len(bodies))]
+
+
+def test_what_repeats_over_megabytes_is_sent_once() -> None:
+    """
+    The window is kept from frame to frame.
+    """
+    once, other = os.urandom(1 << 20), os.urandom(4 << 20)
+
+    _, came = sealed(once, other, once)
+
+    assert [len(wire) for _, wire in came[:2]] > [1 << 20, 4 << 20]
+    assert len(came[2][1]) < len(once) / 100
+
+
+@settings(deadline=None)
+@given(at=st.integers(0, 400), bit=st.integers(0, 7))
+def test_a_flipped_bit_is_found(at: int, bit: int) -> None:
+    """
+    Anywhere in a frame: no frame comes out, or none that can be opened.
+    """
+    sealer = Sealer(Compression())
+    frame = bytearray(b"".join(sealer.seal(1, [os.urandom(300), b"x" * 700])))
+    frame[at % len(frame)] ^= 1 << bit
+
+    with pytest.raises(AnswerError):
+        # a frame that claims to be longer waits for the rest, which is the next one's
+        opened(sealer.key, Frames().received(bytes(frame) + b"\0" * 5000)[:1] or refuse())
+
+
+def refuse() -> list[Came]:
+    raise AnswerError("nothing came out")
+
+
+def test_frames_in_another_order_are_refused() -> None:
+    """
+    The first one left out; one that comes twice.
+    """
+    key, came = sealed(b"first", b"second")
+
+    with pytest.raises(AnswerError, match="frame 1 came where 0 was due"):
+        opened(key, came[1:])
+    with pytest.raises(AnswerError, match="frame 0 came where 1 was due"):
+        opened(key, [came[0], came[0]])
+
+
+def test_a_frame_of_another_channel_is_refused() -> None:
+    """
+    What was recorded on an older stream has another key.
+    """
+    _, came = sealed(b"recorded")
+
+    with pytest.raises(AnswerError, match="is not what was sent"):
+        opened(os.urandom(KEY_BYTES), came)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "words"),
+    [
+        (900, "goes on behind its end|is not what was sent"),
+        (1100, "ends after 1000"),
+    ],
+)
+def test_a_frame_that_claims_another_length_is_refused(claimed: int, words: str) -> None:
+    """
+    Shorter or longer than what it decompresses to.
+    """
+    key, ((header, wire),) = sealed(os.urandom(1000))
+
+    with pytest.raises(AnswerError, match=words):
+        opened(key, [(header._replace(body_bytes=claimed), wire)])
+
+
+def test_a_bomb_is_refused_before_it_is_lit() -> None:
+    """
+    A frame that claims more than any may hold, or more compressed bytes than that many can become.
+    """
+    sealer = Sealer(Compression())
+    frame = b"".join(sealer.seal(1, [b"\0" * (2 << 20)]))
+
+    assert len(frame) < 1000
+    with pytest.raises(AnswerError, match="claims 2097152 bytes"):
+        Frames(body_bytes_max=1 << 20).received(frame)
+    with pytest.raises(AnswerError, match="of them compressed"):
+        Frames().received(frame[:20] + b"\x10\0\0\0" + frame[24:])
+
+
+def test_a_frame_inflates_to_no_more_than_it_claims() -> None:
+    """
+    A gigabyte of zeros in 32 KB fills what was agreed on, and no byte behind it.
+    """
+    compressor = zstandard.ZstdCompressor().compressobj()
+    wire = b"".join(compressor.compress(b"\0" * (1 << 20)) for _ in range(1024))
+    wire += compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    header = Header(0, 1, 4096, len(wire), bytes(32))
+
+    with pytest.raises(AnswerError, match=r"goes on behind its end|is not what was sent"):
+        opened(bytes(KEY_BYTES), [(header, wire)])
+
+
+def test_a_window_that_is_too_large_is_refused() -> None:
+    """
+    The memory it needs is the mirror's.
+    """
+    key, came = sealed(os.urandom(3 << 20), compression=Compression(3, 25))
+    opener = Opener(key, 20)
+
+    with pytest.raises(AnswerError, match="cannot be decompressed"):
+        opener.open(*came[0], memoryview(bytearray(came[0][0].body_bytes)))
+
+
+def test_what_is_no_frame_is_refused() -> None:
+    """
+    Bytes of something else.
+    """
+    with pytest.raises(AnswerError, match="where a frame was due"):
+        Frames().received(b"HTTP" + bytes(HEADER_BYTES))

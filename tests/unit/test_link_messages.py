@@ -1,0 +1,74 @@
+"""Messages between mirror and relay: framing, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror.errors import AnswerError
+from mirror.kafka.fetch import Key
+from mirror.link import messages
+from mirror.link.messages import Channel, Messages, Position, Up
+
+keys = st.builds(Key, st.binary(min_size=16, max_size=16), st.integers(0, 2**31 - 1))
+positions = st.builds(Position, keys, st.integers(0, 2**63 - 1), st.integers(-1, 2**31 - 1))
+READERS: list[Callable[[bytes], Any]] = [
+    messages.document,
+    messages.read_want,
+    messages.read_forget,
+    messages.read_taken,
+    messages.read_ping,
+    messages.read_pong,
+]
+
+
+@given(st.lists(positions, max_size=5), st.lists(keys, max_size=5), st.integers(1, 50))
+def test_messages_come_whole(wanted: list[Position], forgotten: list[Key], cut: int) -> None:
+    """
+    Wherever the network has cut them.
+    """
+    sent = b"".join(
+        (messages.want(wanted), messages.forget(forgotten), messages.taken(Channel.BULK, 7), messages.ping(9))
+    )
+    reader = Messages()
+    came = [one for at in range(0, len(sent), cut) for one in reader.received(sent[at : at + cut])]
+
+    assert [kind for kind, _ in came] == [Up.WANT, Up.FORGET, Up.TAKEN, Up.PING]
+    assert messages.read_want(came[0][1]) == wanted
+    assert messages.read_forget(came[1][1]) == forgotten
+    assert messages.read_taken(came[2][1]) == (Channel.BULK, 7)
+    assert messages.read_ping(came[3][1]) == 9
+
+
+@given(st.binary(max_size=100), st.sampled_from(READERS))
+def test_what_makes_no_sense_is_refused(payload: bytes, read: Callable[[bytes], Any]) -> None:
+    """
+    Any bytes: they say something, or are refused.
+    """
+    try:
+        read(payload)
+    except AnswerError:
+        return
+
+
+@pytest.mark.parametrize("length", [0, (4 << 20) + 1, 0xFFFFFFFF])
+def test_a_length_that_cannot_be_true_is_refused(length: int) -> None:
+    """
+    Before anything is kept for it.
+    """
+    with pytest.raises(AnswerError, match=f"a message of {length} bytes"):
+        Messages().received(length.to_bytes(4, "big") + b"\1")
+
+
+def test_negative_positions_are_refused() -> None:
+    """
+    As nothing can be read there.
+    """
+    payload = messages.want([Position(Key(bytes(16), 0), -1, -1)])[5:]
+
+    with pytest.raises(AnswerError, match="no partition is read at"):
+        messages.read_want(payload)
