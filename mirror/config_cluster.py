@@ -177,6 +177,16 @@ class LinkSettings(ConnectionSettings):
         "trip, for example 15 MB at 400 Mbit/s and 300 ms. So much memory is used besides limits when the "
         "target is slower than the link.",
     )
+    compression: Literal["auto"] | Annotated[int, Field(ge=1, le=19)] = Field(
+        default="auto",
+        description="Level of zstd for what is behind: auto is a higher one while the link is full, a lower "
+        "one while a core of the relay is. What is up to date travels at level 3.",
+    )
+    recode: Literal["auto", "never"] = Field(
+        default="auto",
+        description="Whether the relay may inflate lz4 batches for the way, where zstd halves them again. "
+        "Next to the target they become the same bytes again, as their CRC says, or they travel as they are.",
+    )
 
     @property
     def servers(self) -> tuple[str, ...]:

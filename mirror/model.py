@@ -181,6 +181,28 @@ class PartitionStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkStatus:
+    """The stream from a relay, while there is one."""
+
+    relay: str
+    """HOST:PORT of the relay."""
+    version: str
+    """Of the relay."""
+    congestion: str
+    """Congestion control of the relay's kernel on this connection; bbr where it has it."""
+    round_trip_seconds: float | None
+    """As measured last; null before the first time."""
+    clock_offset_ms: float | None
+    """By how much the relay's clock is ahead of ours; null before it was measured."""
+    level: int | None
+    """Of zstd, for what is behind; null until the relay has said so."""
+    recode: bool | None
+    """Whether lz4 batches are inflated for the way; null likewise."""
+    why: str
+    """What the relay has measured that made it choose so."""
+
+
+@dataclass(frozen=True, slots=True)
 class FlowStatus:
     """A snapshot of the whole mirror."""
 
@@ -202,3 +224,5 @@ class FlowStatus:
     topics_ignored: int = 0
     waits_for: str = ""
     """What a mirror that has not begun yet waits for, and what went wrong last; empty once it has begun."""
+    link: LinkStatus | None = None
+    """The stream that brings what is copied; null where there is none, or none just now."""

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from mirror.api.server import ApiServer, Backend
 from mirror.clusters import START_SECONDS, both_connected
-from mirror.config import Settings
+from mirror.config import LinkSettings, Settings
 from mirror.errors import (
     ConnectionFailedError,
     StateConflictError,
@@ -28,7 +28,7 @@ from mirror.errors import (
     UsageError,
 )
 from mirror.flow.announcing import Announcer, require_owner
-from mirror.flow.context import Flow, Hooks, Limits
+from mirror.flow.context import Flow, Hooks, Limits, LinkLimits
 from mirror.flow.engine import Engine
 from mirror.flow.forgetting import Forgetter
 from mirror.flow.goals import Goals
@@ -191,6 +191,11 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
+def _link(settings: LinkSettings) -> LinkLimits:
+    level = 0 if settings.compression == "auto" else settings.compression
+    return LinkLimits(settings.window_bytes, level, settings.recode == "auto")
+
+
 def flow_of(
     settings: Settings,
     source: Cluster,
@@ -215,7 +220,7 @@ def flow_of(
         hooks=hooks,
         producer_id=memory.producer_id,
         producer_epoch=memory.producer_epoch,
-        link_window_bytes=settings.link.window_bytes if settings.link else None,
+        link=_link(settings.link) if settings.link else None,
     )
 
 

@@ -84,6 +84,12 @@ BYTES_COPIED = _counter(
     ("flow", "direction", "encoding"),
     "Bytes on the wire, received from the source and sent to the target: record batches, and little else.",
 )
+LINK_ROUND_TRIP = _gauge(
+    "link_round_trip_seconds", FLOW, "To the relay and back, through what is on its way; measured every 2 s."
+)
+LINK_CLOCK_OFFSET = _gauge(
+    "link_clock_offset_seconds", FLOW, "By how much the relay's clock is ahead of the mirror's."
+)
 TOPICS_IGNORED = _gauge(
     "topics_ignored",
     FLOW,
@@ -172,7 +178,7 @@ CRC_FAILURES = _counter(
 
 FLOW_METRICS = (
     *(BUILD_INFO, FLOW_INFO, FLOW_START, OWNER, FENCING_EPOCH),
-    *(BYTES_COPIED, TOPICS_IGNORED, PARTITIONS, LAG_UNKNOWN),
+    *(BYTES_COPIED, LINK_ROUND_TRIP, LINK_CLOCK_OFFSET, TOPICS_IGNORED, PARTITIONS, LAG_UNKNOWN),
 )
 OFFSET_METRICS = (NEXT_OFFSET, SOURCE_LOG_START, SOURCE_HIGH_WATERMARK, SOURCE_LAST_STABLE, TARGET_LOG_END)
 """Of single partitions only: they mean nothing for a topic."""

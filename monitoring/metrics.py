@@ -129,6 +129,9 @@ class FlowCollector(Collector):
         yield self._one(catalogue.OWNER, flow, int(status.owner))
         yield self._one(catalogue.FENCING_EPOCH, flow, status.producer_epoch)
         yield self._bytes(status)
+        link, offset_ms = status.link, status.link.clock_offset_ms if status.link else None
+        yield self._one(catalogue.LINK_ROUND_TRIP, flow, link.round_trip_seconds if link else None)
+        yield self._one(catalogue.LINK_CLOCK_OFFSET, flow, None if offset_ms is None else offset_ms / 1000)
         yield self._one(catalogue.TOPICS_IGNORED, flow, status.topics_ignored)
         yield self._counts(status)
         unknown = sum(partition.lag_seconds is None for partition in status.partitions)

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from mirror.cli.columns import SPACE, STATE, layout
 from mirror.cli.output import clean, duration, number, plain, size
-from mirror.model import FlowStatus, PartitionStatus, Reason, State
+from mirror.model import FlowStatus, LinkStatus, PartitionStatus, Reason, State
 
 SCHEMA = 1
 ROWS_MAX = 60
@@ -169,9 +169,22 @@ def _headline(status: FlowStatus) -> Text:
         f"{size(copied)} copied in {duration(status.uptime_seconds)}; "
         f"cpu {duration(status.cpu_seconds)}, memory {size(status.resident_bytes)}"
     )
+    if status.link is not None:
+        words += f"\n  {_link(status.link)}"
     if status.waits_for:
         return Text(f"{words}\n  waits for {clean(status.waits_for)}")
     return Text(words if status.partitions else f"{words}\n{NOTHING_COPIED}")
+
+
+def _link(link: LinkStatus) -> str:
+    """How far the relay is, and how it sends."""
+    words = f"through relay {clean(link.relay)}: {clean(link.congestion)}"
+    if link.round_trip_seconds is not None:
+        words += f", {link.round_trip_seconds * 1000:.1f} ms there and back"
+    if link.level is None:
+        return words
+    inflated = ", lz4 inflated" if link.recode else ""
+    return f"{words}; zstd level {link.level}{inflated} ({clean(link.why)})"
 
 
 def _table(partitions: Sequence[PartitionStatus], width: int) -> Table:

@@ -10,6 +10,7 @@ from mirror.flow.partition import PartitionCopy
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import FetchLimits
+from mirror.link.stream import LinkStream
 
 
 class Instruments(Protocol):
@@ -46,6 +47,19 @@ class Limits:
     idle_look_seconds: float = 60.0
 
 
+@dataclass(frozen=True, slots=True)
+class LinkLimits:
+    """How a relay is to send what it reads; see docs/settings.md.
+
+    Attributes:
+        level: zstd's; 0: as the link needs.
+    """
+
+    window_bytes: int
+    level: int
+    recode: bool
+
+
 class Hooks(Protocol):
     """What the parts tell the engine. All return at once."""
 
@@ -77,8 +91,10 @@ class Flow:
     producer_epoch: int = 0
     batch_bytes_max: dict[str, int] = field(default_factory=dict)
     """``max.message.bytes`` of each target topic, by source topic."""
-    link_window_bytes: int | None = None
-    """Where a relay sends what it reads: so much may be on its way. None: the brokers are asked."""
+    link: LinkLimits | None = None
+    """Where a relay sends what it reads; None: the brokers are asked."""
+    stream: LinkStream | None = None
+    """On which it does, while there is one."""
     draining: bool = False
     """Nothing more is sent."""
     room: asyncio.Event = field(default_factory=asyncio.Event)

@@ -80,7 +80,7 @@ class Engine:
             refresh: Reads the flow's durable state again, unless we are known to be its only writer.
         """
         self._flow, self._owner, self._settler, self._keeper = flow, owner, settler, keeper
-        per_broker = flow.limits.fetch_connections if flow.link_window_bytes is None else 1
+        per_broker = flow.limits.fetch_connections if flow.link is None else 1
         self._reading = Lanes(per_broker, self._open_fetch_lane)
         self._writing = Lanes(flow.limits.append_connections, partial(AppendLane, flow))
         self._refresh = refresh
@@ -137,16 +137,15 @@ class Engine:
         return info.leader if info else -1
 
     def _fetch_lane(self, partition: PartitionCopy) -> FetchLane | LinkLane:
-        node = LINK if self._flow.link_window_bytes is not None else self._leader(partition)
+        node = LINK if self._flow.link is not None else self._leader(partition)
         old, lane = self._reading.of(partition), self._reading.to(node, partition)
         if old is not None and old is not lane:
             old.leave(Key(partition.topic_id, partition.tp.partition))
         return lane
 
     def _open_fetch_lane(self, node: int, slot: int) -> FetchLane | LinkLane:
-        window_bytes = self._flow.link_window_bytes
-        if window_bytes is not None:
-            lane: FetchLane | LinkLane = LinkLane(self._flow, window_bytes)
+        if self._flow.link is not None:
+            lane: FetchLane | LinkLane = LinkLane(self._flow, self._flow.link)
         else:
             lane = FetchLane(self._flow, node, slot)
         self._group.create_task(lane.run())

@@ -10,26 +10,32 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Collection, Sequence
+from typing import ParamSpec, TypeVar
 
 import structlog
 
 from mirror.errors import AnswerError, TwinsiteError, UnsupportedVersionError
 from mirror.failpoints import reach
-from mirror.flow.context import Flow
+from mirror.flow.context import Flow, LinkLimits
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.receiving import Receiver, Room, not_read
 from mirror.flow.states import pause_seconds
 from mirror.kafka.buffers import Buffer
 from mirror.kafka.fetch import Key
 from mirror.link.frames import Header, Opener
-from mirror.link.loops import first_to_end
+from mirror.link.loops import first_to_end, in_thread
 from mirror.link.messages import Channel, Position
-from mirror.link.parts import Part, decode_parts
+from mirror.link.parts import Part, decode_parts, restored
 from mirror.link.stream import Hello, LinkStream
 from mirror.logs import Repeats, warn_repeated
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+P = ParamSpec("P")
+INLINE_BYTES_MAX = 64 << 10
+"""Less than this is opened at once, more in another thread."""
 LIVE_SHARE = 8
 """The eighth part of the buffers, and of the window, is for partitions that are up to date."""
 ATTEMPTS_COUNTED = 4
@@ -41,18 +47,14 @@ Way = tuple[Channel, int]
 class LinkLane:
     """The way from the source, through a relay, of all partitions."""
 
-    def __init__(self, flow: Flow, window_bytes: int) -> None:
-        """
-        Args:
-            window_bytes: So much may be on its way, compressed.
-        """
+    def __init__(self, flow: Flow, limits: LinkLimits) -> None:
         self._flow = flow
-        self._windows = (max(window_bytes // LIVE_SHARE, 1), window_bytes)
+        self._limits = limits
+        self._as_is: set[Key] = set()
         self._members: dict[Key, PartitionCopy] = {}
         self._crowded: set[Key] = set()
         self._receiver = Receiver(flow)
         self._room = Room(flow, self._members)
-        self._stream: LinkStream | None = None
         self._coming: dict[Key, int] = {}
         self._wanted: dict[Key, Position] = {}
         self._ways: dict[Key, Way] = {}
@@ -97,18 +99,20 @@ class LinkLane:
         self._ways.pop(key, None)
         if not self._wanted:
             asyncio.get_running_loop().call_soon(self._tell)
-        self._wanted[key] = Position(key, partition.fetch_offset, partition.queue.fetched_epoch)
+        self._wanted[key] = Position(
+            key, partition.fetch_offset, partition.queue.fetched_epoch, recode=key not in self._as_is
+        )
 
     def _tell(self) -> None:
         wanted, self._wanted = list(self._wanted.values()), {}
-        if self._stream is not None and wanted:
-            self._stream.want(wanted)
+        if self._flow.stream is not None and wanted:
+            self._flow.stream.want(wanted)
 
     def _forget(self, key: Key) -> None:
         self._wanted.pop(key, None)
         self._ways.pop(key, None)
-        if self._coming.pop(key, None) is not None and self._stream is not None:
-            self._stream.forget([key])
+        if self._coming.pop(key, None) is not None and self._flow.stream is not None:
+            self._flow.stream.forget([key])
 
     # -- the loop --------------------------------------------------------------------------------
 
@@ -136,11 +140,14 @@ class LinkLane:
     async def _follow(self) -> None:
         flow = self._flow
         isolation = flow.limits.fetch.isolation
-        hello = Hello(flow.name, flow.producer_id, flow.producer_epoch, isolation, self._windows)
+        limits = self._limits
+        windows = (max(limits.window_bytes // LIVE_SHARE, 1), limits.window_bytes)
+        who = (flow.name, flow.producer_id, flow.producer_epoch)
+        hello = Hello(*who, isolation, windows, limits.level, limits.recode)
         stream = await LinkStream.open(flow.source.options, hello)
         log.info("stream_begun", relay=str(stream.relay), congestion=stream.welcome.congestion)
         self._repeats.forget("stream")
-        self._stream = stream
+        flow.stream = stream
         try:
             for key, partition in self._members.items():
                 if key not in self._crowded:
@@ -153,7 +160,7 @@ class LinkLane:
                 self._look_after_crowded(),
             )
         finally:
-            self._stream = None
+            flow.stream = None
             stream.close()
             flow.source.count(stream.bytes_received, stream.bytes_sent)
             self._coming.clear()
@@ -167,7 +174,7 @@ class LinkLane:
 
     def _do_without(self, error: UnsupportedVersionError) -> None:
         log.warning("relay_without_streams", error=str(error))
-        self._flow.link_window_bytes = None
+        self._flow.link = None
         for partition in list(self._members.values()):
             self._flow.hooks.changed(partition)
 
@@ -200,29 +207,48 @@ class LinkLane:
             header, wire = await stream.next_frame(channel)
             await self._room.enough(header.body_bytes, limit)
             try:
-                self._take_frame(opener, channel, header, wire)
+                await self._take_frame(opener, channel, header, wire)
             except AnswerError as error:
                 raise AnswerError(f"relay {stream.relay}: {error}") from error
             stream.took(channel, header)
 
-    def _take_frame(self, opener: Opener, channel: Channel, header: Header, wire: bytes) -> None:
-        buffer = self._flow.pool.take(header.body_bytes)
+    async def _take_frame(self, opener: Opener, channel: Channel, header: Header, wire: bytes) -> None:
+        pool, large = self._flow.pool, header.body_bytes > INLINE_BYTES_MAX
+        opened = pool.take(header.body_bytes)
+        held = [opened]
         try:
-            body = buffer.memory[: header.body_bytes]
-            opener.open(header, wire, body)
-            parts = decode_parts(body)
-            reach("fetched")
-            way, now = (channel, header.node), time.monotonic()
-            before = self._answered_at.get(way)
-            self._answered_at[way] = self._heard_at = self._flow.source.last_answer_at = now
-            for part in parts:
-                partition = self._members.get(part.fetched.key)
-                if partition is not None:
-                    on_it = self._ways.get(part.fetched.key) == way
-                    self._ways[part.fetched.key] = way
-                    self._take_part(partition, part, buffer, before if on_it else None)
+            body = opened.memory[: header.body_bytes]
+            parts = await _run(large, _parts_of, opener, header, wire, body)
+            buffers, others = [opened] * len(parts), set[Key]()
+            size = sum(part.recoded_bytes for part in parts)
+            if size:
+                held.append(pool.take(size))
+                buffers = [held[1] if part.recoded_bytes else opened for part in parts]
+                parts, others = await _run(large, restored, parts, held[1].memory[:size])
+            self._take_parts((channel, header.node), parts, buffers, others)
         finally:
-            buffer.release()
+            for buffer in held:
+                buffer.release()
+
+    def _take_parts(
+        self, way: Way, parts: Sequence[Part], buffers: Sequence[Buffer], others: Collection[Key]
+    ) -> None:
+        """
+        Args:
+            buffers: In which the records of each part are.
+            others: Partitions of which a batch did not come out as it was: they are asked for as it is.
+        """
+        reach("fetched")
+        before, now = self._answered_at.get(way), time.monotonic()
+        self._answered_at[way] = self._heard_at = self._flow.source.last_answer_at = now
+        self._as_is.update(others)
+        for part, buffer in zip(parts, buffers, strict=True):
+            key = part.fetched.key
+            partition = self._members.get(key)
+            if partition is not None:
+                on_it = self._ways.get(key) == way
+                self._ways[key] = way
+                self._take_part(partition, part, buffer, before if on_it else None)
 
     def _take_part(self, partition: PartitionCopy, part: Part, buffer: Buffer, before: float | None) -> None:
         """What begins further on than the copy ends was sent before the relay was told where that is."""
@@ -232,3 +258,13 @@ class LinkLane:
         self._coming[key] = part.next_offset
         self._receiver.take(partition, part.fetched, offset, buffer, before)
         self._flow.hooks.changed(partition)
+
+
+def _parts_of(opener: Opener, header: Header, wire: bytes, body: memoryview) -> list[Part]:
+    opener.open(header, wire, body)
+    return decode_parts(body)
+
+
+async def _run(large: bool, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What takes long is done in another thread."""
+    return await in_thread(work, *args, **kwargs) if large else work(*args, **kwargs)

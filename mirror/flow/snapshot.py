@@ -13,7 +13,8 @@ from mirror.flow.hints import hint
 from mirror.flow.lagging import LagMeter
 from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
-from mirror.model import FlowStatus, PartitionStatus, State, TopicPartition
+from mirror.link.stream import LinkStream
+from mirror.model import FlowStatus, LinkStatus, PartitionStatus, State, TopicPartition
 from monitoring.objectives import retention_headroom_seconds
 
 
@@ -52,10 +53,11 @@ class Snapshots:
             uptime_seconds=now - self.started_at,
             cpu_seconds=time.process_time(),
             resident_bytes=resident_bytes(),
-            bytes_fetched=flow.source.bytes_received,
+            bytes_fetched=flow.source.bytes_received + (flow.stream.bytes_received if flow.stream else 0),
             bytes_appended=flow.target.bytes_sent,
             partitions=tuple(self._partition(p, now, now_ms) for p in sorted(partitions, key=_by_name)),
             topics_ignored=topics_ignored,
+            link=_link(flow.stream) if flow.stream else None,
         )
 
     def _partition(self, p: PartitionCopy, now: float, now_ms: int) -> PartitionStatus:
@@ -112,3 +114,17 @@ def peak_resident_bytes() -> int:
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
         peak = next(line for line in status if line.startswith("VmHWM:"))
     return int(peak.split()[1]) * 1024
+
+
+def _link(stream: LinkStream) -> LinkStatus:
+    welcome, choice = stream.welcome, stream.choice
+    return LinkStatus(
+        relay=str(stream.relay),
+        version=welcome.relay,
+        congestion=welcome.congestion,
+        round_trip_seconds=stream.round_trip_seconds,
+        clock_offset_ms=stream.clock_offset_ms,
+        level=choice.level if choice else None,
+        recode=choice.recode if choice else None,
+        why=choice.why if choice else "",
+    )

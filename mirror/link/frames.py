@@ -63,11 +63,13 @@ class Sealer:
 
     def __init__(self, compression: Compression) -> None:
         self.key = secrets.token_bytes(KEY_BYTES)
-        parameters = zstandard.ZstdCompressionParameters.from_level(
-            compression.level, window_log=compression.window_log
-        )
-        self._zstd = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+        self._zstd = _compressor(compression)
+        self._next: Compression | None = None
         self._sequence = 0
+
+    def change(self, compression: Compression) -> None:
+        """Compress the next frames another way. The window begins anew."""
+        self._next = compression
 
     def seal(self, node: int, body: Sequence[bytes | memoryview]) -> list[bytes]:
         """The next frame, in pieces.
@@ -76,13 +78,24 @@ class Sealer:
             node: The broker it comes from.
             body: In pieces, which are not copied.
         """
+        wire = []
+        if self._next is not None and body:
+            wire.append(self._zstd.flush())
+            self._zstd, self._next = _compressor(self._next), None
         zstd = self._zstd
-        wire = [zstd.compress(piece) for piece in body]
-        if wire:
+        wire += [zstd.compress(piece) for piece in body]
+        if body:
             wire.append(zstd.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
         fields = _FIELDS.pack(MAGIC, self._sequence, node, sum(map(len, body)), sum(map(len, wire)))
         self._sequence += 1
         return [fields + _digest(self.key, fields, body), *wire]
+
+
+def _compressor(compression: Compression) -> zstandard.ZstdCompressionObj:
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        compression.level, window_log=compression.window_log
+    )
+    return zstandard.ZstdCompressor(compression_params=parameters).compressobj()
 
 
 class Opener:

@@ -1,10 +1,13 @@
-"""Loops that belong together: one ends, all end."""
+"""Loops that belong together, and work that takes too long for the loop they run on."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 async def first_to_end(*loops: Coroutine[Any, Any, None]) -> None:
@@ -19,3 +22,15 @@ async def first_to_end(*loops: Coroutine[Any, Any, None]) -> None:
     for end in ends:
         if isinstance(end, Exception):
             raise end
+
+
+async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do work in another thread. It has ended when this returns, also by a cancellation: so the memory it
+    works on may be used for something else.
+    """
+    task = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

@@ -25,7 +25,7 @@ SLICE_BYTES = 16 << 10
 """Of a frame so much goes out before something more urgent may go first."""
 
 _HEAD = struct.Struct(">IB")
-_WANT = struct.Struct(">16siqi")
+_WANT = struct.Struct(">16siqi?")
 _KEY = struct.Struct(">16si")
 _TAKEN = struct.Struct(">BQ")
 _PING = struct.Struct(">Q")
@@ -50,6 +50,7 @@ class Down(IntEnum):
     TROUBLE = 3
     BYE = 4
     PONG = 5
+    CHOICE = 6
 
 
 class Channel(IntEnum):
@@ -62,12 +63,14 @@ class Channel(IntEnum):
 class Position(NamedTuple):
     """From where a partition is read.
 
-    ``fetched_epoch`` is the leader epoch of the last record before it, -1 where that is not known.
+    ``fetched_epoch`` is the leader epoch of the last record before it, -1 where that is not known; with
+    ``recode`` its batches may be recoded.
     """
 
     key: Key
     offset: int
     fetched_epoch: int
+    recode: bool
 
 
 class Messages:
@@ -129,7 +132,7 @@ def say(kind: Up | Down, document: Mapping[str, Any]) -> bytes:
 
 def want(positions: Iterable[Position]) -> bytes:
     """Read these partitions, from there on."""
-    return message(Up.WANT, b"".join(_WANT.pack(*p.key, p.offset, p.fetched_epoch) for p in positions))
+    return message(Up.WANT, b"".join(_WANT.pack(*p.key, *p[1:]) for p in positions))
 
 
 def read_want(payload: bytes) -> list[Position]:
@@ -138,8 +141,7 @@ def read_want(payload: bytes) -> list[Position]:
         AnswerError: The payload is cut, or an offset is negative.
     """
     found = [
-        Position(Key(topic_id, partition), offset, epoch)
-        for topic_id, partition, offset, epoch in _each(_WANT, payload)
+        Position(Key(topic_id, partition), *where) for topic_id, partition, *where in _each(_WANT, payload)
     ]
     for position in found:
         if position.offset < 0 or position.key.partition < 0:

@@ -1,7 +1,7 @@
 """What a frame says once it is open: of some partitions, what a broker has answered a relay.
 
 A part is one partition's part of a Fetch answer without the torn batch at its end, and with the offsets
-between which it goes. Records are neither copied nor changed.
+between which it goes. Records are not copied, and changed only where they are recoded for the way.
 
 Pure. Sources: docs/protocol.md, KIP-98 (aborted transactions), KIP-595 (divergence).
 """
@@ -9,24 +9,32 @@ Pure. Sources: docs/protocol.md, KIP-98 (aborted transactions), KIP-595 (diverge
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from mirror.errors import AnswerError
 from mirror.kafka.fetch import Fetched, Key
 from mirror.kafka.record_batch import walk
+from mirror.link.frames import BODY_BYTES_MAX
+from mirror.link.recoding import recoded, restore
 
-_PART = struct.Struct(">16sihqqqqqiqII")
+_PART = struct.Struct(">16sihqqqqqiqIII")
 _ABORTED = struct.Struct(">qq")
 _NO_DIVERGENCE = (-1, -1)
+RECODED_BYTES_MAX = 32 << 20
+"""To so much the batches of one frame may inflate: lz4 can be a hundred times as large as it looks."""
 
 
 class Part(NamedTuple):
-    """What was read of one partition: ``fetched``, whose records are whole batches, between two offsets."""
+    """What was read of one partition: ``fetched``, whose records are whole batches, between two offsets.
+
+    ``recoded_bytes`` is how long the records are once they are restored; 0 where they are as they were.
+    """
 
     offset: int
     next_offset: int
     fetched: Fetched
+    recoded_bytes: int = 0
 
 
 class Whole(NamedTuple):
@@ -57,10 +65,17 @@ def whole_batches(records: memoryview) -> Whole:
     return Whole(size, next_offset, epoch, readable=True)
 
 
-def encode_parts(parts: Sequence[Part]) -> list[bytes | memoryview]:
-    """The body of a frame, in pieces that are not copied."""
+def encode_parts(parts: Sequence[Part], recode: Container[Key] = ()) -> list[bytes | memoryview]:
+    """The body of a frame, in pieces that are not copied.
+
+    Args:
+        recode: Of these partitions, batches of lz4 are inflated.
+    """
     pieces: list[bytes | memoryview] = []
-    for offset, next_offset, fetched in parts:
+    left = RECODED_BYTES_MAX
+    for offset, next_offset, fetched, _ in parts:
+        entries = recoded(fetched.records, left) if fetched.key in recode else None
+        records = [fetched.records] if entries is None else entries
         head = _PART.pack(
             *fetched.key,
             fetched.error_code,
@@ -71,11 +86,43 @@ def encode_parts(parts: Sequence[Part]) -> list[bytes | memoryview]:
             fetched.log_start_offset,
             *(fetched.diverging or _NO_DIVERGENCE),
             len(fetched.aborted),
-            len(fetched.records),
+            0 if entries is None else len(fetched.records),
+            sum(map(len, records)),
         )
         pieces.append(head + b"".join(_ABORTED.pack(*entry) for entry in fetched.aborted))
-        pieces.append(fetched.records)
+        pieces += records
+        left -= 0 if entries is None else sum(map(len, entries))
     return pieces
+
+
+def restored(parts: Sequence[Part], room: memoryview) -> tuple[list[Part], set[Key]]:
+    """The parts with all records as they were.
+
+    Args:
+        room: Where the recoded ones go; as long as their ``recoded_bytes`` together.
+
+    Returns:
+        The parts, and the partitions of which a batch did not come out as it was: what stands before it is in
+        the part, and the rest has to be asked for again, as it is.
+
+    Raises:
+        AnswerError: The recoded bytes are not what they should be.
+    """
+    found: list[Part] = []
+    others: set[Key] = set()
+    at = 0
+    for part in parts:
+        size = part.recoded_bytes
+        if not size:
+            found.append(part)
+            continue
+        records = room[at : at + size]
+        at += size
+        filled, same = restore(part.fetched.records, records)
+        if not same:
+            others.add(part.fetched.key)
+        found.append(part._replace(fetched=part.fetched._replace(records=records[:filled]), recoded_bytes=0))
+    return found, others
 
 
 def decode_parts(body: memoryview) -> list[Part]:
@@ -85,10 +132,10 @@ def decode_parts(body: memoryview) -> list[Part]:
         AnswerError: The bytes are no such parts.
     """
     parts: list[Part] = []
-    at, end = 0, len(body)
+    at, end, to_restore = 0, len(body), 0
     while at < end:
         try:
-            topic_id, partition, error, *offsets, aborted_count, size = _PART.unpack_from(body, at)
+            topic_id, partition, error, *offsets, aborted_count, whole, size = _PART.unpack_from(body, at)
         except struct.error as failure:
             raise AnswerError(f"a part is cut off at byte {at} of {end}") from failure
         offset, next_offset, high_watermark, stable, log_start, epoch, epoch_end = offsets
@@ -96,11 +143,14 @@ def decode_parts(body: memoryview) -> list[Part]:
         at, head_end = begins + size, at + _PART.size
         if at > end:
             raise AnswerError(f"a part ends at byte {at} of {end}")
+        to_restore += whole
+        if to_restore > BODY_BYTES_MAX:
+            raise AnswerError(f"parts of {end} bytes are to become {to_restore}")
         if partition < 0 or not 0 <= offset <= next_offset:
             raise AnswerError(f"a part of partition {partition} goes from {offset} to {next_offset}")
         aborted = [(one, first) for one, first in _ABORTED.iter_unpack(body[head_end:begins])]
         diverging = None if (epoch, epoch_end) == _NO_DIVERGENCE else (epoch, epoch_end)
         key, records = Key(topic_id, partition), body[begins:at]
         fetched = Fetched(key, error, high_watermark, stable, log_start, diverging, aborted, records)
-        parts.append(Part(offset, next_offset, fetched))
+        parts.append(Part(offset, next_offset, fetched, whole))
     return parts

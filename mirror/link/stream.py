@@ -39,6 +39,8 @@ class Hello:
     Attributes:
         isolation: As in Fetch.
         windows: By channel: bytes of frames on their way, or here and not yet taken.
+        level: zstd's for what is behind; 0: as the link needs.
+        recode: Whether batches may be inflated for the way.
     """
 
     flow: str
@@ -46,6 +48,8 @@ class Hello:
     epoch: int
     isolation: int
     windows: tuple[int, int]
+    level: int
+    recode: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +58,16 @@ class Welcome:
 
     relay: str
     congestion: str
-    level: int
-    window_log: int
     keys: tuple[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How the relay sends what is behind, and why."""
+
+    level: int
+    recode: bool
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +87,7 @@ class LinkStream:
         clock_offset_ms: By how much the relay's clock is ahead of ours, likewise.
         bytes_received: All of them, headers included.
         bytes_sent: Likewise.
+        choice: What the relay has said last; None before that.
     """
 
     def __init__(self, sock: socket.socket, relay: Address, hello: Hello, silence_seconds_max: float) -> None:
@@ -85,6 +97,7 @@ class LinkStream:
         self.round_trip_seconds: float | None = None
         self.clock_offset_ms: float | None = None
         self.bytes_received = self.bytes_sent = 0
+        self.choice: Choice | None = None
         self._sock = sock
         self._hello = hello
         self._silence_seconds_max = silence_seconds_max
@@ -129,6 +142,8 @@ class LinkStream:
             "epoch": hello.epoch,
             "isolation": hello.isolation,
             "windows": hello.windows,
+            "level": hello.level,
+            "recode": hello.recode,
         }
         try:
             await send_all(self._sock, messages.say(Up.HELLO, said))
@@ -243,6 +258,8 @@ class LinkStream:
             self._heard_slice(payload)
         elif kind == Down.TROUBLE:
             self._heard_trouble(messages.document(payload))
+        elif kind == Down.CHOICE:
+            self.choice = _choice(messages.document(payload))
         elif kind == Down.PONG:
             self._heard_pong(*messages.read_pong(payload))
         else:
@@ -286,17 +303,21 @@ async def _ask_for_stream(sock: socket.socket, relay: str) -> None:
 
 def _welcome(document: dict[str, Any]) -> Welcome:
     try:
-        compression = document["compression"]
         live, bulk = (_key(key) for key in document["keys"])
         return Welcome(
             relay=str(document["relay"]),
             congestion=str(document["congestion"]),
-            level=int(compression["level"]),
-            window_log=int(compression["window_log"]),
             keys=(live, bulk),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise AnswerError(f"its welcome makes no sense: {error!r}") from error
+
+
+def _choice(document: dict[str, Any]) -> Choice:
+    try:
+        return Choice(int(document["level"]), bool(document["recode"]), str(document["why"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise AnswerError(f"its choice makes no sense: {error!r}") from error
 
 
 def _key(text: str) -> bytes:

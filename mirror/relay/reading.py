@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -36,9 +36,10 @@ from mirror.kafka.fetch import (
     decode_answer,
 )
 from mirror.link.messages import Channel, Position
-from mirror.link.parts import Part, encode_parts, whole_batches
+from mirror.link.parts import Part, whole_batches
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import TopicPartition
+from mirror.relay.sending import Taken
 
 log = structlog.get_logger(__name__)
 
@@ -64,11 +65,12 @@ class Outlet(Protocol):
     """Where what was read goes."""
 
     async def send(
-        self, channel: Channel, node: int, body: list[bytes | memoryview], taken: Callable[[], None]
+        self, channel: Channel, node: int, parts: Sequence[Part], as_is: Container[Key], taken: Taken
     ) -> None:
-        """Send a frame; returns when the body is not needed any more.
+        """Send a frame; returns when the parts are not needed any more.
 
         Args:
+            as_is: Partitions whose batches are not recoded.
             taken: Called when the mirror has taken it.
         """
 
@@ -113,6 +115,7 @@ class SourceReader:
         self.isolation = isolation
         self.outlet = outlet
         self.places: dict[Key, Place] = {}
+        self.as_is: set[Key] = set()
         self.pool = BufferPool(IDLE_BYTES_MAX)
         self._lanes: dict[tuple[int, Channel], BrokerLane] = {}
         self._astray: dict[Key, Place] = {}
@@ -123,8 +126,9 @@ class SourceReader:
 
     def want(self, positions: Iterable[Position]) -> None:
         """Read these partitions from there on, whatever was wanted of them before."""
-        for key, offset, fetched_epoch in positions:
+        for key, offset, fetched_epoch, recode in positions:
             self.forget([key])
+            (self.as_is.discard if recode else self.as_is.add)(key)
             place = self.places[key] = Place(offset, fetched_epoch)
             self.place(key, place)
 
@@ -200,8 +204,8 @@ class SourceReader:
     async def _refuse(self, key: Key, place: Place, code: int) -> None:
         if self.places.get(key) is place:
             self.forget([key])
-            body = encode_parts([refusal(key, place.offset, code)])
-            await self.outlet.send(place.channel, -1, body, _nothing)
+            refused = [refusal(key, place.offset, code)]
+            await self.outlet.send(place.channel, -1, refused, self.as_is, _nothing)
 
 
 class BrokerLane:
@@ -307,7 +311,8 @@ class BrokerLane:
     async def _send(self, read: Read, buffer: Buffer) -> None:
         try:
             taken = partial(self._changed_over, read.changing)
-            await self._reader.outlet.send(self._channel, self._node, encode_parts(read.parts), taken)
+            reader = self._reader
+            await reader.outlet.send(self._channel, self._node, read.parts, reader.as_is, taken)
         finally:
             buffer.release()
 

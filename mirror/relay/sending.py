@@ -7,17 +7,26 @@ little that it cannot send at once; so what is urgent waits for what is on the w
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mirror.link.frames import Compression, Sealer
+from mirror.kafka.fetch import Key
+from mirror.link.frames import Sealer
+from mirror.link.loops import in_thread
 from mirror.link.messages import SLICE_BYTES, Channel, Down, message
+from mirror.link.parts import Part, encode_parts
+from mirror.relay.tuning import Spent, Step, Tuner, ladder
 
 FRAMES_READY_MAX = 2
 """So many frames of a channel wait for the link, compressed; more are not read before."""
 INLINE_BYTES_MAX = 32 << 10
 """Less than this is compressed at once, more in another thread."""
+
+LIVE_STEPS = ladder(3, recode=True)
+"""What is up to date is little: it is always sent in the same way."""
+Taken = Callable[[], None]
 
 
 @dataclass(slots=True)
@@ -25,7 +34,7 @@ class Frame:
     """A frame on its way out."""
 
     left: memoryview
-    taken: Callable[[], None]
+    taken: Taken
 
 
 @dataclass(slots=True)
@@ -40,13 +49,13 @@ class Lane:
     """
 
     sealer: Sealer
+    tuner: Tuner
     window_bytes: int
     frames: deque[Frame] = field(default_factory=deque)
-    untaken: deque[tuple[int, Callable[[], None]]] = field(default_factory=deque)
+    untaken: deque[tuple[int, Taken]] = field(default_factory=deque)
     begun: bool = False
     sent_bytes: int = 0
     taken_bytes: int = 0
-    body_bytes: int = 0
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     room: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -61,37 +70,57 @@ class Sender:
     Args:
         write: Hands bytes to the connection; must not be called while it is :meth:`pause`\\ d.
         windows: Of each channel, how many bytes may be on their way.
+        steps: From which to choose for BULK.
+        chosen: Told of a channel that is sent another way from now on.
     """
 
     def __init__(
-        self, write: Callable[[bytes], None], compression: Compression, windows: Mapping[Channel, int]
+        self,
+        write: Callable[[bytes], None],
+        windows: Mapping[Channel, int],
+        steps: Sequence[Step],
+        chosen: Callable[[Channel], None],
     ) -> None:
         self._write = write
+        self._chosen = chosen
         self._paused = False
-        self.lanes = {channel: Lane(Sealer(compression), windows[channel]) for channel in sorted(Channel)}
+        now = time.monotonic()
+        tuners = {Channel.LIVE: Tuner(LIVE_STEPS, now), Channel.BULK: Tuner(steps, now)}
+        self.lanes = {
+            channel: Lane(Sealer(tuners[channel].step.compression), tuners[channel], windows[channel])
+            for channel in sorted(Channel)
+        }
 
     # -- frames ----------------------------------------------------------------------------------
 
     async def send(
-        self, channel: Channel, node: int, body: list[bytes | memoryview], taken: Callable[[], None]
+        self, channel: Channel, node: int, parts: Sequence[Part], as_is: Container[Key], taken: Taken
     ) -> None:
-        """Send a frame; returns when the body is not needed any more.
+        """Send a frame; returns when the parts are not needed any more.
 
         Args:
+            as_is: Partitions whose batches are not recoded.
             taken: Called when the mirror has taken it.
         """
         lane = self.lanes[channel]
-        size = sum(map(len, body))
+        size = sum(len(part.fetched.records) for part in parts)
         async with lane.turn:
+            began = time.monotonic()
             while len(lane.frames) >= FRAMES_READY_MAX:
                 lane.room.clear()
                 await lane.room.wait()
+            waited = time.monotonic() - began
+            keys = [part.fetched.key for part in parts] if lane.tuner.step.recode else []
+            recode = {key for key in keys if key not in as_is}
             if size <= INLINE_BYTES_MAX:
-                pieces = lane.sealer.seal(node, body)
+                frame = _sealed(lane.sealer, node, parts, recode)
             else:
-                pieces = await asyncio.to_thread(lane.sealer.seal, node, body)
-            lane.body_bytes += size
-            lane.frames.append(Frame(memoryview(b"".join(pieces)), taken))
+                frame = await in_thread(_sealed, lane.sealer, node, parts, recode)
+            lane.frames.append(Frame(memoryview(frame), taken))
+            now = time.monotonic()
+            if lane.tuner.watched(Spent(waited, now - began - waited, size, len(frame)), now):
+                lane.sealer.change(lane.tuner.step.compression)
+                self._chosen(channel)
         self._pump()
 
     def taken(self, channel: Channel, wire_bytes: int) -> bool:
@@ -137,3 +166,7 @@ class Sender:
             lane.begun = False
             lane.frames.popleft()
             lane.room.set()
+
+
+def _sealed(sealer: Sealer, node: int, parts: Sequence[Part], recode: Container[Key]) -> bytes:
+    return b"".join(sealer.seal(node, encode_parts(parts, recode)))

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Container, Sequence
 from typing import Any, cast
 
 import structlog
@@ -21,12 +21,13 @@ from mirror import __version__
 from mirror.config_values import Section
 from mirror.errors import AnswerError
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.fetch import Isolation
+from mirror.kafka.fetch import Isolation, Key
 from mirror.link import messages
-from mirror.link.frames import Compression
 from mirror.link.messages import MESSAGE_BYTES_MAX, Channel, Down, Messages, Up
+from mirror.link.parts import Part
 from mirror.relay.reading import SourceReader
-from mirror.relay.sending import Sender
+from mirror.relay.sending import Sender, Taken
+from mirror.relay.tuning import ladder
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +37,6 @@ UNSENT_BYTES = 64 << 10
 """The kernel takes no more while so much waits in it for a place on the wire."""
 CONGESTION = "bbr"
 """It does not take a lost packet for a full link, as CUBIC does."""
-COMPRESSION = Compression()
 
 
 class Hello(Section):
@@ -47,6 +47,8 @@ class Hello(Section):
     epoch: int = Field(ge=0, le=32767, description="The flow's, likewise.")
     isolation: int = Field(ge=0, le=1, description="As in Fetch.")
     windows: tuple[int, int] = Field(description="Bytes of frames on their way, by channel.")
+    level: int = Field(ge=0, le=9, description="zstd's for what is behind; 0: as the link needs.")
+    recode: bool = Field(description="Whether batches may be inflated for the way.")
 
 
 class Refused(Exception):  # noqa: N818 - it says what the mirror did
@@ -182,17 +184,19 @@ class Stream(asyncio.Protocol):
             raise AnswerError(f"hello: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
         self._epochs.check(hello)
         windows = dict(zip(Channel, hello.windows, strict=True))
-        self._sender = sender = Sender(self._write, COMPRESSION, windows)
+        self._sender = sender = Sender(
+            self._write, windows, ladder(hello.level, recode=hello.recode), self._chosen
+        )
         self._reader = SourceReader(self._cluster, Isolation(hello.isolation), self)
         self._reading = self._loop.create_task(self._read(self._reader))
         log.info("stream_begun", peer=self._peer, flow=hello.flow, congestion=self._congestion)
         welcome = {
             "relay": __version__,
             "congestion": self._congestion,
-            "compression": COMPRESSION._asdict(),
             "keys": [lane.sealer.key.hex() for lane in sender.lanes.values()],
         }
         self._write(messages.say(Down.WELCOME, welcome))
+        self._chosen(Channel.BULK)
 
     async def _read(self, reader: SourceReader) -> None:
         try:
@@ -206,11 +210,18 @@ class Stream(asyncio.Protocol):
     # -- what it is told -----------------------------------------------------------------------------
 
     async def send(
-        self, channel: Channel, node: int, body: list[bytes | memoryview], taken: Callable[[], None]
+        self, channel: Channel, node: int, parts: Sequence[Part], as_is: Container[Key], taken: Taken
     ) -> None:
         """As :class:`mirror.relay.reading.Outlet` says."""
         assert self._sender is not None
-        await self._sender.send(channel, node, body, taken)
+        await self._sender.send(channel, node, parts, as_is, taken)
+
+    def _chosen(self, channel: Channel) -> None:
+        assert self._sender is not None
+        tuner = self._sender.lanes[channel].tuner
+        step = tuner.step
+        choice = {"level": step.compression.level, "recode": step.recode, "why": tuner.why}
+        self._write(messages.say(Down.CHOICE, choice))
 
     def trouble(self, node: int, words: str) -> None:
         """As :class:`mirror.relay.reading.Outlet` says."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from mirror.flow.hints import hint
-from mirror.model import FlowStatus, OffsetMode, PartitionStatus, Reason, State
+from mirror.model import FlowStatus, LinkStatus, OffsetMode, PartitionStatus, Reason, State
 
 _HEALTHY = PartitionStatus(
     topic="orders",
@@ -94,5 +94,20 @@ def a_flow(*partitions: PartitionStatus, **changes: Any) -> FlowStatus:
         bytes_appended=89_000,
         partitions=partitions or (a_partition(),),
         topics_ignored=3,
+    )
+    return replace(made, **changes)
+
+
+def a_link(**changes: Any) -> LinkStatus:
+    """A stream from a relay, an ocean away."""
+    made = LinkStatus(
+        relay="relay-1.east:9650",
+        version="0.1.0",
+        congestion="bbr",
+        round_trip_seconds=0.1015,
+        clock_offset_ms=-250.0,
+        level=3,
+        recode=True,
+        why="not measured yet",
     )
     return replace(made, **changes)

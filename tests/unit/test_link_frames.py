@@ -173,3 +173,20 @@ def test_what_is_no_frame_is_refused() -> None:
     """
     with pytest.raises(AnswerError, match="where a frame was due"):
         Frames().received(b"HTTP" + bytes(HEADER_BYTES))
+
+
+def test_the_compression_changes_between_frames() -> None:
+    """
+    Also where a frame without a body comes in between; the window begins anew.
+    """
+    once = os.urandom(100_000)
+    sealer, frames = Sealer(Compression(1, 20)), Frames()
+    bodies: list[list[bytes]] = [[once], [], [once], [once]]
+    came: list[Came] = []
+    for number, body in enumerate(bodies):
+        if number == 1:
+            sealer.change(Compression(9, 22))
+        came += frames.received(b"".join(sealer.seal(1, body)))
+
+    assert opened(sealer.key, came) == [b"".join(body) for body in bodies]
+    assert [len(wire) > 100_000 for _, wire in came] == [True, False, True, False]

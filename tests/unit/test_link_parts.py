@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+
+import lz4.frame
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.errors import AnswerError
+from mirror.kafka.codecs import LZ4, deflate
 from mirror.kafka.fetch import Fetched, Key
-from mirror.kafka.record_batch import null_batch
-from mirror.link.parts import Part, decode_parts, encode_parts, whole_batches
+from mirror.kafka.record_batch import build, null_batch
+from mirror.link import parts as parts_module
+from mirror.link.parts import Part, decode_parts, encode_parts, restored, whole_batches
+from mirror.link.recoding import restore
 
 offsets = st.integers(-1, 2**62)
 parts = st.builds(
@@ -98,3 +104,78 @@ def test_what_is_no_batch_goes_on_for_the_mirror_to_see() -> None:
     whole = whole_batches(memoryview(records))
 
     assert whole == (len(records), 5, 0, False)
+
+
+def lz4_batch(base_offset: int, payload: bytes, *, spoil: bool = False) -> bytes:
+    """Of one record as far as the header goes; compressed as clients do, or otherwise."""
+    packed = lz4.frame.compress(payload, store_size=True) if spoil else deflate(LZ4, payload)
+    return bytes(
+        build(packed, count=1, codec=LZ4, base_timestamp=0, max_timestamp=0, base_offset=base_offset)
+    )
+
+
+def part_of(number: int, *batches: bytes) -> Part:
+    records = memoryview(b"".join(batches))
+    return Part(0, len(batches), Fetched(Key(bytes(16), number), 0, 9, 9, 0, None, [], records))
+
+
+def sent(parts: list[Part], recode: set[Key]) -> tuple[list[Part], set[Key], int]:
+    """As they arrive, with those of which something did not come out the same, and the bytes of the body."""
+    body = memoryview(bytearray(b"".join(encode_parts(parts, recode))))
+    came = decode_parts(body)
+    room = memoryview(bytearray(sum(part.recoded_bytes for part in came)))
+    return *restored(came, room), len(body)
+
+
+def test_lz4_travels_inflated_and_arrives_as_it_was() -> None:
+    """
+    Between batches of other codecs, and beside partitions without any of lz4.
+    """
+    text = os.urandom(500) * 1000
+    mixed = part_of(0, lz4_batch(0, text), batch(1, 1), lz4_batch(2, os.urandom(70_000)))
+    plain = part_of(1, batch(0, 1))
+
+    came, others, size = sent([mixed, plain], {mixed.fetched.key, plain.fetched.key})
+
+    assert came == [mixed, plain]
+    assert others == set()
+    assert size > len(text) > 10 * len(mixed.fetched.records) - 10 * 80_000
+
+
+def test_what_would_not_come_out_the_same_is_named() -> None:
+    """
+    What stands before it arrives; it is for the mirror to ask for the rest as it is.
+    """
+    first = lz4_batch(0, b"a" * 1000)
+    odd = part_of(0, first, lz4_batch(1, b"b" * 1000, spoil=True), lz4_batch(2, b"c" * 1000))
+
+    came, others, _ = sent([odd], {odd.fetched.key})
+
+    assert bytes(came[0].fetched.records) == first
+    assert others == {odd.fetched.key}
+    assert sent([odd], set())[0] == [odd]
+
+
+def test_what_inflates_to_too_much_travels_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    All parts of a frame together.
+    """
+    monkeypatch.setattr(parts_module, "RECODED_BYTES_MAX", 150_000)
+    parts = [part_of(number, lz4_batch(0, b"a" * 100_000)) for number in range(3)]
+
+    came, others, size = sent(parts, {part.fetched.key for part in parts})
+
+    assert (came, others) == (parts, set())
+    assert 100_000 < size < 150_000
+
+
+@given(st.binary(max_size=200), st.integers(0, 300))
+def test_recoded_records_that_make_no_sense_are_refused(entries: bytes, room: int) -> None:
+    """
+    Random bytes: no more comes out of them than there is room for.
+    """
+    try:
+        filled, _ = restore(memoryview(entries), memoryview(bytearray(room)))
+    except AnswerError:
+        return
+    assert filled <= room

@@ -16,7 +16,7 @@ from monitoring.exposition import write_text
 from monitoring.metrics import FlowCollector, Instruments, register
 from monitoring.surroundings import Expiry, register_surroundings, settings_hash
 from tests.harness.promtool import promtool
-from tests.unit.statuses import a_flow, a_loss, a_partition, an_unknown_partition
+from tests.unit.statuses import a_flow, a_link, a_loss, a_partition, an_unknown_partition
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
@@ -38,6 +38,7 @@ def a_mixed_flow() -> FlowStatus:
         ),
         a_loss("audit", 2),
         an_unknown_partition("fresh", 0),
+        link=a_link(),
     )
 
 

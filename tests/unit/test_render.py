@@ -12,8 +12,8 @@ from rich.console import Console
 from mirror.cli.columns import shortened
 from mirror.cli.output import PIPE_COLUMNS
 from mirror.cli.render import ALIKE_MAX, status_table
-from mirror.model import PartitionStatus, Reason, State
-from tests.unit.statuses import a_flow, a_loss, a_partition, an_unknown_partition
+from mirror.model import LinkStatus, PartitionStatus, Reason, State
+from tests.unit.statuses import a_flow, a_link, a_loss, a_partition, an_unknown_partition
 
 LONG = "orders-of-the-north-region-with-a-name-of-sixty-letters-east"
 
@@ -265,3 +265,23 @@ def test_many_partitions_that_have_given_up_something_are_told_of_in_part() -> N
 
     assert sum("offsets given up: 0 to 5" in line for line in screen) == ALIKE_MAX
     assert screen[-1] == f"and {30 - ALIKE_MAX} more that have given up offsets"
+
+
+def test_how_far_the_relay_is_and_how_it_sends_stands_below_the_flow() -> None:
+    """
+    What is known of it; nothing where there is none.
+    """
+    status = a_flow(a_partition())
+    known, unknown = a_link(), a_link(round_trip_seconds=None, level=None)
+
+    def second_line(link: LinkStatus | None) -> str:
+        out = io.StringIO()
+        Console(file=out, width=200).print(status_table(replace(status, link=link)))
+        return out.getvalue().splitlines()[1].strip()
+
+    assert second_line(known) == (
+        "through relay relay-1.east:9650: bbr, 101.5 ms there and back; zstd level 3, lz4 inflated "
+        "(not measured yet)"
+    )
+    assert second_line(unknown) == "through relay relay-1.east:9650: bbr"
+    assert second_line(None).startswith("PARTITION")

@@ -1,0 +1,256 @@
+"""Streams of frames, as a program sees them that knows docs/protocol.md and nothing else of ours.
+
+Only the codecs of :mod:`mirror.link` are used, which have tests of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirror.kafka.fetch import Key
+from mirror.kafka.record_batch import walk
+from mirror.link import messages
+from mirror.link.frames import Frames, Header, Opener
+from mirror.link.messages import Channel, Down, Messages, Position, Up
+from mirror.link.parts import Part, decode_parts, restored
+from tests.conftest import TopicFactory
+from tests.faults.flows import once
+from tests.harness.checker import assert_exact
+from tests.harness.data import json_rows, load
+from tests.harness.kafka import KafkaCluster
+from tests.harness.process import twinsite
+from tests.harness.relay import Relay, running_relay, through
+
+HELLO: dict[str, Any] = {
+    "flow": "by-hand",
+    "producer_id": 7,
+    "epoch": 3,
+    "isolation": 1,
+    "windows": [1 << 20, 1 << 20],
+    "level": 0,
+    "recode": True,
+}
+
+
+@pytest.fixture(scope="module")
+def relay(source: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
+    with running_relay(source, tmp_path_factory.mktemp("relay")) as running:
+        yield running
+
+
+class Client:
+    """The mirror's side of a stream, in a hundred lines."""
+
+    def __init__(self, relay: Relay, *first: bytes) -> None:
+        host, _, port = relay.address.rpartition(":")
+        self.sock = socket.create_connection((host, int(port)), timeout=10)
+        head = (
+            "GET /v1/frames HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: twinsite-frames/1\r\n\r\n"
+        )
+        self.sock.sendall(head.encode())
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += self.sock.recv(1)
+        assert answer.startswith(b"HTTP/1.1 101 ")
+        self.messages = Messages()
+        self.waiting: list[tuple[int, bytes]] = []
+        self.frames = {channel: Frames() for channel in Channel}
+        self.openers: dict[Channel, Opener] = {}
+        self.taken = dict.fromkeys(Channel, 0)
+        self.sock.sendall(b"".join(first))
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sock.close()
+
+    def next(self) -> tuple[int, bytes] | None:
+        """The next message; None at the end."""
+        while not self.waiting:
+            data = self.sock.recv(65536)
+            if not data:
+                return None
+            self.waiting += self.messages.received(data)
+        return self.waiting.pop(0)
+
+    def next_frame(self) -> tuple[Channel, Header, list[Part]]:
+        """The next frame, opened; everything else is passed over."""
+        while True:
+            kind, payload = self.next() or (None, b"")
+            assert kind is not None, "the stream has ended"
+            if kind == Down.WELCOME:
+                for channel, key in zip(Channel, json.loads(payload)["keys"], strict=True):
+                    self.openers[channel] = Opener(bytes.fromhex(key), 27)
+            if kind != Down.SLICE:
+                continue
+            channel = Channel(payload[0])
+            for header, wire in self.frames[channel].received(payload[1:]):
+                body = memoryview(bytearray(header.body_bytes))
+                self.openers[channel].open(header, wire, body)
+                parts = decode_parts(body)
+                room = memoryview(bytearray(sum(part.recoded_bytes for part in parts)))
+                self.taken[channel] += 56 + header.wire_bytes
+                return channel, header, restored(parts, room)[0]
+
+    def took(self, channel: Channel) -> None:
+        self.sock.sendall(messages.taken(channel, self.taken[channel]))
+
+
+def hello(**changes: Any) -> bytes:
+    return messages.say(Up.HELLO, HELLO | changes)
+
+
+def key_of(source: KafkaCluster, topic: str, partition: int = 0) -> Key:
+    return Key(asyncio.run(source.topic_id(topic)).bytes, partition)
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
+def test_everything_arrives_in_its_order(
+    source: KafkaCluster, relay: Relay, topic: TopicFactory, codec: str
+) -> None:
+    """
+    From the middle of the log on; first what is behind, then, on the other channel, what is new.
+    """
+    name = asyncio.run(topic(source, prefix="stream"))
+    load(source.bootstrap, name, json_rows(20_000, 500), codec)
+    wanted = messages.want([Position(key_of(source, name), 5_000, -1, True)])
+
+    offset, channels, more = 5_000, [], True
+    with Client(relay, hello(), wanted) as client:
+        while offset < 21_000:
+            channel, _, parts = client.next_frame()
+            channels.append(channel)
+            for part in parts:
+                assert part.offset == offset
+                assert part.fetched.high_watermark >= part.next_offset
+                batches = [header for header, _ in walk(part.fetched.records)]
+                ends = [header.next_offset for header in batches]
+                assert [header.base_offset for header in batches[1:]] == ends[:-1]
+                assert part.next_offset == (ends[-1] if ends else offset)
+                offset = part.next_offset
+            client.took(channel)
+            if offset == 20_000 and more:
+                more = False
+                load(source.bootstrap, name, json_rows(1_000, 500, seed=2), codec)
+
+    assert offset == 21_000
+    assert channels == sorted(channels, reverse=True)
+    assert set(channels) == {Channel.LIVE, Channel.BULK}
+
+
+def test_no_more_is_sent_than_the_mirror_takes(
+    source: KafkaCluster, relay: Relay, topic: TopicFactory
+) -> None:
+    """
+    A window of one byte: one frame, and the next one when that is taken. The relay answers all the same.
+    """
+    name = asyncio.run(topic(source, prefix="window"))
+    load(source.bootstrap, name, json_rows(5_000, 1_000))
+    wanted = messages.want([Position(key_of(source, name), 0, -1, True)])
+
+    with Client(relay, hello(windows=[1, 1]), wanted) as client:
+        for number in range(3):
+            channel, header, _ = client.next_frame()
+            assert (channel, header.sequence) == (Channel.BULK, number)
+            client.sock.sendall(messages.ping(number))
+            kind, payload = client.next() or (None, b"")
+            assert kind == Down.PONG
+            token, clock_ms = messages.read_pong(payload)
+            assert token == number
+            assert abs(clock_ms - time.time() * 1000) < 60_000
+            client.took(channel)
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "words"),
+    [
+        ([messages.ping(1)], "bad_message", "where a mirror says who it is"),
+        ([hello(flow="Not a name")], "bad_message", "hello: flow"),
+        ([hello(colour="red")], "bad_message", "hello: colour"),
+        ([hello(isolation=2)], "bad_message", "hello: isolation"),
+        ([messages.message(Up.HELLO, b"[" * 100_000)], "bad_message", "no JSON"),
+        ([hello(), hello()], "bad_message", "no messages of kind 1"),
+        ([hello(), messages.taken(Channel.BULK, 1)], "bad_message", "more was taken than was sent"),
+        ([hello(), messages.message(Up.WANT, b"x" * 7)], "bad_message", "7 bytes in entries of 33"),
+        ([hello(), b"\xff\xff\xff\xff\x02"], "bad_message", "a message of 4294967295 bytes"),
+        ([hello(flow="fenced", epoch=5), b""], "", ""),
+        ([hello(flow="fenced", epoch=4)], "old_epoch", "flow fenced is at epoch 5"),
+        ([hello(flow="fenced", producer_id=8, epoch=0), b""], "", ""),
+    ],
+)
+def test_what_makes_no_sense_ends_the_stream(said: list[bytes], code: str, words: str, relay: Relay) -> None:
+    """
+    With the reason; others are served.
+    """
+    kinds: list[int] = []
+    bye: dict[str, str] = {}
+    with Client(relay, *said) as client:
+        while (answer := client.next()) is not None:
+            kinds.append(answer[0])
+            bye = json.loads(answer[1])
+            if not code and answer[0] == Down.WELCOME:
+                break
+
+    assert kinds[-1] == (Down.BYE if code else Down.WELCOME)
+    assert bye.get("code", "") == code
+    assert words in bye.get("detail", "")
+    with Client(relay, hello()) as other:
+        assert other.next() is not None
+
+
+def test_a_topic_nobody_knows_is_refused_and_others_go_on(
+    source: KafkaCluster, relay: Relay, topic: TopicFactory
+) -> None:
+    """
+    Its part says so, in the Fetch API's words, once it was looked for.
+    """
+    name = asyncio.run(topic(source, prefix="known"))
+    load(source.bootstrap, name, json_rows(100, 100))
+    known, unknown = key_of(source, name), Key(bytes(range(16)), 0)
+    wanted = messages.want([Position(unknown, 5, -1, True), Position(known, 0, -1, True)])
+
+    came: dict[Key, Part] = {}
+    with Client(relay, hello(), wanted) as client:
+        while len(came) < 2:
+            channel, _, parts = client.next_frame()
+            came |= {part.fetched.key: part for part in parts}
+            client.took(channel)
+
+    assert (came[unknown].fetched.error_code, came[unknown].offset) == (100, 5)
+    assert came[known].fetched.error_code == 0
+
+
+@pytest.mark.parametrize(("level", "share_max"), [(None, 0.75), (9, 1.2)])
+async def test_lz4_is_recoded_where_it_comes_out_the_same(
+    source: KafkaCluster,
+    target: KafkaCluster,
+    relay: Relay,
+    topic: TopicFactory,
+    tmp_path: Path,
+    level: int | None,
+    share_max: float,
+) -> None:
+    """
+    Nearly half of its bytes do not cross the link. What another encoder has made crosses as it is, and is
+    copied as exactly.
+    """
+    name = await topic(source, partitions=2, prefix="recode")
+    settings = {} if level is None else {"compression_level": level}
+    await asyncio.to_thread(load, source.bootstrap, name, json_rows(20_000, 1_000), "lz4", **settings)
+
+    done = await twinsite(*once(through(source, relay.address), target, name, name), work_dir=tmp_path)
+
+    assert done.code == 0
+    totals = json.loads(done.stdout)["totals"]
+    assert totals["bytes_fetched"] < totals["bytes"] * share_max
+    assert totals["batches"] > 4
+    assert_exact(source.bootstrap, target.bootstrap, [name])
