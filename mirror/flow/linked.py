@@ -212,7 +212,7 @@ class LinkLane:
                 raise AnswerError(f"relay {stream.relay}: {error}") from error
             stream.took(channel, header)
 
-    async def _take_frame(self, opener: Opener, channel: Channel, header: Header, wire: bytes) -> None:
+    async def _take_frame(self, opener: Opener, channel: Channel, header: Header, wire: memoryview) -> None:
         pool, large = self._flow.pool, header.body_bytes > INLINE_BYTES_MAX
         opened = pool.take(header.body_bytes)
         held = [opened]
@@ -260,7 +260,7 @@ class LinkLane:
         self._flow.hooks.changed(partition)
 
 
-def _parts_of(opener: Opener, header: Header, wire: bytes, body: memoryview) -> list[Part]:
+def _parts_of(opener: Opener, header: Header, wire: memoryview, body: memoryview) -> list[Part]:
     opener.open(header, wire, body)
     return decode_parts(body)
 

@@ -19,7 +19,8 @@ from blake3 import blake3
 
 from mirror.errors import AnswerError
 
-MAGIC = b"tsf1"
+MAGIC, STORED = b"tsf1", b"tsf0"
+"""Of a frame whose body is compressed, and of one whose body is as it is and no part of the window."""
 BODY_BYTES_MAX = 136 << 20
 """A batch of 128 MiB, the largest that is read, and what stands before it."""
 KEY_BYTES = 32
@@ -36,6 +37,7 @@ class Header(NamedTuple):
     Attributes:
         sequence: Its number in the channel, counted from 0.
         node: The broker that was read.
+        stored: The body is as it is.
         body_bytes: Before it was compressed.
         wire_bytes: Of the compressed body.
     """
@@ -45,10 +47,15 @@ class Header(NamedTuple):
     body_bytes: int
     wire_bytes: int
     digest: bytes
+    stored: bool = False
+
+    @property
+    def magic(self) -> bytes:
+        return STORED if self.stored else MAGIC
 
 
 class Compression(NamedTuple):
-    """How a channel is compressed: zstd's level, and the logarithm of its window in bytes."""
+    """How a channel is compressed: the level of zstd, 0 for not at all, and the logarithm of its window."""
 
     level: int = 3
     window_log: int = 24
@@ -63,32 +70,40 @@ class Sealer:
 
     def __init__(self, compression: Compression) -> None:
         self.key = secrets.token_bytes(KEY_BYTES)
+        self._level = compression.level
         self._zstd = _compressor(compression)
         self._next: Compression | None = None
         self._sequence = 0
 
     def change(self, compression: Compression) -> None:
-        """Compress the next frames another way. The window begins anew."""
-        self._next = compression
+        """Compress the next frames another way. The window begins anew, unless they are not compressed."""
+        self._level = compression.level
+        if compression.level:
+            self._next = compression
 
-    def seal(self, node: int, body: Sequence[bytes | memoryview]) -> list[bytes]:
+    def seal(self, node: int, body: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
         """The next frame, in pieces.
 
         Args:
             node: The broker it comes from.
             body: In pieces, which are not copied.
         """
-        wire = []
-        if self._next is not None and body:
+        stored = not self._level or not body
+        wire = list(body) if stored else self._deflated(body)
+        magic = STORED if stored else MAGIC
+        fields = _FIELDS.pack(magic, self._sequence, node, sum(map(len, body)), sum(map(len, wire)))
+        self._sequence += 1
+        return [fields + _digest(self.key, fields, body), *wire]
+
+    def _deflated(self, body: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+        wire: list[bytes | memoryview] = []
+        if self._next is not None:
             wire.append(self._zstd.flush())
             self._zstd, self._next = _compressor(self._next), None
         zstd = self._zstd
         wire += [zstd.compress(piece) for piece in body]
-        if body:
-            wire.append(zstd.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
-        fields = _FIELDS.pack(MAGIC, self._sequence, node, sum(map(len, body)), sum(map(len, wire)))
-        self._sequence += 1
-        return [fields + _digest(self.key, fields, body), *wire]
+        wire.append(zstd.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
+        return wire
 
 
 def _compressor(compression: Compression) -> zstandard.ZstdCompressionObj:
@@ -124,8 +139,13 @@ class Opener:
         if header.sequence != self._sequence:
             raise AnswerError(f"frame {header.sequence} came where {self._sequence} was due")
         self._sequence += 1
-        self._inflate(wire, body)
-        fields = _FIELDS.pack(MAGIC, header.sequence, header.node, header.body_bytes, header.wire_bytes)
+        if not header.stored:
+            self._inflate(wire, body)
+        elif len(wire) == len(body):
+            body[:] = wire
+        else:
+            raise AnswerError(f"a frame of {len(body)} bytes that are as they are has {len(wire)}")
+        fields = _FIELDS.pack(header.magic, *header[:4])
         if not secrets.compare_digest(_digest(self._key, fields, [body]), header.digest):
             raise AnswerError(f"frame {header.sequence} is not what was sent: its digest is another")
 
@@ -166,37 +186,47 @@ class Frames:
 
     def __init__(self, body_bytes_max: int = BODY_BYTES_MAX) -> None:
         self._body_bytes_max = body_bytes_max
-        self._came = bytearray()
+        self._torn = bytearray()
         self._header: Header | None = None
+        self._wire = memoryview(b"")
+        self._filled = 0
 
-    def received(self, data: bytes) -> list[tuple[Header, bytes]]:
+    def received(self, data: bytes | memoryview) -> list[tuple[Header, memoryview]]:
         """What is whole now, as (header, compressed body).
 
         Raises:
             AnswerError: What came is no frame, or one that is too large.
         """
-        self._came += data
-        found: list[tuple[Header, bytes]] = []
+        came = memoryview(data)
+        found: list[tuple[Header, memoryview]] = []
         while True:
-            if self._header is None and len(self._came) >= HEADER_BYTES:
-                self._header = self._read_header()
-                del self._came[:HEADER_BYTES]
-            header = self._header
-            if header is None or len(self._came) < header.wire_bytes:
+            if self._header is None:
+                missing = HEADER_BYTES - len(self._torn)
+                self._torn += came[:missing]
+                came = came[missing:]
+                if len(self._torn) < HEADER_BYTES:
+                    return found
+                self._header = self._read_header(self._torn)
+                self._wire, self._filled = memoryview(bytearray(self._header.wire_bytes)), 0
+                self._torn.clear()
+            piece = came[: len(self._wire) - self._filled]
+            self._wire[self._filled : self._filled + len(piece)] = piece
+            self._filled += len(piece)
+            came = came[len(piece) :]
+            if self._filled < len(self._wire):
                 return found
-            found.append((header, bytes(memoryview(self._came)[: header.wire_bytes])))
-            del self._came[: header.wire_bytes]
+            found.append((self._header, self._wire))
             self._header = None
 
-    def _read_header(self) -> Header:
-        magic, sequence, node, body_bytes, wire_bytes = _FIELDS.unpack_from(self._came)
-        if magic != MAGIC:
+    def _read_header(self, came: bytearray) -> Header:
+        magic, sequence, node, body_bytes, wire_bytes = _FIELDS.unpack_from(came)
+        if magic not in {MAGIC, STORED}:
             raise AnswerError(f"{magic!r} came where a frame was due")
         wire_bytes_max = wire_bound(min(body_bytes, self._body_bytes_max))
         if body_bytes > self._body_bytes_max or wire_bytes > wire_bytes_max:
             raise AnswerError(f"frame {sequence} claims {body_bytes} bytes, {wire_bytes} of them compressed")
-        digest = bytes(self._came[_FIELDS.size : HEADER_BYTES])
-        return Header(sequence, node, body_bytes, wire_bytes, digest)
+        digest = bytes(came[_FIELDS.size : HEADER_BYTES])
+        return Header(sequence, node, body_bytes, wire_bytes, digest, magic == STORED)
 
 
 def wire_bound(body_bytes: int) -> int:

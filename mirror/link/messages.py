@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ PROTOCOL = "twinsite-frames/1"
 PATH = "/v1/frames"
 MESSAGE_BYTES_MAX = 4 << 20
 """A mirror that wants a hundred thousand partitions sends as much; frames are cut into far less."""
-SLICE_BYTES = 16 << 10
+SLICE_BYTES = 64 << 10
 """Of a frame so much goes out before something more urgent may go first."""
 
 _HEAD = struct.Struct(">IB")
@@ -78,28 +78,36 @@ class Messages:
 
     def __init__(self, bytes_max: int = MESSAGE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._came = bytearray()
+        self._torn = bytearray()
 
-    def received(self, data: bytes | memoryview) -> list[tuple[int, bytes]]:
-        """What is whole now, as (kind, payload).
+    def received(self, data: bytes | memoryview) -> Iterator[tuple[int, memoryview]]:
+        """What is whole now, as (kind, payload); a payload is there until ``data`` is overwritten.
 
         Raises:
             AnswerError: A length cannot be true; nothing that follows means anything.
         """
-        came = self._came
-        came += data
-        found, at, end = [], 0, len(came)
-        while end - at >= _HEAD.size:
-            length, kind = _HEAD.unpack_from(came, at)
-            if not 1 <= length <= self._bytes_max:
-                raise AnswerError(f"a message of {length} bytes came, the most is {self._bytes_max}")
-            after = at + 4 + length
-            if after > end:
-                break
-            found.append((kind, bytes(memoryview(came)[at + _HEAD.size : after])))
-            at = after
-        del came[:at]
-        return found
+        came = memoryview(data)
+        while self._torn and came:
+            missing = self._missing(self._torn)
+            self._torn += came[:missing]
+            came = came[missing:]
+            if not self._missing(self._torn):
+                whole, self._torn = memoryview(self._torn), bytearray()
+                yield whole[4], whole[_HEAD.size :]
+        while came and not self._missing(came):
+            after = 4 + int.from_bytes(came[:4], "big")
+            yield came[4], came[_HEAD.size : after]
+            came = came[after:]
+        self._torn += came
+
+    def _missing(self, came: bytearray | memoryview) -> int:
+        """How many bytes the first message lacks, as far as can be told yet."""
+        if len(came) < _HEAD.size:
+            return _HEAD.size - len(came)
+        length = int.from_bytes(came[:4], "big")
+        if not 1 <= length <= self._bytes_max:
+            raise AnswerError(f"a message of {length} bytes came, the most is {self._bytes_max}")
+        return max(4 + length - len(came), 0)
 
 
 def message(kind: Up | Down, payload: bytes | memoryview) -> bytes:
@@ -110,14 +118,14 @@ def message(kind: Up | Down, payload: bytes | memoryview) -> bytes:
 # -- what the payloads say -----------------------------------------------------------------------
 
 
-def document(payload: bytes) -> dict[str, Any]:
+def document(payload: bytes | memoryview) -> dict[str, Any]:
     """The JSON object of a message.
 
     Raises:
         AnswerError: It is none.
     """
     try:
-        found = json.loads(payload)
+        found = json.loads(bytes(payload))
     except (ValueError, RecursionError) as error:
         raise AnswerError(f"{len(payload)} bytes that are no JSON: {error}") from error
     if not isinstance(found, dict):
@@ -135,7 +143,7 @@ def want(positions: Iterable[Position]) -> bytes:
     return message(Up.WANT, b"".join(_WANT.pack(*p.key, *p[1:]) for p in positions))
 
 
-def read_want(payload: bytes) -> list[Position]:
+def read_want(payload: bytes | memoryview) -> list[Position]:
     """
     Raises:
         AnswerError: The payload is cut, or an offset is negative.
@@ -154,7 +162,7 @@ def forget(keys: Iterable[Key]) -> bytes:
     return message(Up.FORGET, b"".join(_KEY.pack(*key) for key in keys))
 
 
-def read_forget(payload: bytes) -> list[Key]:
+def read_forget(payload: bytes | memoryview) -> list[Key]:
     """
     Raises:
         AnswerError: The payload is cut.
@@ -167,7 +175,7 @@ def taken(channel: Channel, wire_bytes: int) -> bytes:
     return message(Up.TAKEN, _TAKEN.pack(channel, wire_bytes))
 
 
-def read_taken(payload: bytes) -> tuple[Channel, int]:
+def read_taken(payload: bytes | memoryview) -> tuple[Channel, int]:
     """
     Raises:
         AnswerError: The payload is cut, or there is no such channel.
@@ -184,7 +192,7 @@ def ping(token: int) -> bytes:
     return message(Up.PING, _PING.pack(token))
 
 
-def read_ping(payload: bytes) -> int:
+def read_ping(payload: bytes | memoryview) -> int:
     """
     Raises:
         AnswerError: The payload is cut.
@@ -198,7 +206,7 @@ def pong(token: int, clock_ms: int) -> bytes:
     return message(Down.PONG, _PONG.pack(token, clock_ms))
 
 
-def read_pong(payload: bytes) -> tuple[int, int]:
+def read_pong(payload: bytes | memoryview) -> tuple[int, int]:
     """
     Raises:
         AnswerError: The payload is cut.
@@ -207,14 +215,14 @@ def read_pong(payload: bytes) -> tuple[int, int]:
     return token, clock_ms
 
 
-def _each(layout: struct.Struct, payload: bytes) -> list[tuple[Any, ...]]:
+def _each(layout: struct.Struct, payload: bytes | memoryview) -> list[tuple[Any, ...]]:
     try:
         return list(layout.iter_unpack(payload))
     except struct.error as error:
         raise AnswerError(f"{len(payload)} bytes in entries of {layout.size}: {error}") from error
 
 
-def _only(layout: struct.Struct, payload: bytes) -> list[tuple[Any, ...]]:
+def _only(layout: struct.Struct, payload: bytes | memoryview) -> list[tuple[Any, ...]]:
     if len(payload) != layout.size:
         raise AnswerError(f"{len(payload)} bytes came where {layout.size} were due")
     return _each(layout, payload)

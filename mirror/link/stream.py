@@ -29,6 +29,8 @@ RECEIVE_BYTES = 256 << 10
 PING_SECONDS = 2.0
 WINDOW_LOG_MAX = 27
 """A relay that compresses with a window above 128 MiB is refused."""
+Came = tuple[Header, memoryview]
+"""A frame: its header, and its body as it came."""
 REFUSED_FOR_GOOD = frozenset({"old_epoch"})
 
 
@@ -103,7 +105,9 @@ class LinkStream:
         self._silence_seconds_max = silence_seconds_max
         self._messages = Messages()
         self._frames = {channel: Frames() for channel in Channel}
-        self._came: dict[Channel, asyncio.Queue[tuple[Header, bytes]]] = {c: asyncio.Queue() for c in Channel}
+        self._came: dict[Channel, asyncio.Queue[tuple[Header, memoryview]]] = {
+            c: asyncio.Queue() for c in Channel
+        }
         self._troubles: asyncio.Queue[Trouble] = asyncio.Queue()
         self._untaken = dict.fromkeys(Channel, 0)
         self._taken = dict.fromkeys(Channel, 0)
@@ -185,7 +189,7 @@ class LinkStream:
 
     # -- what comes ----------------------------------------------------------------------------------
 
-    async def next_frame(self, channel: Channel) -> tuple[Header, bytes]:
+    async def next_frame(self, channel: Channel) -> Came:
         """The next frame of a channel, compressed."""
         return await self._came[channel].get()
 
@@ -247,7 +251,7 @@ class LinkStream:
         except AnswerError as error:
             raise AnswerError(f"relay {self.relay}: {error}") from error
 
-    def _heard(self, kind: int, payload: bytes) -> None:
+    def _heard(self, kind: int, payload: memoryview) -> None:
         if kind == Down.BYE:
             raise self._refusal(messages.document(payload))
         if self._welcome is None:
@@ -265,7 +269,7 @@ class LinkStream:
         else:
             raise AnswerError(f"there are no messages of kind {kind}")
 
-    def _heard_slice(self, payload: bytes) -> None:
+    def _heard_slice(self, payload: memoryview) -> None:
         if not payload or payload[0] not in Channel.__members__.values():
             raise AnswerError("a slice of no channel")
         channel = Channel(payload[0])

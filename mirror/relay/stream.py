@@ -159,7 +159,7 @@ class Stream(asyncio.Protocol):
 
     # -- what the mirror says ------------------------------------------------------------------------
 
-    def _heard(self, kind: int, payload: bytes) -> None:
+    def _heard(self, kind: int, payload: memoryview) -> None:
         if self._reader is None or self._sender is None:
             if kind != Up.HELLO:
                 raise AnswerError(f"a message of kind {kind} came where a mirror says who it is")

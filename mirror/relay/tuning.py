@@ -1,4 +1,4 @@
-"""How to compress: so that least goes over the link, as far as one core can.
+"""How to compress: so that most gets to the other side, whether the link or a core is what limits it.
 
 Pure. It is told what a channel did with its time, and answers with a step of a :func:`ladder`.
 """
@@ -10,12 +10,17 @@ from typing import NamedTuple
 
 from mirror.link.frames import Compression
 
-PERIOD_SECONDS = 4.0
+PERIOD_SECONDS, PERIOD_SECONDS_FIRST = 2.0, 0.5
 """So long something is watched before it is changed."""
 FULL_ABOVE = 0.6
-"""So much of a period is spent waiting for the link: a heavier step takes two to three times as long."""
-BUSY_ABOVE = 0.85
-"""So much of a period is spent compressing."""
+"""So much of a period is spent waiting for the link, and it is the limit."""
+BUSY_ABOVE = 0.5
+"""So much is spent compressing, and hardly anything waiting: that is the limit."""
+WAITING_BELOW = 0.1
+ALIKE = 0.95
+"""A step that carries so much of what the best one does is as good, and better if it makes less."""
+CHANGED = 1.5
+"""By so much more or less than before: what was found out of the other steps is not true any more."""
 FORGET_SECONDS = 600.0
 """Other data comes: what was found out is found out again."""
 WINDOW_LOG = 24
@@ -28,6 +33,7 @@ class Step(NamedTuple):
     recode: bool
 
 
+STORED = 0
 LEVELS = (1, 3, 6, 9)
 LEVEL_FIRST = 3
 
@@ -39,10 +45,10 @@ def ladder(level: int, *, recode: bool) -> list[Step]:
         level: zstd's; 0: as the link needs.
         recode: Whether batches may be inflated for the way.
     """
-    steps = [Step(Compression(one, WINDOW_LOG), recode) for one in ([level] if level else LEVELS)]
-    if recode and not level:
-        steps.insert(0, steps[0]._replace(recode=False))
-    return steps
+    if level:
+        return [Step(Compression(level, WINDOW_LOG), recode)]
+    steps = [Step(Compression(one, WINDOW_LOG), recode) for one in LEVELS]
+    return [Step(Compression(STORED, WINDOW_LOG), recode=False), *steps]
 
 
 class Spent(NamedTuple):
@@ -68,8 +74,16 @@ class Spent(NamedTuple):
         )
 
 
+class Made(NamedTuple):
+    """What a step makes where there is a limit: bytes of records a second, and the share that is sent."""
+
+    rate: float
+    share: float
+
+
 class Tuner:
-    """Watches one channel. While the link is full it tries each step, and stays with what makes least.
+    """Watches one channel. Where there is a limit it tries the steps that could help, and stays with what
+    carries most; of what carries the same, with what makes least.
 
     Attributes:
         step: Taken now.
@@ -86,8 +100,7 @@ class Tuner:
             (at for at, step in enumerate(steps) if step.compression.level >= LEVEL_FIRST), len(steps) - 1
         )
         self.why = "not measured yet" if len(steps) > 1 else "as configured"
-        self._shares: dict[int, float] = {}
-        self._too_slow: set[int] = set()
+        self._made: dict[int, Made] = {}
         self._began = self._since = now
         self._spent = Spent()
 
@@ -99,39 +112,53 @@ class Tuner:
         """A frame was made; True when another step is to be taken from now on."""
         self._spent = self._spent.and_also(spent)
         period = now - self._since
-        if period < PERIOD_SECONDS:
+        if period < (PERIOD_SECONDS if self._made else PERIOD_SECONDS_FIRST):
             return False
         spent, self._spent, self._since = self._spent, Spent(), now
         if now - self._began >= FORGET_SECONDS:
-            self._shares, self._too_slow, self._began = {}, set(), now
+            self._made, self._began = {}, now
         if len(self._steps) == 1 or not spent.records_bytes:
             return False
-        return self._conclude(spent, period)
-
-    def _conclude(self, spent: Spent, period: float) -> bool:
         before = self._at
-        self._shares[before] = spent.wire_bytes / spent.records_bytes
-        waited, busy = spent.waited / period, spent.sealed / period
-        if busy > BUSY_ABOVE and before:
-            self._too_slow.add(before)
-            self._at = before - 1
-            self.why = f"compression is the limit: it is at work {busy:.0%} of the time"
-        elif waited > FULL_ABOVE:
-            untried = self._untried()
-            self._at = min(self._shares, key=lambda at: self._shares[at]) if untried is None else untried
-            self.why = f"the link is full, and of what was tried this makes least: {self._least()}"
+        self._conclude(spent, period)
         return self._at != before
 
-    def _untried(self) -> int | None:
-        """The nearest step of which nobody knows what it makes of this data; lz4 as it is makes more."""
-        recode = self._steps[-1].recode
-        steps = {at for at, step in enumerate(self._steps) if step.recode is recode}
-        untried = steps - self._shares.keys() - self._too_slow
+    def _conclude(self, spent: Spent, period: float) -> None:
+        waited, busy = spent.waited / period, spent.sealed / period
+        full, slow = waited > FULL_ABOVE, waited < WAITING_BELOW and busy > BUSY_ABOVE
+        if not full and not slow:
+            return
+        self._note(Made(spent.records_bytes / period, spent.wire_bytes / spent.records_bytes))
+        untried = self._untried(full=full)
+        if untried is not None:
+            self._at = untried
+            self.why = "being tried: " + ("the link is full" if full else "compression was the limit")
+            return
+        self._at = self._best()
+        limit = "the link is full" if full else "compression is the limit"
+        made = ", ".join(
+            f"{one.share:.3f} at level {self._level(at)}" for at, one in sorted(self._made.items())
+        )
+        self.why = f"{limit}; of what was tried this carries most: {made}"
+
+    def _note(self, made: Made) -> None:
+        before = self._made.get(self._at)
+        if before is not None and not 1 / CHANGED < made.rate / before.rate < CHANGED:
+            self._made = {}
+        self._made[self._at] = made
+
+    def _untried(self, *, full: bool) -> int | None:
+        """The nearest step of which nobody knows what it makes of this: while the link is full, of all that
+        compress; else the next one that is lighter.
+        """
+        steps = [at for at in range(len(self._steps)) if self._level(at)] if full else [max(self._at - 1, 0)]
+        untried = [at for at in steps if at not in self._made]
         return min(untried, key=lambda at: abs(at - self._at), default=None)
 
-    def _least(self) -> str:
-        return ", ".join(
-            f"{share:.3f} at level {self._steps[at].compression.level}"
-            for at, share in sorted(self._shares.items(), key=lambda pair: pair[1])
-            if at not in self._too_slow
-        )
+    def _best(self) -> int:
+        most = max(made.rate for made in self._made.values())
+        good = {at: made for at, made in self._made.items() if made.rate >= ALIKE * most}
+        return min(good, key=lambda at: good[at].share)
+
+    def _level(self, at: int) -> int:
+        return self._steps[at].compression.level

@@ -79,7 +79,7 @@ class Client:
             data = self.sock.recv(65536)
             if not data:
                 return None
-            self.waiting += self.messages.received(data)
+            self.waiting += [(kind, bytes(payload)) for kind, payload in self.messages.received(data)]
         return self.waiting.pop(0)
 
     def next_frame(self) -> tuple[Channel, Header, list[Part]]:

@@ -21,7 +21,7 @@ from mirror.link.frames import (
 )
 
 WINDOW_LOG_MAX = 27
-Came = tuple[Header, bytes]
+Came = tuple[Header, memoryview]
 
 
 def sealed(*bodies: bytes, compression: Compression = Compression()) -> tuple[bytes, list[Came]]:  # noqa: B008
@@ -153,7 +153,7 @@ def test_a_frame_inflates_to_no_more_than_it_claims() -> None:
     header = Header(0, 1, 4096, len(wire), bytes(32))
 
     with pytest.raises(AnswerError, match=r"goes on behind its end|is not what was sent"):
-        opened(bytes(KEY_BYTES), [(header, wire)])
+        opened(bytes(KEY_BYTES), [(header, memoryview(wire))])
 
 
 def test_a_window_that_is_too_large_is_refused() -> None:
@@ -179,14 +179,26 @@ def test_the_compression_changes_between_frames() -> None:
     """
     Also where a frame without a body comes in between; the window begins anew.
     """
-    once = os.urandom(100_000)
+    once, changes = os.urandom(100_000), {1: Compression(9, 22), 3: Compression(0), 4: Compression(9, 22)}
     sealer, frames = Sealer(Compression(1, 20)), Frames()
-    bodies: list[list[bytes]] = [[once], [], [once], [once]]
+    bodies: list[list[bytes]] = [[once], [], [once], [once], [once]]
     came: list[Came] = []
     for number, body in enumerate(bodies):
-        if number == 1:
-            sealer.change(Compression(9, 22))
+        if number in changes:
+            sealer.change(changes[number])
         came += frames.received(b"".join(sealer.seal(1, body)))
 
     assert opened(sealer.key, came) == [b"".join(body) for body in bodies]
-    assert [len(wire) > 100_000 for _, wire in came] == [True, False, True, False]
+    assert [len(wire) >= 100_000 for _, wire in came] == [True, False, True, True, True]
+
+
+def test_what_is_not_compressed_keeps_its_length() -> None:
+    """
+    Claimed otherwise, it is refused.
+    """
+    key, ((header, wire),) = sealed(b"x" * 100, compression=Compression(0))
+
+    assert header.stored
+    assert bytes(wire) == b"x" * 100
+    with pytest.raises(AnswerError, match="of 99 bytes that are as they are has 100"):
+        opened(key, [(header._replace(body_bytes=99), wire)])

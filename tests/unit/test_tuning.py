@@ -4,56 +4,86 @@ from __future__ import annotations
 
 import pytest
 
-from mirror.relay.tuning import FORGET_SECONDS, PERIOD_SECONDS, Spent, Step, Tuner, ladder
+from mirror.relay.tuning import FORGET_SECONDS, PERIOD_SECONDS, Spent, Tuner, ladder
 
-RECORDS = 1_000_000
+SPEEDS = {0: 2000.0, 1: 200.0, 3: 150.0, 6: 60.0, 9: 25.0}
+"""MB/s of records that a core makes into frames, by level."""
+SHARES = {0: 1.0, 1: 0.30, 3: 0.28, 6: 0.27, 9: 0.25}
 
 
-def levels(
-    tuner: Tuner, makes: dict[int, float], *, waited: float, sealed: float = 0.1, periods: int, first: int = 0
+def run(
+    tuner: Tuner, link: float, shares: dict[int, float], *, periods: int = 12, began: float = 0.0
 ) -> list[int]:
-    """The level after each period.
+    """The levels taken over time, of a channel with plenty behind.
 
     Args:
-        makes: The share of the records that each level sends.
-        waited, sealed: Shares of the time.
-        first: Periods that have passed before.
+        link: What it carries, in MB/s.
+        shares: What each level makes of the records.
     """
     taken = []
-    for number in range(first, first + periods):
-        wire = int(makes[tuner.step.compression.level] * RECORDS)
-        spent = Spent(waited * PERIOD_SECONDS, sealed * PERIOD_SECONDS, RECORDS, wire)
-        tuner.watched(spent, (number + 1) * PERIOD_SECONDS)
+    for number in range(periods):
+        level = tuner.step.compression.level
+        by_core, by_link = SPEEDS[level], link / shares[level]
+        rate = min(by_core, by_link)
+        sealed = rate / by_core
+        spent = Spent(
+            waited=(1 - sealed) * PERIOD_SECONDS,
+            sealed=sealed * PERIOD_SECONDS,
+            records_bytes=int(rate * PERIOD_SECONDS * 1e6),
+            wire_bytes=int(rate * PERIOD_SECONDS * 1e6 * shares[level]),
+        )
+        tuner.watched(spent, began + (number + 1) * PERIOD_SECONDS)
         taken.append(tuner.step.compression.level)
     return taken
 
 
 @pytest.mark.parametrize("recode", [True, False])
 @pytest.mark.parametrize("best", [1, 3, 6, 9])
-def test_while_the_link_is_full_it_finds_what_makes_least(best: int, recode: bool) -> None:
+def test_on_a_slow_link_it_finds_what_makes_least(best: int, recode: bool) -> None:
     """
-    Each level once, then the best: a higher one need not be better. And says what it has found.
+    Each level once, then the best: a higher one need not be better. It says what it has found.
     """
-    makes = {1: 0.30, 3: 0.31, 6: 0.29, 9: 0.295} | {best: 0.2}
     tuner = Tuner(ladder(0, recode=recode), 0.0)
 
-    taken = levels(tuner, makes, waited=0.9, periods=6)
+    taken = run(tuner, 1.0, SHARES | {best: 0.2})
 
     assert {3, *taken} == {1, 3, 6, 9}
-    assert taken[3:] == [best] * 3
-    assert f"this makes least: 0.200 at level {best}" in tuner.why
+    assert taken[4:] == [best] * 8
+    assert tuner.why.startswith("the link is full; of what was tried this carries most: ")
+    assert f"0.200 at level {best}" in tuner.why
+    assert tuner.step.recode is recode
 
 
-def test_a_full_core_makes_it_try_less() -> None:
+def test_on_a_fast_link_it_does_not_compress() -> None:
     """
-    Down to sending lz4 as it is; what was too slow is not tried again soon.
+    A core is the limit: what it is spared is carried, lz4 as it is too.
     """
     tuner = Tuner(ladder(0, recode=True), 0.0)
-    makes = dict.fromkeys((1, 3, 6, 9), 0.3)
 
-    assert levels(tuner, makes, waited=0.0, sealed=0.95, periods=3) == [1, 1, 1]
+    taken = run(tuner, 1000.0, SHARES)
+
+    assert taken[2:] == [0] * 10
     assert tuner.step.recode is False
-    assert tuner.why == "compression is the limit: it is at work 95% of the time"
+
+
+def test_in_between_it_stays_where_both_have_the_same_time() -> None:
+    """
+    45 MB/s: level 3 carries what the core can and the link can; the next one would be too slow.
+    """
+    tuner = Tuner(ladder(0, recode=True), 0.0)
+
+    assert run(tuner, 45.0, SHARES)[-1] in {1, 3}
+
+
+@pytest.mark.parametrize(("before", "after", "level"), [(1000.0, 1.0, 9), (1.0, 1000.0, 0)])
+def test_a_link_that_changes_is_measured_again(before: float, after: float, level: int) -> None:
+    """
+    It breaks down to a thousandth, or comes back.
+    """
+    tuner = Tuner(ladder(0, recode=True), 0.0)
+    run(tuner, before, SHARES)
+
+    assert run(tuner, after, SHARES, began=12 * PERIOD_SECONDS)[-1] == level
 
 
 def test_what_was_found_out_is_found_out_again() -> None:
@@ -61,35 +91,28 @@ def test_what_was_found_out_is_found_out_again() -> None:
     After a while, as other data comes.
     """
     tuner = Tuner(ladder(0, recode=True), 0.0)
-    levels(tuner, {1: 0.1, 3: 0.2, 6: 0.3, 9: 0.4}, waited=0.9, periods=5)
-    assert tuner.step.compression.level == 1
+    assert run(tuner, 1.0, SHARES | {1: 0.22})[-1] == 1
 
-    later = int(FORGET_SECONDS / PERIOD_SECONDS) + 1
-    taken = levels(tuner, {1: 0.4, 3: 0.3, 6: 0.2, 9: 0.1}, waited=0.9, periods=6, first=later)
-
-    assert taken[-1] == 9
+    assert run(tuner, 1.0, SHARES | {1: 0.26}, began=FORGET_SECONDS)[-1] == 9
 
 
-@pytest.mark.parametrize(("waited", "sealed"), [(0.0, 0.1), (0.5, 0.5), (0.0, 0.0)])
-def test_while_both_have_time_nothing_changes(waited: float, sealed: float) -> None:
+def test_while_both_have_time_nothing_changes() -> None:
     """
-    Or where nothing is behind.
+    Where little is behind, or nothing.
     """
-    makes = dict.fromkeys((1, 3, 6, 9), 0.3)
     tuner = Tuner(ladder(0, recode=True), 0.0)
+    for number in range(5):
+        tuner.watched(Spent(0.2, 0.2, 1_000_000, 300_000), (number + 1) * PERIOD_SECONDS)
 
-    assert levels(tuner, makes, waited=waited, sealed=sealed, periods=3) == [3, 3, 3]
+    assert tuner.step.compression.level == 3
 
 
 def test_what_is_configured_stays() -> None:
     """
-    One level; or no recoding, with any level.
+    One level, with recoding or without.
     """
-    fixed = Tuner(ladder(5, recode=True), 0.0)
+    fixed = Tuner(ladder(6, recode=True), 0.0)
 
-    assert levels(fixed, {5: 0.3}, waited=1.0, periods=2) == [5, 5]
+    assert run(fixed, 1.0, SHARES) == [6] * 12
     assert fixed.why == "as configured"
-    assert [(step.compression.level, step.recode) for step in ladder(0, recode=False)] == [
-        (level, False) for level in (1, 3, 6, 9)
-    ]
-    assert ladder(0, recode=True)[0] == Step(ladder(1, recode=True)[0].compression, recode=False)
+    assert [step.recode for step in ladder(6, recode=False)] == [False]
