@@ -1,9 +1,9 @@
 # Every target installs what it misses first (scripts/bootstrap).
 PYTHON := .venv/bin/python
-.PHONY: help bootstrap check test demo bench lock clean
+.PHONY: help bootstrap check test demo bench bench-wan lock clean
 
 help: ## Show the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile
 
 bootstrap: ## Install Debian packages, the virtual environment and Kafka's jars
 	@scripts/bootstrap
@@ -14,7 +14,8 @@ check: bootstrap ## Format, lint, types, import rules
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-test: bootstrap ## All tests, on real brokers
+test: ## All tests, on real brokers
+	@scripts/bootstrap tests
 	$(PYTHON) -m pytest -q -n 2 --dist loadfile --timeout=480
 
 demo: bootstrap ## Mirror real data between two real clusters, crash included, and prove the copy
@@ -22,6 +23,9 @@ demo: bootstrap ## Mirror real data between two real clusters, crash included, a
 
 bench: bootstrap ## Compare with MirrorMaker 2 on the same data in the same run
 	$(PYTHON) -m bench.run
+
+bench-wan: bootstrap ## Compare with MirrorMaker 2 over emulated long links; needs root
+	$(PYTHON) -m bench.over_the_link
 
 lock: bootstrap ## Pin the newest versions that fit pyproject.toml, with hashes
 	.venv/bin/uv pip compile -q --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11 \

@@ -171,9 +171,10 @@ class _Taking:
         epochs = intake.leader_epochs
         if not epochs or header.leader_epoch > epochs[-1][0]:
             epochs.append((header.leader_epoch, header.base_offset))
+        dropped = attributes & (TRANSACTIONAL | CONTROL) and self.transactions.drop(header, view)
         if next_offset <= self.fetch_offset:
             return
-        if attributes & (TRANSACTIONAL | CONTROL) and self.transactions.drop(header, view):
+        if dropped:
             intake.skip_to(next_offset)
         elif self._as_it_is(header, view):
             intake.add(

@@ -9,6 +9,7 @@ Sources: docs/protocol.md, docs/design.md.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import ParamSpec, TypeVar
@@ -36,6 +37,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 INLINE_BYTES_MAX = 64 << 10
 """Less than this is opened at once, more in another thread."""
+FRAMES_IN_BUFFER = 8
 LIVE_SHARE = 8
 """The eighth part of the buffers, and of the window, is for partitions that are up to date."""
 ATTEMPTS_COUNTED = 4
@@ -55,7 +57,8 @@ class LinkLane:
         self._crowded: set[Key] = set()
         self._receiver = Receiver(flow)
         self._room = Room(flow, self._members)
-        self._coming: dict[Key, int] = {}
+        self._coming: dict[Key, tuple[int, int]] = {}
+        self._numbers = itertools.count(1)
         self._wanted: dict[Key, Position] = {}
         self._ways: dict[Key, Way] = {}
         self._answered_at: dict[Way, float] = {}
@@ -79,7 +82,8 @@ class LinkLane:
             self._forget(key)
             return
         self._crowded.discard(key)
-        if self._coming.get(key) != partition.fetch_offset:
+        _, coming = self._coming.get(key, (0, None))
+        if coming != partition.fetch_offset:
             self._want(key, partition)
 
     def leave(self, key: Key) -> None:
@@ -95,12 +99,13 @@ class LinkLane:
         return None if way is None else self._answered_at.get(way)
 
     def _want(self, key: Key, partition: PartitionCopy) -> None:
-        self._coming[key] = partition.fetch_offset
+        number = next(self._numbers) % (1 << 32)
+        self._coming[key] = number, partition.fetch_offset
         self._ways.pop(key, None)
         if not self._wanted:
             asyncio.get_running_loop().call_soon(self._tell)
         self._wanted[key] = Position(
-            key, partition.fetch_offset, partition.queue.fetched_epoch, recode=key not in self._as_is
+            key, number, partition.fetch_offset, partition.queue.fetched_epoch, key not in self._as_is
         )
 
     def _tell(self) -> None:
@@ -143,7 +148,8 @@ class LinkLane:
         limits = self._limits
         windows = (max(limits.window_bytes // LIVE_SHARE, 1), limits.window_bytes)
         who = (flow.name, flow.producer_id, flow.producer_epoch)
-        hello = Hello(*who, isolation, windows, limits.level, limits.recode)
+        frame_bytes = max(flow.limits.buffer_bytes_max // FRAMES_IN_BUFFER, 1)
+        hello = Hello(*who, isolation, windows, frame_bytes, limits.level, limits.recode)
         stream = await LinkStream.open(flow.source.options, hello)
         log.info("stream_begun", relay=str(stream.relay), congestion=stream.welcome.congestion)
         self._repeats.forget("stream")
@@ -159,6 +165,10 @@ class LinkLane:
                 self._take_troubles(stream),
                 self._look_after_crowded(),
             )
+        except TwinsiteError:
+            if flow.source.options.relays is not None:
+                flow.source.options.relays.failed(stream.relay)
+            raise
         finally:
             flow.stream = None
             stream.close()
@@ -181,18 +191,19 @@ class LinkLane:
     async def _look_after_crowded(self) -> None:
         """Read those again whose queue has room by now."""
         while True:
-            await self._room.bell()
             for key in list(self._crowded):
                 self.update(self._members[key])
+            await self._room.bell()
 
     async def _take_troubles(self, stream: LinkStream) -> None:
         while True:
             trouble = await stream.next_trouble()
             words = f"relay {stream.relay}: {trouble.detail}"
-            for key, partition in self._members.items():
+            for way in [way for way in self._answered_at if trouble.node in {way[1], -1}]:
+                del self._answered_at[way]  # until it is heard again
+            for partition in self._members.values():
                 info = self._flow.source.info.partition(partition.tp)
                 if trouble.node < 0 or (info is not None and info.leader == trouble.node):
-                    self._ways.pop(key, None)
                     partition.detail = words
             self._flow.hooks.stale(self._flow.source)
 
@@ -204,15 +215,17 @@ class LinkLane:
         if channel is Channel.BULK:
             limit -= limit // LIVE_SHARE
         while True:
-            header, wire = await stream.next_frame(channel)
+            header, wire, came_at = await stream.next_frame(channel)
             await self._room.enough(header.body_bytes, limit)
             try:
-                await self._take_frame(opener, channel, header, wire)
+                await self._take_frame(opener, channel, header, wire, came_at)
             except AnswerError as error:
                 raise AnswerError(f"relay {stream.relay}: {error}") from error
             stream.took(channel, header)
 
-    async def _take_frame(self, opener: Opener, channel: Channel, header: Header, wire: memoryview) -> None:
+    async def _take_frame(
+        self, opener: Opener, channel: Channel, header: Header, wire: memoryview, came_at: float
+    ) -> None:
         pool, large = self._flow.pool, header.body_bytes > INLINE_BYTES_MAX
         opened = pool.take(header.body_bytes)
         held = [opened]
@@ -225,39 +238,41 @@ class LinkLane:
                 held.append(pool.take(size))
                 buffers = [held[1] if part.recoded_bytes else opened for part in parts]
                 parts, others = await _run(large, restored, parts, held[1].memory[:size])
-            self._take_parts((channel, header.node), parts, buffers, others)
+            self._take_parts((channel, header.node), came_at, parts, buffers, others)
         finally:
             for buffer in held:
                 buffer.release()
+            self._flow.room.set()
 
     def _take_parts(
-        self, way: Way, parts: Sequence[Part], buffers: Sequence[Buffer], others: Collection[Key]
+        self,
+        way: Way,
+        came_at: float,
+        parts: Sequence[Part],
+        buffers: Sequence[Buffer],
+        others: Collection[Key],
     ) -> None:
         """
         Args:
+            came_at: When it was here, in monotonic seconds; it may have waited for room since.
             buffers: In which the records of each part are.
             others: Partitions of which a batch did not come out as it was: they are asked for as it is.
         """
         reach("fetched")
-        before, now = self._answered_at.get(way), time.monotonic()
-        self._answered_at[way] = self._heard_at = self._flow.source.last_answer_at = now
+        before = self._answered_at.get(way)
+        self._answered_at[way] = self._heard_at = self._flow.source.last_answer_at = came_at
         self._as_is.update(others)
         for part, buffer in zip(parts, buffers, strict=True):
             key = part.fetched.key
             partition = self._members.get(key)
-            if partition is not None:
-                on_it = self._ways.get(key) == way
-                self._ways[key] = way
-                self._take_part(partition, part, buffer, before if on_it else None)
-
-    def _take_part(self, partition: PartitionCopy, part: Part, buffer: Buffer, before: float | None) -> None:
-        """What begins further on than the copy ends was sent before the relay was told where that is."""
-        key, offset = part.fetched.key, partition.fetch_offset
-        if not (part.offset <= offset < part.next_offset or part.offset == offset == part.next_offset):
-            return
-        self._coming[key] = part.next_offset
-        self._receiver.take(partition, part.fetched, offset, buffer, before)
-        self._flow.hooks.changed(partition)
+            number, _ = self._coming.get(key, (0, 0))
+            if partition is None or part.number != number or part.offset != partition.fetch_offset:
+                continue  # it was sent before the relay knew what is wanted now
+            on_it = self._ways.get(key) == way
+            self._ways[key] = way
+            self._coming[key] = number, part.next_offset
+            self._receiver.take(partition, part.fetched, part.offset, buffer, before if on_it else None)
+            self._flow.hooks.changed(partition)
 
 
 def _parts_of(opener: Opener, header: Header, wire: memoryview, body: memoryview) -> list[Part]:

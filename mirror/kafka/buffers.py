@@ -9,6 +9,8 @@ from __future__ import annotations
 
 GRAIN_BYTES = 1 << 20
 """Buffers are whole multiples of this, so that a few sizes serve all answers."""
+SMALL_BYTES = 64 << 10
+"""But for small ones, of which there can be many."""
 
 
 class Buffer:
@@ -53,14 +55,15 @@ class BufferPool:
 
     def take(self, size: int) -> Buffer:
         """A buffer of at least ``size`` bytes, the smallest idle one that fits."""
-        fitting = [b for b in self._idle if b.size >= size]
+        small = size <= SMALL_BYTES
+        fitting = [b for b in self._idle if b.size >= size and (b.size <= SMALL_BYTES) is small]
         if fitting:
             buffer = min(fitting, key=lambda b: b.size)
             self._idle.remove(buffer)
             self._idle_bytes -= buffer.size
             buffer._users = 1
         else:
-            buffer = Buffer(self, -(-size // GRAIN_BYTES) * GRAIN_BYTES)
+            buffer = Buffer(self, SMALL_BYTES if small else -(-size // GRAIN_BYTES) * GRAIN_BYTES)
         self.used_bytes += buffer.size
         return buffer
 

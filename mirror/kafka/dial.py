@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from mirror.errors import ConnectionFailedError
+from mirror.errors import ConnectionFailedError, UnsupportedVersionError
 from mirror.kafka.nonblocking import handshake
 from mirror.kafka.relayed import ask_for_broker
 from mirror.kafka.resolving import resolve
@@ -100,14 +100,17 @@ async def dial_relay(ask: Ask, options: ConnectionOptions) -> tuple[socket.socke
         UnsupportedVersionError: What is named as a relay is none, or of another version.
     """
     assert options.relays is not None
-    failure: ConnectionFailedError | None = None
+    failures: list[ConnectionFailedError | UnsupportedVersionError] = []
     for relay in options.relays.in_turn():
         try:
             return await _through(relay, ask, options), relay
         except ConnectionFailedError as error:
-            failure = error
+            failures.append(error)
             options.relays.failed(relay)
-    raise ConnectionFailedError(str(failure)) from failure
+        except UnsupportedVersionError as error:
+            failures.append(error)
+    worst = max(failures, key=lambda failure: failure.retriable)
+    raise type(worst)(str(worst), hint=worst.hint) from worst
 
 
 async def _through(relay: Address, ask: Ask, options: ConnectionOptions) -> socket.socket:

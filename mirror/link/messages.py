@@ -25,7 +25,7 @@ SLICE_BYTES = 64 << 10
 """Of a frame so much goes out before something more urgent may go first."""
 
 _HEAD = struct.Struct(">IB")
-_WANT = struct.Struct(">16siqi?")
+_WANT = struct.Struct(">16siIqi?")
 _KEY = struct.Struct(">16si")
 _TAKEN = struct.Struct(">BQ")
 _PING = struct.Struct(">Q")
@@ -63,11 +63,13 @@ class Channel(IntEnum):
 class Position(NamedTuple):
     """From where a partition is read.
 
+    ``number`` tells it from everything else that was wanted of the partition: what comes of it has the same.
     ``fetched_epoch`` is the leader epoch of the last record before it, -1 where that is not known; with
     ``recode`` its batches may be recoded.
     """
 
     key: Key
+    number: int
     offset: int
     fetched_epoch: int
     recode: bool

@@ -18,19 +18,21 @@ from mirror.kafka.record_batch import walk
 from mirror.link.frames import BODY_BYTES_MAX
 from mirror.link.recoding import recoded, restore
 
-_PART = struct.Struct(">16sihqqqqqiqIII")
+_PART = struct.Struct(">16siIhqqqqqiqIII")
 _ABORTED = struct.Struct(">qq")
 _NO_DIVERGENCE = (-1, -1)
-RECODED_BYTES_MAX = 32 << 20
+RECODED_BYTES_MAX = 8 << 20
 """To so much the batches of one frame may inflate: lz4 can be a hundred times as large as it looks."""
 
 
 class Part(NamedTuple):
     """What was read of one partition: ``fetched``, whose records are whole batches, between two offsets.
 
-    ``recoded_bytes`` is how long the records are once they are restored; 0 where they are as they were.
+    ``number`` is that of what was wanted. ``recoded_bytes`` is how long the records are once they are
+    restored; 0 where they are as they were.
     """
 
+    number: int
     offset: int
     next_offset: int
     fetched: Fetched
@@ -41,10 +43,10 @@ class Whole(NamedTuple):
     """The whole batches at the beginning of what a broker has sent.
 
     Attributes:
-        bytes: Of them; 0 where not even the first is whole.
+        bytes: Of them; 0 where there is none.
         next_offset: After the last one; -1 without any.
         leader_epoch: Of the last one; -1 where that is not known.
-        readable: False where what follows is no batch at all: it is among the bytes, for the mirror to see.
+        readable: False where what follows is no batch at all.
     """
 
     bytes: int
@@ -57,9 +59,9 @@ def whole_batches(records: memoryview) -> Whole:
     """How far a broker's answer can be sent on: a batch it has torn is read again."""
     size, next_offset, epoch = 0, -1, -1
     for header, view in walk(records):
-        size += len(view)
         if header.magic < 0:
             return Whole(size, next_offset, epoch, readable=False)
+        size += len(view)
         next_offset = header.next_offset
         epoch = max(epoch, header.leader_epoch)
     return Whole(size, next_offset, epoch, readable=True)
@@ -73,11 +75,12 @@ def encode_parts(parts: Sequence[Part], recode: Container[Key] = ()) -> list[byt
     """
     pieces: list[bytes | memoryview] = []
     left = RECODED_BYTES_MAX
-    for offset, next_offset, fetched, _ in parts:
+    for number, offset, next_offset, fetched, _ in parts:
         entries = recoded(fetched.records, left) if fetched.key in recode else None
         records = [fetched.records] if entries is None else entries
         head = _PART.pack(
             *fetched.key,
+            number,
             fetched.error_code,
             offset,
             next_offset,
@@ -135,9 +138,10 @@ def decode_parts(body: memoryview) -> list[Part]:
     at, end, to_restore = 0, len(body), 0
     while at < end:
         try:
-            topic_id, partition, error, *offsets, aborted_count, whole, size = _PART.unpack_from(body, at)
+            fields = _PART.unpack_from(body, at)
         except struct.error as failure:
             raise AnswerError(f"a part is cut off at byte {at} of {end}") from failure
+        topic_id, partition, number, error, *offsets, aborted_count, whole, size = fields
         offset, next_offset, high_watermark, stable, log_start, epoch, epoch_end = offsets
         begins = at + _PART.size + aborted_count * _ABORTED.size
         at, head_end = begins + size, at + _PART.size
@@ -152,5 +156,5 @@ def decode_parts(body: memoryview) -> list[Part]:
         diverging = None if (epoch, epoch_end) == _NO_DIVERGENCE else (epoch, epoch_end)
         key, records = Key(topic_id, partition), body[begins:at]
         fetched = Fetched(key, error, high_watermark, stable, log_start, diverging, aborted, records)
-        parts.append(Part(offset, next_offset, fetched, whole))
+        parts.append(Part(number, offset, next_offset, fetched, whole))
     return parts

@@ -9,6 +9,7 @@ Source: docs/protocol.md.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import time
 from collections.abc import Iterable
@@ -25,12 +26,15 @@ from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, KEY_BYTES, Frames, 
 from mirror.link.loops import first_to_end
 from mirror.link.messages import PATH, PROTOCOL, Channel, Down, Messages, Up
 
+TROUBLES_MAX = 1000
 RECEIVE_BYTES = 256 << 10
 PING_SECONDS = 2.0
 WINDOW_LOG_MAX = 27
 """A relay that compresses with a window above 128 MiB is refused."""
-Came = tuple[Header, memoryview]
-"""A frame: its header, and its body as it came."""
+Came = tuple[Header, memoryview, float]
+"""A frame: its header, its body as it came, and when that was, in monotonic seconds."""
+UNSENT_BYTES_MAX = 16 << 20
+WANT_AT_ONCE = 50_000
 REFUSED_FOR_GOOD = frozenset({"old_epoch"})
 
 
@@ -41,6 +45,7 @@ class Hello:
     Attributes:
         isolation: As in Fetch.
         windows: By channel: bytes of frames on their way, or here and not yet taken.
+        frame_bytes: Bytes of records there is room for in one frame, unless one batch is larger.
         level: zstd's for what is behind; 0: as the link needs.
         recode: Whether batches may be inflated for the way.
     """
@@ -50,6 +55,7 @@ class Hello:
     epoch: int
     isolation: int
     windows: tuple[int, int]
+    frame_bytes: int
     level: int
     recode: bool
 
@@ -105,10 +111,9 @@ class LinkStream:
         self._silence_seconds_max = silence_seconds_max
         self._messages = Messages()
         self._frames = {channel: Frames() for channel in Channel}
-        self._came: dict[Channel, asyncio.Queue[tuple[Header, memoryview]]] = {
-            c: asyncio.Queue() for c in Channel
-        }
-        self._troubles: asyncio.Queue[Trouble] = asyncio.Queue()
+        self._came: dict[Channel, asyncio.Queue[Came]] = {c: asyncio.Queue() for c in Channel}
+        self._troubles: dict[int, Trouble] = {}
+        self._in_trouble = asyncio.Event()
         self._untaken = dict.fromkeys(Channel, 0)
         self._taken = dict.fromkeys(Channel, 0)
         self._outgoing = bytearray()
@@ -130,11 +135,12 @@ class LinkStream:
         try:
             async with asyncio.timeout(options.connect_timeout_seconds):
                 await stream._begin()
-        except TimeoutError as error:
+        except BaseException as error:
             stream.close()
-            raise ConnectionFailedError(f"relay {relay}: it does not answer") from error
-        except BaseException:
-            stream.close()
+            if options.relays is not None:
+                options.relays.failed(relay)
+            if isinstance(error, TimeoutError):
+                raise ConnectionFailedError(f"relay {relay}: it does not answer") from error
             raise
         return stream
 
@@ -146,6 +152,7 @@ class LinkStream:
             "epoch": hello.epoch,
             "isolation": hello.isolation,
             "windows": hello.windows,
+            "frame_bytes": hello.frame_bytes,
             "level": hello.level,
             "recode": hello.recode,
         }
@@ -170,7 +177,9 @@ class LinkStream:
 
     def want(self, positions: Iterable[messages.Position]) -> None:
         """Send these partitions, from there on."""
-        self._say(messages.want(positions))
+        left = iter(positions)
+        while some := list(itertools.islice(left, WANT_AT_ONCE)):
+            self._say(messages.want(some))
 
     def forget(self, keys: Iterable[Key]) -> None:
         """Send these partitions no more."""
@@ -186,16 +195,22 @@ class LinkStream:
     def _say(self, said: bytes) -> None:
         self._outgoing += said
         self._to_send.set()
+        if len(self._outgoing) > UNSENT_BYTES_MAX:
+            raise ConnectionFailedError(f"relay {self.relay}: it does not read what it is told")
 
     # -- what comes ----------------------------------------------------------------------------------
 
     async def next_frame(self, channel: Channel) -> Came:
-        """The next frame of a channel, compressed."""
+        """The next frame of a channel."""
         return await self._came[channel].get()
 
     async def next_trouble(self) -> Trouble:
         """The next broker that cannot be read."""
-        return await self._troubles.get()
+        while not self._troubles:
+            self._in_trouble.clear()
+            await self._in_trouble.wait()
+        await asyncio.sleep(0)
+        return self._troubles.pop(next(iter(self._troubles)))
 
     def opener(self, channel: Channel) -> Opener:
         """Opens the frames of a channel; one for its whole life."""
@@ -276,14 +291,16 @@ class LinkStream:
         self._untaken[channel] += len(payload) - 1
         if self._untaken[channel] > self._hello.windows[channel] + HEADER_BYTES + wire_bound(BODY_BYTES_MAX):
             raise AnswerError("it sends more than it was allowed to")
-        for frame in self._frames[channel].received(payload[1:]):
-            self._came[channel].put_nowait(frame)
+        for header, wire in self._frames[channel].received(payload[1:]):
+            self._came[channel].put_nowait((header, wire, self._heard_at))
 
     def _heard_trouble(self, document: dict[str, Any]) -> None:
         node, detail = document.get("node"), document.get("detail")
         if not isinstance(node, int) or not isinstance(detail, str):
             raise AnswerError("a trouble without a node, or without words")
-        self._troubles.put_nowait(Trouble(node, detail))
+        if len(self._troubles) < TROUBLES_MAX:
+            self._troubles[node] = Trouble(node, detail)
+            self._in_trouble.set()
 
     def _heard_pong(self, token: int, clock_ms: int) -> None:
         asked, at = self._asked
@@ -320,7 +337,7 @@ def _welcome(document: dict[str, Any]) -> Welcome:
 def _choice(document: dict[str, Any]) -> Choice:
     try:
         return Choice(int(document["level"]), bool(document["recode"]), str(document["why"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise AnswerError(f"its choice makes no sense: {error!r}") from error
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 
-from mirror.errors import TwinsiteError
+from mirror.errors import AnswerError, ConnectionFailedError, TwinsiteError
 from mirror.flow.states import pause_seconds
 from mirror.kafka.buffers import Buffer, BufferPool
 from mirror.kafka.cluster import STALE_METADATA_CODES, Cluster, ClusterInfo, PartitionInfo, broker_error
@@ -36,7 +36,7 @@ from mirror.kafka.fetch import (
     decode_answer,
 )
 from mirror.link.messages import Channel, Position
-from mirror.link.parts import Part, whole_batches
+from mirror.link.parts import Part, Whole, whole_batches
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import TopicPartition
 from mirror.relay.sending import Taken
@@ -58,6 +58,7 @@ IDLE_BYTES_MAX = 8 << 20
 ROUTE_PAUSE_SECONDS = 0.1
 ROUTE_TRIES = 30
 """So often it is looked where a partition is led, before its mirror is told that nobody leads it."""
+PLACES_MAX = 200_000
 UNKNOWN_TOPIC_ID, LEADER_NOT_AVAILABLE, CORRUPT_MESSAGE = 100, 5, 2
 
 
@@ -87,6 +88,7 @@ class Place:
         tries: To find out who leads it, without success.
     """
 
+    number: int
     offset: int
     fetched_epoch: int
     channel: Channel = Channel.BULK
@@ -108,9 +110,11 @@ class SourceReader:
     Args:
         isolation: What the mirror may see.
         outlet: Takes what was read.
+        frame_bytes_max: What the mirror has room for, of records in one frame; a batch is never cut.
     """
 
-    def __init__(self, cluster: Cluster, isolation: Isolation, outlet: Outlet) -> None:
+    def __init__(self, cluster: Cluster, isolation: Isolation, outlet: Outlet, frame_bytes_max: int) -> None:
+        self.frame_bytes_max = frame_bytes_max
         self.cluster = cluster
         self.isolation = isolation
         self.outlet = outlet
@@ -121,15 +125,23 @@ class SourceReader:
         self._astray: dict[Key, Place] = {}
         self._strayed = asyncio.Event()
         self._topics: tuple[ClusterInfo | None, dict[bytes, str]] = (None, {})
+        self._group: asyncio.TaskGroup | None = None
 
     # -- what the mirror says ------------------------------------------------------------------------
 
     def want(self, positions: Iterable[Position]) -> None:
-        """Read these partitions from there on, whatever was wanted of them before."""
-        for key, offset, fetched_epoch, recode in positions:
+        """Read these partitions from there on, whatever was wanted of them before.
+
+        Raises:
+            AnswerError: They are more than any mirror copies.
+        """
+        if len(self.places) > PLACES_MAX:
+            raise AnswerError(f"{len(self.places)} partitions are wanted, the most is {PLACES_MAX}")
+        for key, number, offset, fetched_epoch, recode in positions:
             self.forget([key])
-            (self.as_is.discard if recode else self.as_is.add)(key)
-            place = self.places[key] = Place(offset, fetched_epoch)
+            if not recode:
+                self.as_is.add(key)
+            place = self.places[key] = Place(number, offset, fetched_epoch)
             self.place(key, place)
 
     def forget(self, keys: Iterable[Key]) -> None:
@@ -139,6 +151,7 @@ class SourceReader:
             if place is not None and place.lane is not None:
                 place.lane.leave(key, place)
             self._astray.pop(key, None)
+            self.as_is.discard(key)
 
     # -- which way a partition goes ------------------------------------------------------------------
 
@@ -147,7 +160,7 @@ class SourceReader:
         if self.places.get(key) is not place or place.lane is not None:
             return
         known = self.partition(key)
-        if known is None or known.leader not in self.cluster.info.brokers:
+        if self._group is None or known is None or known.leader not in self.cluster.info.brokers:
             self.astray(key, place)
             return
         lane = self._lanes.get((known.leader, place.channel))
@@ -185,6 +198,11 @@ class SourceReader:
             for lane in self._lanes.values():
                 lane.close()
 
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do something beside; it ends with the reader, and a mistake in it ends the reader."""
+        assert self._group is not None, "nothing is read before it runs"
+        return self._group.create_task(work)
+
     async def _look_again(self) -> None:
         try:
             await self.cluster.refresh(not_older_than_seconds=ROUTE_PAUSE_SECONDS)
@@ -198,13 +216,13 @@ class SourceReader:
             if place.tries <= ROUTE_TRIES:
                 self.place(key, place)
                 continue
-            known = self.partition(key)
-            await self._refuse(key, place, UNKNOWN_TOPIC_ID if known is None else LEADER_NOT_AVAILABLE)
+            code = UNKNOWN_TOPIC_ID if self.partition(key) is None else LEADER_NOT_AVAILABLE
+            self.spawn(self._refuse(key, place, code))
 
     async def _refuse(self, key: Key, place: Place, code: int) -> None:
         if self.places.get(key) is place:
             self.forget([key])
-            refused = [refusal(key, place.offset, code)]
+            refused = [refusal(key, place, code)]
             await self.outlet.send(place.channel, -1, refused, self.as_is, _nothing)
 
 
@@ -221,8 +239,9 @@ class BrokerLane:
         self._node = node
         self._channel = channel
         limits, self._part_bytes_max = LIMITS[channel]
-        self._bytes_max = limits.bytes_max
-        self._limits = replace(limits, bytes_max=FRAME_BYTES_FIRST, isolation=reader.isolation)
+        self._bytes_max = min(limits.bytes_max, reader.frame_bytes_max)
+        first = min(FRAME_BYTES_FIRST, self._bytes_max)
+        self._limits = replace(limits, bytes_max=first, isolation=reader.isolation)
         self._session = FetchSession()
         self._work = asyncio.Event()
         self._connection: Connection | None = None
@@ -292,7 +311,7 @@ class BrokerLane:
             if read.parts or time.monotonic() - self._said_at >= HEARTBEAT_SECONDS:
                 self._said_at = time.monotonic()
                 held[0].hold()
-                self._sent = asyncio.get_running_loop().create_task(self._send(read, held[0]))
+                self._sent = self._reader.spawn(self._send(read, held[0]))
         finally:
             for buffer in held:
                 buffer.release()
@@ -302,9 +321,10 @@ class BrokerLane:
             cluster = self._reader.cluster
             address = cluster.info.brokers.get(self._node)
             if address is None:
-                address = (await cluster.refresh()).brokers[self._node]
-            self._connection = await Connection.open(address, cluster.options)
-            self._connection.version(FETCH, FETCH_VERSION, "Fetch", lowest=FETCH_VERSION)
+                raise ConnectionFailedError(f"broker {self._node} is not in the cluster just now")
+            connection = await Connection.open(address, cluster.options)
+            connection.version(FETCH, FETCH_VERSION, "Fetch", lowest=FETCH_VERSION)
+            self._connection = connection
             self._session.reset()
         return self._connection
 
@@ -354,7 +374,7 @@ class BrokerLane:
             return
         if fetched.error_code or fetched.diverging is not None:
             self._reader.forget([key])
-            read.parts.append(Part(place.offset, place.offset, fetched))
+            read.parts.append(Part(place.number, place.offset, place.offset, fetched))
             return
         place.tries = 0
         whole = whole_batches(fetched.records)
@@ -363,17 +383,24 @@ class BrokerLane:
         if not whole.bytes and place.offset < end and place.bytes_max <= spare + len(fetched.records):
             self._grow(key, place, read)
             return
+        if whole.bytes > PART_BYTES_CEILING or not (whole.bytes or whole.readable):
+            self._unreadable(fetched, place, whole, read)
+            return
         offset = place.offset
         place.offset = max(offset, whole.next_offset)
         place.fetched_epoch = max(place.fetched_epoch, whole.leader_epoch)
         place.bytes_max = self._part_bytes
-        read.parts.append(
-            Part(offset, place.offset, fetched._replace(records=fetched.records[: whole.bytes]))
-        )
-        if not whole.readable:
-            self._reader.forget([key])
-            return
+        records = fetched.records[: whole.bytes]
+        read.parts.append(Part(place.number, offset, place.offset, fetched._replace(records=records)))
         self._go_on(key, place, end, whole.bytes, read)
+
+    def _unreadable(self, fetched: Fetched, place: Place, whole: Whole, read: Read) -> None:
+        """What is no batch goes on for the mirror to see; what is too large for it does not."""
+        self._reader.forget([fetched.key])
+        if whole.bytes:
+            read.parts.append(refusal(fetched.key, place, CORRUPT_MESSAGE))
+        else:
+            read.parts.append(Part(place.number, place.offset, place.offset, fetched))
 
     def _go_on(self, key: Key, place: Place, end: int, came: int, read: Read) -> None:
         """Here, or by the other channel once this is taken."""
@@ -393,12 +420,14 @@ class BrokerLane:
             self._want(key, place)
             return
         self._reader.forget([key])
-        read.parts.append(refusal(key, place.offset, CORRUPT_MESSAGE))
+        read.parts.append(refusal(key, place, CORRUPT_MESSAGE))
 
 
-def refusal(key: Key, offset: int, code: int) -> Part:
+def refusal(key: Key, place: Place, code: int) -> Part:
     """A part that says why nothing comes."""
-    return Part(offset, offset, Fetched(key, code, -1, -1, -1, None, [], memoryview(b"")))
+    return Part(
+        place.number, place.offset, place.offset, Fetched(key, code, -1, -1, -1, None, [], memoryview(b""))
+    )
 
 
 def _nothing() -> None:

@@ -17,15 +17,13 @@ from mirror.link.frames import Sealer
 from mirror.link.loops import in_thread
 from mirror.link.messages import SLICE_BYTES, Channel, Down, message
 from mirror.link.parts import Part, encode_parts
-from mirror.relay.tuning import Spent, Step, Tuner, ladder
+from mirror.relay.tuning import Spent, Step, Tuner
 
 FRAMES_READY_MAX = 2
 """So many frames of a channel wait for the link, compressed; more are not read before."""
 INLINE_BYTES_MAX = 32 << 10
 """Less than this is compressed at once, more in another thread."""
 
-LIVE_STEPS = ladder(3, recode=True)
-"""What is up to date is little: it is always sent in the same way."""
 Taken = Callable[[], None]
 
 
@@ -70,7 +68,7 @@ class Sender:
     Args:
         write: Hands bytes to the connection; must not be called while it is :meth:`pause`\\ d.
         windows: Of each channel, how many bytes may be on their way.
-        steps: From which to choose for BULK.
+        steps: Of each channel, from which to choose.
         chosen: Told of a channel that is sent another way from now on.
     """
 
@@ -78,14 +76,14 @@ class Sender:
         self,
         write: Callable[[bytes], None],
         windows: Mapping[Channel, int],
-        steps: Sequence[Step],
+        steps: Mapping[Channel, Sequence[Step]],
         chosen: Callable[[Channel], None],
     ) -> None:
         self._write = write
         self._chosen = chosen
         self._paused = False
         now = time.monotonic()
-        tuners = {Channel.LIVE: Tuner(LIVE_STEPS, now), Channel.BULK: Tuner(steps, now)}
+        tuners = {channel: Tuner(steps[channel], now) for channel in Channel}
         self.lanes = {
             channel: Lane(Sealer(tuners[channel].step.compression), tuners[channel], windows[channel])
             for channel in sorted(Channel)

@@ -12,7 +12,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Container, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import structlog
 from pydantic import Field, ValidationError
@@ -35,8 +35,18 @@ SILENT_SECONDS_MAX = 30.0
 """A mirror says something every few seconds; after so long without a word it is gone."""
 UNSENT_BYTES = 64 << 10
 """The kernel takes no more while so much waits in it for a place on the wire."""
+FLOWS_MAX = 10_000
+"""Of so many the newest epoch is remembered."""
+CLOSE_SECONDS_MAX = 10.0
+"""What is left to send when a stream ends has so long."""
+LIVE_LEVEL = 3
+UNREAD_BYTES_MAX = 1 << 20
+"""Frames are held back long before; so much is answers to what a mirror asks."""
 CONGESTION = "bbr"
 """It does not take a lost packet for a full link, as CUBIC does."""
+
+
+Window = Annotated[int, Field(ge=1, le=1 << 30)]
 
 
 class Hello(Section):
@@ -46,8 +56,9 @@ class Hello(Section):
     producer_id: int = Field(ge=-1, description="The flow's at the target.")
     epoch: int = Field(ge=0, le=32767, description="The flow's, likewise.")
     isolation: int = Field(ge=0, le=1, description="As in Fetch.")
-    windows: tuple[int, int] = Field(description="Bytes of frames on their way, by channel.")
-    level: int = Field(ge=0, le=9, description="zstd's for what is behind; 0: as the link needs.")
+    windows: tuple[Window, Window] = Field(description="Bytes of frames on their way, by channel.")
+    frame_bytes: int = Field(ge=1, description="Bytes of records in one frame, unless one batch is larger.")
+    level: int = Field(ge=0, le=19, description="zstd's for what is behind; 0: as the link needs.")
     recode: bool = Field(description="Whether batches may be inflated for the way.")
 
 
@@ -75,7 +86,10 @@ class Epochs:
         if hello.epoch < newest:
             words = f"flow {hello.flow} is at epoch {newest}: a mirror of epoch {hello.epoch} was fenced off"
             raise Refused("old_epoch", words)
+        self._newest.pop(of, None)
         self._newest[of] = hello.epoch
+        if len(self._newest) > FLOWS_MAX:
+            del self._newest[next(iter(self._newest))]
 
 
 class Stream(asyncio.Protocol):
@@ -139,6 +153,7 @@ class Stream(asyncio.Protocol):
             self._reading.cancel()
         if self._transport is not None:
             self._transport.close()
+            self._loop.call_later(CLOSE_SECONDS_MAX, self._transport.abort)
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -184,10 +199,12 @@ class Stream(asyncio.Protocol):
             raise AnswerError(f"hello: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
         self._epochs.check(hello)
         windows = dict(zip(Channel, hello.windows, strict=True))
-        self._sender = sender = Sender(
-            self._write, windows, ladder(hello.level, recode=hello.recode), self._chosen
-        )
-        self._reader = SourceReader(self._cluster, Isolation(hello.isolation), self)
+        steps = {
+            Channel.LIVE: ladder(LIVE_LEVEL, recode=hello.recode),
+            Channel.BULK: ladder(hello.level, recode=hello.recode),
+        }
+        self._sender = sender = Sender(self._write, windows, steps, self._chosen)
+        self._reader = SourceReader(self._cluster, Isolation(hello.isolation), self, hello.frame_bytes)
         self._reading = self._loop.create_task(self._read(self._reader))
         log.info("stream_begun", peer=self._peer, flow=hello.flow, congestion=self._congestion)
         welcome = {
@@ -228,8 +245,13 @@ class Stream(asyncio.Protocol):
         self._write(messages.say(Down.TROUBLE, {"node": node, "detail": words}))
 
     def _write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
+        """A mirror that asks and does not read is not waited for."""
+        if self._transport is None:
+            return
+        self._transport.write(data)
+        if self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
+            log.warning("stream_refused", peer=self._peer, code="unread", why="it asks and does not read")
+            self._transport.abort()
 
 
 def tune(sock: socket.socket) -> str:

@@ -17,7 +17,7 @@ from tests.faults.flows import complete, configured, copied, partitions
 from tests.harness.checker import assert_exact
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import free_ports
+from tests.harness.node import Site, free_ports
 from tests.harness.process import Twinsite, events
 from tests.harness.relay import listens, through
 from tests.harness.wan import Wan, wan, why_not
@@ -105,7 +105,7 @@ async def test_a_copy_goes_through_everything_that_happens_to_a_link(
     Cut both ways for longer than anybody waits, cut one way so that answers are lost, a twentieth of the
     packets lost and others out of order: exact in the end, and never said to be up to date meanwhile.
     """
-    async with KafkaCluster.start(name="far", work_dir=tmp_path, host=link.home) as source:
+    async with KafkaCluster.start(name="far", work_dir=tmp_path, site=Site(link.home)) as source:
         topic = "over-the-sea"
         await source.create_topic(topic, 3)
         await asyncio.to_thread(load, source.bootstrap, topic, json_rows(40_000, 1_000), "lz4")

@@ -34,7 +34,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.structs import TopicPartition as WirePartition
 
 from tests.harness.jvm import FAST_JVM
-from tests.harness.node import HOST, Broker, free_ports, new_id, prepare_node, quiet_admin, until
+from tests.harness.node import HERE, Broker, Site, free_ports, new_id, prepare_node, quiet_admin, until
 
 
 class KafkaCluster:
@@ -62,7 +62,7 @@ class KafkaCluster:
         properties: Mapping[str, object] | None = None,
         work_dir: Path,
         jvm: Sequence[str] = FAST_JVM,
-        host: str = HOST,
+        site: Site = HERE,
     ) -> AsyncIterator[KafkaCluster]:
         """Start a cluster, kill it when the block ends.
 
@@ -72,13 +72,13 @@ class KafkaCluster:
             properties: Added to ``server.properties`` of every node, over :data:`BASE_PROPERTIES`.
             work_dir: The cluster's files go to ``work_dir / name``.
             jvm: Flags of the JVM.
-            host: The address its nodes listen on.
+            site: Where its nodes run.
 
         Raises:
             JarsMissingError: Kafka was not downloaded.
             JavaFailedError: A node did not come up; carries the end of its output.
         """
-        cluster = cls.prepare(version, nodes, name, properties or {}, work_dir, jvm, host)
+        cluster = cls.prepare(version, nodes, name, properties or {}, work_dir, jvm, site)
         try:
             await cluster.launch()
             yield cluster
@@ -94,7 +94,7 @@ class KafkaCluster:
         properties: Mapping[str, object],
         work_dir: Path,
         jvm: Sequence[str] = FAST_JVM,
-        host: str = HOST,
+        site: Site = HERE,
     ) -> KafkaCluster:
         """Write the files of a cluster and format its storage; nothing runs yet."""
         free = free_ports(2 * nodes)
@@ -102,7 +102,7 @@ class KafkaCluster:
         cluster_id = new_id()
         brokers = {
             node: prepare_node(
-                version, node, ports, cluster_id, work_dir / name / f"node-{node}", properties, jvm, host
+                version, node, ports, cluster_id, work_dir / name / f"node-{node}", properties, jvm, site
             )
             for node in ports
         }

@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -102,6 +103,22 @@ def quiet_admin(bootstrap: str) -> AdminClient:
             "reconnect.backoff.max.ms": 200,
         }
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where nodes run.
+
+    Attributes:
+        host: The address they listen on.
+        inside: What their command is put behind, as to run at the far end of a link.
+    """
+
+    host: str = HOST
+    inside: Sequence[str] = ()
+
+
+HERE = Site()
 
 
 class Broker:
@@ -233,7 +250,7 @@ def prepare_node(
     folder: Path,
     properties: Mapping[str, object],
     jvm: Sequence[str] = FAST_JVM,
-    host: str = HOST,
+    site: Site = HERE,
 ) -> Broker:
     """Write the settings of a node and format its storage; nothing runs yet.
 
@@ -242,12 +259,12 @@ def prepare_node(
         properties: Put over the harness's own settings.
     """
     (folder / "data").mkdir(parents=True)
-    settings = {**BASE_PROPERTIES, **_node_properties(node, ports, folder, host), **properties}
+    settings = {**BASE_PROPERTIES, **_node_properties(node, ports, folder, site.host), **properties}
     write_properties(folder / "server.properties", settings)
     _write_storage(version, node, cluster_id, folder / "data")
     flags = (*jvm, logging_flag(version, folder))
     command = java_command(version, "kafka.Kafka", str(folder / "server.properties"), jvm=flags)
-    return Broker(node, ports[node][0], folder, command, host)
+    return Broker(node, ports[node][0], folder, [*site.inside, *command], site.host)
 
 
 def write_properties(file: Path, settings: Mapping[str, object]) -> None:

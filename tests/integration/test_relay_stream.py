@@ -35,6 +35,7 @@ HELLO: dict[str, Any] = {
     "epoch": 3,
     "isolation": 1,
     "windows": [1 << 20, 1 << 20],
+    "frame_bytes": 1 << 20,
     "level": 0,
     "recode": True,
 }
@@ -122,7 +123,7 @@ def test_everything_arrives_in_its_order(
     """
     name = asyncio.run(topic(source, prefix="stream"))
     load(source.bootstrap, name, json_rows(20_000, 500), codec)
-    wanted = messages.want([Position(key_of(source, name), 5_000, -1, True)])
+    wanted = messages.want([Position(key_of(source, name), 7, 5_000, -1, True)])
 
     offset, channels, more = 5_000, [], True
     with Client(relay, hello(), wanted) as client:
@@ -130,7 +131,7 @@ def test_everything_arrives_in_its_order(
             channel, _, parts = client.next_frame()
             channels.append(channel)
             for part in parts:
-                assert part.offset == offset
+                assert (part.number, part.offset) == (7, offset)
                 assert part.fetched.high_watermark >= part.next_offset
                 batches = [header for header, _ in walk(part.fetched.records)]
                 ends = [header.next_offset for header in batches]
@@ -154,8 +155,8 @@ def test_no_more_is_sent_than_the_mirror_takes(
     A window of one byte: one frame, and the next one when that is taken. The relay answers all the same.
     """
     name = asyncio.run(topic(source, prefix="window"))
-    load(source.bootstrap, name, json_rows(5_000, 1_000))
-    wanted = messages.want([Position(key_of(source, name), 0, -1, True)])
+    load(source.bootstrap, name, json_rows(5_000, 1_000), batch_size=20_000)
+    wanted = messages.want([Position(key_of(source, name), 7, 0, -1, True)])
 
     with Client(relay, hello(windows=[1, 1]), wanted) as client:
         for number in range(3):
@@ -177,10 +178,11 @@ def test_no_more_is_sent_than_the_mirror_takes(
         ([hello(flow="Not a name")], "bad_message", "hello: flow"),
         ([hello(colour="red")], "bad_message", "hello: colour"),
         ([hello(isolation=2)], "bad_message", "hello: isolation"),
+        ([hello(windows=[-1, 1 << 40])], "bad_message", "hello: windows"),
         ([messages.message(Up.HELLO, b"[" * 100_000)], "bad_message", "no JSON"),
         ([hello(), hello()], "bad_message", "no messages of kind 1"),
         ([hello(), messages.taken(Channel.BULK, 1)], "bad_message", "more was taken than was sent"),
-        ([hello(), messages.message(Up.WANT, b"x" * 7)], "bad_message", "7 bytes in entries of 33"),
+        ([hello(), messages.message(Up.WANT, b"x" * 7)], "bad_message", "7 bytes in entries of 37"),
         ([hello(), b"\xff\xff\xff\xff\x02"], "bad_message", "a message of 4294967295 bytes"),
         ([hello(flow="fenced", epoch=5), b""], "", ""),
         ([hello(flow="fenced", epoch=4)], "old_epoch", "flow fenced is at epoch 5"),
@@ -216,7 +218,7 @@ def test_a_topic_nobody_knows_is_refused_and_others_go_on(
     name = asyncio.run(topic(source, prefix="known"))
     load(source.bootstrap, name, json_rows(100, 100))
     known, unknown = key_of(source, name), Key(bytes(range(16)), 0)
-    wanted = messages.want([Position(unknown, 5, -1, True), Position(known, 0, -1, True)])
+    wanted = messages.want([Position(unknown, 1, 5, -1, True), Position(known, 2, 0, -1, True)])
 
     came: dict[Key, Part] = {}
     with Client(relay, hello(), wanted) as client:

@@ -350,6 +350,22 @@ def test_a_producer_whose_transaction_was_aborted_may_commit_the_next() -> None:
     assert [record.offset for record in content(taken(log, 5).items)] == [6]
 
 
+def test_a_marker_before_the_offset_asked_for_ends_its_transaction_too() -> None:
+    """
+    What the same producer has committed behind it is copied, also where the answer begins further up.
+    """
+    aborted = v2(entries(0, 5), attributes=TRANSACTIONAL, producer=(7, 0, 0))
+    committed = v2(entries(6, 4), attributes=TRANSACTIONAL, producer=(7, 0, 5))
+    log = bytes(aborted) + bytes(control(5, 7, 0)) + bytes(committed) + bytes(control(10, 7, 1))
+
+    intake = take(memoryview(bytearray(log)), fetch_offset=6, aborted=[(7, 0)], batch_bytes_max=1 << 20)
+
+    assert [(item.base_offset, item.next_offset, isinstance(item, Gap)) for item in intake.items] == [
+        (6, 10, False),
+        (10, 11, True),
+    ]
+
+
 def test_a_commit_does_not_end_an_abort_that_is_still_to_come() -> None:
     """
     A marker of another kind leaves the list of the aborted alone.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
+import time
 
 import pytest
 import zstandard
@@ -19,6 +22,7 @@ from mirror.link.frames import (
     Opener,
     Sealer,
 )
+from mirror.link.loops import in_thread
 
 WINDOW_LOG_MAX = 27
 Came = tuple[Header, memoryview]
@@ -202,3 +206,26 @@ def test_what_is_not_compressed_keeps_its_length() -> None:
     assert bytes(wire) == b"x" * 100
     with pytest.raises(AnswerError, match="of 99 bytes that are as they are has 100"):
         opened(key, [(header._replace(body_bytes=99), wire)])
+
+
+async def test_work_in_a_thread_is_over_before_its_caller_is() -> None:
+    """
+    However often it is told to stop: the memory it writes to is used again then.
+    """
+    ended = threading.Event()
+    began = threading.Event()
+
+    def work() -> None:
+        began.set()
+        time.sleep(0.2)
+        ended.set()
+
+    task = asyncio.ensure_future(in_thread(work))
+    await asyncio.to_thread(began.wait)
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0.01)
+        assert not task.done()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()

@@ -15,7 +15,14 @@ from mirror.link import messages
 from mirror.link.messages import Channel, Messages, Position, Up
 
 keys = st.builds(Key, st.binary(min_size=16, max_size=16), st.integers(0, 2**31 - 1))
-positions = st.builds(Position, keys, st.integers(0, 2**63 - 1), st.integers(-1, 2**31 - 1), st.booleans())
+positions = st.builds(
+    Position,
+    keys,
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**63 - 1),
+    st.integers(-1, 2**31 - 1),
+    st.booleans(),
+)
 READERS: list[Callable[[bytes], Any]] = [
     messages.document,
     messages.read_want,
@@ -72,7 +79,7 @@ def test_negative_positions_are_refused() -> None:
     """
     As nothing can be read there.
     """
-    payload = messages.want([Position(Key(bytes(16), 0), -1, -1, True)])[5:]
+    payload = messages.want([Position(Key(bytes(16), 0), 1, -1, -1, True)])[5:]
 
     with pytest.raises(AnswerError, match="no partition is read at"):
         messages.read_want(payload)

@@ -19,7 +19,8 @@ from mirror.link.recoding import restore
 
 offsets = st.integers(-1, 2**62)
 parts = st.builds(
-    lambda offset, more, **fields: Part(offset, offset + more, Fetched(**fields)),
+    lambda number, offset, more, **fields: Part(number, offset, offset + more, Fetched(**fields)),
+    number=st.integers(0, 2**32 - 1),
     offset=st.integers(0, 2**60),
     more=st.integers(0, 1000),
     key=st.builds(Key, st.binary(min_size=16, max_size=16), st.integers(0, 2**31 - 1)),
@@ -78,7 +79,7 @@ def test_offsets_that_go_back_are_refused() -> None:
     A range that ends before it begins.
     """
     key = Key(bytes(16), 0)
-    part = Part(10, 9, Fetched(key, 0, 10, 10, 0, None, [], memoryview(b"")))
+    part = Part(1, 10, 9, Fetched(key, 0, 10, 10, 0, None, [], memoryview(b"")))
 
     with pytest.raises(AnswerError, match="goes from 10 to 9"):
         decode_parts(memoryview(b"".join(encode_parts([part]))))
@@ -95,15 +96,15 @@ def test_a_torn_batch_stays_behind() -> None:
     assert whole_batches(memoryview(records[:50])) == (0, -1, -1, True)
 
 
-def test_what_is_no_batch_goes_on_for_the_mirror_to_see() -> None:
+def test_what_is_no_batch_is_not_taken_for_the_end() -> None:
     """
-    With everything behind it; whoever reads must not take it for the end of the log.
+    What stands before it goes on first.
     """
     records = batch(0, 5) + b"\xff" * 200
 
     whole = whole_batches(memoryview(records))
 
-    assert whole == (len(records), 5, 0, False)
+    assert whole == (len(batch(0, 5)), 5, 0, False)
 
 
 def lz4_batch(base_offset: int, payload: bytes, *, spoil: bool = False) -> bytes:
@@ -116,7 +117,7 @@ def lz4_batch(base_offset: int, payload: bytes, *, spoil: bool = False) -> bytes
 
 def part_of(number: int, *batches: bytes) -> Part:
     records = memoryview(b"".join(batches))
-    return Part(0, len(batches), Fetched(Key(bytes(16), number), 0, 9, 9, 0, None, [], records))
+    return Part(1, 0, len(batches), Fetched(Key(bytes(16), number), 0, 9, 9, 0, None, [], records))
 
 
 def sent(parts: list[Part], recode: set[Key]) -> tuple[list[Part], set[Key], int]:

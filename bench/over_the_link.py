@@ -1,0 +1,241 @@
+"""``make bench-wan``: MirrorMaker 2 and twinsite over the same emulated link, in the same run.
+
+The source's broker stands at the far end of the link, the target's at the near one with whoever copies;
+twinsite has a relay beside the source. What is copied within a minute counts, whole or not: there are links
+on which MirrorMaker 2 is not done in a day. Needs root, for the link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from bench.measuring import LogEnds, cpu_seconds, peak_megabytes
+from tests.harness.data import json_rows, load
+from tests.harness.jvm import BENCHMARK_JVM
+from tests.harness.kafka import KafkaCluster
+from tests.harness.mm2 import TUNED, mirror_maker
+from tests.harness.node import Site, free_ports
+from tests.harness.process import Twinsite
+from tests.harness.relay import listens
+from tests.harness.wan import Wan, wan, why_not
+
+TOPIC, PARTITIONS = "bench", 4
+FULL_SPEED = {"rate": 1.25e9, "delay_seconds": 0.0, "loss": 0.0, "queue_bytes": 16 << 20}
+SECONDS_MAX, FIRST_SECONDS_MAX = 60.0, 120.0
+POLL_SECONDS = 0.1
+BROKER = {"socket.send.buffer.bytes": -1, "socket.receive.buffer.bytes": -1}
+"""With the broker's own 100 KiB MirrorMaker 2 uses half of a link: this is what its users find out last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A link."""
+
+    mbit: float
+    rtt_ms: float
+    loss: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.mbit:g} Mbit/s, {self.rtt_ms:g} ms, {self.loss:.0%} loss"
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second."""
+        return self.mbit * 1e6 / 8
+
+    def of(self, link: Wan) -> None:
+        """Make the link like this; its queue holds what it carries in a round trip."""
+        rtt = self.rtt_ms / 1000
+        queue = max(self.rate * rtt, 65_536)
+        link.both(rate=self.rate, delay_seconds=rtt / 2, loss=self.loss, queue_bytes=queue)
+
+
+PROFILES = (Profile(100, 100), Profile(20, 300), Profile(20, 300, 0.01))
+
+
+@dataclass(frozen=True, slots=True)
+class Crossed:
+    """What one of them got over a link.
+
+    Attributes:
+        megabytes_per_second: Of values, before compression.
+        wire_share: Bytes on the link for each byte of values.
+        link_used: Share of what the link could carry.
+        cpu_seconds_per_gigabyte: Of all its processes, at both ends.
+        peak_megabytes: Of the larger of them.
+    """
+
+    megabytes_per_second: float
+    wire_share: float
+    link_used: float
+    cpu_seconds_per_gigabyte: float
+    peak_megabytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """What is to be copied, and over which link."""
+
+    link: Wan
+    profile: Profile
+    source: KafkaCluster
+    target: KafkaCluster
+    ends: LogEnds
+    records: int
+    size: int
+    folder: Path
+
+
+Contestant = Callable[[Race], AbstractContextManager[Sequence[int]]]
+"""Starts its processes; yields their ids, and ends them."""
+
+
+@contextmanager
+def ours(race: Race) -> Iterator[Sequence[int]]:
+    """A relay at the far end, a mirror here."""
+    address = f"{race.link.far}:{free_ports(1)[0]}"
+    relay = ("relay", "--cluster", race.source.bootstrap, "--listen", address)
+    mirror = ("mirror", "--relay", address, "--target", race.target.bootstrap, "--topics", TOPIC)
+    flow = ("--flow", f"bench-{time.time_ns()}")
+    with Twinsite.run(*relay, work_dir=race.folder, listen=False, inside=race.link.inside) as far:
+        asyncio.run(listens(far))
+        with Twinsite.run(*mirror, *flow, work_dir=race.folder) as near:
+            yield far.process.pid, near.process.pid
+
+
+@contextmanager
+def theirs(race: Race) -> Iterator[Sequence[int]]:
+    """MirrorMaker 2 next to the target, as its own guide says, with the best settings we know."""
+    settings = {**TUNED, "source.consumer.receive.buffer.bytes": -1}
+    with mirror_maker(race.source, race.target, TOPIC, work_dir=race.folder, settings=settings) as maker:
+        yield (maker.pid,)
+
+
+CONTESTANTS: Mapping[str, Contestant] = {"twinsite": ours, "MirrorMaker 2 tuned": theirs}
+
+
+def cross(race: Race, contestant: Contestant) -> Crossed:
+    """Watch a copy for a minute from its first records on.
+
+    Raises:
+        ClickException: Nothing has come in time.
+    """
+    with contestant(race) as pids:
+        already, began = _first(race.ends), time.monotonic()
+        wire, used = race.link.counted()[0].bytes, sum(map(cpu_seconds, pids))
+        copied = already
+        while copied < race.records and time.monotonic() - began < SECONDS_MAX:
+            time.sleep(POLL_SECONDS)
+            copied = race.ends.records()
+        seconds = time.monotonic() - began
+        megabytes = (copied - already) * race.size / 1e6
+        wire, used = race.link.counted()[0].bytes - wire, sum(map(cpu_seconds, pids)) - used
+        return Crossed(
+            megabytes_per_second=megabytes / seconds,
+            wire_share=wire / 1e6 / megabytes if megabytes else math.nan,
+            link_used=wire / seconds / race.profile.rate,
+            cpu_seconds_per_gigabyte=used / megabytes * 1000 if megabytes else math.nan,
+            peak_megabytes=max(map(peak_megabytes, pids)),
+        )
+
+
+def _first(ends: LogEnds) -> int:
+    give_up = time.monotonic() + FIRST_SECONDS_MAX
+    while time.monotonic() < give_up:
+        found = ends.records()
+        if found:
+            return found
+        time.sleep(POLL_SECONDS)
+    raise click.ClickException(f"nothing was copied within {FIRST_SECONDS_MAX:g} s")
+
+
+async def compete(
+    profiles: Sequence[Profile], codecs: Sequence[str], size: int, megabytes: int, folder: Path
+) -> None:
+    """Each codec, each profile, each contestant; prints a table after each profile."""
+    with wan() as link:
+        far = Site(link.far, link.inside)
+        async with (
+            KafkaCluster.start(
+                name="source", work_dir=folder, jvm=BENCHMARK_JVM, site=far, properties=BROKER
+            ) as source,
+            KafkaCluster.start(version="4.3", name="target", work_dir=folder, jvm=BENCHMARK_JVM) as target,
+        ):
+            for codec in codecs:
+                link.both(**FULL_SPEED)
+                await source.create_topic(TOPIC, PARTITIONS)
+                rows = json_rows(megabytes * 1_000_000 // size, size)
+                records = await asyncio.to_thread(load, source.bootstrap, TOPIC, rows, codec, linger_ms=50)
+                for profile in profiles:
+                    found = {}
+                    for name, contestant in CONTESTANTS.items():
+                        link.both(**FULL_SPEED)
+                        await _forget(source, target)
+                        await target.create_topic(TOPIC, PARTITIONS)
+                        ends = LogEnds(target.bootstrap, TOPIC, PARTITIONS)
+                        await asyncio.to_thread(ends.records)
+                        profile.of(link)
+                        race = Race(link, profile, source, target, ends, records, size, folder)
+                        found[name] = await asyncio.to_thread(cross, race, contestant)
+                    title = f"{profile}; records of {size} B, {codec}"
+                    Console(width=120).print(table(title, found))
+                link.both(**FULL_SPEED)
+                await source.delete_topic(TOPIC)
+
+
+async def _forget(source: KafkaCluster, target: KafkaCluster) -> None:
+    """Delete the copy, and what MirrorMaker 2 would go on from."""
+    for cluster, kept in (source, {TOPIC}), (target, set[str]()):
+        found = await asyncio.to_thread(cluster.admin.list_topics, timeout=10)
+        for name in found.topics:
+            if name not in kept and not name.startswith("__"):
+                await cluster.delete_topic(name)
+
+
+def table(title: str, found: Mapping[str, Crossed]) -> Table:
+    """What each has got over, and how many times that is of the other's."""
+    shown = Table(title=title)
+    columns = ("", "MB/s", "times", "link used", "on the wire", "CPU-s/GB", "peak MB")
+    for column in columns:
+        shown.add_column(column, justify="left" if not column else "right")
+    best = found["twinsite"]
+    for name, one in found.items():
+        shown.add_row(
+            name,
+            f"{one.megabytes_per_second:.2f}",
+            f"{best.megabytes_per_second / one.megabytes_per_second:.1f}",
+            f"{one.link_used:.0%}",
+            f"{one.wire_share:.3f}",
+            f"{one.cpu_seconds_per_gigabyte:.1f}",
+            f"{one.peak_megabytes:.0f}",
+        )
+    return shown
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--profile", "which", type=click.IntRange(1, len(PROFILES)), multiple=True, help="Only these.")
+@click.option("--codec", "codecs", type=click.Choice(["none", "lz4"]), multiple=True, default=("none", "lz4"))
+@click.option("--size", default=1024, help="Bytes of a record.")
+@click.option("--megabytes", default=600, help="Of values, at the source.")
+def main(which: tuple[int, ...], codecs: tuple[str, ...], size: int, megabytes: int) -> None:
+    """Compare with MirrorMaker 2 over links that are long, narrow and lossy."""
+    if why_not():
+        raise click.ClickException(f"there can be no emulated link here: {why_not()}")
+    profiles = [PROFILES[number - 1] for number in which] or list(PROFILES)
+    with tempfile.TemporaryDirectory(prefix="twinsite-bench-") as folder:
+        asyncio.run(compete(profiles, codecs, size, megabytes, Path(folder)))
+
+
+if __name__ == "__main__":
+    main()
