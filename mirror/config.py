@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from mirror.config_cluster import (
@@ -34,7 +34,7 @@ from mirror.config_flow import (
     ReadSettings,
     TopicsSettings,
 )
-from mirror.config_problems import explain
+from mirror.config_problems import checked
 from mirror.config_values import Seconds, Secret, Section, host_and_port, show_bytes
 from mirror.config_yaml import read_yaml
 
@@ -136,19 +136,12 @@ def load(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Settings:
 
 
 def parse(document: Mapping[str, Any], *, where: str = "settings", folder: Path | None = None) -> Settings:
-    """Settings from a document.
-
-    Args:
-        where: What the document is called in errors.
-        folder: Where relative paths of files count from; the working directory where it is None.
+    """Settings of a mirror, as :func:`mirror.config_problems.checked` takes them.
 
     Raises:
-        UsageError: Something is not accepted; names each path, value and reason.
+        UsageError: Something is not accepted.
     """
-    try:
-        return Settings.model_validate(document, context={"folder": folder})
-    except ValidationError as error:
-        raise explain(error, Settings, where) from None
+    return checked(Settings, document, where=where, folder=folder)
 
 
 def json_schema() -> dict[str, Any]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import difflib
 import re
 import types
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Union, get_args, get_origin
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -27,6 +28,25 @@ _SECRET = re.compile(r"passw|secret|token|sasl|username", re.IGNORECASE)
 _NUMBERED = re.compile(r"\.(\d+)(?=\.|$)")
 
 Model = type[BaseModel]
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def checked(model: type[M], document: Mapping[str, Any], *, where: str, folder: Path | None) -> M:
+    """Settings from a document.
+
+    Args:
+        where: What the document is called in errors.
+        folder: Where relative paths of files count from; the working directory where it is None.
+
+    Raises:
+        UsageError: Something is not accepted; names each path, value and reason.
+    """
+    try:
+        return model.model_validate(document, context={"folder": folder})
+    except ValidationError as error:
+        raise explain(error, model, where) from None
 
 
 def explain(error: ValidationError, model: Model, where: str) -> UsageError:

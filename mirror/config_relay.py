@@ -5,14 +5,12 @@ A leaf: it imports only leaves.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from mirror.config_cluster import ClusterSettings
 from mirror.config_flow import LogSettings
-from mirror.config_problems import explain
 from mirror.config_values import Address, File, Secret, Section, Whole
 
 
@@ -59,19 +57,3 @@ class RelaySettings(Section):
     )
     listen: ListenSettings = Field(default_factory=ListenSettings, description="Where mirrors come in.")
     log: LogSettings = Field(default_factory=LogSettings, description="Log lines go to standard error.")
-
-
-def parse_relay(document: dict[str, Any], *, where: str, folder: Path | None) -> RelaySettings:
-    """Settings of a relay from a document.
-
-    Args:
-        where: What the document is called in errors.
-        folder: Where relative paths of files count from; the working directory where it is None.
-
-    Raises:
-        UsageError: Something is not accepted; names each path, value and reason.
-    """
-    try:
-        return RelaySettings.model_validate(document, context={"folder": folder})
-    except ValidationError as error:
-        raise explain(error, RelaySettings, where) from None

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mirror.config import Settings, merged, parse
-from mirror.config_relay import RelaySettings, parse_relay
+from mirror.config_problems import checked
+from mirror.config_relay import RelaySettings
 from mirror.config_yaml import read_yaml
 from mirror.errors import UsageError
 
@@ -65,7 +66,7 @@ def relay_settings_of(options: Mapping[str, Any]) -> RelaySettings:
     if not path and "cluster" not in document:
         raise UsageError("--cluster: missing", hint="as in --cluster HOST:PORT, or --config FILE")
     where = str(path) if path else "command line"
-    return parse_relay(document, where=where, folder=path.absolute().parent if path else None)
+    return checked(RelaySettings, document, where=where, folder=path.absolute().parent if path else None)
 
 
 def overrides(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,6 @@ from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.flow.settling import Look, Settler
 from mirror.flow.states import look_refusal
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.fetch import Key
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State, TopicPartition
 
@@ -140,7 +139,7 @@ class Engine:
         node = LINK if self._flow.link is not None else self._leader(partition)
         old, lane = self._reading.of(partition), self._reading.to(node, partition)
         if old is not None and old is not lane:
-            old.leave(Key(partition.topic_id, partition.tp.partition))
+            old.leave(partition.key)
         return lane
 
     def _open_fetch_lane(self, node: int, slot: int) -> FetchLane | LinkLane:
@@ -154,7 +153,7 @@ class Engine:
     def _read_no_more(self, partition: PartitionCopy) -> None:
         lane = self._reading.leave(partition)
         if lane is not None:
-            lane.leave(Key(partition.topic_id, partition.tp.partition))
+            lane.leave(partition.key)
 
     def _append_lane(self, partition: PartitionCopy) -> AppendLane:
         info = self._flow.target.info.partition(partition.target)

@@ -61,10 +61,9 @@ class FetchLane:
         self._node = node
         self._purpose = f"fetch-{slot}"
         self._session = FetchSession()
-        self._members: dict[Key, PartitionCopy] = {}
-        self._crowded: set[Key] = set()
         self._bytes_max: dict[Key, int] = {}
-        self._receiver = Receiver(flow)
+        self._receiver = Receiver(flow, flow.limits.partition_buffer_bytes_max)
+        self._members, self._crowded = self._receiver.members, self._receiver.crowded
         self._room = Room(flow, self._members)
         self._share = flow.limits.partition_fetch_bytes_max
         self._spare = 0
@@ -75,17 +74,10 @@ class FetchLane:
 
     def update(self, partition: PartitionCopy) -> None:
         """Read this partition from where it now wants to be read, or leave it alone."""
-        key = Key(partition.topic_id, partition.tp.partition)
-        if not partition.copying:
-            self.leave(key)
-            return
-        self._members[key] = partition
-        full = partition.queue.bytes >= self._flow.limits.partition_buffer_bytes_max
-        if full or self._receiver.waits(key, partition):
-            self._crowded.add(key)
+        key = partition.key
+        if not self._receiver.admit(partition):
             self._session.forget(key)
             return
-        self._crowded.discard(key)
         want = self._want(key, partition)
         if self._session.wanted.get(key) != want:
             self._session.want(key, want)
@@ -94,10 +86,8 @@ class FetchLane:
 
     def leave(self, key: Key) -> None:
         """Read this partition no more."""
-        if self._members.pop(key, None) is not None:
-            self._crowded.discard(key)
-            self._receiver.forget(key)
-            self._session.forget(key)
+        self._receiver.leave(key)
+        self._session.forget(key)
 
     def answered_at(self, partition: PartitionCopy) -> float | None:  # noqa: ARG002 - of all of them
         """When the broker last told news of a partition, or the lack of them."""
@@ -257,7 +247,7 @@ async def reread(flow: Flow, partition: PartitionCopy, why: str) -> None:
 
 async def _read_once(flow: Flow, partition: PartitionCopy, node: int, offset: int) -> Intake:
     connection = await flow.source.connection(node, "reread")
-    key = Key(partition.topic_id, partition.tp.partition)
+    key = partition.key
     want = Want(offset, -1, -1, flow.limits.partition_fetch_bytes_max)
     fetched = next(iter(await peek(connection, {key: want}, flow.limits.fetch)), None)
     if fetched is None:

@@ -53,9 +53,8 @@ class LinkLane:
         self._flow = flow
         self._limits = limits
         self._as_is: set[Key] = set()
-        self._members: dict[Key, PartitionCopy] = {}
-        self._crowded: set[Key] = set()
-        self._receiver = Receiver(flow)
+        self._receiver = Receiver(flow, flow.limits.buffer_bytes_max // 2)
+        self._members, self._crowded = self._receiver.members, self._receiver.crowded
         self._room = Room(flow, self._members)
         self._coming: dict[Key, tuple[int, int]] = {}
         self._numbers = itertools.count(1)
@@ -70,32 +69,23 @@ class LinkLane:
 
     def update(self, partition: PartitionCopy) -> None:
         """Read this partition from where it now wants to be read, or leave it alone."""
-        key = Key(partition.topic_id, partition.tp.partition)
-        if not partition.copying:
-            self.leave(key)
-            return
-        self._members[key] = partition
-        self._work.set()
-        full = partition.queue.bytes >= self._flow.limits.buffer_bytes_max // 2
-        if full or self._receiver.waits(key, partition):
-            self._crowded.add(key)
+        key = partition.key
+        if not self._receiver.admit(partition):
             self._forget(key)
             return
-        self._crowded.discard(key)
+        self._work.set()
         _, coming = self._coming.get(key, (0, None))
         if coming != partition.fetch_offset:
             self._want(key, partition)
 
     def leave(self, key: Key) -> None:
         """Read this partition no more."""
-        if self._members.pop(key, None) is not None:
-            self._crowded.discard(key)
-            self._receiver.forget(key)
-            self._forget(key)
+        self._receiver.leave(key)
+        self._forget(key)
 
     def answered_at(self, partition: PartitionCopy) -> float | None:
         """When the relay last told news of a partition, or the lack of them."""
-        way = self._ways.get(Key(partition.topic_id, partition.tp.partition))
+        way = self._ways.get(partition.key)
         return None if way is None else self._answered_at.get(way)
 
     def _want(self, key: Key, partition: PartitionCopy) -> None:

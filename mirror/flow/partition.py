@@ -18,7 +18,7 @@ from mirror.flow.position import SEQUENCES, Proceed
 from mirror.flow.queue import Queue
 from mirror.flow.states import PATIENCE, Refusal, pause_seconds
 from mirror.kafka.buffers import Buffer
-from mirror.kafka.fetch import Isolation
+from mirror.kafka.fetch import Isolation, Key
 from mirror.model import Batch, Gap, OffsetMode, Reason, State, TopicPartition
 
 HOPELESS = frozenset({State.PAUSED, State.DATA_LOSS, State.DIVERGED, State.TOPIC_RECREATED, State.FENCED})
@@ -140,6 +140,11 @@ class PartitionCopy:
         self.counters = Counters()
 
     # -- life ------------------------------------------------------------------------------------
+
+    @property
+    def key(self) -> Key:
+        """Its name in the Fetch API."""
+        return Key(self.topic_id, self.tp.partition)
 
     @property
     def copying(self) -> bool:

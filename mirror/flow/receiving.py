@@ -40,19 +40,40 @@ class Outcome(Enum):
 
 
 class Receiver:
-    """Takes what was read of the partitions of one lane."""
+    """The partitions of one lane: who is read there, and what becomes of what was read.
 
-    def __init__(self, flow: Flow) -> None:
+    Attributes:
+        members: All of them.
+        crowded: Those that are left out for now: they have no room, or something is to be written first.
+
+    Args:
+        partition_bytes_max: So much may wait of one of them.
+    """
+
+    def __init__(self, flow: Flow, partition_bytes_max: int) -> None:
+        self.members: dict[Key, PartitionCopy] = {}
+        self.crowded: set[Key] = set()
         self._flow = flow
+        self._partition_bytes_max = partition_bytes_max
         self._bad_at: dict[Key, int] = {}
 
-    def forget(self, key: Key) -> None:
-        """This partition is not read here any more."""
-        self._bad_at.pop(key, None)
+    def admit(self, partition: PartitionCopy) -> bool:
+        """Take note of what has become of a partition; True when more of it is to be read now."""
+        key = partition.key
+        if not partition.copying:
+            self.leave(key)
+            return False
+        self.members[key] = partition
+        full = partition.queue.bytes >= self._partition_bytes_max
+        waits = partition.pending and self._bad_at.get(key) == partition.fetch_offset
+        (self.crowded.add if full or waits else self.crowded.discard)(key)
+        return not (full or waits)
 
-    def waits(self, key: Key, partition: PartitionCopy) -> bool:
-        """True while what stands before a bad batch is to be written first."""
-        return partition.pending and self._bad_at.get(key) == partition.fetch_offset
+    def leave(self, key: Key) -> None:
+        """This partition is not read here any more."""
+        self.members.pop(key, None)
+        self.crowded.discard(key)
+        self._bad_at.pop(key, None)
 
     def take(
         self,

@@ -195,8 +195,6 @@ class LinkStream:
     def _say(self, said: bytes) -> None:
         self._outgoing += said
         self._to_send.set()
-        if len(self._outgoing) > UNSENT_BYTES_MAX:
-            raise ConnectionFailedError(f"relay {self.relay}: it does not read what it is told")
 
     # -- what comes ----------------------------------------------------------------------------------
 
@@ -247,6 +245,8 @@ class LinkStream:
             now = time.monotonic()
             if now - self._heard_at > self._silence_seconds_max:
                 raise ConnectionFailedError(f"relay {self.relay}: silent for {now - self._heard_at:.0f} s")
+            if len(self._outgoing) > UNSENT_BYTES_MAX:
+                raise ConnectionFailedError(f"relay {self.relay}: it does not read what it is told")
             self._asked = (self._asked[0] + 1, now)
             self._say(messages.ping(self._asked[0]))
             await asyncio.sleep(PING_SECONDS)

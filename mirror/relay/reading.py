@@ -380,11 +380,11 @@ class BrokerLane:
         whole = whole_batches(fetched.records)
         committed = self._reader.isolation is Isolation.READ_COMMITTED
         end = fetched.last_stable_offset if committed else fetched.high_watermark
-        if not whole.bytes and place.offset < end and place.bytes_max <= spare + len(fetched.records):
-            self._grow(key, place, read)
-            return
         if whole.bytes > PART_BYTES_CEILING or not (whole.bytes or whole.readable):
             self._unreadable(fetched, place, whole, read)
+            return
+        if not whole.bytes and place.offset < end and place.bytes_max <= spare + len(fetched.records):
+            self._grow(key, place, read)
             return
         offset = place.offset
         place.offset = max(offset, whole.next_offset)

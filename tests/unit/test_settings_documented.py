@@ -10,8 +10,8 @@ import yaml
 
 from mirror.cli.settings_page import page
 from mirror.config import Settings, parse
-from mirror.config_problems import paths
-from mirror.config_relay import parse_relay
+from mirror.config_problems import checked, paths
+from mirror.config_relay import RelaySettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
@@ -58,4 +58,4 @@ def test_the_examples_are_accepted() -> None:
     assert parse(first | second).target.security.protocol == "SASL_SSL"
     linked = parse({name: section for name, section in first.items() if name != "source"} | third)
     assert linked.way_to_source.servers == ("relay-1.east:9650", "relay-2.east:9650")
-    assert parse_relay(relay, where="relay", folder=None).listen.address == "0.0.0.0:9650"
+    assert checked(RelaySettings, relay, where="relay", folder=None).listen.address == "0.0.0.0:9650"
