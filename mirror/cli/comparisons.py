@@ -40,7 +40,8 @@ def show(result: Result, folder: Path) -> None:
         screen.print(f"and {number(len(left_out) - SHOWN)} more that were not compared")
     screen.print()
     _conclude(screen, result)
-    screen.print(plain(f"{clean(folder)}/report.html shows where"))
+    shows = "shows where" if findings or result.unnamed else "shows what was compared"
+    screen.print(plain(f"{clean(folder)}/report.html {shows}"))
 
 
 def _topics(result: Result) -> Table:

@@ -95,20 +95,22 @@ def cleaned_up_to(cluster: KafkaCluster, topic: str, partition: int = 0, node: i
     return int(offsets[0]) if offsets else -1
 
 
-def damage(batch: StoredBatch) -> None:
-    """Flip one bit in the last byte of a batch on disk."""
-    _write_last(batch, batch.data[-1] ^ 1)
+def damage(batch: StoredBatch, at: int = -1) -> None:
+    """Flip one bit of a batch on disk, in its last byte or in another one."""
+    spoiled = bytearray(batch.data)
+    spoiled[at] ^= 1
+    _write(batch, spoiled)
 
 
 def mend(batch: StoredBatch) -> None:
     """Put a batch that was damaged back as it was read."""
-    _write_last(batch, batch.data[-1])
+    _write(batch, batch.data)
 
 
-def _write_last(batch: StoredBatch, byte: int) -> None:
+def _write(batch: StoredBatch, data: bytes | bytearray | memoryview) -> None:
     with batch.file.open("r+b") as file:
-        file.seek(batch.position + len(batch.data) - 1)
-        file.write(bytes([byte]))
+        file.seek(batch.position)
+        file.write(data)
 
 
 async def serve_segments(
