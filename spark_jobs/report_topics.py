@@ -14,8 +14,10 @@ from spark_jobs.result import key_text
 from spark_jobs.sampling import Sample, blocks
 from spark_jobs.window import Range
 
-TOPICS_MAX = 60
-"""Topics that are drawn, those with the most differences first."""
+TOPICS_WHOLE = 60
+"""Topics that are told of at length, those with the most differences first; the others have their picture."""
+STRIPS_BRIEF = 4
+"""Partitions that are drawn of those others."""
 OVERVIEW_OPEN = 20
 """Topics whose names are seen at once; more are folded."""
 STRIPS_MAX = 64
@@ -48,8 +50,8 @@ def differing_topics(topics: Topics, sample: Sample | None) -> Iterator[str]:
     yield "<h2>Where it differs</h2>"
     yield from _overview(topics, names)
     yield _legend(chain.from_iterable(topics.values()))
-    for at, name in enumerate(names[:TOPICS_MAX]):
-        yield _topic(_anchor(at), name, topics[name], sample)
+    for at, name in enumerate(names):
+        yield _topic(_anchor(at), name, topics[name], sample, whole=at < TOPICS_WHOLE)
 
 
 def _overview(topics: Topics, names: Sequence[str]) -> Iterator[str]:
@@ -58,7 +60,7 @@ def _overview(topics: Topics, names: Sequence[str]) -> Iterator[str]:
         return
     rows = [
         (
-            f'<a href="#{_anchor(at)}">{text(name)}</a>' if at < TOPICS_MAX else text(name),
+            f'<a href="#{_anchor(at)}">{text(name)}</a>',
             f"{number(sum(not one.is_match for one in topics[name]))} of {number(len(topics[name]))}",
             number(differences(topics[name])),
         )
@@ -95,11 +97,16 @@ def _legend(compared: Iterable[Compared]) -> str:
 # -- one topic -----------------------------------------------------------------------------------
 
 
-def _topic(anchor: str, name: str, partitions: Sequence[Compared], sample: Sample | None) -> str:
+def _topic(
+    anchor: str, name: str, partitions: Sequence[Compared], sample: Sample | None, *, whole: bool
+) -> str:
     differing = [one for one in partitions if not one.is_match]
     same = [one for one in partitions if one.is_match]
     drawn = sorted(
-        [*differing[:STRIPS_MAX], *(same if len(partitions) <= SAME_STRIPS_MAX else ())],
+        [
+            *differing[: STRIPS_MAX if whole else STRIPS_BRIEF],
+            *(same if whole and len(partitions) <= SAME_STRIPS_MAX else ()),
+        ],
         key=lambda one: one.log.name,
     )
     strips = _STRIP_HEADINGS + "".join(_strip(one, sample) for one in drawn)
@@ -107,7 +114,7 @@ def _topic(anchor: str, name: str, partitions: Sequence[Compared], sample: Sampl
         f'<section class="card topic" id="{anchor}"><h3>{text(name)} {_said(partitions, differing)}</h3>'
         f"{_kinds(differing)}"
         f'<div class="{"dense" if len(drawn) > DENSE else "loose"}">{strips}</div>'
-        f"{_not_drawn(partitions, drawn)}{_examples(differing)}</section>"
+        f"{_not_drawn(partitions, drawn)}{_examples(differing) if whole else ''}</section>"
     )
 
 

@@ -13,7 +13,7 @@ import itertools
 import socket
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from mirror.errors import AnswerError, AuthenticationError, ConnectionFailedError, TwinsiteError
@@ -145,19 +145,8 @@ class LinkStream:
         return stream
 
     async def _begin(self) -> None:
-        hello = self._hello
-        said = {
-            "flow": hello.flow,
-            "producer_id": hello.producer_id,
-            "epoch": hello.epoch,
-            "isolation": hello.isolation,
-            "windows": hello.windows,
-            "frame_bytes": hello.frame_bytes,
-            "level": hello.level,
-            "recode": hello.recode,
-        }
         try:
-            await send_all(self._sock, messages.say(Up.HELLO, said))
+            await send_all(self._sock, messages.say(Up.HELLO, asdict(self._hello)))
         except OSError as error:
             raise self._lost(error) from error
         while self._welcome is None:

@@ -218,9 +218,7 @@ class Stream(asyncio.Protocol):
     async def _read(self, reader: SourceReader) -> None:
         try:
             await reader.run()
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # a mistake of ours: the mirror begins again
+        except Exception as error:  # a mistake of ours: the mirror begins again
             log.exception("stream_broken", peer=self._peer, error=repr(error))
             self._refuse("internal_error", repr(error))
 

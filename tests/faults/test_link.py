@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.faults.flows import complete, configured, mirror_of
+from tests.faults.flows import complete, configured, mirror_of, once
 from tests.harness.checker import assert_exact
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
-from tests.harness.process import Twinsite, events
+from tests.harness.process import Twinsite, events, twinsite
 from tests.harness.proxy import proxy
 from tests.harness.relay import Relay, running_relay, through
 
@@ -86,3 +86,25 @@ def test_flipped_bits_are_refused_and_sent_again(
     assert_exact(source.bootstrap, target.bootstrap, [name])
     assert len(spoiled) > 3
     assert said, "what is refused is said"
+
+
+def test_through_a_relay_that_knows_no_streams_brokers_are_asked(
+    source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    As one of an older version: it answers that there is nothing at the path of streams.
+    """
+    name = asyncio.run(topic(source, partitions=3, prefix="older"))
+    load(source.bootstrap, name, json_rows(20_000, 500), "lz4")
+
+    def older(_: int, before: int, data: bytes) -> bytes:
+        return data if before else data.replace(b"GET /v1/frames", b"GET /v1/nobody", 1)
+
+    with proxy(relay.address, spoil_there=older) as between:
+        command = once(through(source, between.address), target, name, name)
+        done = asyncio.run(twinsite(*command, work_dir=tmp_path))
+
+    assert done.code == 0
+    assert len(events(done.stderr, "relay_without_streams")) == 1
+    assert events(done.stderr, "stream_begun") == []
+    assert_exact(source.bootstrap, target.bootstrap, [name])

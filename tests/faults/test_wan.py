@@ -25,6 +25,7 @@ from tests.harness.wan import Wan, wan, why_not
 pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not()), pytest.mark.timeout(300)]
 
 MBIT = 1e6 / 8
+LOST_ANSWERS = 20
 SEND = """
 import socket, sys
 listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
@@ -130,7 +131,8 @@ async def test_a_copy_goes_through_everything_that_happens_to_a_link(
                 before = copied(mirror)
                 await mirror.wait_for(lambda: copied(mirror) > before, "it goes on", 60)
                 link.to_near(is_cut=True)
-                await asyncio.sleep(3)  # for so long answers are lost
+                lost = link.counted()[0].cut + LOST_ANSWERS
+                await mirror.wait_for(lambda: link.counted()[0].cut > lost, "answers are lost", 60)
                 link.to_near(is_cut=False)
                 link.both(loss=0.05, reorder=0.02, jitter_seconds=0.01)
                 await mirror.wait_for(lambda: complete(mirror, source, [topic]), "all is copied", 120)

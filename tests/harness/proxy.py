@@ -20,8 +20,12 @@ Spoil = Callable[[int, int, bytes], bytes | None]
 bytes have come before, and the bytes."""
 
 
+def _as_it_is(_: int, __: int, data: bytes) -> bytes:
+    return data
+
+
 class Proxy:
-    """Passes connections on; what comes back is looked at on its way.
+    """Passes connections on; what goes either way is looked at.
 
     Attributes:
         address: Where it listens.
@@ -29,11 +33,12 @@ class Proxy:
         cuts: That it has made itself.
     """
 
-    def __init__(self, to: str, spoil: Spoil) -> None:
+    def __init__(self, to: str, spoil: Spoil, spoil_there: Spoil) -> None:
         self.connections = 0
         self.cuts = 0
         self._to = to.rpartition(":")
         self._spoil = spoil
+        self._spoil_there = spoil_there
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._open: set[socket.socket] = set()
@@ -61,19 +66,21 @@ class Proxy:
             return
         theirs.settimeout(None)
         self._open |= {ours, theirs}
-        there = threading.Thread(target=self._pass_on, args=(ours, theirs, None), daemon=True)
+        there = threading.Thread(
+            target=self._pass_on, args=(ours, theirs, number, self._spoil_there), daemon=True
+        )
         there.start()
-        self._pass_on(theirs, ours, number)
+        self._pass_on(theirs, ours, number, self._spoil)
         there.join()
         self._open -= {ours, theirs}
         ours.close()
         theirs.close()
 
-    def _pass_on(self, source: socket.socket, target: socket.socket, number: int | None) -> None:
+    def _pass_on(self, source: socket.socket, target: socket.socket, number: int, spoil: Spoil) -> None:
         before = 0
         with contextlib.suppress(OSError):
             while data := source.recv(RECEIVE_BYTES):
-                passed = data if number is None else self._spoil(number, before, data)
+                passed = spoil(number, before, data)
                 before += len(data)
                 if passed is None:
                     self.cuts += 1
@@ -84,9 +91,9 @@ class Proxy:
 
 
 @contextmanager
-def proxy(to: str, spoil: Spoil) -> Iterator[Proxy]:
-    """Pass on what goes to ``to``, and what comes back as ``spoil`` says."""
-    between = Proxy(to, spoil)
+def proxy(to: str, spoil: Spoil = _as_it_is, spoil_there: Spoil = _as_it_is) -> Iterator[Proxy]:
+    """Pass on what goes to ``to`` as ``spoil_there`` says, and what comes back as ``spoil`` does."""
+    between = Proxy(to, spoil, spoil_there)
     try:
         yield between
     finally:

@@ -220,6 +220,25 @@ def test_of_many_partitions_those_that_differ_are_drawn() -> None:
     assert "36 more differ, and are not drawn; 300 more are the same" in text
 
 
+def test_every_topic_that_differs_has_its_picture() -> None:
+    """
+    Of hundreds the worst are told of at length; the page does not grow with the examples of all of them.
+    """
+    topics = [
+        Compared(log=log(f"topic-{at:03}", part), findings=FINDINGS[:1])
+        for at in range(300)
+        for part in range(8)
+    ]
+
+    text = page(result(*topics))
+
+    sections = re.split(r'<section class="card topic"', text)[1:]
+    drawn = [len(re.findall(r'aria-label="partition', section)) for section in sections]
+    assert drawn == [8] * 60 + [4] * 240
+    assert len(re.findall(r'<a href="#topic-\d+">', text)) == 300
+    assert len(text) < 3_000_000
+
+
 def test_the_page_of_a_run_that_failed_says_why_and_promises_nothing() -> None:
     said = "no <broker> answers", "start one"
     text = failure_page(failure("r1", "east", 1, Extent(), Algorithm.SHA256, *said, {}))
