@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import ssl
 from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import urlencode
@@ -23,6 +24,12 @@ PATH = "/v1/kafka"
 BROKER = "broker"
 """The parameter that names a broker by its address; without it the relay takes any."""
 LISTENS = "link.relays are the addresses on which `twinsite relay` listens"
+NO_TLS = f"{LISTENS}; where it wants TLS, link.security says so"
+UNKNOWN = (
+    "it may want a certificate of the mirror, or not accept it: see link.security.certificate_file here, and "
+    "tls_refused in the log there"
+)
+"""With TLS 1.3 the handshake is over for us before the other side has looked at our certificate."""
 HEAD_BYTES_MAX = 16 << 10
 REASON_BYTES_MAX = 64 << 10
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |\r|$)")
@@ -83,7 +90,7 @@ async def _answer(sock: socket.socket, relay: str) -> Head:
         more = await receive(sock, HEAD_BYTES_MAX - len(came))
         if not more:
             words = f"relay {relay}: the connection was closed before an answer came"
-            raise ConnectionFailedError(words, hint=f"{LISTENS}; where it wants TLS, link.security says so")
+            raise ConnectionFailedError(words, hint=UNKNOWN if isinstance(sock, ssl.SSLSocket) else NO_TLS)
         came += more
         if len(came) >= HEAD_BYTES_MAX:
             raise _no_relay(relay, "its answer has no end")

@@ -8,6 +8,7 @@ are trusted (the system's where none are given).
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import structlog
 
 from mirror.errors import AuthenticationError, TlsRefusedError
 from mirror.kafka.secret import SecretSource
+
+log = structlog.get_logger(__name__)
 
 Fingerprint = tuple[tuple[int, int, int, int] | None, ...]
 """Device, inode, size and time of change of each file; None where it cannot be seen."""
@@ -48,7 +51,12 @@ class TlsOptions:
 class ContextCache:
     """The context made last, and what its files looked like before they were read."""
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[TlsOptions], ssl.SSLContext] | None = None) -> None:
+        """
+        Args:
+            make: Makes one from the files; by default one for connections to brokers.
+        """
+        self._make = make or make_context
         self._made: tuple[TlsOptions, Fingerprint, ssl.SSLContext] | None = None
         self._refused: Fingerprint | None = None
         self._log = structlog.get_logger()
@@ -65,7 +73,7 @@ class ContextCache:
         if self._made is not None and self._made[:2] == (options, seen):
             return self._made[2]
         try:
-            context = make_context(options)
+            context = self._make(options)
         except AuthenticationError as error:
             if self._made is None or self._made[0] != options:
                 raise
@@ -97,24 +105,54 @@ def make_context(options: TlsOptions) -> ssl.SSLContext:
     return context
 
 
-def make_server_context(options: TlsOptions, client_ca_file: Path | None) -> ssl.SSLContext:
+def make_server_context(options: TlsOptions) -> ssl.SSLContext:
     """A context for a port of ours, TLS 1.3 at least.
 
     Args:
-        options: What is shown to clients.
-        client_ca_file: PEM file of the authorities that sign their certificates; None asks for none.
+        options: What is shown to clients; where it has authorities, what clients have to show.
 
     Raises:
         AuthenticationError: A file is missing, is not what it should be, or does not fit the others.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    if client_ca_file is not None:
+    if options.ca_file is not None:
         context.verify_mode = ssl.CERT_REQUIRED
-        _trust(context, client_ca_file)
+        _trust(context, options.ca_file)
     if options.certificate_file is not None:
         _load_certificate(context, options.certificate_file, options.key_file, options.key_password)
     return context
+
+
+def make_listening_context(options: TlsOptions) -> ssl.SSLContext:
+    """One that goes with its files: each handshake has the certificate and the authorities of that moment.
+
+    Raises:
+        AuthenticationError: As for :func:`make_server_context`, of the files as they are now.
+    """
+    newest = ContextCache(make_server_context)
+    newest.get(options)
+    context = make_server_context(options)
+
+    def take_newest(sslobj: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        sslobj.context = newest.get(options)
+
+    context.sni_callback = take_newest
+    context.sslobject_class = _Watched
+    return context
+
+
+class _Watched(ssl.SSLObject):
+    """A connection of which it is said why it did not come about: asyncio keeps that to itself."""
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            log.warning("tls_refused", reason=getattr(error, "verify_message", None) or error.reason)
+            raise
 
 
 def _trust(context: ssl.SSLContext, ca_file: Path | None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from pathlib import Path
 
 import structlog
 
@@ -12,7 +11,7 @@ from mirror import logs
 from mirror.clusters import connected
 from mirror.config import host_and_port
 from mirror.config_relay import ListenSettings, RelaySettings
-from mirror.kafka.tls import TlsOptions, make_server_context
+from mirror.kafka.tls import TlsOptions, make_listening_context
 from mirror.relay.server import RelayServer
 
 log = structlog.get_logger(__name__)
@@ -36,7 +35,7 @@ async def _run(settings: RelaySettings) -> None:
     for one in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(one, stop.set)
     listen = settings.listen
-    tls = make_server_context(*_tls(listen)) if listen.certificate_file else None
+    tls = make_listening_context(_tls(listen)) if listen.certificate_file else None
     async with connected("source", settings.cluster) as cluster:
         cluster.follow(None)
         server = RelayServer(cluster, listen.connections_max)
@@ -50,10 +49,10 @@ async def _run(settings: RelaySettings) -> None:
             await server.close()
 
 
-def _tls(listen: ListenSettings) -> tuple[TlsOptions, Path | None]:
-    options = TlsOptions(
+def _tls(listen: ListenSettings) -> TlsOptions:
+    return TlsOptions(
+        ca_file=listen.client_ca_file,
         certificate_file=listen.certificate_file,
         key_file=listen.key_file,
         key_password=listen.key_password,
     )
-    return options, listen.client_ca_file

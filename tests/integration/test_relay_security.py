@@ -1,0 +1,204 @@
+"""Who comes in at a relay: TLS 1.3, and certificates of both sides."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.conftest import TopicFactory
+from tests.faults.flows import copied
+from tests.harness.checker import assert_exact
+from tests.harness.data import json_rows, load
+from tests.harness.kafka import KafkaCluster
+from tests.harness.node import free_ports
+from tests.harness.process import Finished, Twinsite, events, twinsite
+from tests.harness.relay import Relay, listens
+from tests.harness.security import Authority, Identity
+
+PASSWORD = "locked-horse-staple"
+
+
+@contextmanager
+def secured_relay(source: KafkaCluster, authority: Authority, folder: Path) -> Iterator[Relay]:
+    """A relay that lets in whom an authority has signed; its own key is encrypted."""
+    server = authority.issue("relay", ["127.0.0.1"], password=PASSWORD)
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    listen = {
+        "address": address,
+        "certificate_file": str(server.certificate),
+        "key_file": str(server.key),
+        "key_password": PASSWORD,
+        "client_ca_file": str(authority.certificate),
+    }
+    file = folder / "relay.yaml"
+    file.write_text(yaml.safe_dump({"cluster": {"bootstrap_servers": source.bootstrap}, "listen": listen}))
+    with Twinsite.run("relay", "--config", str(file), work_dir=folder, listen=False) as process:
+        asyncio.run(listens(process))
+        yield Relay(process, address)
+
+
+def mirror_through(
+    relay: Relay, target: KafkaCluster, topic: str, folder: Path, security: dict[str, Any]
+) -> tuple[str, ...]:
+    """The command line of a mirror."""
+    document = {
+        "flow": topic,
+        "link": {"relays": [relay.address], "security": security},
+        "target": {"bootstrap_servers": target.bootstrap},
+        "topics": {"include": [topic]},
+    }
+    file = folder / "mirror.yaml"
+    file.write_text(yaml.safe_dump(document))
+    return ("mirror", "--config", str(file))
+
+
+def copy_through(
+    relay: Relay, target: KafkaCluster, topic: str, folder: Path, security: dict[str, Any]
+) -> Finished:
+    """A copy to its end, and what became of it."""
+    command = mirror_through(relay, target, topic, folder, security)
+    return asyncio.run(twinsite(*command, "--once", "-o", "json", work_dir=folder))
+
+
+def as_client(authority: Authority, identity: Identity) -> dict[str, Any]:
+    """Settings of a mirror that has a certificate."""
+    return {
+        "protocol": "SSL",
+        "ca_file": str(authority.certificate),
+        "certificate_file": str(identity.certificate),
+        "key_file": str(identity.key),
+    }
+
+
+def test_a_mirror_with_a_certificate_copies_through_tls(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Control calls and the stream; nothing older than TLS 1.3 is spoken, and no secret is printed.
+    """
+    name = asyncio.run(topic(source, partitions=2, prefix="mtls"))
+    load(source.bootstrap, name, json_rows(20_000, 1_000), "lz4")
+    authority = Authority(tmp_path)
+    mirror = authority.issue("mirror")
+    with secured_relay(source, authority, tmp_path) as relay:
+        done = copy_through(relay, target, name, tmp_path, as_client(authority, mirror))
+        old = ssl.create_default_context(cafile=str(authority.certificate))
+        old.maximum_version = ssl.TLSVersion.TLSv1_2
+        host, _, port = relay.address.rpartition(":")
+        with socket.create_connection((host, int(port))) as sock, pytest.raises(ssl.SSLError):
+            old.wrap_socket(sock, server_hostname=host)
+        printed = relay.process.stdout + relay.process.stderr
+
+    assert done.code == 0, done.stderr
+    assert len(events(printed, "stream_begun")) == 1
+    assert PASSWORD not in printed + done.stdout + done.stderr
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
+@pytest.mark.parametrize(
+    ("who", "reason"),
+    [
+        ("nobody", "PEER_DID_NOT_RETURN_A_CERTIFICATE"),
+        ("a stranger", "unable to get local issuer certificate"),
+        ("one whose time is over", "certificate has expired"),
+    ],
+)
+def test_whom_the_relay_does_not_know_gets_nothing(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path, who: str, reason: str
+) -> None:
+    """
+    Without a certificate, with one of another authority, with an expired one: the relay says which it is, and
+    the mirror where to look.
+    """
+    name = asyncio.run(topic(source, prefix="stranger"))
+    load(source.bootstrap, name, json_rows(10, 100))
+    authority = Authority(tmp_path)
+    identity = {
+        "nobody": None,
+        "a stranger": Authority(tmp_path, "elsewhere").issue("mirror"),
+        "one whose time is over": authority.issue("late", valid_for=timedelta(hours=-1)),
+    }[who]
+    security = {"protocol": "SSL", "ca_file": str(authority.certificate)}
+    if identity is not None:
+        security = as_client(authority, identity)
+    with secured_relay(source, authority, tmp_path) as relay:
+        done = copy_through(relay, target, name, tmp_path, security)
+        printed = relay.process.stderr
+
+    assert done.code == 1
+    assert "tls_refused in the log there" in done.stderr
+    assert {json.loads(line)["reason"] for line in events(printed, "tls_refused")} == {reason}
+    assert events(printed, "stream_begun") == []
+
+
+def test_a_relay_that_the_mirror_does_not_know_is_not_believed(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Its certificate is of an authority that the mirror was not told of.
+    """
+    name = asyncio.run(topic(source, prefix="impostor"))
+    authority, other = Authority(tmp_path), Authority(tmp_path, "elsewhere")
+    security = as_client(other, authority.issue("mirror"))
+    with secured_relay(source, authority, tmp_path) as relay:
+        done = copy_through(relay, target, name, tmp_path, security)
+
+    assert done.code == 4
+    assert "certificate" in done.stderr
+
+
+def test_certificates_are_rotated_without_a_cut(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Another authority's files take the place of the relay's: what is open goes on, what comes is judged anew.
+    """
+    name = asyncio.run(topic(source, prefix="rotated"))
+    load(source.bootstrap, name, json_rows(100, 100))
+    for folder in ("old", "new", "mirror"):
+        (tmp_path / folder).mkdir()
+    old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
+    before, after = as_client(old, old.issue("mirror")), as_client(new, new.issue("mirror"))
+    relay_of_new = new.issue("relay", ["127.0.0.1"], password=PASSWORD)
+    with secured_relay(source, old, tmp_path / "old") as relay:
+        command = mirror_through(relay, target, name, tmp_path / "mirror", before)
+        with Twinsite.run(*command, work_dir=tmp_path / "mirror") as mirror:
+            asyncio.run(mirror.wait_for(lambda: copied(mirror) == 100, "all is copied"))
+            for file in (relay_of_new.certificate, relay_of_new.key, new.certificate):
+                shutil.copy(file, tmp_path / "old")
+            load(source.bootstrap, name, json_rows(50, 100, seed=2))
+            asyncio.run(mirror.wait_for(lambda: copied(mirror) == 150, "the stream goes on"))
+            assert events(mirror.stderr, "stream_lost") == []
+        done = copy_through(relay, target, name, tmp_path / "mirror", after)
+        assert not is_let_in(relay, new.certificate, before)
+        assert is_let_in(relay, new.certificate, after)
+
+    assert done.code == 0, done.stderr
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
+def is_let_in(relay: Relay, ca_file: Path, client: dict[str, Any]) -> bool:
+    """Whether a client with this certificate gets an answer."""
+    context = ssl.create_default_context(cafile=str(ca_file))
+    context.load_cert_chain(client["certificate_file"], client["key_file"])
+    host, _, port = relay.address.rpartition(":")
+    with (
+        socket.create_connection((host, int(port))) as sock,
+        context.wrap_socket(sock, server_hostname=host) as tls,
+    ):
+        try:
+            tls.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            return tls.recv(100).startswith(b"HTTP/1.1 200 ")
+        except OSError:
+            return False
