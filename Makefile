@@ -18,7 +18,7 @@ test: ## All tests, on real brokers
 	@scripts/bootstrap tests
 	$(PYTHON) -m pytest -q -n 2 --dist loadfile --timeout=480
 
-demo: bootstrap ## Mirror real data between two real clusters, crash included, and prove the copy
+demo: bootstrap ## Mirror real data through relays over a long link, crashes included, and prove the copy
 	$(PYTHON) -m bench.demo
 
 bench: bootstrap ## Compare with MirrorMaker 2 on the same data in the same run

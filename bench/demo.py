@@ -1,9 +1,10 @@
-"""The main job on real data, a crash included, and the proof that the copy is exact.
+"""The main job on real data, crashes included, and the proof that the copy is exact.
 
-Starts two clusters of different versions, fills one with Debian's package index, mirrors it while it
-is still being written, kills the mirror in the middle, starts it again, and compares both logs record by
-record with an independent client. Then the copy is proven with Spark, damaged, put right and proven again.
-Leaves nothing behind but the page that shows the damage.
+Starts two clusters of different versions, fills one with Debian's package index, and mirrors it through two
+relays, over an emulated long link where that is allowed, while it is still being written. In the middle the
+relay in use is killed, then the mirror; it is started again, and both logs are compared record by record with
+an independent client. Then the copy is proven with Spark, damaged, put right and proven again. Leaves nothing
+behind but the page that shows the damage.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,18 +25,26 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.far_site import FarSite, far_site
 from bench.mending import DemoError, mend
 from tests.harness.checker import Verdict, compare_topic, watermarks
 from tests.harness.data import Row, debian_packages, load, load_compacted, load_transactions
 from tests.harness.kafka import KafkaCluster
+from tests.harness.node import free_ports
 from tests.harness.process import Twinsite
+from tests.harness.relay import listens, through
 
 TOPICS = ("packages", "changes", "installs")
 """Keyed by package and compacted; append-only; written by a transactional producer that also aborts."""
 PACKAGES_MAX = 60_000
 LATE_RECORDS = 20_000
-KILL_AFTER_BYTES = 25_000_000
+RELAY_KILL_AFTER_BYTES, KILL_AFTER_BYTES = 8_000_000, 25_000_000
 CAUGHT_UP_SECONDS = 90.0
+RELAYS = 2
+COLUMNS = (
+    *("mirror", "MB of records", "MB on the link", "link used", "took", "MB/s"),
+    *("behind at first", "in the end"),
+)
 
 console = Console()
 
@@ -43,6 +54,9 @@ class Measured:
     """What one mirror did until it was ended.
 
     Attributes:
+        megabytes: Of record batches, as the target has them.
+        crossed_megabytes: Meanwhile received from the source: counted at the link, or by the mirror.
+        link_share: Of what the link could carry in that time; None where nothing limits it.
         seconds: Since something was copied.
         lag_first: Records it was behind when it first knew; None when it never did.
         lag_last: Records it was behind in the end.
@@ -50,17 +64,26 @@ class Measured:
 
     how: str
     megabytes: float
+    crossed_megabytes: float
+    link_share: float | None
     seconds: float
     lag_first: int | None
     lag_last: int | None
 
 
 class Watch:
-    """Follows a running mirror through its status."""
+    """Follows a running mirror through its status.
 
-    def __init__(self, mirror: Twinsite, source: KafkaCluster) -> None:
+    Attributes:
+        relay: The one that was in use last; empty before the first.
+    """
+
+    def __init__(self, mirror: Twinsite, source: KafkaCluster, far: FarSite) -> None:
         self._mirror = mirror
         self._source = source
+        self._far = far
+        self.relay = ""
+        self._crossed_before = self._crossed_when_began = far.crossed()
         self._began: float | None = None
         self._lag_first: int | None = None
 
@@ -71,7 +94,7 @@ class Watch:
             self._lag_first = lag(partitions)
         found = sum(int(p["bytes"]) for p in partitions)
         if found and self._began is None:
-            self._began = time.monotonic()
+            self._began, self._crossed_when_began = time.monotonic(), self._far.crossed()
         return found
 
     def caught_up(self) -> bool:
@@ -88,10 +111,26 @@ class Watch:
         """What it has done by now."""
         copied = self.copied()
         seconds = time.monotonic() - (self._began or time.monotonic())
-        return Measured(how, copied / 1e6, seconds, self._lag_first, lag(self._partitions()))
+        lag_last = lag(self._partitions())
+        crossed, share = self._crossed() / 1e6, self._link_share(seconds)
+        return Measured(how, copied / 1e6, crossed, share, seconds, self._lag_first, lag_last)
+
+    def _crossed(self) -> int:
+        now = self._far.crossed()
+        if now is None or self._crossed_before is None:
+            return int(self._mirror.status()["bytes_fetched"])
+        return now - self._crossed_before
+
+    def _link_share(self, seconds: float) -> float | None:
+        now, before, rate = self._far.crossed(), self._crossed_when_began, self._far.bytes_per_second
+        if now is None or before is None or rate is None or not seconds:
+            return None
+        return (now - before) / seconds / rate
 
     def _partitions(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._mirror.status().get("partitions", [])
+        status = self._mirror.status()
+        self.relay = (status.get("link") or {}).get("relay", self.relay)
+        found: list[dict[str, Any]] = status.get("partitions", [])
         return found
 
 
@@ -125,20 +164,35 @@ def keep_writing(bootstrap: str, rows: list[Row], stop: threading.Event) -> None
 
 
 def settings_of(source: KafkaCluster, target: KafkaCluster, folder: Path) -> Path:
-    """The flow, as a file."""
+    """The flow, as a file: through relays where the source has any, else for who stands next to both."""
     document = {
         "flow": "demo",
-        "source": {"bootstrap_servers": source.bootstrap},
+        **source.source_settings,
         "target": {"bootstrap_servers": target.bootstrap},
         "topics": {"include": list(TOPICS)},
     }
-    path = folder / "flow.yaml"
+    path = folder / ("flow.yaml" if source.relays else "proof.yaml")
     path.write_text(json.dumps(document))  # JSON is YAML too
     return path
 
 
-async def mirror_with_a_crash(source: KafkaCluster, settings: Path, folder: Path) -> list[Measured]:
-    """Copy, kill, copy on; answers with what each of the two mirrors did."""
+@contextmanager
+def running_relays(source: KafkaCluster, far: FarSite, folder: Path) -> Iterator[dict[str, Twinsite]]:
+    """Relays next to the source, by their addresses."""
+    with ExitStack() as stack:
+        relays = {}
+        for port in free_ports(RELAYS):
+            address = f"{far.relays}:{port}"
+            command = ("relay", "--cluster", source.bootstrap, "--listen", address)
+            one = Twinsite.run(*command, work_dir=folder, listen=False, inside=far.inside)
+            relays[address] = stack.enter_context(one)
+        yield relays
+
+
+async def mirror_with_crashes(
+    source: KafkaCluster, far: FarSite, relays: dict[str, Twinsite], settings: Path, folder: Path
+) -> list[Measured]:
+    """Copy, kill a relay, copy on, kill the mirror, copy on; what each of the two mirrors did."""
     arguments = ("mirror", "--config", str(settings))
     rows = [Row(key=row.key, value=row.value) for row in islice(debian_packages(), LATE_RECORDS)]
     stop = threading.Event()
@@ -146,14 +200,19 @@ async def mirror_with_a_crash(source: KafkaCluster, settings: Path, folder: Path
     measured = []
     with Twinsite.run(*arguments, work_dir=folder) as first:
         writer.start()
-        watch = Watch(first, source)
+        watch = Watch(first, source, far)
+        await first.wait_for(lambda: watch.copied() > RELAY_KILL_AFTER_BYTES, "a part is copied", 60)
+        used = watch.relay
+        say(f"killing the relay in use, {used}, with SIGKILL: the mirror goes on with the other one")
+        relays[used].kill()
         await first.wait_for(lambda: watch.copied() > KILL_AFTER_BYTES, "a good part is copied", 60)
+        assert watch.relay != used, "what is copied comes through the other relay"
         measured.append(watch.measured("SIGKILL"))
         say("killing the mirror with SIGKILL, in the middle of copying")
         first.kill()
     say("starting it again; the source is still being written")
     with Twinsite.run(*arguments, work_dir=folder) as second:
-        watch = Watch(second, source)
+        watch = Watch(second, source, far)
         await second.wait_for(lambda: watch.copied() > KILL_AFTER_BYTES / 2, "it goes on", CAUGHT_UP_SECONDS)
         stop.set()
         await asyncio.to_thread(writer.join)
@@ -175,23 +234,28 @@ def judge(source: KafkaCluster, target: KafkaCluster) -> dict[str, Verdict]:
     return verdicts
 
 
-def show(verdicts: dict[str, Verdict], measured: list[Measured]) -> None:
-    console.print(what_happened(measured))
+def show(verdicts: dict[str, Verdict], measured: list[Measured], far: FarSite) -> None:
+    console.print(what_happened(measured, far))
     console.print(what_was_found(verdicts))
     for verdict in verdicts.values():
         for finding in verdict.findings[:5]:
             say(f"  {finding}")
 
 
-def what_happened(measured: list[Measured]) -> Table:
+def what_happened(measured: list[Measured], far: FarSite) -> Table:
     """A line for each mirror."""
-    table = Table(title="the copying, from the first record of each mirror on")
-    for column in ("mirror", "ended", "MB", "seconds", "MB/s", "records behind at first", "in the end"):
-        table.add_column(column, justify="left" if column == "ended" else "right")
+    table = Table(title=f"the copying, over {far.says}")
+    for column in COLUMNS:
+        is_name = column == COLUMNS[0]
+        table.add_column(column, justify="left" if is_name else "right", no_wrap=is_name)
     for number, part in enumerate(measured, 1):
         rate = f"{part.megabytes / part.seconds:,.0f}" if part.seconds else "unknown"
-        figures = (f"{part.megabytes:,.0f}", f"{part.seconds:.1f}", rate)
-        table.add_row(str(number), part.how, *figures, records(part.lag_first), records(part.lag_last))
+        crossed = (
+            f"{part.crossed_megabytes:,.0f}",
+            "-" if part.link_share is None else f"{part.link_share:.0%}",
+        )
+        figures = (f"{part.megabytes:,.0f}", *crossed, f"{part.seconds:.1f} s", rate)
+        table.add_row(f"{number}, {part.how}", *figures, records(part.lag_first), records(part.lag_last))
     return table
 
 
@@ -209,10 +273,11 @@ def what_was_found(verdicts: dict[str, Verdict]) -> Table:
     return table
 
 
-async def demo(folder: Path) -> int:
+async def demo(folder: Path, far: FarSite) -> int:
+    say(f"between the sites: {far.says}")
     say("starting two Kafka clusters, 3.9.1 and 4.3.0")
     async with (
-        KafkaCluster.start(version="3.9", name="source", work_dir=folder) as source,
+        KafkaCluster.start(version="3.9", name="source", work_dir=folder, site=far.brokers) as source,
         KafkaCluster.start(version="4.3", name="target", work_dir=folder) as target,
     ):
         for topic in TOPICS:
@@ -221,18 +286,21 @@ async def demo(folder: Path) -> int:
         say("loading Debian's package index: compacted, append-only, transactional with aborts")
         rows = list(debian_packages(PACKAGES_MAX))
         await asyncio.to_thread(fill, source.bootstrap, rows)
-        say(f"mirroring {', '.join(TOPICS)}")
-        settings = settings_of(source, target, folder)
-        measured = await mirror_with_a_crash(source, settings, folder)
+        say(f"mirroring {', '.join(TOPICS)} through {RELAYS} relays next to the source")
+        with running_relays(source, far, folder) as relays:
+            for one in relays.values():
+                await listens(one)
+            settings = settings_of(through(source, *relays), target, folder)
+            measured = await mirror_with_crashes(source, far, relays, settings, folder)
         say("comparing the two clusters record by record with an independent client")
         verdicts = await asyncio.to_thread(judge, source, target)
-        show(verdicts, measured)
+        show(verdicts, measured, far)
         if not all(verdict.exact for verdict in verdicts.values()):
             say("THE COPY IS NOT EXACT")
             return 1
         say("the copy is exact")
         try:
-            await mend(target, "packages", rows, settings, say)
+            await mend(target, "packages", rows, settings_of(source, target, folder), say)
         except DemoError as error:
             say(str(error))
             return 1
@@ -241,9 +309,9 @@ async def demo(folder: Path) -> int:
 
 def main() -> int:
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="twinsite-demo-") as folder:
+    with tempfile.TemporaryDirectory(prefix="twinsite-demo-") as folder, far_site() as far:
         try:
-            code = asyncio.run(demo(Path(folder)))
+            code = asyncio.run(demo(Path(folder), far))
         except KeyboardInterrupt:
             say("stopped; nothing is left behind")
             return 130

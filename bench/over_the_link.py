@@ -1,7 +1,8 @@
 """``make bench-wan``: MirrorMaker 2 and twinsite over the same emulated link, in the same run.
 
 The source's broker stands at the far end of the link, the target's at the near one with whoever copies;
-twinsite has a relay beside the source. What is copied within a minute counts, whole or not: there are links
+twinsite has a relay beside the source. The far kernel sends by CUBIC unless it is asked for something else,
+as most do. What is copied within a minute counts, whole or not: there are links
 on which MirrorMaker 2 is not done in a day. Needs root, for the link.
 """
 
@@ -40,14 +41,20 @@ BROKER = {"socket.send.buffer.bytes": -1, "socket.receive.buffer.bytes": -1}
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A link."""
+    """A link.
+
+    Attributes:
+        mtu_bytes: Of a packet; more than 1500 where the emulation would take too much of the processors.
+    """
 
     mbit: float
     rtt_ms: float
     loss: float = 0.0
+    mtu_bytes: int = 1500
 
     def __str__(self) -> str:
-        return f"{self.mbit:g} Mbit/s, {self.rtt_ms:g} ms, {self.loss:.0%} loss"
+        packets = "" if self.mtu_bytes == 1500 else f", packets of {self.mtu_bytes} B"
+        return f"{self.mbit:g} Mbit/s, {self.rtt_ms:g} ms, {self.loss:.0%} loss{packets}"
 
     @property
     def rate(self) -> float:
@@ -58,10 +65,11 @@ class Profile:
         """Make the link like this; its queue holds what it carries in a round trip."""
         rtt = self.rtt_ms / 1000
         queue = max(self.rate * rtt, 65_536)
+        link.packets_of(self.mtu_bytes)
         link.both(rate=self.rate, delay_seconds=rtt / 2, loss=self.loss, queue_bytes=queue)
 
 
-PROFILES = (Profile(100, 100), Profile(20, 300), Profile(20, 300, 0.01))
+PROFILES = (Profile(100, 100), Profile(20, 300), Profile(20, 300, 0.01), Profile(400, 50, mtu_bytes=9000))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +134,7 @@ CONTESTANTS: Mapping[str, Contestant] = {"twinsite": ours, "MirrorMaker 2 tuned"
 
 
 def cross(race: Race, contestant: Contestant) -> Crossed:
-    """Watch a copy for a minute from its first records on.
-
-    Raises:
-        ClickException: Nothing has come in time.
-    """
+    """Watch a copy for a minute from its first records on; or from when it has had two minutes for them."""
     with contestant(race) as pids:
         already, began = _first(race.ends), time.monotonic()
         wire, used = race.link.counted()[0].bytes, sum(map(cpu_seconds, pids))
@@ -157,7 +161,7 @@ def _first(ends: LogEnds) -> int:
         if found:
             return found
         time.sleep(POLL_SECONDS)
-    raise click.ClickException(f"nothing was copied within {FIRST_SECONDS_MAX:g} s")
+    return 0
 
 
 async def compete(
@@ -165,6 +169,7 @@ async def compete(
 ) -> None:
     """Each codec, each profile, each contestant; prints a table after each profile."""
     with wan() as link:
+        link.without_bbr(at_all=False)
         far = Site(link.far, link.inside)
         async with (
             KafkaCluster.start(
@@ -214,7 +219,9 @@ def table(title: str, found: Mapping[str, Crossed]) -> Table:
         shown.add_row(
             name,
             f"{one.megabytes_per_second:.2f}",
-            f"{best.megabytes_per_second / one.megabytes_per_second:.1f}",
+            f"{best.megabytes_per_second / one.megabytes_per_second:.1f}"
+            if one.megabytes_per_second
+            else "-",
             f"{one.link_used:.0%}",
             f"{one.wire_share:.3f}",
             f"{one.cpu_seconds_per_gigabyte:.1f}",

@@ -73,6 +73,13 @@ class Settings(Section):
     lagging_after_seconds: Seconds = Field(
         default=30.0, ge=0.1, le=86400, description="A partition further behind than this is LAGGING."
     )
+    retention_near_seconds: Seconds = Field(
+        default=86400.0,
+        ge=0,
+        le=31_536_000,
+        description="A partition warns (retention_near) when the source's retention will remove what it has "
+        "not copied within this time, at the present pace, and it will not have caught up in half of it.",
+    )
     api: ApiSettings = Field(
         default_factory=ApiSettings, description="The port for people, probes and Prometheus."
     )

@@ -10,7 +10,20 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from mirror.config_values import GIB, KIB, MIB, Addresses, Bytes, File, Flag, Seconds, Secret, Section
+from mirror.config_limits import RateLimitSettings
+from mirror.config_values import (
+    GIB,
+    KIB,
+    MIB,
+    Addresses,
+    Bytes,
+    File,
+    Flag,
+    Pattern,
+    Seconds,
+    Secret,
+    Section,
+)
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -186,6 +199,26 @@ class LinkSettings(ConnectionSettings):
         default="auto",
         description="Whether the relay may inflate lz4 batches for the way, where zstd halves them again. "
         "Next to the target they become the same bytes again, as their CRC says, or they travel as they are.",
+    )
+
+    connections: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = Field(
+        default="auto",
+        description="TCP connections over which it comes: auto is one where the relay's kernel has BBR, "
+        "which does not take a lost packet for a full link, else 16. The address of a relay must lead to "
+        "one and the same relay then.",
+    )
+    limits: tuple[RateLimitSettings, ...] = Field(
+        default=(),
+        description="The most that the relay sends this mirror, of what is copied; of several the first that "
+        "holds now. The relay may have limits of its own.",
+    )
+    topics_first: tuple[Pattern, ...] = Field(
+        default=(),
+        description="Regular expressions; topics whose whole name matches one catch up before others. "
+        "What retention would remove within an hour goes before that, and what is up to date before all.",
+    )
+    topics_last: tuple[Pattern, ...] = Field(
+        default=(), description="Likewise; they catch up when no others have to."
     )
 
     @property

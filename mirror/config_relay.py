@@ -5,13 +5,42 @@ A leaf: it imports only leaves.
 
 from __future__ import annotations
 
-from typing import Self
+import difflib
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from mirror.config_cluster import ClusterSettings
-from mirror.config_flow import LogSettings
-from mirror.config_values import Address, File, Secret, Section, Whole
+from mirror.config_flow import LogSettings, Port
+from mirror.config_limits import RateLimitSettings
+from mirror.config_values import Address, File, Pattern, Seconds, Secret, Section, Whole
+
+EVERYTHING = ".*"
+RoleName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
+IdentityName = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class RoleSettings(Section):
+    """What a mirror may read through the relay, and how many connections it may have."""
+
+    include: tuple[Pattern, ...] = Field(
+        min_length=1,
+        description="Regular expressions, as in topics.include of a mirror: a topic whose whole name matches "
+        "one may be read, internal ones never. `['.*']` alone, without exclude, is everything that the relay "
+        "may read, internal topics, groups and transactions too: requests are passed on unread.",
+    )
+    exclude: tuple[Pattern, ...] = Field(
+        default=(), description="Regular expressions; a topic whose whole name matches one may not be read."
+    )
+    connections_max: Whole = Field(
+        default=200, ge=1, le=100_000, description="Connections of one identity, streams among them."
+    )
+    streams_max: Whole = Field(default=20, ge=1, le=100_000, description="Streams of one identity.")
+
+    @property
+    def everything(self) -> bool:
+        """Whether there is nothing that it may not read."""
+        return self.include == (EVERYTHING,) and not self.exclude
 
 
 class ListenSettings(Section):
@@ -36,7 +65,22 @@ class ListenSettings(Section):
         "nobody is let in.",
     )
     connections_max: Whole = Field(
-        default=1000, ge=1, le=100_000, description="Connections to brokers that mirrors may have open."
+        default=1000, ge=1, le=100_000, description="Connections that mirrors may have open, all together."
+    )
+    greeting_timeout_seconds: Seconds = Field(
+        default=10.0,
+        ge=0.5,
+        le=120,
+        description="So long a connection has for TLS, then for its request, then for the first thing it has "
+        "to say as what it has become. One that sends nothing, or half of it, is ended.",
+    )
+    roles: dict[RoleName, RoleSettings] = Field(
+        default_factory=dict, description="Names of roles, and what who has one may read; for identities."
+    )
+    identities: Annotated[dict[IdentityName, RoleName], Field(min_length=1)] | None = Field(
+        default=None,
+        description="Names in certificates of mirrors, and the role of each; whoever has none of them is not "
+        "let in. None: all whom client_ca_file lets in may read what the relay may.",
     )
 
     @model_validator(mode="after")
@@ -48,6 +92,34 @@ class ListenSettings(Section):
             raise ValueError(f"{', '.join(given)} needs certificate_file: only TLS makes use of it")
         return self
 
+    @model_validator(mode="after")
+    def _somebody_has_each_role(self) -> Self:
+        if self.identities is None:
+            if self.roles:
+                raise ValueError("roles without identities are nobody's: say in identities who has which")
+            return self
+        if self.client_ca_file is None:
+            raise ValueError(
+                "identities needs client_ca_file: without certificates of mirrors nobody can be told apart"
+            )
+        for identity, role in self.identities.items():
+            if role not in self.roles:
+                near = difflib.get_close_matches(role, self.roles, n=1)
+                meant = (
+                    f"; did you mean {near[0]}?" if near else f"; there are {', '.join(self.roles) or 'none'}"
+                )
+                raise ValueError(f"identities: {identity!r} has role {role!r}, which is not in roles{meant}")
+        return self
+
+
+class RelayApiSettings(Section):
+    """The port of a relay for people, probes and Prometheus."""
+
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
+    port: Port = Field(
+        default=9651, ge=-1, le=65535, description="0 takes any free port; null, or -1, turns it off."
+    )
+
 
 class RelaySettings(Section):
     """A relay next to the source."""
@@ -55,5 +127,13 @@ class RelaySettings(Section):
     cluster: ClusterSettings = Field(
         description="The source: the cluster that mirrors read through the relay."
     )
+    limits: tuple[RateLimitSettings, ...] = Field(
+        default=(),
+        description="The most that goes to all mirrors together, of what is copied; of several the first "
+        "that holds now. What is up to date goes first, and mirrors take turns.",
+    )
     listen: ListenSettings = Field(default_factory=ListenSettings, description="Where mirrors come in.")
+    api: RelayApiSettings = Field(
+        default_factory=RelayApiSettings, description="The port for people, probes and Prometheus."
+    )
     log: LogSettings = Field(default_factory=LogSettings, description="Log lines go to standard error.")

@@ -52,6 +52,7 @@ class Reason(StrEnum):
 
     STARTING = "starting"
     CATCHING_UP = "catching_up"
+    RETENTION_NEAR = "retention_near"
     OPERATOR = "operator"
     OPEN_TRANSACTION = "open_transaction"
     SOURCE_UNAVAILABLE = "source_unavailable"
@@ -138,6 +139,48 @@ class Gap(NamedTuple):
         return self.next_offset - self.base_offset
 
 
+class Forecast(StrEnum):
+    """What is said of something that is to come; seconds go with the first of them only."""
+
+    EXPECTED = "expected"
+    """In so many seconds, if everything goes on as in the last minute; 0: it is so already."""
+    NEVER = "never"
+    """Not at this pace."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What comes of it if all goes on as in the last minute; seconds are null unless it is expected."""
+
+    catch_up: Forecast = Forecast.UNKNOWN
+    """When nothing is missing any more; never: the copy gains nothing on the source."""
+    catch_up_seconds: float | None = None
+    """0 within the stated lag too."""
+    retention_loss: Forecast = Forecast.UNKNOWN
+    """When retention at the source removes the first record that was not copied; never: it will be copied."""
+    retention_loss_seconds: float | None = None
+    produced_per_second: float | None = None
+    """Source offsets, at the source; null where nothing was heard for long enough, or it has been idle."""
+    copied_per_second: float | None = None
+    """Source offsets, of the copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowOutlook(Outlook):
+    """Of all partitions: when the last one has caught up and the first one loses records; rates are sums.
+
+    What is lost already is no loss to come. Backlog and rates are those of partitions that are being copied:
+    neither paused nor blocked, nor lost. One in time of which no rate is known leaves rates as they are.
+    """
+
+    backlog_records: int | None = None
+    """Source offsets not copied; null while a partition does not know."""
+    backlog: Forecast = Forecast.UNKNOWN
+    """When all of that is copied, if partitions leave each other what they do not need."""
+    backlog_seconds: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
     """A snapshot of one partition for people and for metrics. ``None`` is unknown, never zero."""
@@ -178,6 +221,7 @@ class PartitionStatus:
     """Lower bound of the time until retention at the source may remove a record that was not copied."""
     goal_offset: int | None = None
     """Where a copy that is to end has reached its end; None when it is to go on, or not known yet."""
+    outlook: Outlook = Outlook()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +234,10 @@ class LinkStatus:
     """Of the relay."""
     congestion: str
     """Congestion control of the relay's kernel on this connection; bbr where it has it."""
+    connections: int
+    """Over which the stream goes."""
+    rate_limit_bytes_per_second: float | None
+    """What link.limits allows now; null: no limit."""
     round_trip_seconds: float | None
     """As measured last; null before the first time."""
     clock_offset_ms: float | None
@@ -226,3 +274,91 @@ class FlowStatus:
     """What a mirror that has not begun yet waits for, and what went wrong last; empty once it has begun."""
     link: LinkStatus | None = None
     """The stream that brings what is copied; null where there is none, or none just now."""
+    outlook: FlowOutlook = FlowOutlook()
+
+
+# -- a relay -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelTotals:
+    """What was sent on one channel of streams."""
+
+    frames: int
+    """Made, and sent but for the last few."""
+    bytes_sent: int
+    """Of frames, headers included, once they have begun."""
+    records_bytes: int
+    """Batches as the brokers have them, before they were compressed for the way."""
+    waited_seconds: float
+    """In which a frame could have been made and waited for the link, or for the mirror."""
+    sealed_seconds: float
+    """In which frames were compressed."""
+
+    def __add__(self, other: ChannelTotals) -> ChannelTotals:
+        return ChannelTotals(
+            self.frames + other.frames,
+            self.bytes_sent + other.bytes_sent,
+            self.records_bytes + other.records_bytes,
+            self.waited_seconds + other.waited_seconds,
+            self.sealed_seconds + other.sealed_seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatus:
+    """A stream that goes from a relay to a mirror."""
+
+    flow: str | None
+    """As the mirror calls it; null until it has said so."""
+    peer: str
+    """HOST:PORT it comes from."""
+    identity: str | None
+    """The name in its certificate that counts; null where no certificate is asked for."""
+    role: str | None
+    """Null where everybody may read everything."""
+    began_at_ms: int
+    round_trip_seconds: float | None
+    """As the kernel has measured it; null where it has not."""
+    congestion: str
+    """Congestion control of the kernel on this connection."""
+    level: int | None
+    """Of zstd, for what is behind; null until the stream has begun."""
+    recode: bool | None
+    """Whether lz4 batches are inflated for the way; null likewise."""
+    why: str
+    """What was measured that made it so."""
+    partitions_wanted: int
+    waits: bool
+    """Whether frames are ready that the link, or the mirror, does not take yet."""
+    live: ChannelTotals
+    """Of partitions that are read up to their end."""
+    bulk: ChannelTotals
+    """Of partitions that are behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelayStatus:
+    """A snapshot of a relay."""
+
+    version: str
+    source_cluster_id: str | None
+    started_at_ms: int
+    uptime_seconds: float
+    cpu_seconds: float
+    resident_bytes: int
+    connections: int
+    """Of mirrors: streams, and those to brokers, also while they are being made."""
+    connections_max: int
+    tunnels: int
+    """Connections of mirrors that are passed on to brokers."""
+    streams: tuple[StreamStatus, ...]
+    live: ChannelTotals
+    """Of all streams since the start; of each stream it is above."""
+    bulk: ChannelTotals
+    tunnelled_bytes: int
+    """Answers of brokers that were passed on to mirrors, since the start."""
+    bytes_read: int
+    """From brokers, since the start."""
+    refused: dict[str, int]
+    """How often somebody was not let in, or ended, since the start, by code."""

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 from mirror.api.server import ApiServer, Backend
 from mirror.clusters import START_SECONDS, both_connected
 from mirror.config import LinkSettings, Settings
+from mirror.config_limits import periods_of
 from mirror.errors import (
     ConnectionFailedError,
     StateConflictError,
@@ -36,13 +37,15 @@ from mirror.flow.introducing import introduce, open_memory
 from mirror.flow.keeping import Keeper
 from mirror.flow.lagging import LagMeter, LagWatch
 from mirror.flow.memory import FlowMemory
+from mirror.flow.outlook import Outlooks
 from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
+from mirror.flow.ranking import Ranker
 from mirror.flow.settling import Settler
 from mirror.flow.snapshot import Snapshots
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.fetch import FetchLimits, Isolation
+from mirror.kafka.fetch import FetchLimits, Isolation, Key
 from mirror.model import FlowStatus, State, TopicPartition
 from mirror.observing import instruments_of, register_metrics
 from mirror.patience import Patience
@@ -50,6 +53,7 @@ from mirror.sync.follow import Follower
 from mirror.sync.names import NamePolicy, nearest
 from mirror.waiting import Waiting, opened_port
 from monitoring.health import Heartbeats, Readiness
+from monitoring.objectives import retention_headroom_seconds
 
 log = structlog.get_logger(__name__)
 
@@ -193,7 +197,25 @@ def _limits(settings: Settings) -> Limits:
 
 def _link(settings: LinkSettings) -> LinkLimits:
     level = 0 if settings.compression == "auto" else settings.compression
-    return LinkLimits(settings.window_bytes, level, settings.recode == "auto")
+    return LinkLimits(
+        window_bytes=settings.window_bytes,
+        level=level,
+        recode=settings.recode == "auto",
+        connections=0 if settings.connections == "auto" else settings.connections,
+        rates=periods_of(settings.limits),
+    )
+
+
+def _ranker(settings: LinkSettings, flow: Flow, meter: LagMeter, follower: Follower) -> Ranker:
+    def headroom(p: PartitionCopy) -> float | None:
+        lag = meter.measure(p, now=time.monotonic(), now_ms=int(time.time() * 1000))
+        return retention_headroom_seconds(lag.seconds, retention_ms=follower.retention_ms(p.tp.topic))
+
+    def ranked(ranks: Mapping[Key, int]) -> None:
+        if flow.stream is not None:
+            flow.stream.rank(ranks.items())
+
+    return Ranker(settings.topics_first, settings.topics_last, headroom, ranked)
 
 
 def flow_of(
@@ -235,6 +257,7 @@ class Service:
     memory: FlowMemory
     follower: Follower
     watch: LagWatch
+    ranker: Ranker | None
     snapshots: Snapshots
     registry: CollectorRegistry
     heartbeats: Heartbeats
@@ -263,19 +286,38 @@ class Service:
         keeper = Keeper(flow, owner, memory, offsets=settings.offsets.mode)
         engine.wire(flow, owner, settler, keeper, lambda sole_writer: memory.refresh(sole_writer=sole_writer))
         follower = Follower(settings, flow, engine, memory)
-        meter = LagMeter(flow, engine.answered_at)
-        watch = LagWatch(meter, lagging_seconds=settings.lagging_after_seconds, changed=engine.changed)
+        meter = LagMeter(flow, engine.answered_at, engine.arriving_at)
+        outlooks = Outlooks(follower.retention, fresh_seconds=meter.fresh_seconds)
+        watch = LagWatch(
+            meter,
+            outlooks,
+            lagging_seconds=settings.lagging_after_seconds,
+            near_seconds=settings.retention_near_seconds,
+            changed=engine.changed,
+        )
         snapshots = Snapshots(
             flow=flow,
             owner=owner,
             meter=meter,
+            outlooks=outlooks,
             retention_ms=follower.retention_ms,
             lost_ranges=memory.lost_ranges,
             started_at_ms=int(time.time() * 1000),
             started_at=time.monotonic(),
         )
         return cls(
-            settings, flow, engine, owner, memory, follower, watch, snapshots, registry, Heartbeats(), port
+            settings,
+            flow,
+            engine,
+            owner,
+            memory,
+            follower,
+            watch,
+            _ranker(settings.link, flow, meter, follower) if settings.link else None,
+            snapshots,
+            registry,
+            Heartbeats(),
+            port,
         )
 
     def status(self) -> FlowStatus:
@@ -299,6 +341,8 @@ class Service:
             tasks = [group.create_task(self.engine.run()), group.create_task(self._watch())]
             following = self.follower.tend() if once else self.follower.run()
             tasks.append(group.create_task(following))
+            if self.ranker is not None:
+                tasks.append(group.create_task(self.ranker.run(self.engine.partitions.values)))
             forgetter = Forgetter(self.flow, self.owner, self.memory, self.engine.partitions.values)
             if not once:
                 tasks.append(group.create_task(Announcer(self.owner, self.memory, url).run()))

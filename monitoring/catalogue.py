@@ -99,6 +99,11 @@ PARTITIONS = _gauge("partitions", ("flow", "state"), "Partitions of the flow in 
 LAG_UNKNOWN = _gauge(
     "partitions_lag_unknown", FLOW, "Partitions whose lag in seconds cannot be told: they have no lag series."
 )
+FLOW_BACKLOG = _gauge(
+    "flow_backlog_seconds",
+    FLOW,
+    "When all the backlog of the flow will be copied, at the pace of the last minute; +Inf: never.",
+)
 
 # -- of a partition, or of all partitions of a topic ---------------------------------------------------
 
@@ -120,6 +125,16 @@ RETENTION_HEADROOM = _gauge(
     "retention_headroom_seconds",
     PARTITION,
     "Lower bound of the time until retention may remove a record at the source that was not copied.",
+)
+CATCH_UP = _gauge(
+    "catch_up_seconds",
+    PARTITION,
+    "When nothing will be missing any more, at the pace of the last minute; +Inf: never, 0: within the lag.",
+)
+RETENTION_LOSS = _gauge(
+    "retention_loss_seconds",
+    PARTITION,
+    "When retention will remove a record that was not copied, at the pace of the last minute; +Inf: never.",
 )
 LOSS_PENDING = _gauge(
     "loss_pending_offsets",
@@ -179,11 +194,13 @@ CRC_FAILURES = _counter(
 FLOW_METRICS = (
     *(BUILD_INFO, FLOW_INFO, FLOW_START, OWNER, FENCING_EPOCH),
     *(BYTES_COPIED, LINK_ROUND_TRIP, LINK_CLOCK_OFFSET, TOPICS_IGNORED, PARTITIONS, LAG_UNKNOWN),
+    FLOW_BACKLOG,
 )
 OFFSET_METRICS = (NEXT_OFFSET, SOURCE_LOG_START, SOURCE_HIGH_WATERMARK, SOURCE_LAST_STABLE, TARGET_LOG_END)
 """Of single partitions only: they mean nothing for a topic."""
 PARTITION_METRICS = (
-    *(STATE, REASON, LAG_RECORDS, LAG_SECONDS, RETENTION_HEADROOM, LOSS_PENDING),
+    *(STATE, REASON, LAG_RECORDS, LAG_SECONDS, RETENTION_HEADROOM),
+    *(CATCH_UP, RETENTION_LOSS, LOSS_PENDING),
     *OFFSET_METRICS,
     *(RECORDS_COPIED, APPENDED_BYTES, BATCHES_COPIED, BATCHES_REENCODED, GAP_OFFSETS, GAP_RECORDS),
 )
@@ -240,3 +257,56 @@ RECONCILE_METRICS = (
 """In a file that ``twinsite reconcile`` leaves; a mirror has none of them."""
 ALL = (*FLOW_METRICS, *PARTITION_METRICS, *INSTRUMENT_METRICS, *SURROUNDING_METRICS)
 """Every metric of a mirror; those of the process (``process_*``) come from prometheus_client."""
+
+# -- of a relay, on a port of its own ------------------------------------------------------------------
+
+RELAY_BUILD_INFO = _gauge("relay_build_info", ("version",), "Always 1; the version of the relay.")
+RELAY_SOURCE_INFO = _gauge(
+    "relay_source_info", ("source_cluster_id",), "Always 1; the cluster that the relay reads."
+)
+RELAY_START = _gauge(
+    "relay_start_timestamp_seconds", (), "When the relay was started, in seconds since 1970."
+)
+RELAY_CONNECTIONS = _gauge(
+    "relay_connections", (), "Connections of mirrors, those included that are being made."
+)
+RELAY_CONNECTIONS_MAX = _gauge("relay_connections_max", (), "So many are let in.")
+RELAY_STREAMS = _gauge("relay_streams", (), "Streams of frames that are open.")
+RELAY_STREAMS_WAITING = _gauge(
+    "relay_streams_waiting", (), "Streams with frames that the link, or the mirror, does not take yet."
+)
+RELAY_STREAMS_LEVEL = _gauge(
+    "relay_streams_at_level", ("level",), "Open streams by the level of zstd for what is behind; 0 is none."
+)
+RELAY_CONGESTION = _gauge(
+    "relay_congestion_info", ("congestion",), "Always 1; congestion control of streams that are open."
+)
+RELAY_TUNNELS = _gauge("relay_tunnels", (), "Connections of mirrors that are passed on to brokers.")
+RELAY_PARTITIONS = _gauge("relay_partitions_wanted", (), "Partitions that streams read, all together.")
+RELAY_SENT = _counter("relay_sent_bytes_total", ("channel",), "Bytes to mirrors: of frames, and of tunnels.")
+RELAY_RECORDS = _counter(
+    "relay_records_bytes_total", ("channel",), "Bytes of batches in frames, before they were compressed."
+)
+RELAY_FRAMES = _counter("relay_frames_total", ("channel",), "Frames made.")
+RELAY_WAITED = _counter(
+    "relay_waited_seconds_total",
+    ("channel",),
+    "How long frames could have been made and waited for the link, or for the mirror.",
+)
+RELAY_SEALED = _counter("relay_sealed_seconds_total", ("channel",), "How long frames were being compressed.")
+RELAY_READ = _counter("relay_read_bytes_total", (), "Bytes that brokers have sent to the relay.")
+RELAY_REFUSED = _counter(
+    "relay_refused_total", ("code",), "How often a mirror was not let in, refused something, or ended."
+)
+RELAY_CERT_EXPIRY = _gauge(
+    "relay_cert_expiry_timestamp_seconds",
+    ("cert",),
+    "Until when a certificate of a relay or of its brokers is valid, in seconds since 1970.",
+)
+RELAY_METRICS = (
+    *(RELAY_BUILD_INFO, RELAY_SOURCE_INFO, RELAY_START, RELAY_CONNECTIONS, RELAY_CONNECTIONS_MAX),
+    *(RELAY_STREAMS, RELAY_STREAMS_WAITING, RELAY_STREAMS_LEVEL, RELAY_CONGESTION, RELAY_TUNNELS),
+    *(RELAY_PARTITIONS, RELAY_SENT, RELAY_RECORDS, RELAY_FRAMES, RELAY_WAITED, RELAY_SEALED),
+    *(RELAY_READ, RELAY_REFUSED, RELAY_CERT_EXPIRY),
+)
+"""Every metric of a relay; a mirror has none of them."""

@@ -10,6 +10,7 @@ Sources: docs/metrics.md; https://prometheus.io/docs/practices/naming/.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
-from mirror.model import FlowStatus, PartitionStatus, State
+from mirror.model import FlowStatus, Forecast, PartitionStatus, State
 from monitoring import catalogue
 from monitoring.catalogue import Kind, Metric
 
@@ -51,10 +52,20 @@ def _loss_pending(partition: PartitionStatus) -> float | None:
     return partition.lost_to - partition.lost_from
 
 
+def _projected(forecast: Forecast, seconds: float | None) -> float | None:
+    return math.inf if forecast is Forecast.NEVER else seconds
+
+
 _READINGS = (
     _Reading(catalogue.LAG_RECORDS, lambda p: p.lag_records),
     _Reading(catalogue.LAG_SECONDS, lambda p: p.lag_seconds, max),
     _Reading(catalogue.RETENTION_HEADROOM, lambda p: p.retention_headroom_seconds, min),
+    _Reading(catalogue.CATCH_UP, lambda p: _projected(p.outlook.catch_up, p.outlook.catch_up_seconds), max),
+    _Reading(
+        catalogue.RETENTION_LOSS,
+        lambda p: _projected(p.outlook.retention_loss, p.outlook.retention_loss_seconds),
+        min,
+    ),
     _Reading(catalogue.LOSS_PENDING, _loss_pending),
     _Reading(catalogue.NEXT_OFFSET, lambda p: p.next_offset),
     _Reading(catalogue.SOURCE_LOG_START, lambda p: p.source_log_start_offset),
@@ -136,6 +147,8 @@ class FlowCollector(Collector):
         yield self._counts(status)
         unknown = sum(partition.lag_seconds is None for partition in status.partitions)
         yield self._one(catalogue.LAG_UNKNOWN, flow, unknown)
+        whole = status.outlook
+        yield self._one(catalogue.FLOW_BACKLOG, flow, _projected(whole.backlog, whole.backlog_seconds))
 
     def _clusters(self, status: FlowStatus) -> Family:
         source, target = status.source_cluster_id, status.target_cluster_id

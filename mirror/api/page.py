@@ -158,6 +158,9 @@ function verdict(parts) {
   if (blocked) return ["warn", `${many(blocked, "partition")} blocked`, `Tried again by itself. ${others}`];
   if (paused) return ["warn", `${many(paused, "partition")} paused by an operator`, others];
   if (unknown) return ["calm", "Starting", `${many(unknown, "partition")} not looked at yet.`];
+  const near = parts.filter((p) => p.reason === "retention_near").length;
+  if (near) return ["warn", `${many(near, "partition")} about to lose records`,
+    "Retention at the source will remove them before they are copied, or not long after."];
   if (behind) return ["calm", `Catching up: ${many(behind, "partition")} behind`,
     "Nothing to do, unless the lag grows."];
   const dark = parts.filter((p) => p.lag_seconds === null).length;
@@ -173,6 +176,11 @@ function banner(tone_, head, text) {
 const figure = (value, name) =>
   h("div", { class: "card" }, h("b", {}, value), h("span", { class: "dim" }, name));
 
+const arrival = ({ outlook }) => outlook.catch_up === "never" ? "never caught up at this pace"
+  : outlook.catch_up === "expected" ? `caught up in ${duration(outlook.catch_up_seconds)}` : "";
+const forecast = (name, word, seconds, shown) =>
+  shown ? [figure(word === "never" ? "never" : duration(seconds), name)] : [];
+
 function figures(status) {
   const parts = status.partitions, lag = maxOf(parts, "lag_seconds");
   const unknown = parts.filter((p) => p.lag_seconds === null).length;
@@ -183,16 +191,24 @@ function figures(status) {
     figure(whole(sumOf(parts, "lag_records")), "records behind"),
     figure(per(rates && `${bytes(rates.bytes)}/s`), "appended"),
     figure(per(rates && whole(rates.records)), "records per second"),
+    ...forecast("caught up in, at this pace", status.outlook.catch_up, status.outlook.catch_up_seconds,
+      parts.some((p) => p.state === "LAGGING")),
+    ...forecast("until records are lost, at this pace", status.outlook.retention_loss,
+      status.outlook.retention_loss_seconds, status.outlook.retention_loss === "expected"),
     ...(headroom.length ? [figure(duration(Math.min(...headroom)), "until retention may overtake")] : []),
     figure(bytes(status.resident_bytes), "memory"));
+}
+function why(reasons, parts) {
+  if (reasons.length !== 1 || !reasons[0]) return "";
+  if (reasons[0] !== "catching_up") return reasons[0].replaceAll("_", " ");
+  return parts.length === 1 ? arrival(parts[0]) : "";
 }
 function row(kind, name, parts, more) {
   const state = worst(parts), known = parts.some((p) => p.lag_records !== null);
   const behind = known ? sumOf(parts, "lag_records") : null;
   const reasons = [...new Set(parts.filter((p) => p.state === state).map((p) => p.reason))];
   return h("tr", { class: kind }, h("td", { class: "name" }, name),
-    h("td", {}, stateTag(state), reasons.length === 1 && reasons[0] && reasons[0] !== "catching_up"
-      ? ` ${reasons[0].replaceAll("_", " ")}` : ""),
+    h("td", {}, stateTag(state), ` ${why(reasons, parts)}`),
     h("td", { class: "right" }, duration(maxOf(parts, "lag_seconds"))),
     h("td", { class: "right" }, whole(behind)),
     h("td", { class: "right" }, whole(sumOf(parts, "records"))),

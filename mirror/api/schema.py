@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
@@ -24,6 +24,7 @@ SCHEMA = 1
 _ADAPTER = TypeAdapter(FlowStatus)
 
 JsonObject = dict[str, Any]
+T = TypeVar("T")
 
 
 class UnreadableStatusError(TwinsiteError):
@@ -41,17 +42,33 @@ def status_from_json(document: object) -> FlowStatus:
     """Read a document of this version; fields it does not know, of a later mirror, are left out.
 
     Raises:
-        UnreadableStatusError: It is no object, of another version, or a field is missing or of a wrong type.
+        UnreadableStatusError: It is no object, or not of a mirror, of another version, or a field is missing
+            or of a wrong type.
     """
     version = document.get("schema") if isinstance(document, dict) else None
+    if isinstance(document, dict) and document.get("kind") is not None:
+        words = f"what answers there is a {str(document['kind'])[:20]}, not a mirror"
+        raise UnreadableStatusError(words, hint="ask the port of a mirror, see api.port in its settings")
     if version != SCHEMA:
         raise UnreadableStatusError(f"status document: schema {version!r}, this version reads {SCHEMA}")
+    return fitted(_ADAPTER, document, "status document")
+
+
+def fitted(adapter: TypeAdapter[T], document: object, what: str) -> T:
+    """What a document says, in the shape of a dataclass.
+
+    Args:
+        what: It is, for people.
+
+    Raises:
+        UnreadableStatusError: A field is missing or of a wrong type.
+    """
     try:
-        return _ADAPTER.validate_python(document)
+        return adapter.validate_python(document)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise UnreadableStatusError(f"status document: {where}: {first['msg']}") from error
+        raise UnreadableStatusError(f"{what}: {where}: {first['msg']}") from error
 
 
 @checked_dataclass(config=ConfigDict(use_attribute_docstrings=True, extra="forbid"))
@@ -63,17 +80,28 @@ class _Documented:
 
 def json_schema() -> JsonObject:
     """JSON Schema (2020-12) of the document, strict: a field it does not name is a mistake."""
-    schema = TypeAdapter(_Documented).json_schema(mode="serialization")
+    version = {"schema": {"const": SCHEMA, "description": "Version of this document."}}
+    return described(_Documented, "FlowStatus", "twinsite status", version)
+
+
+def described(holder: type, held: str, title: str, more: JsonObject) -> JsonObject:
+    """The schema of a document that is a dataclass and some properties more.
+
+    Args:
+        holder: A class with one field of that dataclass; its settings are taken.
+        held: The name of the dataclass.
+        more: Properties that stand before its own.
+    """
+    schema = TypeAdapter(holder).json_schema(mode="serialization")
     definitions = schema["$defs"]
-    flow = definitions.pop("FlowStatus")
+    of_it = definitions.pop(held)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "twinsite status",
-        "description": flow["description"],
+        "title": title,
+        "description": of_it["description"],
         "type": "object",
-        "properties": {"schema": {"const": SCHEMA, "description": "Version of this document."}}
-        | flow["properties"],
-        "required": ["schema", *flow["properties"]],
+        "properties": more | of_it["properties"],
+        "required": [*more, *of_it["properties"]],
         "additionalProperties": False,
         "$defs": definitions,
     }

@@ -9,7 +9,6 @@ unless told otherwise.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -21,11 +20,10 @@ from mirror.api.control import Control, ControlHandlers
 from mirror.api.page import CONTENT_SECURITY_POLICY, PAGE
 from mirror.api.problems import ProblemError, problems
 from mirror.api.schema import status_to_json
+from mirror.api.serving import common_headers, metrics, probe
 from mirror.errors import UnknownPartitionError, UsageError
 from mirror.model import FlowStatus, TopicPartition
-from monitoring.exposition import CONTENT_TYPE as METRICS_CONTENT_TYPE
-from monitoring.exposition import write_text
-from monitoring.health import Heartbeats, Readiness, Verdict, livez, readyz
+from monitoring.health import Heartbeats, Readiness, livez, readyz
 
 BODY_BYTES_MAX = 16 * 1024
 SHUTDOWN_SECONDS = 1.0
@@ -164,7 +162,7 @@ class ApiServer:
                 *control.routes(),
             ]
         )
-        app.on_response_prepare.append(_common_headers)
+        app.on_response_prepare.append(common_headers)
         return app
 
     # -- reading -------------------------------------------------------------------------------
@@ -174,18 +172,13 @@ class ApiServer:
         return web.Response(text=PAGE, content_type="text/html", headers=headers)
 
     async def _livez(self, request: web.Request) -> web.Response:
-        return _probe(request, livez(self._backend.heartbeats.beats, self._clock()))
+        return probe(request, livez(self._backend.heartbeats.beats, self._clock()))
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        return _probe(request, readyz(self._backend.readiness()))
+        return probe(request, readyz(self._backend.readiness()))
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        families = []
-        for family in self._backend.registry.collect():
-            families.append(family)
-            await asyncio.sleep(0)  # the flow was asked once; batches may pass while its series are made
-        body = await asyncio.to_thread(write_text, families)
-        return web.Response(body=body, headers={"Content-Type": METRICS_CONTENT_TYPE})
+        return await metrics(self._backend.registry)
 
     async def _status(self, _: web.Request) -> web.Response:
         return web.json_response(status_to_json(self._backend.status()))
@@ -201,24 +194,6 @@ class ApiServer:
         return web.json_response(
             {"schema": SCHEMA, **tp._asdict(), "source_offset": source, "target_offset": target}
         )
-
-
-async def _common_headers(_: web.Request, response: web.StreamResponse) -> None:
-    response.headers["Server"] = "twinsite"
-    response.headers["Cache-Control"] = "no-store"
-    response.headers["X-Content-Type-Options"] = "nosniff"
-
-
-def _probe(request: web.Request, verdict: Verdict) -> web.Response:
-    """``ok``, or the checks: all of them with ``?verbose``, else those that failed."""
-    verbose = "verbose" in request.query
-    lines = [
-        f"[{'+' if check.ok else '-'}] {check.name}: {check.reason}"
-        for check in verdict.checks
-        if verbose or not check.ok
-    ]
-    lines.append("ok" if verdict.ok else "failed")
-    return web.Response(status=200 if verdict.ok else 503, text="\n".join(lines) + "\n")
 
 
 def _text(request: web.Request, name: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mirror.cli.output import clean, duration, number
-from mirror.model import PartitionStatus
+from mirror.model import Forecast, PartitionStatus, State
 
 SPACE = 2
 """Between two columns."""
@@ -22,15 +22,35 @@ TARGET_NAMES = "target names"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column beside the partition's name."""
+    """One column beside the partition's name.
+
+    Attributes:
+        is_optional: It is there only where some partition has words in it.
+    """
 
     title: str
     words: Callable[[PartitionStatus], str]
     is_number: bool = True
+    is_optional: bool = False
 
     def width(self, partitions: Sequence[PartitionStatus]) -> int:
         """What its cells take, and its title."""
         return max(len(self.title), *(len(self.words(one)) for one in partitions))
+
+
+def _catch_up(one: PartitionStatus) -> str:
+    """Of a partition that lags; others have nothing to catch up, or do not."""
+    if one.state is not State.LAGGING:
+        return ""
+    outlook = one.outlook
+    return "never" if outlook.catch_up is Forecast.NEVER else duration(outlook.catch_up_seconds)
+
+
+def _loss(one: PartitionStatus) -> str:
+    """Of a partition that may lose records: where all is well, or lost already, its state says so."""
+    seconds = one.outlook.retention_loss_seconds
+    to_come = one.state not in {State.ACTIVE, State.DATA_LOSS}
+    return duration(seconds) if to_come and seconds is not None else ""
 
 
 STATE = Column("STATE", lambda one: one.state.value, is_number=False)
@@ -43,6 +63,8 @@ COLUMNS = (
     Column("TARGET END", lambda one: number(one.target_log_end_offset)),
     Column("LAG", lambda one: number(one.lag_records)),
     Column("LAG TIME", lambda one: duration(one.lag_seconds)),
+    Column("CAUGHT UP IN", _catch_up, is_optional=True),
+    Column("LOSS IN", _loss, is_optional=True),
     Column("RECORDS", lambda one: number(one.records)),
 )
 LEFT_OUT_FIRST = (
@@ -52,7 +74,9 @@ LEFT_OUT_FIRST = (
     TARGET_NAMES,
     "SOURCE END",
     "NEXT",
+    "CAUGHT UP IN",
     "LAG TIME",
+    "LOSS IN",
     "LAG",
     "REASON",
 )
@@ -84,10 +108,13 @@ def layout(partitions: Sequence[PartitionStatus], width: int) -> Layout:
         partitions: At least one.
         width: Of the screen, in columns.
     """
-    widths = {column.title: column.width(partitions) for column in COLUMNS}
+    candidates = [
+        column for column in COLUMNS if not column.is_optional or any(map(column.words, partitions))
+    ]
+    widths = {column.title: column.width(partitions) for column in candidates}
     for count in range(len(LEFT_OUT_FIRST) + 1):
         left_out = LEFT_OUT_FIRST[:count]
-        columns = tuple(column for column in COLUMNS if column.title not in left_out)
+        columns = tuple(column for column in candidates if column.title not in left_out)
         target_names = TARGET_NAMES not in left_out
         room = width - sum(widths[column.title] + SPACE for column in columns)
         if room >= _wanted(partitions, target_names=target_names):

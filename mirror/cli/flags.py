@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mirror.config import Settings, merged, parse
+from mirror.config import LinkSettings, Settings, TopicsSettings, load, merged, parse
 from mirror.config_problems import checked
 from mirror.config_relay import RelaySettings
 from mirror.config_yaml import read_yaml
@@ -57,6 +57,7 @@ def relay_settings_of(options: Mapping[str, Any]) -> RelaySettings:
     plain = {
         ("cluster", "bootstrap_servers"): options.get("cluster"),
         ("listen", "address"): options.get("listen"),
+        ("api", "port"): options.get("api_port"),
         ("log", "level"): options.get("log_level"),
     }
     document = read_yaml(path) if path else {}
@@ -67,6 +68,26 @@ def relay_settings_of(options: Mapping[str, Any]) -> RelaySettings:
         raise UsageError("--cluster: missing", hint="as in --cluster HOST:PORT, or --config FILE")
     where = str(path) if path else "command line"
     return checked(RelaySettings, document, where=where, folder=path.absolute().parent if path else None)
+
+
+def link_settings_of(options: Mapping[str, Any]) -> tuple[LinkSettings, TopicsSettings | None]:
+    """The way to relays, and the topics that are to come that way, where any are named.
+
+    Raises:
+        UsageError: No relay is named, or something is not accepted.
+    """
+    path: Path | None = options.get("config")
+    settings = load(path) if path else None
+    link = settings.link if settings else None
+    if options.get("relay") is not None:
+        named = checked(LinkSettings, {"relays": options["relay"]}, where="--relay", folder=None)
+        link = named if link is None else link.model_copy(update={"relays": named.relays})
+    if link is None:
+        words = "--relay: missing" if path is None else f"{path}: there is no link in it, and no --relay"
+        raise UsageError(words, hint="as in --relay HOST:PORT, or --config FILE with link.relays")
+    topics = settings.topics.model_dump() if settings else {}
+    topics |= _lists(options.get("topics") or ())
+    return link, checked(TopicsSettings, topics, where="--topics", folder=None) if topics else None
 
 
 def overrides(options: Mapping[str, Any]) -> dict[str, Any]:

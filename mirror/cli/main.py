@@ -23,6 +23,7 @@ from mirror.errors import TwinsiteError
 COMMANDS = {
     "mirror": "mirror.cli.mirror:mirror",
     "relay": "mirror.cli.relay:relay",
+    "link": "mirror.cli.link:link",
     "status": "mirror.cli.status:status",
     "pause": "mirror.cli.control:pause",
     "resume": "mirror.cli.control:resume",

@@ -16,6 +16,8 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from monitoring.durations import duration as duration
+
 PIPE_COLUMNS = 1000
 """Width of tables where there is no terminal: nothing is cut off."""
 
@@ -77,16 +79,3 @@ def size(count: float) -> str:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
-
-
-def duration(seconds: float | None) -> str:
-    """``0.4 s``, ``12 s``, ``3 min``, ``5 h 20 min``."""
-    if seconds is None:
-        return "?"
-    if seconds < 10:
-        return f"{seconds:.1f} s" if seconds else "0 s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds // 60:.0f} min"
-    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"

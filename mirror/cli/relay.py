@@ -12,6 +12,11 @@ import click
 @click.option("--cluster", metavar="HOST:PORT,...", help="Brokers of the source.")
 @click.option("--listen", metavar="HOST:PORT", help="Where mirrors come in.  [default: 127.0.0.1:9650]")
 @click.option(
+    "--api-port",
+    type=click.IntRange(-1, 65535),
+    help="Port for status and metrics; 0 any free, -1 none.  [default: 9651]",
+)
+@click.option(
     "--config", type=click.Path(path_type=Path), metavar="FILE", help="A settings file; options win over it."
 )
 @click.option(

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from mirror.cli.columns import SPACE, STATE, layout
 from mirror.cli.output import clean, duration, number, plain, size
-from mirror.model import FlowStatus, LinkStatus, PartitionStatus, Reason, State
+from mirror.model import FlowStatus, Forecast, LinkStatus, PartitionStatus, Reason, State
 
 SCHEMA = 1
 ROWS_MAX = 60
@@ -171,9 +171,26 @@ def _headline(status: FlowStatus) -> Text:
     )
     if status.link is not None:
         words += f"\n  {_link(status.link)}"
+    if counts[State.LAGGING]:
+        words += f"\n  {_outlook(status)}"
     if status.waits_for:
         return Text(f"{words}\n  waits for {clean(status.waits_for)}")
     return Text(words if status.partitions else f"{words}\n{NOTHING_COPIED}")
+
+
+def _outlook(status: FlowStatus) -> str:
+    """Of the whole backlog, of the slowest partition, and of what will not be there any more."""
+    whole = status.outlook
+    words = f"{number(whole.backlog_records)} offsets behind; at this pace all is copied "
+    words += f"{_when(whole.backlog, whole.backlog_seconds)}, the last partition "
+    words += _when(whole.catch_up, whole.catch_up_seconds)
+    if whole.retention_loss_seconds is not None:
+        words += f", and records are lost in {duration(whole.retention_loss_seconds)}"
+    return words
+
+
+def _when(forecast: Forecast, seconds: float | None) -> str:
+    return "never" if forecast is Forecast.NEVER else f"in {duration(seconds)}"
 
 
 def _link(link: LinkStatus) -> str:
@@ -181,6 +198,10 @@ def _link(link: LinkStatus) -> str:
     words = f"through relay {clean(link.relay)}: {clean(link.congestion)}"
     if link.round_trip_seconds is not None:
         words += f", {link.round_trip_seconds * 1000:.1f} ms there and back"
+    if link.connections > 1:
+        words += f", {link.connections} connections"
+    if link.rate_limit_bytes_per_second is not None:
+        words += f", no more than {link.rate_limit_bytes_per_second * 8 / 1e6:g} Mbit/s"
     if link.level is None:
         return words
     inflated = ", lz4 inflated" if link.recode else ""

@@ -10,8 +10,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from mirror.config import Settings, json_schema
+from mirror.config_limits import RateLimitSettings
 from mirror.config_problems import Model, models_in
-from mirror.config_relay import ListenSettings, RelaySettings
+from mirror.config_relay import ListenSettings, RelayApiSettings, RelaySettings, RoleSettings
 from mirror.config_values import show_bytes
 
 INTRODUCTION = """\
@@ -62,7 +63,8 @@ RELAY = """
 ## Through relays
 
 Where relays stand next to the source, a mirror has `link` instead of `source`, and each relay a file of its
-own for `twinsite relay --config FILE`, with `cluster` (the same settings as `source`), `log`, and `listen`:
+own for `twinsite relay --config FILE`, with `cluster` (the same settings as `source`), `log`, `api`, `limits`
+and `listen`:
 
 ```yaml
 link:
@@ -80,7 +82,42 @@ listen:
   address: 0.0.0.0:9650
   certificate_file: /etc/twinsite/relay-1.pem
   client_ca_file: /etc/twinsite/link-ca.pem
+limits:
+  - {rate: 20 Mbit/s, days: mon-fri, hours: '08:00-18:00', zone: Europe/Berlin}
+  - {rate: 200 Mbit/s}
 ```
+"""
+
+WHO = """
+## Who may read what through a relay
+
+Without `identities` all whom `client_ca_file` lets in may read what the relay may. With them a mirror has
+a name, a name has a role, and a role has topics:
+
+```yaml
+listen:
+  certificate_file: /etc/twinsite/relay-1.pem
+  client_ca_file: /etc/twinsite/link-ca.pem
+  roles:
+    orders: {include: ['orders\\..*'], exclude: ['.*\\.tmp']}
+    everything: {include: ['.*'], streams_max: 4}
+  identities:
+    spiffe://example.org/mirror/west: orders
+    mirror-2.west.example.org: orders
+    CN=mirror-south,OU=data,O=Example: everything
+```
+
+The names of a certificate are, in this order, and the first that is in `identities` counts: the URIs of
+its subject alternative names, the DNS names there (in small letters), its subject as RFC 2253 writes it
+and as Kafka makes principals of it (`openssl x509 -noout -subject -nameopt RFC2253`), and the subject's
+common name alone, as in `mirror-south`. A wildcard stands for nobody but itself. The authorities of
+`client_ca_file` answer for every one of these names: trust none there that signs for strangers. Who is
+refused is told which names his certificate has, and so is the log (`mirror_not_let_in`). A role is that
+of the moment in which a connection was made; other settings take a restart of the relay, which mirrors
+wait out.
+
+A topic that a role does not have is for its mirrors as if the relay had no right to describe it; what is
+passed on to brokers for them is in [permissions.md](permissions.md#through-a-relay).
 """
 
 
@@ -96,8 +133,14 @@ def page() -> str:
             continue
         seen[model] = path
         sections.append(_section(model, path, f"`{path}`"))
-    listen = _section(ListenSettings, "listen", "`listen`, of a relay")
-    return INTRODUCTION + "\n" + "\n".join(_without_repeats(sections)) + EXAMPLE + RELAY + "\n" + listen
+    of_relays = [
+        _section(ListenSettings, "listen", "`listen`, of a relay"),
+        _section(RoleSettings, "listen.roles", "`listen.roles.NAME`, of a relay"),
+        _section(RateLimitSettings, "limits", "`limits`, of a relay or of `link`"),
+        _section(RelayApiSettings, "api", "`api`, of a relay"),
+    ]
+    relay = "\n".join([RELAY, *of_relays])
+    return "\n".join([INTRODUCTION, *_without_repeats(sections)]) + EXAMPLE + relay + WHO
 
 
 def _without_repeats(sections: list[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""``twinsite status``: how a running mirror is, once or again and again."""
+"""``twinsite status``: how a running mirror, or a relay, is, once or again and again."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 from rich.console import RenderableType
 from rich.live import Live
 
+from mirror.api.relay_schema import is_of_relay, relay_from_json, relay_to_json
 from mirror.api.schema import status_from_json, status_to_json
 from mirror.cli.client import MirrorClient, url_option
 from mirror.cli.output import can_redraw, console, output_option, plain, print_json
 from mirror.cli.render import status_table
+from mirror.cli.render_relay import relay_table
 from mirror.errors import ConnectionFailedError
-from mirror.model import FlowStatus, State
+from mirror.model import FlowStatus, RelayStatus, State
 
 NOT_ACTIVE = 3
 
-Seen = FlowStatus | ConnectionFailedError
+Seen = FlowStatus | RelayStatus | ConnectionFailedError
 
 
 @click.command()
@@ -33,25 +35,43 @@ Seen = FlowStatus | ConnectionFailedError
 @click.option("--all", "everything", is_flag=True, help="A row for every partition, however many there are.")
 @url_option
 def status(output: str, watch: bool, every: float, everything: bool, url: str) -> int:
-    """Ask a running mirror how it is.
+    """Ask a running mirror, or a relay, how it is.
 
     \b
     twinsite status --watch
     twinsite status -o json --url http://mirror-1.west:9640
+    twinsite status --url http://127.0.0.1:9651
 
     Ends with 0 when every partition is ACTIVE, with 3 when one is not or when there is none at all,
-    with 1 when nobody answers.
+    with 1 when nobody answers. A relay has no partitions: 0 when it answers.
     """
     client = MirrorClient(url)
     if watch:
         _watch(client, output, every, everything=everything)
-    seen = status_from_json(client.get("status"))
+    seen = _read(client)
     if output == "json":
-        print_json(status_to_json(seen))
+        print_json(_document(seen))
     else:
-        console().print(status_table(seen, everything=everything))
+        console().print(_table(seen, everything=everything))
+    if isinstance(seen, RelayStatus):
+        return 0
     fine = bool(seen.partitions) and all(one.state is State.ACTIVE for one in seen.partitions)
     return 0 if fine else NOT_ACTIVE
+
+
+def _read(client: MirrorClient) -> FlowStatus | RelayStatus:
+    document = client.get("status")
+    return relay_from_json(document) if is_of_relay(document) else status_from_json(document)
+
+
+def _document(seen: FlowStatus | RelayStatus) -> dict[str, Any]:
+    return relay_to_json(seen) if isinstance(seen, RelayStatus) else status_to_json(seen)
+
+
+def _table(seen: FlowStatus | RelayStatus, *, everything: bool, one_screen: bool = False) -> RenderableType:
+    if isinstance(seen, RelayStatus):
+        return relay_table(seen, everything=everything)
+    return status_table(seen, everything=everything, one_screen=one_screen)
 
 
 def _watch(client: MirrorClient, output: str, every: float, *, everything: bool) -> NoReturn:
@@ -77,24 +97,24 @@ def _end(received: int, _frame: object) -> NoReturn:
 
 
 def _print_line(seen: Seen) -> None:
-    if isinstance(seen, FlowStatus):
-        print_json(status_to_json(seen), indent=None)
-    else:
+    if isinstance(seen, ConnectionFailedError):
         click.echo(f"error: {seen}", err=True)
+    else:
+        print_json(_document(seen), indent=None)
     sys.stdout.flush()
 
 
 def _shown(seen: Seen, *, everything: bool, one_screen: bool = False) -> RenderableType:
-    if isinstance(seen, FlowStatus):
-        return status_table(seen, everything=everything, one_screen=one_screen)
-    return plain(seen)
+    if isinstance(seen, ConnectionFailedError):
+        return plain(seen)
+    return _table(seen, everything=everything, one_screen=one_screen)
 
 
 def _snapshots(client: MirrorClient, every: float) -> Iterator[Seen]:
     """A snapshot each so many seconds; a mirror that is away may come back."""
     while True:
         try:
-            yield status_from_json(client.get("status"))
+            yield _read(client)
         except ConnectionFailedError as error:
             yield error
         time.sleep(every)

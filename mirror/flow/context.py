@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -11,6 +12,7 @@ from mirror.kafka.buffers import BufferPool
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import FetchLimits
 from mirror.link.stream import LinkStream
+from mirror.timetable import Period
 
 
 class Instruments(Protocol):
@@ -53,11 +55,15 @@ class LinkLimits:
 
     Attributes:
         level: zstd's; 0: as the link needs.
+        connections: Over which it comes; 0: as many as the relay's kernel needs.
+        rates: The most that is sent, and when.
     """
 
     window_bytes: int
     level: int
     recode: bool
+    connections: int = 0
+    rates: Sequence[Period] = ()
 
 
 class Hooks(Protocol):

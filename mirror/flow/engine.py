@@ -96,6 +96,11 @@ class Engine:
         lane = self._reading.of(partition)
         return lane.answered_at(partition) if lane is not None and partition.copying else None
 
+    def arriving_at(self, partition: PartitionCopy) -> float | None:
+        """When a piece came last of an answer that may tell news of this partition, and is not whole yet."""
+        lane = self._reading.of(partition)
+        return lane.arriving_at(partition) if lane is not None and partition.copying else None
+
     # -- hooks -----------------------------------------------------------------------------------
 
     def changed(self, partition: PartitionCopy) -> None:
@@ -169,6 +174,8 @@ class Engine:
         """
         try:
             async with asyncio.TaskGroup() as self._group:
+                if self._flow.link is not None:
+                    self._reading.open(LINK)
                 for loop in (self._settle_loop(), self._keeper.run(), self._watch()):
                     self._group.create_task(loop)
                 for cluster in (self._flow.source, self._flow.target):

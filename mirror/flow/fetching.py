@@ -20,7 +20,7 @@ from mirror.failpoints import reach
 from mirror.flow.context import Flow
 from mirror.flow.intake import Intake, take
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.receiving import BATCH_BYTES_DEFAULT, Outcome, Receiver, Room, not_read
+from mirror.flow.receiving import BATCH_BYTES_DEFAULT, Answers, Outcome, Receiver, Room, not_read
 from mirror.flow.states import pause_seconds
 from mirror.kafka.buffers import Buffer
 from mirror.kafka.cluster import broker_error
@@ -92,6 +92,10 @@ class FetchLane:
     def answered_at(self, partition: PartitionCopy) -> float | None:  # noqa: ARG002 - of all of them
         """When the broker last told news of a partition, or the lack of them."""
         return self._answered_at
+
+    def arriving_at(self, partition: PartitionCopy) -> float | None:  # noqa: ARG002 - as LinkLane has it
+        """Of an answer nothing is known before it is whole."""
+        return None
 
     def _want(self, key: Key, partition: PartitionCopy) -> Want:
         info = self._flow.source.info.partition(partition.tp)
@@ -175,8 +179,8 @@ class FetchLane:
     def _take(self, answer: FetchAnswer, buffer: Buffer) -> None:
         if not self._session.answered(answer):
             raise broker_error(answer.error_code, f"source: Fetch from broker {self._node}")
-        before, self._answered_at = self._answered_at, time.monotonic()
-        self._flow.source.last_answer_at = self._answered_at
+        answers = Answers(time.monotonic(), self._answered_at)
+        self._answered_at = self._flow.source.last_answer_at = answers.at
         came = sum(len(fetched.records) for fetched in answer.partitions)
         self._spare = self._flow.limits.fetch.bytes_max - came
         self._share = self._fair_share(came)
@@ -184,7 +188,7 @@ class FetchLane:
             partition = self._members.get(fetched.key)
             want = self._session.told.get(fetched.key)
             if partition is not None and want is not None and partition.fetch_offset == want.offset:
-                self._take_partition(partition, fetched, want, buffer, before)
+                self._take_partition(partition, fetched, want, buffer, answers)
                 self._flow.hooks.changed(partition)
 
     def _fair_share(self, came: int) -> int:
@@ -201,12 +205,12 @@ class FetchLane:
         return min(fair, limits.partition_fetch_bytes_max)
 
     def _take_partition(
-        self, partition: PartitionCopy, fetched: Fetched, want: Want, buffer: Buffer, before: float | None
+        self, partition: PartitionCopy, fetched: Fetched, want: Want, buffer: Buffer, answers: Answers
     ) -> None:
         """Where no batch came although there is one, and the answer had room, it is larger than what was
         asked for. Where the answer was full, the broker begins with this partition another time (KIP-227).
         """
-        outcome = self._receiver.take(partition, fetched, want.offset, buffer, before)
+        outcome = self._receiver.take(partition, fetched, want.offset, buffer, answers)
         missing = partition.readable_end(self._flow.limits.fetch.isolation) > want.offset
         left_out = outcome is Outcome.EMPTY and missing and want.bytes_max <= self._spare
         if outcome is Outcome.TORN or left_out:

@@ -21,6 +21,10 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
             "Nothing, unless the lag grows: then see what limits the mirror, and whether retention at "
             "the source leaves enough time."
         ),
+        Reason.RETENTION_NEAR: (
+            "Raise retention.ms, or retention.bytes, of the source topic while the records are still there; "
+            "then see what limits the mirror."
+        ),
         Reason.OPERATOR: (
             "Resume it when the pause has served its purpose: retention at the source does not wait, and a "
             "restart of the mirror forgets the pause."
@@ -43,7 +47,8 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
             "Look at the disks of the broker that leads the partition: its log directory failed."
         ),
         Reason.SOURCE_NOT_AUTHORIZED: (
-            "Grant the mirror READ and DESCRIBE on the source topic, see docs/permissions.md."
+            "Grant the mirror, or the relay it comes through, READ and DESCRIBE on the source topic, see "
+            "docs/permissions.md; or add the topic to the mirror's role at the relay (listen.roles)."
         ),
         Reason.TARGET_NOT_AUTHORIZED: (
             "Grant the mirror what docs/permissions.md lists for the target topic."

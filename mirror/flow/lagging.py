@@ -7,26 +7,39 @@ somebody asks or not.
 ``now`` and ``*_at`` are readings of one monotonic clock in seconds, ``now_ms`` is the
 wall clock in milliseconds since 1970.
 
-Sources: docs/states.md, :mod:`monitoring.objectives`.
+Sources: docs/states.md, :mod:`monitoring.objectives`, :mod:`monitoring.outlook`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import structlog
+
 from mirror.flow.context import Flow
+from mirror.flow.outlook import Outlooks, Projection, catching_up, losing
 from mirror.flow.partition import PartitionCopy
 from mirror.kafka.fetch import Isolation
 from mirror.model import Reason, State
 from monitoring.objectives import Progress, lag_records, lag_seconds, lag_state
+from monitoring.outlook import is_near
+
+log = structlog.get_logger(__name__)
 
 LOOK_SECONDS_MAX = 1.0
 LOOKS_WITHIN_LAG = 4
 UNHEARD_WAITS = 3
 """A broker holds a request back for one wait at most: after so many, and a second, it is silent."""
+
+NEAR_SAID_SECONDS = 300.0
+"""How often it is said that records are about to be lost."""
+
+WAITING = frozenset({State.PAUSED, State.BLOCKED})
+"""Nothing is copied of these for now; retention at the source does not wait."""
 
 Conclusion = tuple[State, Reason | None, str]
 
@@ -36,12 +49,17 @@ class Lag:
     """How far behind one partition is; None is unknown, never zero.
 
     Attributes:
-        heard_at: When the source last told news of it, or the lack of them.
+        progress: What that was concluded from.
     """
 
     records: int | None
     seconds: float | None
-    heard_at: float | None
+    progress: Progress
+
+    @property
+    def heard_at(self) -> float | None:
+        """When the source last told news of it, or the lack of them."""
+        return self.progress.heard_at
 
 
 class LagMeter:
@@ -49,11 +67,18 @@ class LagMeter:
 
     Args:
         answered_at: When the source last told news of a partition; None while it is not being read.
+        arriving_at: When a piece came last of what may be its next news; None where nothing is on its way.
     """
 
-    def __init__(self, flow: Flow, answered_at: Callable[[PartitionCopy], float | None]) -> None:
+    def __init__(
+        self,
+        flow: Flow,
+        answered_at: Callable[[PartitionCopy], float | None],
+        arriving_at: Callable[[PartitionCopy], float | None],
+    ) -> None:
         self._flow = flow
         self._answered_at = answered_at
+        self._arriving_at = arriving_at
         self.fresh_seconds = UNHEARD_WAITS * flow.limits.fetch.wait_ms_max / 1000 + 1
 
     def measure(self, p: PartitionCopy, *, now: float, now_ms: int) -> Lag:
@@ -62,7 +87,7 @@ class LagMeter:
         progress = Progress(p.next_offset, self._end(p), heard_at, p.complete_at, p.last_timestamp_ms)
         seconds = lag_seconds(progress, now=now, now_ms=now_ms, fresh_seconds=self.fresh_seconds)
         records = lag_records(progress, now=now, fresh_seconds=self.fresh_seconds)
-        return Lag(records, seconds, heard_at)
+        return Lag(records, seconds, progress)
 
     def idle(self, p: PartitionCopy, now: float) -> bool:
         """True when all is copied, as the source has just said: found cheaply, most partitions mostly are."""
@@ -82,30 +107,47 @@ class LagMeter:
         return last_stable
 
     def silent(self, p: PartitionCopy, lag: Lag, now: float) -> bool:
-        """The source should have answered by now. Whoever has no room asks nothing, and hears nothing."""
+        """The source should have answered by now.
+
+        Whoever has no room asks nothing, and hears nothing; over a slow link an answer takes its time. Of a
+        copy that goes on something was heard, though it may have been long on its way.
+        """
         limits, pool = self._flow.limits, self._flow.pool
         crowded = pool.used_bytes + limits.fetch.bytes_max > limits.buffer_bytes_max
         if not p.copying or crowded or p.queue.bytes or p.in_flight:
             return False
-        return lag.heard_at is None or now - lag.heard_at > self.fresh_seconds
+        signs = [at for at in (lag.heard_at, self._arriving_at(p), p.acknowledged_at) if at is not None]
+        return now - max(signs) > self.fresh_seconds
 
 
 class LagWatch:
-    """Turns partitions that are copied from ACTIVE to LAGGING and back.
+    """Turns partitions that are copied from ACTIVE to LAGGING and back, and warns of losses that are near.
 
     Args:
         lagging_seconds: The stated lag.
+        near_seconds: A loss to retention that is further away is not near.
         changed: Told of every partition whose state or reason is another one now.
     """
 
     def __init__(
-        self, meter: LagMeter, *, lagging_seconds: float, changed: Callable[[PartitionCopy], None]
+        self,
+        meter: LagMeter,
+        outlooks: Outlooks,
+        *,
+        lagging_seconds: float,
+        near_seconds: float,
+        changed: Callable[[PartitionCopy], None],
     ) -> None:
         self._meter = meter
+        self._outlooks = outlooks
         self._lagging_seconds = lagging_seconds
+        self._near_seconds = near_seconds
         self._changed = changed
         self._held: dict[PartitionCopy, tuple[int, float]] = {}
         """Where open transactions end what may be read, and since when."""
+        self._near: list[tuple[PartitionCopy, Projection]] = []
+        """Which partitions are about to lose records, as this look finds."""
+        self._warned_at = -math.inf
 
     async def run(
         self, partitions: Callable[[], Iterable[PartitionCopy]], beat: Callable[[float], None]
@@ -120,20 +162,29 @@ class LagWatch:
 
     def look(self, partitions: Iterable[PartitionCopy], *, now: float, now_ms: int) -> None:
         """Conclude once for each partition that is copied; the others have a state of their own."""
+        self._near = []
         for p in partitions:
             if p.state not in {State.ACTIVE, State.LAGGING}:
                 self._held.pop(p, None)
+                self._outlooks.forget(p)
+                if p.state in WAITING:
+                    self._project(p, self._meter.measure(p, now=now, now_ms=now_ms), now, now_ms)
                 continue
-            if p.state is State.ACTIVE and not p.detail and self._meter.idle(p, now):
+            in_order = p.state is State.ACTIVE and not p.detail and self._meter.idle(p, now)
+            if in_order and not self._outlooks.wants(p, now):
                 continue
             before = (p.state, p.reason)
             p.state, p.reason, p.detail = self._conclude(p, now, now_ms)
             if (p.state, p.reason) != before:
                 self._changed(p)
+        self._warn(now)
 
     def _conclude(self, p: PartitionCopy, now: float, now_ms: int) -> Conclusion:
         lag = self._meter.measure(p, now=now, now_ms=now_ms)
+        if p.copying:
+            self._outlooks.note(p, lag.progress, now=now, now_ms=now_ms)
         silent = self._meter.silent(p, lag, now)
+        projection, is_near = self._project(p, lag, now, now_ms)
         if not silent and now - self._held_since(p, now) > self._lagging_seconds:
             return State.LAGGING, Reason.OPEN_TRANSACTION, _held_back(p)
         if silent and lag.seconds is None and now - p.acknowledged_at > self._lagging_seconds:
@@ -144,7 +195,40 @@ class LagWatch:
         if silent:
             return State.LAGGING, Reason.SOURCE_UNAVAILABLE, _unheard(p, lag, now, now_ms)
         words = f"{lag.records} offsets behind" if lag.records else "it is not being read just now"
-        return State.LAGGING, Reason.CATCHING_UP, words
+        if is_near:
+            return State.LAGGING, Reason.RETENTION_NEAR, f"{words}; {losing(projection)}"
+        return State.LAGGING, Reason.CATCHING_UP, words + (catching_up(projection) if lag.records else "")
+
+    # -- losses that are near --------------------------------------------------------------------
+
+    def _project(self, p: PartitionCopy, lag: Lag, now: float, now_ms: int) -> tuple[Projection, bool]:
+        """What is to be expected, and whether that is a loss to warn of."""
+        projection = self._outlooks.project(p, lag.progress, lag, now=now, now_ms=now_ms)
+        near = lag.records != 0 and is_near(
+            projection.retention_loss_seconds,
+            projection.catch_up_seconds,
+            within_seconds=self._near_seconds,
+            before=p.reason is Reason.RETENTION_NEAR,
+        )
+        if near:
+            self._near.append((p, projection))
+        return projection, near
+
+    def _warn(self, now: float) -> None:
+        """One line for all of them, now and then: the first to come, and how many there are."""
+        if not self._near or now - self._warned_at < NEAR_SAID_SECONDS:
+            return
+        self._warned_at = now
+        first, projection = min(self._near, key=lambda one: one[1].retention_loss_seconds or 0.0)
+        log.warning(
+            "retention_loss_near",
+            topic=first.tp.topic,
+            partition=first.tp.partition,
+            next_offset=first.next_offset,
+            detail=losing(projection),
+            partitions=len(self._near),
+            topics=len({p.tp.topic for p, _ in self._near}),
+        )
 
     def _held_since(self, p: PartitionCopy, now: float) -> float:
         """Since when everything that may be read is copied, and something behind it may not."""
@@ -165,7 +249,7 @@ def _held_back(p: PartitionCopy) -> str:
 
 def _unheard(p: PartitionCopy, lag: Lag, now: float, now_ms: int) -> str:
     """What the connection has said, or since when nothing was heard; not what was said of the lag before."""
-    if p.detail and p.reason not in {Reason.CATCHING_UP, Reason.OPEN_TRANSACTION}:
+    if p.detail and p.reason not in {Reason.CATCHING_UP, Reason.RETENTION_NEAR, Reason.OPEN_TRANSACTION}:
         return p.detail
     if lag.heard_at is None:
         return "the source has not answered yet"

@@ -44,6 +44,11 @@ class Lanes(Generic[L]):
         for lanes in self._lanes.values():
             yield from lanes
 
+    def open(self, node: int) -> None:
+        """Open the first lane to a broker before anybody travels there."""
+        if not self._lanes[node]:
+            self._lanes[node].append(self._open_lane(node, 0))
+
     def of(self, partition: PartitionCopy) -> L | None:
         """The lane it travels on, None when it has none."""
         place = self._on.get(partition)

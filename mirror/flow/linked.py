@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import UTC, datetime
 from typing import ParamSpec, TypeVar
 
 import structlog
@@ -20,16 +21,18 @@ from mirror.errors import AnswerError, TwinsiteError, UnsupportedVersionError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow, LinkLimits
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.receiving import Receiver, Room, not_read
+from mirror.flow.receiving import Answers, Receiver, Room, not_read
 from mirror.flow.states import pause_seconds
 from mirror.kafka.buffers import Buffer
+from mirror.kafka.cluster import AUTHORIZATION_CODES
 from mirror.kafka.fetch import Key
 from mirror.link.frames import Header, Opener
 from mirror.link.loops import first_to_end, in_thread
 from mirror.link.messages import Channel, Position
-from mirror.link.parts import Part, decode_parts, restored
-from mirror.link.stream import Hello, LinkStream
+from mirror.link.parts import ASTRAY, Part, decode_parts, restored
+from mirror.link.stream import Came, Hello, LinkStream
 from mirror.logs import Repeats, warn_repeated
+from mirror.timetable import TIMETABLE_SECONDS, rate_at
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +45,9 @@ LIVE_SHARE = 8
 """The eighth part of the buffers, and of the window, is for partitions that are up to date."""
 ATTEMPTS_COUNTED = 4
 """A stream is tried again every second or two: a link that is back is not left unused."""
-Way = tuple[Channel, int]
+NOT_OF_A_BROKER = -1
+"""The node of frames in which the relay speaks for itself."""
+Way = tuple[int, int]
 """A channel and a broker, as the relay reads it: what an answer does not mention has not changed."""
 
 
@@ -88,6 +93,20 @@ class LinkLane:
         way = self._ways.get(partition.key)
         return None if way is None else self._answered_at.get(way)
 
+    def arriving_at(self, partition: PartitionCopy) -> float | None:
+        """When a piece came last of a frame that is on its way, and has news of a partition or delays them.
+
+        What is behind is delayed by what is more urgent, from whichever broker, and what is changing over by
+        what comes by the other channel. None where the relay has trouble with its broker.
+        """
+        way, stream = self._ways.get(partition.key), self._flow.stream
+        if stream is None or way is None or way not in self._answered_at:
+            return None
+        signs = [stream.piece_at()]
+        if way[0] == Channel.BULK:
+            signs += [at for (channel, _), at in self._answered_at.items() if channel == Channel.BULK]
+        return max((at for at in signs if at is not None), default=None)
+
     def _want(self, key: Key, partition: PartitionCopy) -> None:
         number = next(self._numbers) % (1 << 32)
         self._coming[key] = number, partition.fetch_offset
@@ -95,7 +114,12 @@ class LinkLane:
         if not self._wanted:
             asyncio.get_running_loop().call_soon(self._tell)
         self._wanted[key] = Position(
-            key, number, partition.fetch_offset, partition.queue.fetched_epoch, key not in self._as_is
+            key,
+            number,
+            partition.fetch_offset,
+            partition.queue.fetched_epoch,
+            key not in self._as_is,
+            partition.rank,
         )
 
     def _tell(self) -> None:
@@ -114,13 +138,12 @@ class LinkLane:
     async def run(self) -> None:
         """Take what comes, until cancelled. Errors of the stream are waited out.
 
+        The first stream is begun before anybody wants anything: it takes three round trips.
+
         It ends where the relays are too old for a stream: then brokers are asked through them.
         """
         attempts = 0
         while True:
-            while not self._members:
-                self._work.clear()
-                await self._work.wait()
             begun_at = time.monotonic()
             try:
                 await self._follow()
@@ -131,6 +154,9 @@ class LinkLane:
                 attempts = 0 if (self._heard_at or 0.0) > begun_at else attempts + 1
                 self._lost(error)
                 await asyncio.sleep(pause_seconds(min(attempts, ATTEMPTS_COUNTED)))
+            while not self._members:
+                self._work.clear()
+                await self._work.wait()
 
     async def _follow(self) -> None:
         flow = self._flow
@@ -140,10 +166,16 @@ class LinkLane:
         who = (flow.name, flow.producer_id, flow.producer_epoch)
         frame_bytes = max(flow.limits.buffer_bytes_max // FRAMES_IN_BUFFER, 1)
         hello = Hello(*who, isolation, windows, frame_bytes, limits.level, limits.recode)
-        stream = await LinkStream.open(flow.source.options, hello)
-        log.info("stream_begun", relay=str(stream.relay), congestion=stream.welcome.congestion)
-        self._repeats.forget("stream")
+        stream = await LinkStream.open(flow.source.options, hello, limits.connections)
+        log.info(
+            "stream_begun",
+            relay=str(stream.relay),
+            congestion=stream.welcome.congestion,
+            connections=stream.connections,
+        )
+        self._repeats = Repeats()
         flow.stream = stream
+        stream.on_moved = self._moved
         try:
             for key, partition in self._members.items():
                 if key not in self._crowded:
@@ -154,6 +186,7 @@ class LinkLane:
                 self._take_frames(stream, Channel.BULK),
                 self._take_troubles(stream),
                 self._look_after_crowded(),
+                self._look_at_timetable(stream),
             )
         except TwinsiteError:
             if flow.source.options.relays is not None:
@@ -168,8 +201,13 @@ class LinkLane:
             self._ways.clear()
             self._answered_at.clear()
 
+    def _moved(self, keys: Iterable[Key]) -> None:
+        """Nothing is known of these until they come by their new channel."""
+        for key in keys:
+            self._ways.pop(key, None)
+
     def _lost(self, error: TwinsiteError) -> None:
-        warn_repeated(log, self._repeats, "stream", "stream_lost", error=str(error))
+        warn_repeated(log, self._repeats, str(error), "stream_lost", error=str(error))
         not_read(self._flow, self._members.values(), error, self._heard_at)
 
     def _do_without(self, error: UnsupportedVersionError) -> None:
@@ -184,6 +222,15 @@ class LinkLane:
             for key in list(self._crowded):
                 self.update(self._members[key])
             await self._room.bell()
+
+    async def _look_at_timetable(self, stream: LinkStream) -> None:
+        """Tell the relay how fast it may send."""
+        while True:
+            rate = rate_at(self._limits.rates, datetime.now(UTC))
+            if rate != stream.rate_limit:
+                log.info("rate_limited", bytes_per_second=rate)
+                stream.limit(rate)
+            await asyncio.sleep(TIMETABLE_SECONDS)
 
     async def _take_troubles(self, stream: LinkStream) -> None:
         while True:
@@ -200,35 +247,34 @@ class LinkLane:
     # -- frames ----------------------------------------------------------------------------------
 
     async def _take_frames(self, stream: LinkStream, channel: Channel) -> None:
-        opener = stream.opener(channel)
         limit = self._flow.limits.buffer_bytes_max
         if channel is Channel.BULK:
             limit -= limit // LIVE_SHARE
         while True:
-            header, wire, came_at = await stream.next_frame(channel)
-            await self._room.enough(header.body_bytes, limit)
+            came = await stream.next_frame(channel)
+            await self._room.enough(came.header.body_bytes, limit)
             try:
-                await self._take_frame(opener, channel, header, wire, came_at)
+                await self._take_frame(stream, came)
             except AnswerError as error:
                 raise AnswerError(f"relay {stream.relay}: {error}") from error
-            stream.took(channel, header)
+            stream.took(came)
 
-    async def _take_frame(
-        self, opener: Opener, channel: Channel, header: Header, wire: memoryview, came_at: float
-    ) -> None:
+    async def _take_frame(self, stream: LinkStream, came: Came) -> None:
+        header, opener = came.header, stream.opener(came.channel)
         pool, large = self._flow.pool, header.body_bytes > INLINE_BYTES_MAX
         opened = pool.take(header.body_bytes)
         held = [opened]
         try:
             body = opened.memory[: header.body_bytes]
-            parts = await _run(large, _parts_of, opener, header, wire, body)
+            parts = await _run(large, _parts_of, opener, header, came.wire, body)
             buffers, others = [opened] * len(parts), set[Key]()
             size = sum(part.recoded_bytes for part in parts)
             if size:
                 held.append(pool.take(size))
                 buffers = [held[1] if part.recoded_bytes else opened for part in parts]
                 parts, others = await _run(large, restored, parts, held[1].memory[:size])
-            self._take_parts((channel, header.node), came_at, parts, buffers, others)
+            numbers = [stream.number_of(came.channel, part) for part in parts]
+            self._take_parts((came.channel, header.node), came.read_at, parts, numbers, buffers, others)
         finally:
             for buffer in held:
                 buffer.release()
@@ -237,32 +283,51 @@ class LinkLane:
     def _take_parts(
         self,
         way: Way,
-        came_at: float,
+        read_at: float,
         parts: Sequence[Part],
+        numbers: Sequence[int | None],
         buffers: Sequence[Buffer],
         others: Collection[Key],
     ) -> None:
         """
         Args:
-            came_at: When it was here, in monotonic seconds; it may have waited for room since.
+            read_at: When the relay has read it, or before, in monotonic seconds.
+            numbers: With which each part was wanted.
             buffers: In which the records of each part are.
             others: Partitions of which a batch did not come out as it was: they are asked for as it is.
         """
         reach("fetched")
         before = self._answered_at.get(way)
-        self._answered_at[way] = self._heard_at = self._flow.source.last_answer_at = came_at
+        self._answered_at[way] = self._heard_at = self._flow.source.last_answer_at = read_at
         self._as_is.update(others)
-        for part, buffer in zip(parts, buffers, strict=True):
+        for part, number, buffer in zip(parts, numbers, buffers, strict=True):
             key = part.fetched.key
             partition = self._members.get(key)
-            number, _ = self._coming.get(key, (0, 0))
-            if partition is None or part.number != number or part.offset != partition.fetch_offset:
+            if partition is None or number is None or number != self._coming.get(key, (None, 0))[0]:
                 continue  # it was sent before the relay knew what is wanted now
-            on_it = self._ways.get(key) == way
+            at = partition.fetch_offset
+            if part.offset > at:
+                self._want(key, partition)  # what stands before it went another way, and comes later or never
+                continue
+            if part.offset < at and part.next_offset <= at:
+                continue  # it has come the other way
+            if part.fetched.error_code == ASTRAY:
+                self._ways.pop(key, None)  # nothing is known of it until another part comes
+                continue
+            answers = Answers(read_at, before if self._ways.get(key) == way else None)
             self._ways[key] = way
             self._coming[key] = number, part.next_offset
-            self._receiver.take(partition, part.fetched, part.offset, buffer, before if on_it else None)
+            self._receiver.take(partition, part.fetched, at, buffer, answers)
+            if way[1] == NOT_OF_A_BROKER and part.fetched.error_code in AUTHORIZATION_CODES:
+                partition.detail = self._not_in_role(partition)
             self._flow.hooks.changed(partition)
+
+    def _not_in_role(self, partition: PartitionCopy) -> str:
+        relay = f"relay {self._flow.stream.relay}" if self._flow.stream else "the relay"
+        return (
+            f"{relay}: the role of this mirror's certificate there (listen.roles) does not have topic "
+            f"{partition.tp.topic}"
+        )
 
 
 def _parts_of(opener: Opener, header: Header, wire: memoryview, body: memoryview) -> list[Part]:

@@ -81,6 +81,7 @@ class PartitionCopy:
         "pause_asked",
         "producer_epoch",
         "queue",
+        "rank",
         "reason",
         "rereading",
         "send_offset",
@@ -91,6 +92,7 @@ class PartitionCopy:
         "state",
         "target",
         "target_next_offset",
+        "told_at",
         "topic_id",
         "tp",
         "waiting_for_owner_since",
@@ -110,6 +112,7 @@ class PartitionCopy:
         self.lost: tuple[int, int] | None = None
         self.pause_asked = False
         self.goal_offset: int | None = None
+        self.rank = 0
 
         self.next_offset: int | None = None
         self.send_offset = 0
@@ -131,6 +134,7 @@ class PartitionCopy:
         self.source_high_watermark: int | None = None
         self.source_last_stable_offset: int | None = None
         self.complete_at: float | None = None
+        self.told_at: float | None = None
         self.acknowledged_at = 0.0
         self.last_timestamp_ms: int | None = None
         self.look_due_at: float | None = 0.0
@@ -284,16 +288,24 @@ class PartitionCopy:
         log_start_offset: int,
         high_watermark: int,
         last_stable_offset: int,
-        answered_before: float | None,
+        *,
+        at: float | None = None,
+        answered_before: float | None = None,
     ) -> None:
         """What the source said of its log. A negative offset means that it said nothing.
 
+        If nothing was missing of what it said before, the copy was complete when that was said.
+
         Args:
-            answered_before: When the source's previous answer came: if nothing was missing then, the copy
-                was complete at that moment.
+            at: When that was so; None where nobody knows.
+            answered_before: When the answer before this one came, by the same way; None where this is the
+                first by it.
         """
-        if answered_before is not None and self.next_offset == self.source_last_stable_offset:
-            self.complete_at = answered_before
+        said = [moment for moment in (self.told_at, answered_before) if moment is not None]
+        if said and self.next_offset == self.source_last_stable_offset:
+            self.complete_at = max(said)
+        if at is not None:
+            self.told_at = at
         if log_start_offset >= 0:
             self.source_log_start_offset = log_start_offset
         if high_watermark >= 0:

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Collection, Mapping
 from enum import Enum
+from typing import NamedTuple
 
 import structlog
 
@@ -37,6 +38,18 @@ class Outcome(Enum):
     TORN = "torn"
     """There is no whole batch in it."""
     REFUSED = "refused"
+
+
+class Answers(NamedTuple):
+    """Readings of the monotonic clock.
+
+    Attributes:
+        at: When an answer came, or a moment before that.
+        before: When the one before it came that would have had news of the partition; None for the first.
+    """
+
+    at: float
+    before: float | None
 
 
 class Receiver:
@@ -81,16 +94,16 @@ class Receiver:
         fetched: Fetched,
         offset: int,
         buffer: Buffer,
-        answered_before: float | None,
+        answers: Answers,
     ) -> Outcome:
         """Take what came for a partition, as read at ``offset``, where it is to be read next.
 
         Args:
             buffer: In which the records are.
-            answered_before: When the answer before this one came, which had nothing for the partition.
+            answers: When this one came, and the one before.
         """
         try:
-            return self._take(partition, fetched, offset, buffer, answered_before)
+            return self._take(partition, fetched, offset, buffer, answers)
         except Exception as error:  # a mistake of ours must not hold up the other partitions
             log.exception("partition_not_taken", partition=str(partition.tp))
             partition.attempts += 1
@@ -100,12 +113,18 @@ class Receiver:
             return Outcome.REFUSED
 
     def _take(
-        self, partition: PartitionCopy, fetched: Fetched, offset: int, buffer: Buffer, before: float | None
+        self, partition: PartitionCopy, fetched: Fetched, offset: int, buffer: Buffer, answers: Answers
     ) -> Outcome:
         if fetched.error_code or fetched.diverging is not None:
             self._refused(partition, fetched)
             return Outcome.REFUSED
-        partition.heard(fetched.log_start_offset, fetched.high_watermark, fetched.last_stable_offset, before)
+        partition.heard(
+            fetched.log_start_offset,
+            fetched.high_watermark,
+            fetched.last_stable_offset,
+            at=answers.at,
+            answered_before=answers.before,
+        )
         if not len(fetched.records):
             missing = partition.readable_end(self._flow.limits.fetch.isolation) > offset
             if not missing and not partition.pending:

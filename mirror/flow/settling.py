@@ -162,7 +162,7 @@ class Settler:
 
     def _decide(self, partition: PartitionCopy, source: SourceLook, target: TargetLook) -> Decision:
         stable = -1 if self._committed_only else source.high_watermark
-        partition.heard(source.log_start_offset, source.high_watermark, stable, None)
+        partition.heard(source.log_start_offset, source.high_watermark, stable)
         return decide(
             self._memory.known(partition.tp),
             source,

@@ -11,6 +11,7 @@ from mirror import __version__
 from mirror.flow.context import Flow
 from mirror.flow.hints import hint
 from mirror.flow.lagging import LagMeter
+from mirror.flow.outlook import Outlooks, Projection, of_flow
 from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
 from mirror.link.stream import LinkStream
@@ -24,13 +25,15 @@ class Snapshots:
 
     Attributes:
         meter: Measures how far behind a partition is; what follows from it is concluded elsewhere.
-        retention_ms: ``retention.ms`` of a source topic, None when not known.
+        outlooks: What is to be expected of a partition.
+        retention_ms: ``retention.ms`` of a source topic, negative for no limit, None when not known.
         lost_ranges: The ledger: source ranges [from, to) of a partition that were given up.
     """
 
     flow: Flow
     owner: Owner
     meter: LagMeter
+    outlooks: Outlooks
     retention_ms: Callable[[str], int | None]
     lost_ranges: Callable[[TopicPartition], tuple[tuple[int, int], ...]]
     started_at_ms: int
@@ -41,6 +44,7 @@ class Snapshots:
         now, now_ms = time.monotonic(), int(time.time() * 1000)
         flow = self.flow
         known = flow.producer_id >= 0
+        seen = [self._partition(p, now, now_ms) for p in sorted(partitions, key=_by_name)]
         return FlowStatus(
             flow=flow.name,
             version=__version__,
@@ -55,16 +59,18 @@ class Snapshots:
             resident_bytes=resident_bytes(),
             bytes_fetched=flow.source.bytes_received + (flow.stream.bytes_received if flow.stream else 0),
             bytes_appended=flow.target.bytes_sent,
-            partitions=tuple(self._partition(p, now, now_ms) for p in sorted(partitions, key=_by_name)),
+            partitions=tuple(status for status, _ in seen),
             topics_ignored=topics_ignored,
             link=_link(flow.stream) if flow.stream else None,
+            outlook=of_flow([projection for _, projection in seen]),
         )
 
-    def _partition(self, p: PartitionCopy, now: float, now_ms: int) -> PartitionStatus:
+    def _partition(self, p: PartitionCopy, now: float, now_ms: int) -> tuple[PartitionStatus, Projection]:
         lag = self.meter.measure(p, now=now, now_ms=now_ms)
+        projection = self.outlooks.project(p, lag.progress, lag, now=now, now_ms=now_ms)
         active = p.state is State.ACTIVE
         lost = p.lost or (None, None)
-        return PartitionStatus(
+        status = PartitionStatus(
             topic=p.tp.topic,
             partition=p.tp.partition,
             target_topic=p.target.topic,
@@ -93,7 +99,9 @@ class Snapshots:
                 lag.seconds, retention_ms=self.retention_ms(p.tp.topic)
             ),
             goal_offset=p.goal_offset,
+            outlook=projection.status(),
         )
+        return status, projection
 
 
 def _by_name(partition: PartitionCopy) -> tuple[str, int]:
@@ -122,6 +130,8 @@ def _link(stream: LinkStream) -> LinkStatus:
         relay=str(stream.relay),
         version=welcome.relay,
         congestion=welcome.congestion,
+        connections=stream.connections,
+        rate_limit_bytes_per_second=stream.rate_limit,
         round_trip_seconds=stream.round_trip_seconds,
         clock_offset_ms=stream.clock_offset_ms,
         level=choice.level if choice else None,

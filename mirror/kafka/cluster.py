@@ -130,6 +130,7 @@ class Cluster:
         self._refreshing = asyncio.Lock()
         self._coordinators: dict[tuple[int, str], int] = {}
         self._topics: tuple[str, ...] | None = ()
+        self._ahead: set[asyncio.Task[Connection]] = set()
 
     async def start(self, *, timeout_seconds: float = 30.0, before_sleep: BeforeSleep | None = None) -> None:
         """Reach the cluster for the first time.
@@ -147,6 +148,8 @@ class Cluster:
 
     async def close(self) -> None:
         """Close all connections."""
+        for opening in self._ahead:
+            opening.cancel()
         connections, self._connections = self._connections, {}
         for connection in connections.values():
             connection.close()
@@ -259,6 +262,18 @@ class Cluster:
             if address is None:
                 raise ConnectionFailedError(f"{self.name}: broker {node} is not in the cluster just now")
             return self._keep(key, await self._open(address))
+
+    def open_ahead(self, nodes: Iterable[int]) -> None:
+        """Open connections that will be needed soon. Returns at once; what fails is met by who needs it."""
+        for node in nodes:
+            opening = asyncio.create_task(self.connection(node))
+            self._ahead.add(opening)
+            opening.add_done_callback(self._opened_ahead)
+
+    def _opened_ahead(self, opening: asyncio.Task[Connection]) -> None:
+        self._ahead.discard(opening)
+        if not opening.cancelled():
+            opening.exception()  # it is known now, and no warning
 
     async def any_connection(self) -> Connection:
         """A connection to whichever broker answers; if there is a choice, to one that did so lately.

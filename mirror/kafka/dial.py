@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from mirror.errors import ConnectionFailedError, UnsupportedVersionError
+from mirror.errors import AuthenticationError, ConnectionFailedError, UnsupportedVersionError
 from mirror.kafka.nonblocking import handshake
 from mirror.kafka.relayed import ask_for_broker
 from mirror.kafka.resolving import resolve
@@ -95,22 +95,31 @@ async def dial_relay(ask: Ask, options: ConnectionOptions) -> tuple[socket.socke
     """A connection to the first of the relays that does what it is asked for, and which that is.
 
     Raises:
-        ConnectionFailedError: None of them does, or can be reached.
-        AuthenticationError: One side does not accept the other's certificate.
+        ConnectionFailedError: None of them does, and one at least cannot be reached just now.
+        AuthenticationError: One side does not accept the other's certificate, at all of them.
         UnsupportedVersionError: What is named as a relay is none, or of another version.
     """
     assert options.relays is not None
-    failures: list[ConnectionFailedError | UnsupportedVersionError] = []
+    failures: list[ConnectionFailedError | AuthenticationError | UnsupportedVersionError] = []
     for relay in options.relays.in_turn():
         try:
             return await _through(relay, ask, options), relay
-        except ConnectionFailedError as error:
+        except (ConnectionFailedError, AuthenticationError) as error:
             failures.append(error)
             options.relays.failed(relay)
         except UnsupportedVersionError as error:
             failures.append(error)
     worst = max(failures, key=lambda failure: failure.retriable)
-    raise type(worst)(str(worst), hint=worst.hint) from worst
+    raise type(worst)("; ".join(map(str, failures)), hint=worst.hint) from worst
+
+
+async def dial_one_relay(relay: Address, ask: Ask, options: ConnectionOptions) -> socket.socket:
+    """A connection to this relay, which does what it is asked for.
+
+    Raises:
+        TwinsiteError: As for :func:`dial_relay`.
+    """
+    return await _through(relay, ask, options)
 
 
 async def _through(relay: Address, ask: Ask, options: ConnectionOptions) -> socket.socket:
@@ -164,9 +173,9 @@ async def _secure(sock: socket.socket, address: Address, options: ConnectionOpti
         await handshake(tls)
     except OSError as error:
         tls.close()
-        tls_options = options.security.tls
+        where = f"relay {address}" if options.relays is not None else str(address)
         raise await explain_handshake_error(
-            error, address.host, address.port, str(address), tls_options
+            error, address.host, address.port, where, options.security.tls
         ) from error
     except BaseException:
         tls.close()

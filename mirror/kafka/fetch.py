@@ -197,13 +197,29 @@ def decode_answer(body: memoryview) -> FetchAnswer:
     Raises:
         AnswerError: The bytes are not such an answer.
     """
+    return _decoded(body)[0]
+
+
+def decode_whole_answer(body: memoryview) -> FetchAnswer:
+    """Read a Fetch answer behind which nothing follows.
+
+    Raises:
+        AnswerError: The bytes are not such an answer, or more than one.
+    """
+    answer, at = _decoded(body)
+    if bytes(body[at : at + 2]) != b"\0":
+        raise AnswerError(f"a Fetch answer of {len(body)} bytes goes on behind byte {at}, or ends there")
+    return answer
+
+
+def _decoded(body: memoryview) -> tuple[FetchAnswer, int]:
     try:
         return _decode_answer(body)
     except (ValueError, IndexError, struct.error) as error:
         raise AnswerError(f"{len(body)} bytes that are no whole Fetch answer: {error}") from error
 
 
-def _decode_answer(body: memoryview) -> FetchAnswer:
+def _decode_answer(body: memoryview) -> tuple[FetchAnswer, int]:
     throttle_ms, error_code, session_id = _ANSWER.unpack_from(body, 0)
     topics, at = read_uvarint(body, _ANSWER.size)
     partitions: list[Fetched] = []
@@ -214,7 +230,7 @@ def _decode_answer(body: memoryview) -> FetchAnswer:
             fetched, at = _decode_partition(body, at, topic_id)
             partitions.append(fetched)
         at = skip_tags(body, at)
-    return FetchAnswer(throttle_ms, error_code, session_id, partitions)
+    return FetchAnswer(throttle_ms, error_code, session_id, partitions), at
 
 
 def _decode_partition(body: memoryview, at: int, topic_id: bytes) -> tuple[Fetched, int]:

@@ -18,6 +18,12 @@ from mirror.kafka.topics import create_topic, describe_configs
 from mirror.model import TopicPartition
 
 PATIENCE_SECONDS = 30.0
+INVALID_TIMESTAMP = 32
+CLOCK_HINT = (
+    "the clock of this machine is far ahead of the broker's: set it right, or "
+    "message.timestamp.type=LogAppendTime on the topic"
+)
+"""Topics made today have that setting."""
 
 T = TypeVar("T")
 
@@ -88,9 +94,11 @@ class TopicLog:
         request = encode_request([(self._tp, memoryview(batch))], 30_000)
         outcome = decode_answer(await connection.send(PRODUCE, version, request))[self._tp]
         if outcome.error_code:
-            raise broker_error(
-                outcome.error_code, f"{self._cluster.name}: Produce to {self._tp}", outcome.message
-            )
+            where = f"{self._cluster.name}: Produce to {self._tp}"
+            refused = broker_error(outcome.error_code, where, outcome.message)
+            if outcome.error_code == INVALID_TIMESTAMP:
+                refused.hint = CLOCK_HINT
+            raise refused
         return outcome.base_offset
 
     async def _read(self, offset: int) -> bytes:
@@ -132,6 +140,7 @@ async def ensure_state_topic(cluster: Cluster, topic: str, replication_factor: i
             "cleanup.policy": "compact",
             "min.cleanable.dirty.ratio": "0.1",
             "min.insync.replicas": str(max(1, replication_factor - 1)),
+            "message.timestamp.type": "LogAppendTime",  # from Kafka 4.0 on an hour ahead is refused
         }
         await create_topic(
             cluster, topic, partitions=1, replication_factor=replication_factor, configs=configs

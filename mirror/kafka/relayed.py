@@ -25,17 +25,16 @@ BROKER = "broker"
 """The parameter that names a broker by its address; without it the relay takes any."""
 LISTENS = "link.relays are the addresses on which `twinsite relay` listens"
 NO_TLS = f"{LISTENS}; where it wants TLS, link.security says so"
-UNKNOWN = (
-    "it may want a certificate of the mirror, or not accept it: see link.security.certificate_file here, and "
-    "tls_refused in the log there"
-)
+UNKNOWN = "it may want a certificate of the mirror, or not accept it: see tls_refused in the log there"
 """With TLS 1.3 the handshake is over for us before the other side has looked at our certificate."""
+WHOSE = "link.security.certificate_file is shown to relays, listen.client_ca_file there says who may come in"
 HEAD_BYTES_MAX = 16 << 10
 REASON_BYTES_MAX = 64 << 10
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |\r|$)")
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,9}) *(?:\r|$)", re.IGNORECASE)
 REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-OTHER_PROTOCOL, UNKNOWN_BROKER = "other_protocol", "unknown_broker"
+OTHER_PROTOCOL, UNKNOWN_BROKER, UNKNOWN_STREAM = "other_protocol", "unknown_broker", "unknown_stream"
+UNKNOWN_PATH = "not_found"
 """Codes of problems that a relay answers with."""
 
 
@@ -90,7 +89,9 @@ async def _answer(sock: socket.socket, relay: str) -> Head:
         more = await receive(sock, HEAD_BYTES_MAX - len(came))
         if not more:
             words = f"relay {relay}: the connection was closed before an answer came"
-            raise ConnectionFailedError(words, hint=UNKNOWN if isinstance(sock, ssl.SSLSocket) else NO_TLS)
+            if isinstance(sock, ssl.SSLSocket):
+                raise ConnectionFailedError(f"{words}; {UNKNOWN}", hint=WHOSE)
+            raise ConnectionFailedError(words, hint=NO_TLS)
         came += more
         if len(came) >= HEAD_BYTES_MAX:
             raise _no_relay(relay, "its answer has no end")
@@ -115,14 +116,19 @@ async def _content(sock: socket.socket, head: Head) -> bytes:
 def _refusal(relay: str, status: int, content: bytes) -> TwinsiteError:
     try:
         problem = json.loads(content)
-        code, words = problem["code"], f"relay {relay}: {problem['detail']}"
+        code, words = str(problem["code"]), f"relay {relay}: {problem['detail']}"
     except (ValueError, TypeError, KeyError):
         code, words = "", f"relay {relay}: it answers with HTTP status {status}"
     if status in REFUSED:
         return AuthenticationError(words)
     if code == OTHER_PROTOCOL:
         return UnsupportedVersionError(words)
-    if code == UNKNOWN_BROKER or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    if code == UNKNOWN_PATH:
+        words = f"relay {relay} does not know what it is asked for: it is of an older version"
+        return UnsupportedVersionError(
+            words, hint="update it; or that is the port of a mirror, and no relay's"
+        )
+    if code in {UNKNOWN_BROKER, UNKNOWN_STREAM} or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return ConnectionFailedError(words)
     return _no_relay(relay, f"it answers with HTTP status {status}")
 

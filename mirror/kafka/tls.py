@@ -106,7 +106,8 @@ def make_context(options: TlsOptions) -> ssl.SSLContext:
 
 
 def make_server_context(options: TlsOptions) -> ssl.SSLContext:
-    """A context for a port of ours, TLS 1.3 at least.
+    """A context for a port of ours, TLS 1.3 at least. A session is never resumed: each connection shows its
+    certificate, which is judged by the authorities of that moment.
 
     Args:
         options: What is shown to clients; where it has authorities, what clients have to show.
@@ -116,6 +117,7 @@ def make_server_context(options: TlsOptions) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0
     if options.ca_file is not None:
         context.verify_mode = ssl.CERT_REQUIRED
         _trust(context, options.ca_file)

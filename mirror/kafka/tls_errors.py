@@ -94,24 +94,24 @@ def _broker_not_trusted(
     authorities = str(tls.ca_file) if tls.ca_file else "the system's authorities"
     if error.verify_code == EXPIRED:
         return TlsRefusedError(
-            f"{where}: the broker's certificate, or one above it, has expired",
+            f"{where}: its certificate, or one above it, has expired",
             hint="renew the certificate of the broker; check the clock of this machine",
         )
     if error.verify_code == NOT_YET_VALID:
         return TlsRefusedError(
-            f"{where}: the broker's certificate is not valid yet", hint="check the clocks of both machines"
+            f"{where}: its certificate is not valid yet", hint="check the clocks of both machines"
         )
     if error.verify_code in UNKNOWN_AUTHORITY:
         return TlsRefusedError(
-            f"{where}: the broker's certificate is not signed by any authority in {authorities}",
+            f"{where}: its certificate is not signed by any authority in {authorities}",
             hint="set security.ca_file to the authority that signs this cluster's brokers",
         )
     if error.verify_code in OTHER_NAME:
         return TlsRefusedError(
-            f"{where}: the broker's certificate is for another name",
+            f"{where}: its certificate is for another name",
             hint="connect by a name it is for, check advertised.listeners, or set verify_hostname to false",
         )
-    return TlsRefusedError(f"{where}: the broker's certificate was refused: {error.verify_message}")
+    return TlsRefusedError(f"{where}: its certificate was refused: {error.verify_message}")
 
 
 def _we_are_not_trusted(reason: str, where: str, tls: TlsOptions | None) -> AuthenticationError:

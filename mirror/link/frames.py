@@ -26,7 +26,7 @@ BODY_BYTES_MAX = 136 << 20
 KEY_BYTES = 32
 READ_BYTES = 128 << 10
 
-_FIELDS = struct.Struct(">4sQiII")
+_FIELDS = struct.Struct(">4sQiQII")
 _DIGEST_BYTES = 32
 HEADER_BYTES = _FIELDS.size + _DIGEST_BYTES
 
@@ -37,13 +37,15 @@ class Header(NamedTuple):
     Attributes:
         sequence: Its number in the channel, counted from 0.
         node: The broker that was read.
-        stored: The body is as it is.
+        read_us: When the broker's answer came, by the relay's steady clock.
         body_bytes: Before it was compressed.
         wire_bytes: Of the compressed body.
+        stored: The body is as it is.
     """
 
     sequence: int
     node: int
+    read_us: int
     body_bytes: int
     wire_bytes: int
     digest: bytes
@@ -81,17 +83,19 @@ class Sealer:
         if compression.level:
             self._next = compression
 
-    def seal(self, node: int, body: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+    def seal(self, node: int, read_us: int, body: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
         """The next frame, in pieces.
 
         Args:
             node: The broker it comes from.
+            read_us: When that has answered, by our steady clock.
             body: In pieces, which are not copied.
         """
         stored = not self._level or not body
         wire = list(body) if stored else self._deflated(body)
         magic = STORED if stored else MAGIC
-        fields = _FIELDS.pack(magic, self._sequence, node, sum(map(len, body)), sum(map(len, wire)))
+        sizes = sum(map(len, body)), sum(map(len, wire))
+        fields = _FIELDS.pack(magic, self._sequence, node, read_us, *sizes)
         self._sequence += 1
         return [fields + _digest(self.key, fields, body), *wire]
 
@@ -145,7 +149,7 @@ class Opener:
             body[:] = wire
         else:
             raise AnswerError(f"a frame of {len(body)} bytes that are as they are has {len(wire)}")
-        fields = _FIELDS.pack(header.magic, *header[:4])
+        fields = _FIELDS.pack(header.magic, *header[:5])
         if not secrets.compare_digest(_digest(self._key, fields, [body]), header.digest):
             raise AnswerError(f"frame {header.sequence} is not what was sent: its digest is another")
 
@@ -191,6 +195,11 @@ class Frames:
         self._wire = memoryview(b"")
         self._filled = 0
 
+    @property
+    def torn(self) -> bool:
+        """Of a frame something has come, and not all."""
+        return self._header is not None or bool(self._torn)
+
     def received(self, data: bytes | memoryview) -> list[tuple[Header, memoryview]]:
         """What is whole now, as (header, compressed body).
 
@@ -219,14 +228,14 @@ class Frames:
             self._header = None
 
     def _read_header(self, came: bytearray) -> Header:
-        magic, sequence, node, body_bytes, wire_bytes = _FIELDS.unpack_from(came)
+        magic, sequence, node, read_us, body_bytes, wire_bytes = _FIELDS.unpack_from(came)
         if magic not in {MAGIC, STORED}:
             raise AnswerError(f"{magic!r} came where a frame was due")
         wire_bytes_max = wire_bound(min(body_bytes, self._body_bytes_max))
         if body_bytes > self._body_bytes_max or wire_bytes > wire_bytes_max:
             raise AnswerError(f"frame {sequence} claims {body_bytes} bytes, {wire_bytes} of them compressed")
         digest = bytes(came[_FIELDS.size : HEADER_BYTES])
-        return Header(sequence, node, body_bytes, wire_bytes, digest, magic == STORED)
+        return Header(sequence, node, read_us, body_bytes, wire_bytes, digest, magic == STORED)
 
 
 def wire_bound(body_bytes: int) -> int:

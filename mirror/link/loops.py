@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 T = TypeVar("T")
+U = TypeVar("U")
 P = ParamSpec("P")
 
 
@@ -25,6 +26,18 @@ async def first_to_end(*loops: Coroutine[Any, Any, None]) -> None:
             raise end
 
 
+async def both(one: Coroutine[Any, Any, T], other: Coroutine[Any, Any, U]) -> tuple[T, U]:
+    """What comes of two things done at the same time; if one fails the other has ended when this raises."""
+    tasks = asyncio.ensure_future(one), asyncio.ensure_future(other)
+    try:
+        came, other_came = await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    return came, other_came
+
+
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Do work in another thread. It has ended when this returns, also by a cancellation: so the memory it
     works on may be used for something else.
@@ -36,4 +49,5 @@ async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
         while not task.done():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([task])
+        task.exception()  # nobody waits for it any more, and asyncio would complain of that
         raise

@@ -19,17 +19,25 @@ from mirror.kafka.fetch import Key
 
 PROTOCOL = "twinsite-frames/1"
 PATH = "/v1/frames"
+JOIN = "join"
+"""The parameter with which a connection joins a stream, by its token."""
 MESSAGE_BYTES_MAX = 4 << 20
 """A mirror that wants a hundred thousand partitions sends as much; frames are cut into far less."""
-SLICE_BYTES = 64 << 10
-"""Of a frame so much goes out before something more urgent may go first."""
 
 _HEAD = struct.Struct(">IB")
-_WANT = struct.Struct(">16siIqi?")
+_WANT = struct.Struct(">16siIqi?B")
 _KEY = struct.Struct(">16si")
+_RANK = struct.Struct(">16siB")
 _TAKEN = struct.Struct(">BQ")
-_PING = struct.Struct(">Q")
-_PONG = struct.Struct(">QQ")
+_NUMBER = struct.Struct(">Q")
+_PONG = struct.Struct(">QQQ")
+_SLICE = struct.Struct(">BQ")
+_MOVED = struct.Struct(">16siI")
+CHANNELS_MAX = 32
+"""Of one stream, at the same time."""
+TOKEN_BYTES = 16
+"""Of what names a stream to further connections."""
+RANK_LAST = 255
 
 
 class Up(IntEnum):
@@ -40,6 +48,8 @@ class Up(IntEnum):
     FORGET = 3
     TAKEN = 4
     PING = 5
+    RANK = 6
+    LIMIT = 7
 
 
 class Down(IntEnum):
@@ -51,10 +61,15 @@ class Down(IntEnum):
     BYE = 4
     PONG = 5
     CHOICE = 6
+    SHARED = 7
+    MOVED = 8
+    ENDED = 9
 
 
 class Channel(IntEnum):
-    """Frames of one channel keep their order; those of the lower number go first."""
+    """Frames of one channel keep their order. Every stream has these; others it shares with other streams,
+    and they are as urgent as LIVE.
+    """
 
     LIVE = 0
     BULK = 1
@@ -65,7 +80,8 @@ class Position(NamedTuple):
 
     ``number`` tells it from everything else that was wanted of the partition: what comes of it has the same.
     ``fetched_epoch`` is the leader epoch of the last record before it, -1 where that is not known; with
-    ``recode`` its batches may be recoded.
+    ``recode`` its batches may be recoded. While partitions are behind those of the lowest ``rank``, 0 to 255,
+    are sent, and no others.
     """
 
     key: Key
@@ -73,6 +89,7 @@ class Position(NamedTuple):
     offset: int
     fetched_epoch: int
     recode: bool
+    rank: int = 0
 
 
 class Messages:
@@ -112,7 +129,7 @@ class Messages:
         return max(4 + length - len(came), 0)
 
 
-def message(kind: Up | Down, payload: bytes | memoryview) -> bytes:
+def message(kind: IntEnum, payload: bytes | memoryview) -> bytes:
     """A message as it goes over the link."""
     return b"".join((_HEAD.pack(len(payload) + 1, kind), payload))
 
@@ -135,7 +152,7 @@ def document(payload: bytes | memoryview) -> dict[str, Any]:
     return found
 
 
-def say(kind: Up | Down, document: Mapping[str, Any]) -> bytes:
+def say(kind: IntEnum, document: Mapping[str, Any]) -> bytes:
     """A message of a JSON object."""
     return message(kind, json.dumps(document, separators=(",", ":")).encode())
 
@@ -172,49 +189,126 @@ def read_forget(payload: bytes | memoryview) -> list[Key]:
     return [Key(topic_id, partition) for topic_id, partition in _each(_KEY, payload)]
 
 
-def taken(channel: Channel, wire_bytes: int) -> bytes:
+def taken(channel: int, wire_bytes: int) -> bytes:
     """Frames of so many bytes, since the channel began, are off the wire and out of the way."""
     return message(Up.TAKEN, _TAKEN.pack(channel, wire_bytes))
 
 
-def read_taken(payload: bytes | memoryview) -> tuple[Channel, int]:
+def read_taken(payload: bytes | memoryview) -> tuple[int, int]:
     """
     Raises:
-        AnswerError: The payload is cut, or there is no such channel.
+        AnswerError: The payload is cut.
     """
-    ((number, wire_bytes),) = _only(_TAKEN, payload)
-    try:
-        return Channel(number), wire_bytes
-    except ValueError as error:
-        raise AnswerError(f"there is no channel {number}") from error
+    ((channel, wire_bytes),) = _only(_TAKEN, payload)
+    return channel, wire_bytes
+
+
+def rank(ranks: Iterable[tuple[Key, int]]) -> bytes:
+    """From now on these partitions have another rank."""
+    return message(Up.RANK, b"".join(_RANK.pack(*key, rank) for key, rank in ranks))
+
+
+def read_rank(payload: bytes | memoryview) -> list[tuple[Key, int]]:
+    """
+    Raises:
+        AnswerError: The payload is cut.
+    """
+    return [(Key(topic_id, partition), rank) for topic_id, partition, rank in _each(_RANK, payload)]
+
+
+def limit(bytes_per_second: int) -> bytes:
+    """Send no more than this; 0: as much as there is room for."""
+    return message(Up.LIMIT, _NUMBER.pack(bytes_per_second))
 
 
 def ping(token: int) -> bytes:
     """Answer this."""
-    return message(Up.PING, _PING.pack(token))
+    return message(Up.PING, _NUMBER.pack(token))
 
 
-def read_ping(payload: bytes | memoryview) -> int:
+def read_number(payload: bytes | memoryview) -> int:
+    """What a ping or a limit says.
+
+    Raises:
+        AnswerError: The payload is cut.
+    """
+    ((number,),) = _only(_NUMBER, payload)
+    return int(number)
+
+
+class Pong(NamedTuple):
+    """The answer to a ping: its token, the relay's clock in milliseconds since 1970, and a clock of it that
+    is never set, in microseconds since some moment.
+    """
+
+    token: int
+    clock_ms: int
+    steady_us: int
+
+
+def pong(token: int, clock_ms: int, steady_us: int) -> bytes:
+    """A message of a :class:`Pong`."""
+    return message(Down.PONG, _PONG.pack(token, clock_ms, steady_us))
+
+
+def read_pong(payload: bytes | memoryview) -> Pong:
     """
     Raises:
         AnswerError: The payload is cut.
     """
-    ((token,),) = _only(_PING, payload)
-    return int(token)
+    return Pong(*_only(_PONG, payload)[0])
 
 
-def pong(token: int, clock_ms: int) -> bytes:
-    """The answer to a ping; ``clock_ms`` is the relay's clock, in milliseconds since 1970."""
-    return message(Down.PONG, _PONG.pack(token, clock_ms))
+def slice_of(channel: int, at: int, data: bytes | memoryview) -> bytes:
+    """Bytes of a channel's frames; ``at`` is how many of them come before."""
+    head = _HEAD.pack(1 + _SLICE.size + len(data), Down.SLICE)
+    return b"".join((head, _SLICE.pack(channel, at), data))
 
 
-def read_pong(payload: bytes | memoryview) -> tuple[int, int]:
+def read_slice(payload: memoryview) -> tuple[int, int, memoryview]:
     """
     Raises:
         AnswerError: The payload is cut.
     """
-    ((token, clock_ms),) = _only(_PONG, payload)
-    return token, clock_ms
+    if len(payload) <= _SLICE.size:
+        raise AnswerError(f"a slice of {len(payload)} bytes")
+    channel, at = _SLICE.unpack_from(payload)
+    return channel, at, payload[_SLICE.size :]
+
+
+def shared(channel: int, key: bytes) -> bytes:
+    """From now on there is this channel, whose frames others get too; ``key`` is that of their digests."""
+    return message(Down.SHARED, bytes([channel]) + key)
+
+
+def moved(channel: int, wanted: Iterable[tuple[Key, int]]) -> bytes:
+    """What was wanted of these partitions, by the number it was wanted with, comes by a shared channel."""
+    return message(Down.MOVED, bytes([channel]) + b"".join(_MOVED.pack(*key, one) for key, one in wanted))
+
+
+def ended(channel: int) -> bytes:
+    """Nothing more comes by this shared channel."""
+    return message(Down.ENDED, bytes([channel]))
+
+
+def read_channel(payload: memoryview) -> tuple[int, memoryview]:
+    """The channel that a message speaks of, and the rest of it.
+
+    Raises:
+        AnswerError: There is none.
+    """
+    if not payload:
+        raise AnswerError("a message about no channel")
+    return payload[0], payload[1:]
+
+
+def read_moved(payload: memoryview) -> tuple[int, list[tuple[Key, int]]]:
+    """
+    Raises:
+        AnswerError: The payload is cut.
+    """
+    channel, rest = read_channel(payload)
+    return channel, [(Key(topic_id, partition), one) for topic_id, partition, one in _each(_MOVED, rest)]
 
 
 def _each(layout: struct.Struct, payload: bytes | memoryview) -> list[tuple[Any, ...]]:

@@ -21,6 +21,8 @@ from mirror.link.recoding import recoded, restore
 _PART = struct.Struct(">16siIhqqqqqiqIII")
 _ABORTED = struct.Struct(">qq")
 _NO_DIVERGENCE = (-1, -1)
+ASTRAY = 6
+"""Error code of a part that is looked for, at another broker; NOT_LEADER_OR_FOLLOWER to Kafka."""
 RECODED_BYTES_MAX = 8 << 20
 """To so much the batches of one frame may inflate: lz4 can be a hundred times as large as it looks."""
 

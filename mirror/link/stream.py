@@ -1,4 +1,7 @@
-"""The mirror's end of a stream: a connection to a relay on which frames come as long as both sides live.
+"""The mirror's end of a stream: connections to a relay on which frames come as long as both sides live.
+
+There is one; more of them where the relay's kernel takes a lost packet for a full link, as each of them then
+slows down for itself.
 
 Who reads it says what it wants and what it has taken; what has come waits here, no more of it than both sides
 have agreed on. Frames are not opened here.
@@ -12,29 +15,45 @@ import asyncio
 import itertools
 import socket
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
-from mirror.errors import AnswerError, AuthenticationError, ConnectionFailedError, TwinsiteError
-from mirror.kafka.dial import Address, ConnectionOptions, dial_relay
+import structlog
+
+from mirror.errors import (
+    AnswerError,
+    AuthenticationError,
+    ConnectionFailedError,
+    TwinsiteError,
+    UnsupportedVersionError,
+)
+from mirror.kafka.dial import Address, ConnectionOptions, dial_one_relay, dial_relay
 from mirror.kafka.fetch import Key
 from mirror.kafka.nonblocking import receive, send_all
 from mirror.kafka.relayed import upgrade
 from mirror.link import messages
-from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, KEY_BYTES, Frames, Header, Opener, wire_bound
+from mirror.link.channel_state import ChannelState
+from mirror.link.clocks import Distance
+from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, KEY_BYTES, Header, Opener, wire_bound
 from mirror.link.loops import first_to_end
-from mirror.link.messages import PATH, PROTOCOL, Channel, Down, Messages, Up
+from mirror.link.messages import CHANNELS_MAX, JOIN, PATH, PROTOCOL, Channel, Down, Messages, Up
+from mirror.link.parts import Part
+
+log = structlog.get_logger(__name__)
 
 TROUBLES_MAX = 1000
 RECEIVE_BYTES = 256 << 10
 PING_SECONDS = 2.0
-WINDOW_LOG_MAX = 27
-"""A relay that compresses with a window above 128 MiB is refused."""
-Came = tuple[Header, memoryview, float]
-"""A frame: its header, its body as it came, and when that was, in monotonic seconds."""
+CLOCK_OFFSETS = 15
+"""Of so many answers the quickest is believed."""
 UNSENT_BYTES_MAX = 16 << 20
 WANT_AT_ONCE = 50_000
+BBR, WITHOUT_BBR = "bbr", 16
+"""Without it so many connections share a link: a lost packet then halves a sixteenth of what is sent."""
 REFUSED_FOR_GOOD = frozenset({"old_epoch"})
 
 
@@ -67,6 +86,8 @@ class Welcome:
     relay: str
     congestion: str
     keys: tuple[bytes, bytes]
+    steady_us: int
+    token: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +107,28 @@ class Trouble:
     detail: str
 
 
+class Came(NamedTuple):
+    """A frame: its channel, its header, its body as it came, and a moment not after it was read, in monotonic
+    seconds.
+    """
+
+    channel: int
+    header: Header
+    wire: memoryview
+    read_at: float
+
+
 class LinkStream:
     """A stream that was begun.
 
     Attributes:
         relay: Where it comes from.
         round_trip_seconds: As measured last; None before that.
-        clock_offset_ms: By how much the relay's clock is ahead of ours, likewise.
         bytes_received: All of them, headers included.
         bytes_sent: Likewise.
         choice: What the relay has said last; None before that.
+        rate_limit: What it was told, in bytes a second; None: no limit.
+        on_moved: Told of partitions that come by another channel from now on.
     """
 
     def __init__(self, sock: socket.socket, relay: Address, hello: Hello, silence_seconds_max: float) -> None:
@@ -103,27 +136,31 @@ class LinkStream:
         self.relay = relay
         self._welcome: Welcome | None = None
         self.round_trip_seconds: float | None = None
-        self.clock_offset_ms: float | None = None
         self.bytes_received = self.bytes_sent = 0
         self.choice: Choice | None = None
+        self.rate_limit: float | None = None
+        self.on_moved: Callable[[Iterable[Key]], None] = _nothing
         self._sock = sock
         self._hello = hello
         self._silence_seconds_max = silence_seconds_max
-        self._messages = Messages()
-        self._frames = {channel: Frames() for channel in Channel}
+        self._more: list[socket.socket] = []
+        self._channels: dict[int, ChannelState] = {}
         self._came: dict[Channel, asyncio.Queue[Came]] = {c: asyncio.Queue() for c in Channel}
         self._troubles: dict[int, Trouble] = {}
         self._in_trouble = asyncio.Event()
-        self._untaken = dict.fromkeys(Channel, 0)
-        self._taken = dict.fromkeys(Channel, 0)
         self._outgoing = bytearray()
         self._to_send = asyncio.Event()
         self._heard_at = time.monotonic()
         self._asked: tuple[int, float] = (0, 0.0)
+        self._distance = Distance()
+        self._clock_offsets: deque[tuple[float, float]] = deque(maxlen=CLOCK_OFFSETS)
 
     @classmethod
-    async def open(cls, options: ConnectionOptions, hello: Hello) -> LinkStream:
+    async def open(cls, options: ConnectionOptions, hello: Hello, connections: int = 0) -> LinkStream:
         """Begin a stream with one of the relays.
+
+        Args:
+            connections: Over which it goes; 0: one where the relay's kernel has BBR, else many.
 
         Raises:
             ConnectionFailedError: None of them answers.
@@ -135,6 +172,7 @@ class LinkStream:
         try:
             async with asyncio.timeout(options.connect_timeout_seconds):
                 await stream._begin()
+            await stream._join(options, connections)
         except BaseException as error:
             stream.close()
             if options.relays is not None:
@@ -145,12 +183,38 @@ class LinkStream:
         return stream
 
     async def _begin(self) -> None:
+        self._asked = (0, time.monotonic())
         try:
             await send_all(self._sock, messages.say(Up.HELLO, asdict(self._hello)))
         except OSError as error:
             raise self._lost(error) from error
+        came = Messages()
         while self._welcome is None:
-            await self._receive()
+            await self._receive(self._sock, came)
+        self._messages = came
+
+    async def _join(self, options: ConnectionOptions, connections: int) -> None:
+        """Make more connections of the stream; where that cannot be it goes on with those there are.
+
+        Raises:
+            AuthenticationError: As for :meth:`open`.
+        """
+        wanted = connections or (1 if self.welcome.congestion == BBR else WITHOUT_BBR)
+        path = f"{PATH}?{urlencode({JOIN: self.welcome.token})}"
+        ask = partial(upgrade, path=path, protocol=PROTOCOL)
+        dialled = (dial_one_relay(self.relay, ask, options) for _ in range(wanted - 1))
+        made = await asyncio.gather(*dialled, return_exceptions=True)
+        self._more += [one for one in made if isinstance(one, socket.socket)]
+        for one in made:
+            if isinstance(one, (ConnectionFailedError, UnsupportedVersionError)):
+                log.warning("connection_not_joined", relay=str(self.relay), error=str(one))
+            elif isinstance(one, BaseException):
+                raise one
+
+    @property
+    def connections(self) -> int:
+        """Over which it goes."""
+        return 1 + len(self._more)
 
     @property
     def welcome(self) -> Welcome:
@@ -160,7 +224,8 @@ class LinkStream:
 
     def close(self) -> None:
         """End it."""
-        self._sock.close()
+        for sock in (self._sock, *self._more):
+            sock.close()
 
     # -- what is said --------------------------------------------------------------------------------
 
@@ -174,12 +239,28 @@ class LinkStream:
         """Send these partitions no more."""
         self._say(messages.forget(keys))
 
-    def took(self, channel: Channel, header: Header) -> None:
+    def rank(self, ranks: Iterable[tuple[Key, int]]) -> None:
+        """From now on these partitions have another rank."""
+        self._say(messages.rank(ranks))
+
+    def limit(self, bytes_per_second: float | None) -> None:
+        """Send no more than this; None: as much as there is room for."""
+        self.rate_limit = bytes_per_second
+        self._say(messages.limit(int(bytes_per_second or 0)))
+
+    def took(self, came: Came) -> None:
         """A frame is out of the way: as much more may come."""
-        size = HEADER_BYTES + header.wire_bytes
-        self._untaken[channel] -= size
-        self._taken[channel] += size
-        self._say(messages.taken(channel, self._taken[channel]))
+        size = HEADER_BYTES + came.header.wire_bytes
+        channel = self._channels[came.channel]
+        channel.untaken_bytes -= size
+        channel.taken_bytes += size
+        self._say(messages.taken(came.channel, channel.taken_bytes))
+        self._drop_ended(came.channel)
+
+    def _drop_ended(self, number: int) -> None:
+        channel = self._channels[number]
+        if channel.ended and not channel.untaken_bytes:
+            del self._channels[number]
 
     def _say(self, said: bytes) -> None:
         self._outgoing += said
@@ -188,8 +269,17 @@ class LinkStream:
     # -- what comes ----------------------------------------------------------------------------------
 
     async def next_frame(self, channel: Channel) -> Came:
-        """The next frame of a channel."""
+        """The next frame of a channel; of LIVE, the next of it or of any that is shared."""
         return await self._came[channel].get()
+
+    def number_of(self, channel: int, part: Part) -> int | None:
+        """With which number a part that came by some channel was wanted; None where it was not."""
+        return part.number if channel in self._came else self._channels[channel].moved.get(part.fetched.key)
+
+    def piece_at(self) -> float | None:
+        """When something of a frame that is not whole yet came last, in monotonic seconds; else None."""
+        torn = [channel.piece_at for channel in self._channels.values() if channel.frames.torn]
+        return max(torn, default=None)
 
     async def next_trouble(self) -> Trouble:
         """The next broker that cannot be read."""
@@ -199,9 +289,9 @@ class LinkStream:
         await asyncio.sleep(0)
         return self._troubles.pop(next(iter(self._troubles)))
 
-    def opener(self, channel: Channel) -> Opener:
+    def opener(self, channel: int) -> Opener:
         """Opens the frames of a channel; one for its whole life."""
-        return Opener(self.welcome.keys[channel], WINDOW_LOG_MAX)
+        return self._channels[channel].opener
 
     async def run(self) -> None:
         """Keep it going until it ends.
@@ -211,11 +301,14 @@ class LinkStream:
             AnswerError: What came is not what the protocol says.
             AuthenticationError: The relay does not let us go on.
         """
-        await first_to_end(self._receive_on(), self._send_on(), self._look_on())
+        more = (self._receive_on(sock, Messages()) for sock in self._more)
+        await first_to_end(
+            self._receive_on(self._sock, self._messages), *more, self._send_on(), self._look_on()
+        )
 
-    async def _receive_on(self) -> None:
+    async def _receive_on(self, sock: socket.socket, came: Messages) -> None:
         while True:
-            await self._receive()
+            await self._receive(sock, came)
             await asyncio.sleep(0)  # others have a turn, however fast it comes
 
     async def _send_on(self) -> None:
@@ -232,25 +325,30 @@ class LinkStream:
     async def _look_on(self) -> None:
         while True:
             now = time.monotonic()
-            if now - self._heard_at > self._silence_seconds_max:
-                raise ConnectionFailedError(f"relay {self.relay}: silent for {now - self._heard_at:.0f} s")
+            silent = max(now - at for at in (self._heard_at, *self._held_up()))
+            if silent > self._silence_seconds_max:
+                raise ConnectionFailedError(f"relay {self.relay}: silent for {silent:.0f} s")
             if len(self._outgoing) > UNSENT_BYTES_MAX:
                 raise ConnectionFailedError(f"relay {self.relay}: it does not read what it is told")
             self._asked = (self._asked[0] + 1, now)
             self._say(messages.ping(self._asked[0]))
             await asyncio.sleep(PING_SECONDS)
 
-    async def _receive(self) -> None:
+    def _held_up(self) -> list[float]:
+        """Since when one of the connections has held up what came over others."""
+        return [channel.whole_at for channel in self._channels.values() if channel.in_order.incomplete]
+
+    async def _receive(self, sock: socket.socket, came: Messages) -> None:
         try:
-            data = await receive(self._sock, RECEIVE_BYTES)
+            data = await receive(sock, RECEIVE_BYTES)
         except OSError as error:
             raise self._lost(error) from error
         if not data:
             raise ConnectionFailedError(f"relay {self.relay}: it has ended the stream")
-        self._heard_at = time.monotonic()
         self.bytes_received += len(data)
         try:
-            for kind, payload in self._messages.received(data):
+            for kind, payload in came.received(data):
+                self._heard_at = time.monotonic()  # bytes alone may be of a message that never ends
                 self._heard(kind, payload)
         except AnswerError as error:
             raise AnswerError(f"relay {self.relay}: {error}") from error
@@ -262,26 +360,53 @@ class LinkStream:
             if kind != Down.WELCOME:
                 raise AnswerError(f"a message of kind {kind} came where a welcome was due")
             self._welcome = _welcome(messages.document(payload))
+            self._compare_clocks(self._welcome.steady_us)
+            self._channels = {c: ChannelState(self._welcome.keys[c], self._heard_at) for c in Channel}
         elif kind == Down.SLICE:
             self._heard_slice(payload)
         elif kind == Down.TROUBLE:
             self._heard_trouble(messages.document(payload))
         elif kind == Down.CHOICE:
             self.choice = _choice(messages.document(payload))
+        elif kind in {Down.SHARED, Down.MOVED, Down.ENDED}:
+            self._heard_of_shared(kind, payload)
         elif kind == Down.PONG:
-            self._heard_pong(*messages.read_pong(payload))
+            self._heard_pong(messages.read_pong(payload))
         else:
             raise AnswerError(f"there are no messages of kind {kind}")
 
     def _heard_slice(self, payload: memoryview) -> None:
-        if not payload or payload[0] not in Channel.__members__.values():
-            raise AnswerError("a slice of no channel")
-        channel = Channel(payload[0])
-        self._untaken[channel] += len(payload) - 1
-        if self._untaken[channel] > self._hello.windows[channel] + HEADER_BYTES + wire_bound(BODY_BYTES_MAX):
+        number, at, data = messages.read_slice(payload)
+        channel = self._channel(number)
+        channel.untaken_bytes += len(data)
+        base = Channel.BULK if number == Channel.BULK else Channel.LIVE
+        if channel.untaken_bytes > self._hello.windows[base] + HEADER_BYTES + wire_bound(BODY_BYTES_MAX):
             raise AnswerError("it sends more than it was allowed to")
-        for header, wire in self._frames[channel].received(payload[1:]):
-            self._came[channel].put_nowait((header, wire, self._heard_at))
+        for header, wire in channel.received(at, data, self._heard_at):
+            read_at = self._distance.ours(header.read_us / 1e6, self._heard_at)
+            self._came[base].put_nowait(Came(number, header, wire, read_at))
+
+    def _channel(self, number: int) -> ChannelState:
+        channel = self._channels.get(number)
+        if channel is None or channel.ended:
+            raise AnswerError(f"there is no channel {number}")
+        return channel
+
+    def _heard_of_shared(self, kind: int, payload: memoryview) -> None:
+        number, rest = messages.read_channel(payload)
+        if kind == Down.MOVED:
+            moved = messages.read_moved(payload)[1]
+            self._channel(number).moved.update(moved)
+            self.on_moved(key for key, _ in moved)
+        elif number in self._came:
+            raise AnswerError(f"channel {number} is not shared")
+        elif kind == Down.ENDED:
+            self._channel(number).ended = True
+            self._drop_ended(number)
+        elif number in self._channels or len(self._channels) >= CHANNELS_MAX or len(rest) != KEY_BYTES:
+            raise AnswerError(f"channel {number} cannot begin")
+        else:
+            self._channels[number] = ChannelState(bytes(rest), self._heard_at)
 
     def _heard_trouble(self, document: dict[str, Any]) -> None:
         node, detail = document.get("node"), document.get("detail")
@@ -291,12 +416,24 @@ class LinkStream:
             self._troubles[node] = Trouble(node, detail)
             self._in_trouble.set()
 
-    def _heard_pong(self, token: int, clock_ms: int) -> None:
+    def _heard_pong(self, pong: messages.Pong) -> None:
         asked, at = self._asked
-        if token == asked:
+        if pong.token == asked:
             self.round_trip_seconds = time.monotonic() - at
             ours_ms = (time.time() - self.round_trip_seconds / 2) * 1000
-            self.clock_offset_ms = clock_ms - ours_ms
+            self._clock_offsets.append((self.round_trip_seconds, pong.clock_ms - ours_ms))
+            self._compare_clocks(pong.steady_us)
+
+    @property
+    def clock_offset_ms(self) -> float | None:
+        """By how much the relay's clock is ahead of ours, as the quickest of the last answers has told;
+        None before the first. It is wrong by half of that round trip at most.
+        """
+        return min(self._clock_offsets)[1] if self._clock_offsets else None
+
+    def _compare_clocks(self, steady_us: int) -> None:
+        _, asked_at = self._asked
+        self._distance.learned(asked_at=asked_at, theirs=steady_us / 1e6, came_at=self._heard_at)
 
     def _refusal(self, document: dict[str, Any]) -> TwinsiteError:
         words = f"relay {self.relay}: {document.get('detail')}"
@@ -305,6 +442,10 @@ class LinkStream:
 
     def _lost(self, error: OSError) -> ConnectionFailedError:
         return ConnectionFailedError(f"relay {self.relay}: connection lost: {error}")
+
+
+def _nothing(_: Iterable[Key]) -> None:
+    return
 
 
 async def _ask_for_stream(sock: socket.socket, relay: str) -> None:
@@ -318,8 +459,10 @@ def _welcome(document: dict[str, Any]) -> Welcome:
             relay=str(document["relay"]),
             congestion=str(document["congestion"]),
             keys=(live, bulk),
+            steady_us=int(document["steady_us"]),
+            token=str(document["token"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise AnswerError(f"its welcome makes no sense: {error!r}") from error
 
 

@@ -10,8 +10,10 @@ Sources: KIP-227 (sessions), docs/protocol.md.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import Container, Coroutine, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Container, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -19,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import structlog
 
 from mirror.errors import AnswerError, ConnectionFailedError, TwinsiteError
+from mirror.failpoints import reach
 from mirror.flow.states import pause_seconds
 from mirror.kafka.buffers import Buffer, BufferPool
 from mirror.kafka.cluster import STALE_METADATA_CODES, Cluster, ClusterInfo, PartitionInfo, broker_error
@@ -35,11 +38,11 @@ from mirror.kafka.fetch import (
     Want,
     decode_answer,
 )
-from mirror.link.messages import Channel, Position
-from mirror.link.parts import Part, Whole, whole_batches
+from mirror.link.messages import RANK_LAST, Channel, Position
+from mirror.link.parts import ASTRAY, Part, Whole, whole_batches
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import TopicPartition
-from mirror.relay.sending import Taken
+from mirror.relay.sending import News, Taken, steady_us
 
 log = structlog.get_logger(__name__)
 
@@ -59,15 +62,14 @@ ROUTE_PAUSE_SECONDS = 0.1
 ROUTE_TRIES = 30
 """So often it is looked where a partition is led, before its mirror is told that nobody leads it."""
 PLACES_MAX = 200_000
-UNKNOWN_TOPIC_ID, LEADER_NOT_AVAILABLE, CORRUPT_MESSAGE = 100, 5, 2
+REFUSALS_AT_ONCE = 1000
+UNKNOWN_TOPIC_ID, LEADER_NOT_AVAILABLE, CORRUPT_MESSAGE, TOPIC_AUTHORIZATION_FAILED = 100, 5, 2, 29
 
 
 class Outlet(Protocol):
     """Where what was read goes."""
 
-    async def send(
-        self, channel: Channel, node: int, parts: Sequence[Part], as_is: Container[Key], taken: Taken
-    ) -> None:
+    async def send(self, channel: Channel, news: News, as_is: Container[Key], taken: Taken) -> None:
         """Send a frame; returns when the parts are not needed any more.
 
         Args:
@@ -78,12 +80,17 @@ class Outlet(Protocol):
     def trouble(self, node: int, words: str) -> None:
         """A broker cannot be read just now."""
 
+    def closed(self, topics: Collection[str]) -> None:
+        """Topics were wanted that the mirror may not read; it is told so of each partition."""
+
 
 @dataclass(slots=True, eq=False)
 class Place:
     """Where a partition is read next.
 
     Attributes:
+        rank: Of those that are behind the lowest is read first.
+        behind: It is known to be: an answer has said so.
         lane: On which it travels; None while it is between two.
         tries: To find out who leads it, without success.
     """
@@ -91,15 +98,18 @@ class Place:
     number: int
     offset: int
     fetched_epoch: int
+    rank: int = 0
     channel: Channel = Channel.BULK
     bytes_max: int = 0
+    behind: bool = False
     lane: BrokerLane | None = None
     tries: int = 0
 
 
 class Read(NamedTuple):
-    """What one answer has brought, and who changes over when it is taken."""
+    """What one answer has brought and when that was, and who changes over when it is taken."""
 
+    at_us: int
     parts: list[Part]
     changing: list[tuple[Key, Place]]
 
@@ -111,9 +121,18 @@ class SourceReader:
         isolation: What the mirror may see.
         outlet: Takes what was read.
         frame_bytes_max: What the mirror has room for, of records in one frame; a batch is never cut.
+        allows: Whether the mirror may read a topic of this name; None: all there are.
     """
 
-    def __init__(self, cluster: Cluster, isolation: Isolation, outlet: Outlet, frame_bytes_max: int) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        isolation: Isolation,
+        outlet: Outlet,
+        frame_bytes_max: int,
+        allows: Callable[[str], bool] | None = None,
+    ) -> None:
+        self._allows = allows
         self.frame_bytes_max = frame_bytes_max
         self.cluster = cluster
         self.isolation = isolation
@@ -122,9 +141,14 @@ class SourceReader:
         self.as_is: set[Key] = set()
         self.pool = BufferPool(IDLE_BYTES_MAX)
         self._lanes: dict[tuple[int, Channel], BrokerLane] = {}
+        self._ranks = Counter[int]()
+        """Of partitions that are behind, on lanes."""
         self._astray: dict[Key, Place] = {}
         self._strayed = asyncio.Event()
         self._topics: tuple[ClusterInfo | None, dict[bytes, str]] = (None, {})
+        self._closed: set[bytes] = set()
+        self._refused: dict[Key, tuple[Place, int]] = {}
+        self._refusing: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
 
     # -- what the mirror says ------------------------------------------------------------------------
@@ -137,11 +161,11 @@ class SourceReader:
         """
         if len(self.places) > PLACES_MAX:
             raise AnswerError(f"{len(self.places)} partitions are wanted, the most is {PLACES_MAX}")
-        for key, number, offset, fetched_epoch, recode in positions:
+        for key, number, offset, fetched_epoch, recode, rank in positions:
             self.forget([key])
             if not recode:
                 self.as_is.add(key)
-            place = self.places[key] = Place(number, offset, fetched_epoch)
+            place = self.places[key] = Place(number, offset, fetched_epoch, rank)
             self.place(key, place)
 
     def forget(self, keys: Iterable[Key]) -> None:
@@ -151,7 +175,62 @@ class SourceReader:
             if place is not None and place.lane is not None:
                 place.lane.leave(key, place)
             self._astray.pop(key, None)
+            self._refused.pop(key, None)
             self.as_is.discard(key)
+
+    # -- what others read as well ------------------------------------------------------------------
+
+    def at_end(self) -> list[Key]:
+        """Partitions that are read up to their end."""
+        lanes = (lane for (_, channel), lane in self._lanes.items() if channel is Channel.LIVE)
+        return [key for lane in lanes for key in lane.places]
+
+    def hand_over(self, key: Key) -> tuple[Place, bool]:
+        """Somebody else reads a partition from now on; answers where, and whether it may be recoded."""
+        place, recode = self.places[key], key not in self.as_is
+        self.forget([key])
+        return place, recode
+
+    def take_back(self, key: Key, place: Place, recode: bool) -> None:
+        """Read it here again, from where the place says by now; nothing where something else is wanted."""
+        if key in self.places:
+            return
+        if not recode:
+            self.as_is.add(key)
+        self.places[key] = place
+        self.place(key, place)
+
+    # -- which of those that are behind ------------------------------------------------------------
+
+    def rank(self, ranks: Iterable[tuple[Key, int]]) -> None:
+        """These partitions have another rank; those that are not wanted are left out."""
+        for key, rank in ranks:
+            place = self.places.get(key)
+            if place is None:
+                continue
+            lane = place.lane
+            if lane is None or not place.behind:
+                place.rank = rank
+                continue
+            self.count(place.rank, -1)
+            place.rank = rank
+            self.count(rank, 1)
+            lane.ranked([(key, place)])
+
+    def count(self, rank: int, by: int) -> None:
+        """One more or one less that is behind; where another rank is the lowest now, it has its turn."""
+        before = self.rank_served
+        self._ranks[rank] += by
+        if not self._ranks[rank]:
+            del self._ranks[rank]
+        if self.rank_served != before:
+            for lane in self._lanes.values():
+                lane.ranked()
+
+    @property
+    def rank_served(self) -> int:
+        """Of those that are behind, partitions of this rank are read."""
+        return min(self._ranks, default=RANK_LAST)
 
     # -- which way a partition goes ------------------------------------------------------------------
 
@@ -160,6 +239,9 @@ class SourceReader:
         if self.places.get(key) is not place or place.lane is not None:
             return
         known = self.partition(key)
+        if self._group is not None and key.topic_id in self._closed:
+            self._refuse(key, place, TOPIC_AUTHORIZATION_FAILED)
+            return
         if self._group is None or known is None or known.leader not in self.cluster.info.brokers:
             self.astray(key, place)
             return
@@ -176,6 +258,8 @@ class SourceReader:
             info = self.cluster.info
             topics = {topic.topic_id.bytes: name for name, topic in info.topics.items()}
             self._topics = info, topics
+            allows = self._allows
+            self._closed = {one for one, name in topics.items() if allows is not None and not allows(name)}
         name = topics.get(key.topic_id)
         return None if name is None else info.partition(TopicPartition(name, key.partition))
 
@@ -217,13 +301,29 @@ class SourceReader:
                 self.place(key, place)
                 continue
             code = UNKNOWN_TOPIC_ID if self.partition(key) is None else LEADER_NOT_AVAILABLE
-            self.spawn(self._refuse(key, place, code))
+            self._refuse(key, place, code)
 
-    async def _refuse(self, key: Key, place: Place, code: int) -> None:
-        if self.places.get(key) is place:
-            self.forget([key])
-            refused = [refusal(key, place, code)]
-            await self.outlet.send(place.channel, -1, refused, self.as_is, _nothing)
+    def _refuse(self, key: Key, place: Place, code: int) -> None:
+        """Tell the mirror why nothing comes of a partition."""
+        if self.places.get(key) is not place:
+            return
+        self._refused[key] = place, code
+        if self._refusing is None or self._refusing.done():
+            self._refusing = self.spawn(self._send_refusals())
+
+    async def _send_refusals(self) -> None:
+        while self._refused:
+            parts: dict[Channel, list[Part]] = {}
+            closed: set[str] = set()
+            for key, (place, code) in list(itertools.islice(self._refused.items(), REFUSALS_AT_ONCE)):
+                self.forget([key])
+                parts.setdefault(place.channel, []).append(refusal(key, place, code))
+                if code == TOPIC_AUTHORIZATION_FAILED:
+                    closed.add(self._topics[1].get(key.topic_id, key.topic_id.hex()))
+            if closed:
+                self.outlet.closed(closed)
+            for channel, refused in parts.items():
+                await self.outlet.send(channel, News(-1, steady_us(), refused), self.as_is, _nothing)
 
 
 class BrokerLane:
@@ -231,6 +331,7 @@ class BrokerLane:
 
     Attributes:
         task: Runs it.
+        places: Partitions that are read here, when they have their turn.
     """
 
     def __init__(self, reader: SourceReader, node: int, channel: Channel) -> None:
@@ -243,8 +344,10 @@ class BrokerLane:
         first = min(FRAME_BYTES_FIRST, self._bytes_max)
         self._limits = replace(limits, bytes_max=first, isolation=reader.isolation)
         self._session = FetchSession()
+        self.places: dict[Key, Place] = {}
         self._work = asyncio.Event()
         self._connection: Connection | None = None
+        self._counted = (0, 0)
         self._sent: asyncio.Task[None] | None = None
         self._said_at = 0.0
         self._repeats = Repeats()
@@ -253,27 +356,61 @@ class BrokerLane:
         """Read this partition here."""
         place.lane = self
         place.bytes_max = max(place.bytes_max, self._part_bytes)
+        self.places[key] = place
+        if place.behind:
+            self._reader.count(place.rank, 1)
         self._want(key, place)
-        self._work.set()
 
     def leave(self, key: Key, place: Place) -> None:
         """Read it here no more."""
         place.lane = None
+        del self.places[key]
         self._session.forget(key)
+        if place.behind:
+            self._reader.count(place.rank, -1)
+
+    def ranked(self, places: Iterable[tuple[Key, Place]] | None = None) -> None:
+        """It may be others that have their turn now, of these or of all."""
+        for key, place in self.places.items() if places is None else places:
+            if not self._has_turn(place):
+                self._session.forget(key)
+            elif key not in self._session.wanted:
+                self._want(key, place)
+
+    def _has_turn(self, place: Place) -> bool:
+        return not place.behind or place.rank <= self._reader.rank_served
+
+    def _found(self, place: Place, *, behind: bool) -> None:
+        """An answer has said whether it is behind; on LIVE nothing waits for its turn."""
+        behind = behind and self._channel is Channel.BULK
+        if behind != place.behind:
+            place.behind = behind
+            self._reader.count(place.rank, 1 if behind else -1)
 
     def close(self) -> None:
         """The connection ends."""
         if self._connection is not None:
             self._connection.close("the mirror is gone")
+        self._count()
+
+    def _count(self) -> None:
+        """What has come since it was counted last goes to the cluster's account."""
+        if self._connection is not None:
+            now = self._connection.bytes_received, self._connection.bytes_sent
+            before, self._counted = self._counted, now
+            self._reader.cluster.count(now[0] - before[0], now[1] - before[1])
 
     @property
     def _part_bytes(self) -> int:
         return min(self._limits.bytes_max, self._part_bytes_max)
 
     def _want(self, key: Key, place: Place) -> None:
+        if not self._has_turn(place):
+            return
         known = self._reader.partition(key)
         leader_epoch = known.leader_epoch if known else -1
         self._session.want(key, Want(place.offset, leader_epoch, place.fetched_epoch, place.bytes_max))
+        self._work.set()
 
     # -- the loop --------------------------------------------------------------------------------
 
@@ -304,7 +441,9 @@ class BrokerLane:
         try:
             request = self._session.request(self._limits)
             body = await connection.send(FETCH, FETCH_VERSION, [request], allocate=allocate)
+            self._count()
             read = self._read(decode_answer(body))
+            reach("source_read")
             if self._sent is not None:
                 await self._sent
                 self._sent = None
@@ -323,6 +462,8 @@ class BrokerLane:
             if address is None:
                 raise ConnectionFailedError(f"broker {self._node} is not in the cluster just now")
             connection = await Connection.open(address, cluster.options)
+            self._count()
+            self._counted = (0, 0)
             connection.version(FETCH, FETCH_VERSION, "Fetch", lowest=FETCH_VERSION)
             self._connection = connection
             self._session.reset()
@@ -332,21 +473,22 @@ class BrokerLane:
         try:
             taken = partial(self._changed_over, read.changing)
             reader = self._reader
-            await reader.outlet.send(self._channel, self._node, read.parts, reader.as_is, taken)
+            news = News(self._node, read.at_us, read.parts)
+            await reader.outlet.send(self._channel, news, reader.as_is, taken)
         finally:
             buffer.release()
 
     def _changed_over(self, changing: list[tuple[Key, Place]]) -> None:
         for key, place in changing:
             self._reader.place(key, place)
+            reach("changed_over")
 
     def _lost(self, error: TwinsiteError) -> None:
         """Its partitions may be led by another broker by now."""
         warn_repeated(log, self._repeats, "fetch", "broker_not_read", broker=self._node, error=str(error))
         self._reader.outlet.trouble(self._node, str(error))
         self._session.reset()
-        for key in list(self._session.wanted):
-            place = self._reader.places[key]
+        for key, place in list(self.places.items()):
             self.leave(key, place)
             place.tries = 0
             self._reader.astray(key, place)
@@ -359,7 +501,7 @@ class BrokerLane:
         spare = self._limits.bytes_max - sum(len(fetched.records) for fetched in answer.partitions)
         if spare < self._limits.bytes_max // 2:
             self._limits = replace(self._limits, bytes_max=min(self._limits.bytes_max * 2, self._bytes_max))
-        read = Read([], [])
+        read = Read(steady_us(), [], [])
         for fetched in answer.partitions:
             place, want = self._reader.places.get(fetched.key), self._session.told.get(fetched.key)
             if place is not None and place.lane is self and want is not None and place.offset == want.offset:
@@ -371,6 +513,8 @@ class BrokerLane:
         if fetched.error_code in STALE_METADATA_CODES and place.tries < ROUTE_TRIES:
             self.leave(key, place)
             self._reader.astray(key, place)
+            if not place.tries:
+                read.parts.append(refusal(key, place, ASTRAY))
             return
         if fetched.error_code or fetched.diverging is not None:
             self._reader.forget([key])
@@ -406,6 +550,7 @@ class BrokerLane:
         """Here, or by the other channel once this is taken."""
         behind = place.offset < end
         live = self._channel is Channel.LIVE
+        self._found(place, behind=behind)
         if (live and came < self._part_bytes // 2) or behind is not live:
             self._want(key, place)
             return

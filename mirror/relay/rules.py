@@ -41,15 +41,18 @@ class RefusedError(Exception):
     why: str
 
 
-def requests(buffer: bytearray) -> list[bytes]:
+def requests(buffer: bytearray, at_most: int) -> list[bytes]:
     """Take the whole requests off the front of a buffer, without their sizes; the rest stays there.
+
+    Args:
+        at_most: So many of them.
 
     Raises:
         RefusedError: Something is no request, or not one of :data:`READING`.
     """
-    found = []
+    found: list[bytes] = []
     at = 0
-    while len(buffer) - at >= 4:
+    while len(buffer) - at >= 4 and len(found) < at_most:
         size = int.from_bytes(buffer[at : at + 4], "big", signed=True)
         if not _HEAD.size <= size <= REQUEST_BYTES_MAX:
             raise RefusedError(f"a request of {size} bytes")

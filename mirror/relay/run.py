@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
+from collections.abc import Callable
 
 import structlog
+from prometheus_client import CollectorRegistry
 
 from mirror import logs
 from mirror.clusters import connected
 from mirror.config import host_and_port
+from mirror.config_limits import periods_of
 from mirror.config_relay import ListenSettings, RelaySettings
+from mirror.errors import TwinsiteError
+from mirror.kafka.cluster import Cluster
 from mirror.kafka.tls import TlsOptions, make_listening_context
+from mirror.logs import Repeats, warn_repeated
+from mirror.relay.eyes import Eyes, expiries
 from mirror.relay.server import RelayServer
+from mirror.relay.watching import Watch
+from monitoring.relay_metrics import register_relay
 
 log = structlog.get_logger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+FILES_OF_CONNECTION, FILES_BESIDES = 3, 200
+"""A mirror's connection, one to a broker, one that has not asked for anything yet; and all else."""
 
 
 def run(settings: RelaySettings) -> int:
-    """Serve mirrors until a signal comes; nothing has to be brought to an end then.
+    """Serve mirrors until a signal comes; then what is under way has seconds to end.
 
     Raises:
         TwinsiteError: The source cannot be reached, or the address cannot be listened on.
@@ -31,22 +43,84 @@ def run(settings: RelaySettings) -> int:
 
 
 async def _run(settings: RelaySettings) -> None:
-    stop = asyncio.Event()
+    """Serve; a signal that comes before anybody can come in is heeded at once."""
+    stop, listens = asyncio.Event(), asyncio.Event()
+    serving = asyncio.create_task(_serve(settings, stop, listens))
+
+    def end() -> None:
+        stop.set()
+        if not listens.is_set():
+            serving.cancel()
+
     for one in SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(one, stop.set)
+        asyncio.get_running_loop().add_signal_handler(one, end)
+    try:
+        await serving
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise
+        log.info("stopped", message="the signal came before the relay listened")
+
+
+async def _serve(settings: RelaySettings, stop: asyncio.Event, listens: asyncio.Event) -> None:
     listen = settings.listen
+    _make_room(listen.connections_max)
     tls = make_listening_context(_tls(listen)) if listen.certificate_file else None
     async with connected("source", settings.cluster) as cluster:
         cluster.follow(None)
-        server = RelayServer(cluster, listen.connections_max)
-        await server.start(*host_and_port(listen.address), tls)
-        log.info("relay_listens", address=listen.address, port=server.port, tls=tls is not None)
-        if tls is None or listen.client_ca_file is None:
-            log.warning("relay_open", message="whoever reaches this port may read what the relay may")
+        fresh = asyncio.create_task(_keep_fresh(cluster))
+        server = RelayServer(cluster, listen, periods_of(settings.limits))
+        eyes = await _watched(server, cluster, settings, stop.is_set)
         try:
+            await server.start(*host_and_port(listen.address), tls)
+            listens.set()
+            log.info("relay_listens", address=listen.address, port=server.port, tls=tls is not None)
+            if tls is None or listen.client_ca_file is None:
+                log.warning("relay_open", message="whoever reaches this port may read what the relay may")
             await stop.wait()
+            log.info("relay_stopping", streams=len(server.tally.streams), tunnels=len(server.tally.tunnels))
         finally:
             await server.close()
+            await eyes.close()
+            fresh.cancel()
+
+
+def _make_room(connections_max: int) -> None:
+    """Have the system let as many files be open as there may be connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = connections_max * FILES_OF_CONNECTION + FILES_BESIDES
+    endless = hard == resource.RLIM_INFINITY
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed if endless else min(needed, hard), hard))
+    if not endless and hard < needed:
+        log.warning("few_open_files", allowed=hard, needed=needed, connections_max=connections_max)
+
+
+async def _keep_fresh(cluster: Cluster) -> None:
+    """Read again which topics and brokers there are, as often as the settings say."""
+    repeats = Repeats()
+    while True:
+        try:
+            await cluster.refresh()
+        except TwinsiteError as error:
+            warn_repeated(
+                log, repeats, cluster.name, "metadata_refresh_failed", cluster=cluster.name, error=str(error)
+            )
+        await asyncio.sleep(cluster.refresh_seconds)
+
+
+async def _watched(
+    server: RelayServer, cluster: Cluster, settings: RelaySettings, stopping: Callable[[], bool]
+) -> Eyes:
+    """The port for people, where the settings ask for one."""
+    registry = CollectorRegistry()
+    watch = Watch(server, cluster)
+    register_relay(registry, watch.take, lambda: expiries(settings.listen.certificate_file, cluster))
+    eyes = Eyes(cluster, registry, watch.take, stopping)
+    if settings.api.port >= 0:
+        await eyes.start(settings.api.host, settings.api.port)
+        log.info("listening", host=settings.api.host, port=eyes.port)
+    return eyes
 
 
 def _tls(listen: ListenSettings) -> TlsOptions:

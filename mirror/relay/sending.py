@@ -1,7 +1,8 @@
 """What goes down to one mirror: frames in the order of their channels' urgency, and short messages.
 
-A frame leaves in slices, and before each of them the most urgent channel has its turn. The kernel is given
-little that it cannot send at once; so what is urgent waits for what is on the wire already, and no more.
+A frame leaves in slices, and before each of them the most urgent channel of all mirrors has its turn. The
+kernel is given little that it cannot send at once; so what is urgent waits for what is on the wire already,
+and no more.
 """
 
 from __future__ import annotations
@@ -11,20 +12,39 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
+from mirror.failpoints import reach
 from mirror.kafka.fetch import Key
+from mirror.link import messages
 from mirror.link.frames import Sealer
 from mirror.link.loops import in_thread
-from mirror.link.messages import SLICE_BYTES, Channel, Down, message
+from mirror.link.messages import CHANNELS_MAX, Channel, slice_of
 from mirror.link.parts import Part, encode_parts
+from mirror.relay.pacing import Pace, Turnstile
 from mirror.relay.tuning import Spent, Step, Tuner
 
 FRAMES_READY_MAX = 2
 """So many frames of a channel wait for the link, compressed; more are not read before."""
+SLICE_BYTES, SLICE_BYTES_MAX = 64 << 10, 512 << 10
+"""So much of a frame goes out before something more urgent may go first; more where nothing waits."""
 INLINE_BYTES_MAX = 32 << 10
 """Less than this is compressed at once, more in another thread."""
 
 Taken = Callable[[], None]
+
+
+class News(NamedTuple):
+    """What one answer of a broker has brought for a mirror, and when it came by our steady clock."""
+
+    node: int
+    read_us: int
+    parts: Sequence[Part]
+
+
+def steady_us() -> int:
+    """A clock that is never set, in microseconds."""
+    return time.monotonic_ns() // 1000
 
 
 @dataclass(slots=True)
@@ -44,127 +64,291 @@ class Lane:
         frames: The first one may have begun.
         untaken: Of each that has begun, where it ends among ``sent_bytes``.
         sent_bytes: Of frames, begun ones as a whole.
+        sliced_bytes: Of them, those that were handed to a connection.
+        ending: No more frames come.
     """
 
-    sealer: Sealer
-    tuner: Tuner
     window_bytes: int
     frames: deque[Frame] = field(default_factory=deque)
     untaken: deque[tuple[int, Taken]] = field(default_factory=deque)
     begun: bool = False
     sent_bytes: int = 0
+    sliced_bytes: int = 0
     taken_bytes: int = 0
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    ending: bool = False
     room: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def may_send(self) -> bool:
         return bool(self.frames) and (self.begun or self.sent_bytes - self.taken_bytes < self.window_bytes)
 
+    async def has_room(self) -> None:
+        """Wait until another frame may be made."""
+        while len(self.frames) >= FRAMES_READY_MAX:
+            self.room.clear()
+            await self.room.wait()
+
+
+@dataclass(slots=True)
+class Maker:
+    """Makes the frames of a channel that nobody shares, one after the other."""
+
+    sealer: Sealer
+    tuner: Tuner
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+@dataclass(slots=True)
+class Totals:
+    """What has gone down that is as urgent as one channel."""
+
+    frames: int = 0
+    sent_bytes: int = 0
+    spent: Spent = field(default_factory=Spent)
+
+
+class Wire(Protocol):
+    """A connection to the mirror."""
+
+    def write(self, data: bytes) -> None:
+        """Hand over bytes; not while it is full."""
+
+    @property
+    def full(self) -> bool:
+        """It takes no more for now; who waits is told by :meth:`Sender.go_on`."""
+
 
 class Sender:
     """Sends to one mirror.
 
+    Attributes:
+        makers: Of each channel that is not shared.
+        totals: Of each, and of those that are as urgent.
+
     Args:
-        write: Hands bytes to the connection; must not be called while it is :meth:`pause`\\ d.
+        wire: Carries everything, until there are more of them: then what is urgent, and those what is behind.
         windows: Of each channel, how many bytes may be on their way.
         steps: Of each channel, from which to choose.
         chosen: Told of a channel that is sent another way from now on.
+        turnstile: Through which everybody's slices go.
     """
 
     def __init__(
         self,
-        write: Callable[[bytes], None],
+        wire: Wire,
         windows: Mapping[Channel, int],
         steps: Mapping[Channel, Sequence[Step]],
         chosen: Callable[[Channel], None],
+        turnstile: Turnstile,
     ) -> None:
-        self._write = write
+        self._wire = wire
+        self._more: deque[Wire] = deque()
         self._chosen = chosen
-        self._paused = False
+        self._turnstile = turnstile
+        self._pace = Pace()
+        self._slice_bytes = SLICE_BYTES
+        self._timer: asyncio.TimerHandle | None = None
         now = time.monotonic()
         tuners = {channel: Tuner(steps[channel], now) for channel in Channel}
-        self.lanes = {
-            channel: Lane(Sealer(tuners[channel].step.compression), tuners[channel], windows[channel])
-            for channel in sorted(Channel)
+        self.totals = {channel: Totals() for channel in Channel}
+        self._windows = windows
+        self._lanes = {int(channel): Lane(windows[channel]) for channel in Channel}
+        self.makers = {
+            channel: Maker(Sealer(tuner.step.compression), tuner) for channel, tuner in tuners.items()
         }
 
     # -- frames ----------------------------------------------------------------------------------
 
-    async def send(
-        self, channel: Channel, node: int, parts: Sequence[Part], as_is: Container[Key], taken: Taken
-    ) -> None:
+    async def send(self, channel: Channel, news: News, as_is: Container[Key], taken: Taken) -> None:
         """Send a frame; returns when the parts are not needed any more.
 
         Args:
             as_is: Partitions whose batches are not recoded.
             taken: Called when the mirror has taken it.
         """
-        lane = self.lanes[channel]
-        size = sum(len(part.fetched.records) for part in parts)
-        async with lane.turn:
+        lane, maker = self._lanes[channel], self.makers[channel]
+        size = records_bytes(news)
+        async with maker.turn:
             began = time.monotonic()
-            while len(lane.frames) >= FRAMES_READY_MAX:
-                lane.room.clear()
-                await lane.room.wait()
+            await lane.has_room()
             waited = time.monotonic() - began
-            keys = [part.fetched.key for part in parts] if lane.tuner.step.recode else []
-            recode = {key for key in keys if key not in as_is}
-            if size <= INLINE_BYTES_MAX:
-                frame = _sealed(lane.sealer, node, parts, recode)
-            else:
-                frame = await in_thread(_sealed, lane.sealer, node, parts, recode)
-            lane.frames.append(Frame(memoryview(frame), taken))
+            frame = await sealed(maker.sealer, news, as_is, recode=maker.tuner.step.recode)
+            reach("frame_sealed")
             now = time.monotonic()
-            if lane.tuner.watched(Spent(waited, now - began - waited, size, len(frame)), now):
-                lane.sealer.change(lane.tuner.step.compression)
+            spent = Spent(waited, now - began - waited, size, len(frame))
+            self.put(channel, frame, spent, taken)
+            if maker.tuner.watched(spent, now):
+                maker.sealer.change(maker.tuner.step.compression)
                 self._chosen(channel)
-        self._pump()
 
-    def taken(self, channel: Channel, wire_bytes: int) -> bool:
+    def put(self, channel: int, frame: bytes, spent: Spent, taken: Taken) -> None:
+        """Send a frame that is made, after those that were put before."""
+        urgency = _urgency(channel)
+        totals = self.totals[urgency]
+        totals.frames += 1
+        totals.spent = totals.spent.and_also(spent)
+        self._lanes[channel].frames.append(Frame(memoryview(frame), taken))
+        self._offer(urgency)
+
+    def taken(self, channel: int, wire_bytes: int) -> bool:
         """The mirror has taken so much since the beginning; False when that cannot be."""
-        lane = self.lanes[channel]
-        if not lane.taken_bytes <= wire_bytes <= lane.sent_bytes:
+        lane = self._lanes.get(channel)
+        if lane is None or not lane.taken_bytes <= wire_bytes <= lane.sent_bytes:
             return False
         lane.taken_bytes = wire_bytes
         while lane.untaken and lane.untaken[0][0] <= wire_bytes:
             lane.untaken.popleft()[1]()
-        self._pump()
+            reach("frame_taken")
+        self._drop_ended(channel)
+        self._offer(_urgency(channel))
         return True
 
-    # -- the connection --------------------------------------------------------------------------
+    # -- shared channels ---------------------------------------------------------------------------
 
-    def pause(self) -> None:
-        """The connection takes no more for now."""
-        self._paused = True
+    def begin_shared(self, key: bytes) -> int | None:
+        """A channel whose frames others get too; None where there are as many as there may be."""
+        free = (number for number in range(len(Channel), CHANNELS_MAX) if number not in self._lanes)
+        number = next(free, None)
+        if number is not None:
+            self._lanes[number] = Lane(self._windows[Channel.LIVE])
+            self._wire.write(messages.shared(number, key))
+        return number
 
-    def resume(self) -> None:
-        """It does again."""
-        self._paused = False
-        self._pump()
+    def end_shared(self, channel: int) -> None:
+        """No more frames come by it."""
+        self._lanes[channel].ending = True
+        self._end_where_sent(channel)
 
-    def _pump(self) -> None:
-        while not self._paused:
-            for channel, lane in self.lanes.items():
-                if lane.may_send:
-                    self._send_slice(channel, lane)
-                    break
-            else:
-                return
+    async def has_room(self, channel: int) -> None:
+        """Wait until another frame may be put."""
+        await self._lanes[channel].has_room()
 
-    def _send_slice(self, channel: Channel, lane: Lane) -> None:
+    def _end_where_sent(self, channel: int) -> None:
+        lane = self._lanes[channel]
+        if lane.ending and not lane.frames:
+            self._wire.write(messages.ended(channel))
+            self._drop_ended(channel)
+
+    def _drop_ended(self, channel: int) -> None:
+        lane = self._lanes[channel]
+        if lane.ending and not lane.frames and not lane.untaken:
+            del self._lanes[channel]
+
+    # -- connections -----------------------------------------------------------------------------
+
+    def add(self, wire: Wire) -> None:
+        """One more for what is behind."""
+        self._more.append(wire)
+        self._offer(Channel.BULK)
+
+    def go_on(self) -> None:
+        """A connection takes more again."""
+        for urgency in Channel:
+            self._offer(urgency)
+
+    def limit(self, bytes_per_second: float | None) -> None:
+        """Send no more than this to this mirror; None: as much as there is room for."""
+        self._pace.change(bytes_per_second)
+        self.go_on()
+
+    def close(self) -> None:
+        """Nothing is sent any more."""
+        self._more.clear()
+        for lane in self._lanes.values():
+            lane.frames.clear()
+            lane.room.set()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @property
+    def waits(self) -> bool:
+        """Whether frames are ready that the link, or the mirror, does not take yet."""
+        return any(lane.frames for lane in self._lanes.values())
+
+    # -- slices ----------------------------------------------------------------------------------
+
+    def _offer(self, urgency: Channel) -> None:
+        if self._ready(urgency) is not None and self._free(urgency) is not None:
+            self._turnstile.wants(self, urgency)
+
+    def _ready(self, urgency: Channel) -> int | None:
+        """The channel that goes next of those that are as urgent."""
+        if urgency is Channel.BULK:
+            return Channel.BULK if self._lanes[Channel.BULK].may_send else None
+        live = (channel for channel, lane in self._lanes.items() if channel != Channel.BULK and lane.may_send)
+        return next(live, None)
+
+    def _free(self, urgency: Channel) -> Wire | None:
+        if urgency is Channel.LIVE or not self._more:
+            return None if self._wire.full else self._wire
+        return next((wire for wire in self._more if not wire.full), None)
+
+    def send_slice(self, urgency: Channel, now: float) -> int:
+        """Send the next bytes that are as urgent as a channel, where some may go now; answers how many."""
+        wait = self._pace.wait(now)
+        if wait > 0:
+            self._come_back(wait)
+            return 0
+        channel, wire = self._ready(urgency), self._free(urgency)
+        if wire is None or channel is None:
+            return 0
+        lane = self._lanes[channel]
         frame = lane.frames[0]
         if not lane.begun:
             lane.begun = True
             lane.sent_bytes += len(frame.left)
+            self.totals[urgency].sent_bytes += len(frame.left)
             lane.untaken.append((lane.sent_bytes, frame.taken))
-        piece, frame.left = frame.left[:SLICE_BYTES], frame.left[SLICE_BYTES:]
-        self._write(message(Down.SLICE, b"".join((bytes([channel]), piece))))
+        size = self._slice_bytes
+        piece, frame.left = frame.left[:size], frame.left[size:]
+        wire.write(slice_of(channel, lane.sliced_bytes, piece))
+        self._more.rotate(-1)  # another one's turn
+        reach("slice_sent")
+        lane.sliced_bytes += len(piece)
+        self._pace.spent(len(piece), now)
+        self._learn(wire)
         if not frame.left:
+            reach("frame_sent")
             lane.begun = False
             lane.frames.popleft()
             lane.room.set()
+            self._end_where_sent(channel)
+        return len(piece)
+
+    def _learn(self, wire: Wire) -> None:
+        """A connection that takes all at once gets more at once; nobody has to wait for what is gone."""
+        free = not (wire.full or self._pace.rate or self._turnstile.pace.rate)
+        self._slice_bytes = min(2 * self._slice_bytes, SLICE_BYTES_MAX) if free else SLICE_BYTES
+
+    def _come_back(self, wait: float) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(wait, self._paced)
+
+    def _paced(self) -> None:
+        self._timer = None
+        self.go_on()
 
 
-def _sealed(sealer: Sealer, node: int, parts: Sequence[Part], recode: Container[Key]) -> bytes:
-    return b"".join(sealer.seal(node, encode_parts(parts, recode)))
+def _urgency(channel: int) -> Channel:
+    return Channel.BULK if channel == Channel.BULK else Channel.LIVE
+
+
+def records_bytes(news: News) -> int:
+    """Bytes of records."""
+    return sum(len(part.fetched.records) for part in news.parts)
+
+
+async def sealed(sealer: Sealer, news: News, as_is: Container[Key], *, recode: bool) -> bytes:
+    """The next frame of a channel.
+
+    Args:
+        as_is: Partitions whose batches are not recoded, where any are.
+    """
+    keys = {part.fetched.key for part in news.parts if part.fetched.key not in as_is} if recode else set()
+    if records_bytes(news) <= INLINE_BYTES_MAX:
+        return _sealed(sealer, news, keys)
+    return await in_thread(_sealed, sealer, news, keys)
+
+
+def _sealed(sealer: Sealer, news: News, recode: Container[Key]) -> bytes:
+    return b"".join(sealer.seal(news.node, news.read_us, encode_parts(news.parts, recode)))

@@ -1,39 +1,72 @@
 """The port on which mirrors come to read the source.
 
-``GET /v1/kafka`` turns a connection into one to a broker, ``GET /v1/frames`` into a stream of frames;
-``/livez`` and ``/readyz`` are for probes.
+``GET /v1/kafka`` turns a connection into one to a broker, ``GET /v1/frames`` into a stream of frames,
+``GET /v1/probe`` into one that is filled to find out what it carries;
+``/livez`` and ``/readyz`` are for probes. There is one request to a connection.
 
 Nothing is remembered between connections: any number of relays may stand beside each other.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
 
 import structlog
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from mirror.api.problems import ProblemError, problems
+from mirror.api.problems import Handler, ProblemError, problems
+from mirror.config_relay import ListenSettings
 from mirror.config_values import host_and_port
 from mirror.errors import TwinsiteError, UsageError
+from mirror.failpoints import reach
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.connection import Connection
 from mirror.kafka.dial import Address
-from mirror.kafka.relayed import BROKER, OTHER_PROTOCOL, PATH, PROTOCOL, UNKNOWN_BROKER
+from mirror.kafka.relayed import BROKER, OTHER_PROTOCOL, PATH, PROTOCOL, UNKNOWN_BROKER, UNKNOWN_STREAM
+from mirror.link.messages import JOIN
 from mirror.link.messages import PATH as STREAM_PATH
 from mirror.link.messages import PROTOCOL as STREAM_PROTOCOL
-from mirror.relay.stream import Epochs, Stream
-from mirror.relay.tunnel import Tunnel
+from mirror.link.probe import PATH as PROBE_PATH
+from mirror.link.probe import PROTOCOL as PROBE_PROTOCOL
+from mirror.link.probe import RUNNING
+from mirror.relay.access import Access, NotAdmittedError, Visitor, Way
+from mirror.relay.audit import Audit
+from mirror.relay.door import Door
+from mirror.relay.guarding import Guard
+from mirror.relay.identity import names_of
+from mirror.relay.pacing import Turnstile
+from mirror.relay.probe import Probe
+from mirror.relay.sharing import Sharing
+from mirror.relay.stream import Epochs, Joined, Stream
+from mirror.relay.tally import Handed, Tally
+from mirror.relay.tunnel import GuardedTunnel, Tunnel
+from mirror.timetable import TIMETABLE_SECONDS, Period, rate_at
 
 log = structlog.get_logger(__name__)
 
 BODY_BYTES_MAX = 4096
+HEADER_BYTES_MAX, HEADERS_MAX = 8190, 64
+"""Of one header, or of the request line; and how many headers."""
 SHUTDOWN_SECONDS = 1.0
-BROKERS_READ_AGAIN_SECONDS = 1.0
-"""Of brokers that are not known the cluster is asked so often, at most."""
+DRAIN_SECONDS = 3.0
+"""When a relay is stopped, requests to brokers that are under way have so long to be answered."""
+BROKERS_READ_AGAIN_SECONDS, TOPICS_READ_AGAIN_SECONDS = 1.0, 0.1
+"""For brokers and topics that are not known the cluster is asked so often, at most."""
 SWITCHING = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {}\r\n\r\n"
+
+PROTOCOLS = {
+    Way.BROKER: PROTOCOL,
+    Way.STREAM: STREAM_PROTOCOL,
+    Way.JOINED: STREAM_PROTOCOL,
+    Way.PROBE: PROBE_PROTOCOL,
+}
 
 
 class RelayServer:
@@ -41,29 +74,56 @@ class RelayServer:
 
     Attributes:
         port: Where it listens, once it does.
+        access: Who may come in, and how many are here.
+        tally: What has gone through, of connections that have ended too.
+        audit: What was let in and what refused.
+
+    Args:
+        cluster: What is read.
     """
 
-    def __init__(self, cluster: Cluster, connections_max: int) -> None:
-        """
-        Args:
-            cluster: What is read.
-            connections_max: Of mirrors, to brokers, at the same time.
-        """
+    def __init__(self, cluster: Cluster, settings: ListenSettings, rates: Sequence[Period] = ()) -> None:
         self.port = 0
+        self.access = Access(settings)
+        self.audit = Audit()
+        self.tally = Tally(cluster)
         self._cluster = cluster
-        self._connections_max = connections_max
+        self._greeting_seconds = settings.greeting_timeout_seconds
         self._epochs = Epochs()
-        self._open: set[Tunnel | Stream] = set()
-        app = web.Application(middlewares=[problems], client_max_size=BODY_BYTES_MAX)
+        self._turnstile = Turnstile()
+        self._rates = rates
+        self._sharing = Sharing(cluster)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._streams: dict[str, Stream] = {}
+        self._closing = False
+        self._names: tuple[object, dict[bytes, str]] = (None, {})
+        app = web.Application(middlewares=[self._welcome, problems], client_max_size=BODY_BYTES_MAX)
         app.add_routes(
             [
                 web.get(PATH, self._kafka, allow_head=False),
                 web.get(STREAM_PATH, self._stream, allow_head=False),
+                web.get(PROBE_PATH, self._probe, allow_head=False),
                 web.get("/livez", self._livez),
                 web.get("/readyz", self._readyz),
             ]
         )
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+        app.on_response_prepare.append(_only_one_request)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=SHUTDOWN_SECONDS,
+            max_line_size=HEADER_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
+            max_headers=HEADERS_MAX,
+            lingering_time=SHUTDOWN_SECONDS,
+            auto_decompress=False,
+        )
+        self._door = Door(
+            self._new_handler,
+            self.audit,
+            greeting_seconds=self._greeting_seconds,
+            guests_max=settings.connections_max,
+        )
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Listen.
@@ -73,50 +133,152 @@ class RelayServer:
         """
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, host, port, ssl_context=tls).start()
+            self.port = await self._door.open(host, port, tls)
         except OSError as error:
             await self._runner.cleanup()
             words = f"cannot listen on {host}:{port}: {error.strerror}"
             raise UsageError(
                 words, hint="choose another address with --listen, or listen in the settings"
             ) from error
-        self.port = self._runner.addresses[0][1]
+        self._tasks = [asyncio.create_task(self._shape()), asyncio.create_task(self._sharing.run())]
 
     async def close(self) -> None:
-        """Listen no more; connections of mirrors end."""
-        for one in list(self._open):
+        """Listen no more; mirrors are told to go on elsewhere, what is under way has seconds to end."""
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+        await self._door.close()
+        remaining = list(self.tally.open)
+        for one in remaining:
+            one.drain()
+        if remaining:
+            await asyncio.wait([one.ended for one in remaining], timeout=DRAIN_SECONDS)
+        for one in list(self.tally.open):
             one.close()
         await self._runner.cleanup()
+
+    async def _shape(self) -> None:
+        """Be as fast as the timetable says."""
+        before: float | None = None
+        while True:
+            rate = rate_at(self._rates, datetime.now(UTC))
+            if rate != before:
+                log.info("rate_limited", bytes_per_second=rate)
+                self._turnstile.change(rate)
+                before = rate
+            await asyncio.sleep(TIMETABLE_SECONDS)
+
+    def _new_handler(self) -> RequestHandler:
+        assert self._runner.server is not None
+        return self._runner.server()
+
+    @web.middleware
+    async def _welcome(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Somebody has said what he wants: his time for that is over."""
+        self._door.has_asked(request.transport)
+        return await handler(request)
 
     # -- connections that become something else ------------------------------------------------------
 
     async def _kafka(self, request: web.Request) -> web.StreamResponse:
-        self._check(request, PROTOCOL)
-        broker = await self._broker(request.query.get(BROKER))
-        return await self._become(request, Tunnel(broker, request.remote or ""), PROTOCOL)
+        with self._let_in(request, Way.BROKER) as visitor:
+            broker = await self._broker(request.query.get(BROKER))
+            return await self._become(request, self._tunnel(broker, visitor), visitor, Way.BROKER)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        self._check(request, STREAM_PROTOCOL)
-        stream = Stream(self._cluster, self._epochs, request.remote or "")
-        return await self._become(request, stream, STREAM_PROTOCOL)
+        token = request.query.get(JOIN)
+        if token is not None:
+            return await self._join(request, token)
+        with self._let_in(request, Way.STREAM) as visitor:
+            stream = Stream(
+                self._cluster,
+                self._epochs,
+                self._turnstile,
+                self._sharing,
+                visitor,
+                self.audit,
+                greeting_seconds=self._greeting_seconds,
+            )
+            self._streams[stream.token] = stream
+            try:
+                return await self._become(request, stream, visitor, Way.STREAM)
+            finally:
+                del self._streams[stream.token]
 
-    def _check(self, request: web.Request, protocol: str) -> None:
-        asked = request.headers.get("Upgrade", "")
-        if asked != protocol:
-            detail = f"this relay speaks {protocol} there, asked for was {asked or 'no protocol'}"
-            raise ProblemError(HTTPStatus.UPGRADE_REQUIRED, OTHER_PROTOCOL, detail)
-        if len(self._open) >= self._connections_max:
-            detail = f"{self._connections_max} connections of mirrors are open: no more are allowed"
-            raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "too_many_connections", detail)
+    async def _join(self, request: web.Request, token: str) -> web.StreamResponse:
+        """One more connection of a stream, for whoever has begun it."""
+        with self._let_in(request, Way.JOINED) as visitor:
+            stream = self._streams.get(token)
+            if stream is None or stream.visitor.identity != visitor.identity:
+                detail = "there is no such stream here: it has ended, or another relay at this address has it"
+                raise ProblemError(HTTPStatus.NOT_FOUND, UNKNOWN_STREAM, detail)
+            return await self._become(request, Joined(stream), visitor, Way.JOINED)
+
+    async def _probe(self, request: web.Request) -> web.StreamResponse:
+        """One at a time: two would measure each other."""
+        with self._let_in(request, Way.PROBE) as visitor:
+            if any(isinstance(one, Probe) for one in self.tally.open):
+                detail = "somebody else is finding out what the link carries: it takes a minute or so"
+                raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, RUNNING, detail)
+            return await self._become(request, Probe(visitor.peer), visitor, Way.PROBE)
+
+    @contextmanager
+    def _let_in(self, request: web.Request, way: Way) -> Iterator[Visitor]:
+        """Whoever may come in counts until the block ends.
+
+        Raises:
+            ProblemError: He may not, or asks for something else.
+        """
+        peer, names = _peer(request), _names(request)
+        try:
+            _check_protocol(request, PROTOCOLS[way])
+            with self.access.entered(peer, names, way) as visitor:
+                yield visitor
+        except NotAdmittedError as refused:
+            self.audit.not_let_in(peer, names, refused.code, str(refused))
+            raise ProblemError(refused.status, refused.code, str(refused)) from refused
+        except ProblemError as problem:
+            self.audit.not_let_in(peer, names, problem.code, problem.detail)
+            raise
+
+    def _tunnel(self, broker: Connection, visitor: Visitor) -> Tunnel:
+        if not visitor.limited:
+            return Tunnel(broker, visitor, self.audit, greeting_seconds=self._greeting_seconds)
+        role = visitor.role.name if visitor.role else ""
+        guard = Guard(
+            visitor.allows,
+            self._topic_name,
+            lambda: self._cluster.info.topics,
+            f"role {role} of the relay does not have it, see listen.roles there",
+        )
+        return GuardedTunnel(
+            broker,
+            visitor,
+            self.audit,
+            greeting_seconds=self._greeting_seconds,
+            guard=guard,
+            look_again=partial(self._cluster.refresh, not_older_than_seconds=TOPICS_READ_AGAIN_SECONDS),
+        )
+
+    def _topic_name(self, topic_id: bytes) -> str | None:
+        info, names = self._names
+        if info is not self._cluster.info:
+            info = self._cluster.info
+            names = {topic.topic_id.bytes: name for name, topic in info.topics.items()}
+            self._names = info, names
+        return names.get(topic_id)
 
     async def _become(
-        self, request: web.Request, other: Tunnel | Stream, protocol: str
+        self, request: web.Request, other: Handed, visitor: Visitor, way: Way
     ) -> web.StreamResponse:
-        self._open.add(other)
-        try:
-            await _handed_over(request, other, protocol)
-        finally:
-            self._open.discard(other)
+        if self._closing:
+            other.close()
+            raise ProblemError(
+                HTTPStatus.SERVICE_UNAVAILABLE, "source_unavailable", "this relay is being stopped"
+            )
+        with self.tally.counting(other):
+            self.audit.let_in(visitor, way)
+            await _handed_over(request, other, PROTOCOLS[way])
         return web.Response()  # for nobody: the connection is closed
 
     async def _broker(self, asked: str | None) -> Connection:
@@ -161,7 +323,30 @@ class RelayServer:
         return web.Response(text="ok: the source answers\n")
 
 
-async def _handed_over(request: web.Request, other: Tunnel | Stream, protocol: str) -> None:
+def _check_protocol(request: web.Request, protocol: str) -> None:
+    asked = request.headers.get("Upgrade", "")
+    if asked != protocol:
+        detail = f"this relay speaks {protocol} there, asked for was {asked or 'no protocol'}"
+        raise ProblemError(HTTPStatus.UPGRADE_REQUIRED, OTHER_PROTOCOL, detail)
+
+
+def _peer(request: web.Request) -> str:
+    """The address of whoever asks, for people."""
+    found = request.transport.get_extra_info("peername") if request.transport is not None else None
+    return str(Address(*found[:2])) if found else ""
+
+
+def _names(request: web.Request) -> tuple[str, ...]:
+    """Those of the certificate that was shown; none where none was asked for."""
+    certificate = request.transport.get_extra_info("peercert") if request.transport is not None else None
+    return names_of(certificate) if certificate else ()
+
+
+async def _only_one_request(_: web.Request, response: web.StreamResponse) -> None:
+    response.force_close()
+
+
+async def _handed_over(request: web.Request, other: Handed, protocol: str) -> None:
     """Let something else have the connection of a request, to its end."""
     transport, handler = request.transport, request.protocol
     assert isinstance(handler, RequestHandler)
@@ -170,8 +355,9 @@ async def _handed_over(request: web.Request, other: Tunnel | Stream, protocol: s
             other.close()
             return
         transport.set_protocol(other)
-        other.connection_made(transport)
         transport.write(SWITCHING.format(protocol).encode())
+        other.connection_made(transport)
+        reach("connection_taken")
         await other.ended
     finally:
         other.close()

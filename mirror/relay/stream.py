@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import socket
+import sys
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Iterable
 from typing import Annotated, Any, cast
 
 import structlog
@@ -20,13 +22,17 @@ from pydantic import Field, ValidationError
 from mirror import __version__
 from mirror.config_values import Section
 from mirror.errors import AnswerError
+from mirror.failpoints import reach
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Isolation, Key
 from mirror.link import messages
-from mirror.link.messages import MESSAGE_BYTES_MAX, Channel, Down, Messages, Up
-from mirror.link.parts import Part
+from mirror.link.messages import MESSAGE_BYTES_MAX, TOKEN_BYTES, Channel, Down, Messages, Up
+from mirror.relay.access import Visitor
+from mirror.relay.audit import Audit
+from mirror.relay.pacing import Turnstile
 from mirror.relay.reading import SourceReader
-from mirror.relay.sending import Sender, Taken
+from mirror.relay.sending import News, Sender, Taken, steady_us
+from mirror.relay.sharing import Kind, Member, Sharing
 from mirror.relay.tuning import ladder
 
 log = structlog.get_logger(__name__)
@@ -42,6 +48,9 @@ CLOSE_SECONDS_MAX = 10.0
 LIVE_LEVEL = 3
 UNREAD_BYTES_MAX = 1 << 20
 """Frames are held back long before; so much is answers to what a mirror asks."""
+TCP_INFO_BYTES, RTT_AT = 104, 68
+"""Of Linux' ``struct tcp_info`` so much is read; there stands the smoothed round trip, in microseconds."""
+GOING_AWAY = "going_away"
 CONGESTION = "bbr"
 """It does not take a lost packet for a full link, as CUBIC does."""
 
@@ -71,17 +80,20 @@ class Refused(Exception):  # noqa: N818 - it says what the mirror did
 
 
 class Epochs:
-    """The newest epoch met of each flow: a mirror that was fenced off gets nothing any more."""
+    """The newest epoch met of each flow: a mirror that was fenced off gets nothing any more.
+
+    Only mirrors of one role can fence each other off: nobody stops another one's flow by its name.
+    """
 
     def __init__(self) -> None:
-        self._newest: dict[tuple[str, int], int] = {}
+        self._newest: dict[tuple[str | None, str, int], int] = {}
 
-    def check(self, hello: Hello) -> None:
+    def check(self, hello: Hello, role: str | None) -> None:
         """
         Raises:
             Refused: A newer one was here.
         """
-        of = (hello.flow, hello.producer_id)
+        of = (role, hello.flow, hello.producer_id)
         newest = self._newest.get(of, 0)
         if hello.epoch < newest:
             words = f"flow {hello.flow} is at epoch {newest}: a mirror of epoch {hello.epoch} was fenced off"
@@ -97,37 +109,68 @@ class Stream(asyncio.Protocol):
 
     Attributes:
         ended: Done when either side has ended it.
+        token: By which further connections join it.
+        hello: What the mirror has said of itself; None before that.
+        sender: What goes down, likewise.
+        reader: What is read for it, likewise.
+        congestion: What the kernel uses on this connection.
 
     Args:
-        peer: Who asks, for people.
+        turnstile: Through which go the slices of all streams.
+        sharing: What they have in common.
+        visitor: Who asks.
+        greeting_seconds: So soon he has said who he is.
     """
 
-    def __init__(self, cluster: Cluster, epochs: Epochs, peer: str) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        epochs: Epochs,
+        turnstile: Turnstile,
+        sharing: Sharing,
+        visitor: Visitor,
+        audit: Audit,
+        *,
+        greeting_seconds: float,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
+        self.token = secrets.token_hex(TOKEN_BYTES)
+        self.visitor = visitor
+        self.began_at_ms = int(time.time() * 1000)
+        self.hello: Hello | None = None
         self._cluster = cluster
         self._epochs = epochs
-        self._peer = peer
+        self._turnstile = turnstile
+        self._sharing = sharing
+        self._member: Member | None = None
+        self._audit = audit
+        self._full = False
+        self._joined: set[Joined] = set()
         self._messages = Messages(MESSAGE_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
-        self._congestion = ""
-        self._sender: Sender | None = None
-        self._reader: SourceReader | None = None
+        self.congestion = ""
+        self.sender: Sender | None = None
+        self.reader: SourceReader | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._draining = False
         self._heard_at = time.monotonic()
         self._silence = self._loop.call_later(SILENT_SECONDS_MAX, self._look_for_silence)
+        self._patience = self._loop.call_later(greeting_seconds, self._too_slow)
 
     # -- the connection ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES)
-        self._congestion = tune(transport.get_extra_info("socket"))
+        self.congestion = tune(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = time.monotonic()
+        if self._draining:
+            return
         try:
             for kind, payload in self._messages.received(data):
+                self._heard_at = time.monotonic()  # bytes alone may be of a message that never ends
                 self._heard(kind, payload)
         except AnswerError as error:
             self._refuse("bad_message", str(error))
@@ -135,31 +178,57 @@ class Stream(asyncio.Protocol):
             self._refuse(refused.code, str(refused))
 
     def pause_writing(self) -> None:
-        if self._sender is not None:
-            self._sender.pause()
+        self._full = True
 
     def resume_writing(self) -> None:
-        if self._sender is not None:
-            self._sender.resume()
+        self._full = False
+        self.has_room()
 
     def connection_lost(self, _: Exception | None) -> None:
         self._transport = None
         self.close()
 
     def close(self) -> None:
-        """End it; nothing where it has ended."""
+        """End it, and what has joined it; nothing where it has ended."""
         self._silence.cancel()
+        self._patience.cancel()
+        self._share_no_more()
         if self._reading is not None:
             self._reading.cancel()
+        if self.sender is not None:
+            self.sender.close()
+        for one in list(self._joined):
+            one.close()
         if self._transport is not None:
             self._transport.close()
             self._loop.call_later(CLOSE_SECONDS_MAX, self._transport.abort)
         if not self.ended.done():
             self.ended.set_result(None)
 
+    def _share_no_more(self) -> None:
+        if self._member is not None:
+            member, self._member = self._member, None
+            self._sharing.leave(member)
+
     def _refuse(self, code: str, detail: str) -> None:
-        log.warning("stream_refused", peer=self._peer, code=code, why=detail)
-        self._write(messages.say(Down.BYE, {"code": code, "detail": detail}))
+        self._audit.stream(self.visitor, code, detail)
+        self._say_bye(code, detail)
+
+    def _say_bye(self, code: str, detail: str) -> None:
+        self.write(messages.say(Down.BYE, {"code": code, "detail": detail}))
+        self.close()
+
+    def drain(self) -> None:
+        """Send nothing more, and tell the mirror to go to another relay; it ends the connection then."""
+        self._draining = True
+        for one in self._joined:
+            one.drain()
+        self._share_no_more()
+        words = "this relay is being stopped: go on with another"
+        self.write(messages.say(Down.BYE, {"code": GOING_AWAY, "detail": words}))
+
+    def _too_slow(self) -> None:
+        self._audit.too_slow(self.visitor.peer, "HELLO")
         self.close()
 
     def _look_for_silence(self) -> None:
@@ -167,29 +236,62 @@ class Stream(asyncio.Protocol):
         if silent < SILENT_SECONDS_MAX:
             self._silence = self._loop.call_later(SILENT_SECONDS_MAX - silent, self._look_for_silence)
             return
-        log.info("mirror_silent", peer=self._peer, seconds=round(silent))
+        self._audit.refused["silent"] += 1
+        log.info("mirror_silent", seconds=round(silent), **self.visitor.fields)
         self.close()
         if self._transport is not None:
             self._transport.abort()  # nobody reads what is left
 
+    # -- more connections ----------------------------------------------------------------------------
+
+    def join(self, other: Joined) -> None:
+        """One more connection, for what is behind."""
+        self._joined.add(other)
+        if self.sender is not None:
+            self.sender.add(other)
+
+    def left(self, other: Joined) -> None:
+        """It has ended; what it carried may be lost, so all ends."""
+        self._joined.discard(other)
+        self.close()
+
+    def has_room(self) -> None:
+        """One of the joined connections takes more again."""
+        if self.sender is not None:
+            self.sender.go_on()
+
     # -- what the mirror says ------------------------------------------------------------------------
 
     def _heard(self, kind: int, payload: memoryview) -> None:
-        if self._reader is None or self._sender is None:
+        if self.reader is None or self.sender is None:
             if kind != Up.HELLO:
                 raise AnswerError(f"a message of kind {kind} came where a mirror says who it is")
             self._begin(messages.document(payload))
         elif kind == Up.WANT:
-            self._reader.want(messages.read_want(payload))
+            wanted = messages.read_want(payload)
+            self._release(position.key for position in wanted)
+            self.reader.want(wanted)
+            reach("wanted")
         elif kind == Up.FORGET:
-            self._reader.forget(messages.read_forget(payload))
+            forgotten = messages.read_forget(payload)
+            self._release(forgotten)
+            self.reader.forget(forgotten)
         elif kind == Up.TAKEN:
-            if not self._sender.taken(*messages.read_taken(payload)):
+            if not self.sender.taken(*messages.read_taken(payload)):
                 raise AnswerError("more was taken than was sent")
         elif kind == Up.PING:
-            self._write(messages.pong(messages.read_ping(payload), int(time.time() * 1000)))
+            pong = messages.pong(messages.read_number(payload), int(time.time() * 1000), steady_us())
+            self.write(pong)
+        elif kind == Up.RANK:
+            self.reader.rank(messages.read_rank(payload))
+        elif kind == Up.LIMIT:
+            self.sender.limit(messages.read_number(payload) or None)
         else:
             raise AnswerError(f"there are no messages of kind {kind}")
+
+    def _release(self, keys: Iterable[Key]) -> None:
+        if self._member is not None:
+            self._sharing.released(self._member, list(keys))
 
     def _begin(self, document: dict[str, Any]) -> None:
         try:
@@ -197,59 +299,157 @@ class Stream(asyncio.Protocol):
         except ValidationError as error:
             first = error.errors()[0]
             raise AnswerError(f"hello: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-        self._epochs.check(hello)
+        self._epochs.check(hello, self.visitor.role.name if self.visitor.role else None)
+        reach("hello_taken")
         windows = dict(zip(Channel, hello.windows, strict=True))
         steps = {
             Channel.LIVE: ladder(LIVE_LEVEL, recode=hello.recode),
             Channel.BULK: ladder(hello.level, recode=hello.recode),
         }
-        self._sender = sender = Sender(self._write, windows, steps, self._chosen)
-        self._reader = SourceReader(self._cluster, Isolation(hello.isolation), self, hello.frame_bytes)
-        self._reading = self._loop.create_task(self._read(self._reader))
-        log.info("stream_begun", peer=self._peer, flow=hello.flow, congestion=self._congestion)
+        self.sender = sender = Sender(self, windows, steps, self._chosen, self._turnstile)
+        self._patience.cancel()
+        self.hello = hello
+        allows = self.visitor.allows if self.visitor.limited else None
+        isolation = Isolation(hello.isolation)
+        self.reader = SourceReader(self._cluster, isolation, self, hello.frame_bytes, allows)
+        self._reading = self._loop.create_task(self._read(self.reader))
+        kind = Kind(isolation, hello.recode)
+        self._member = Member(kind, hello.frame_bytes, self.reader, sender, self.write, self.trouble)
+        self._sharing.join(self._member)
+        log.info("stream_begun", flow=hello.flow, congestion=self.congestion, **self.visitor.fields)
         welcome = {
             "relay": __version__,
-            "congestion": self._congestion,
-            "keys": [lane.sealer.key.hex() for lane in sender.lanes.values()],
+            "congestion": self.congestion,
+            "steady_us": steady_us(),
+            "token": self.token,
+            "keys": [maker.sealer.key.hex() for maker in sender.makers.values()],
         }
-        self._write(messages.say(Down.WELCOME, welcome))
+        self.write(messages.say(Down.WELCOME, welcome))
+        reach("welcome_sent")
         self._chosen(Channel.BULK)
 
     async def _read(self, reader: SourceReader) -> None:
         try:
             await reader.run()
         except Exception as error:  # a mistake of ours: the mirror begins again
-            log.exception("stream_broken", peer=self._peer, error=repr(error))
+            log.exception("stream_broken", error=repr(error), **self.visitor.fields)
             self._refuse("internal_error", repr(error))
 
     # -- what it is told -----------------------------------------------------------------------------
 
-    async def send(
-        self, channel: Channel, node: int, parts: Sequence[Part], as_is: Container[Key], taken: Taken
-    ) -> None:
+    async def send(self, channel: Channel, news: News, as_is: Container[Key], taken: Taken) -> None:
         """As :class:`mirror.relay.reading.Outlet` says."""
-        assert self._sender is not None
-        await self._sender.send(channel, node, parts, as_is, taken)
+        assert self.sender is not None
+        await self.sender.send(channel, news, as_is, taken)
 
     def _chosen(self, channel: Channel) -> None:
-        assert self._sender is not None
-        tuner = self._sender.lanes[channel].tuner
+        assert self.sender is not None
+        tuner = self.sender.makers[channel].tuner
         step = tuner.step
         choice = {"level": step.compression.level, "recode": step.recode, "why": tuner.why}
-        self._write(messages.say(Down.CHOICE, choice))
+        self.write(messages.say(Down.CHOICE, choice))
+
+    def closed(self, topics: Collection[str]) -> None:
+        """As :class:`mirror.relay.reading.Outlet` says."""
+        self._audit.topics(self.visitor, "stream", topics)
+
+    @property
+    def round_trip_seconds(self) -> float | None:
+        """To the mirror and back, as its kernel and ours have measured it; None where they have not."""
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        return None if sock is None else measured_round_trip_seconds(sock)
+
+    @property
+    def waits(self) -> bool:
+        """Whether frames are ready that the link, or the mirror, does not take yet."""
+        return self.sender is not None and self.sender.waits
 
     def trouble(self, node: int, words: str) -> None:
         """As :class:`mirror.relay.reading.Outlet` says."""
-        self._write(messages.say(Down.TROUBLE, {"node": node, "detail": words}))
+        self.write(messages.say(Down.TROUBLE, {"node": node, "detail": words}))
 
-    def _write(self, data: bytes) -> None:
+    @property
+    def full(self) -> bool:
+        """As :class:`mirror.relay.sending.Wire` says."""
+        return self._full or self._draining or self._transport is None
+
+    def write(self, data: bytes) -> None:
         """A mirror that asks and does not read is not waited for."""
         if self._transport is None:
             return
         self._transport.write(data)
         if self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
-            log.warning("stream_refused", peer=self._peer, code="unread", why="it asks and does not read")
+            self._audit.stream(self.visitor, "unread", "it asks and does not read")
             self._transport.abort()
+
+
+class Joined(asyncio.Protocol):
+    """A further connection of a stream: slices go over it, and nothing comes back.
+
+    Attributes:
+        ended: Done when either side has ended it.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stream = stream
+        self._transport: asyncio.Transport | None = None
+        self._full = self._draining = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES)
+        tune(transport.get_extra_info("socket"))
+        self._stream.join(self)
+
+    def data_received(self, _: bytes) -> None:
+        self.close()
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._stream.has_room()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._transport = None
+        self.close()
+
+    @property
+    def full(self) -> bool:
+        """As :class:`mirror.relay.sending.Wire` says."""
+        return self._full or self._draining or self._transport is None
+
+    def drain(self) -> None:
+        """Send nothing more; it ends with the stream."""
+        self._draining = True
+
+    def write(self, data: bytes) -> None:
+        """Likewise."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """End it, and the stream; nothing where it has ended."""
+        if self.ended.done():
+            return
+        self.ended.set_result(None)
+        if self._transport is not None:
+            self._transport.abort()
+        self._stream.left(self)
+
+
+def measured_round_trip_seconds(sock: socket.socket) -> float | None:
+    """Of a TCP connection, smoothed by the kernel; None before anything was acknowledged, or elsewhere."""
+    try:
+        told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+    except OSError:
+        return None
+    if len(told) < RTT_AT + 4:
+        return None
+    microseconds = int.from_bytes(told[RTT_AT : RTT_AT + 4], sys.byteorder)
+    return microseconds / 1e6 if microseconds else None
 
 
 def tune(sock: socket.socket) -> str:

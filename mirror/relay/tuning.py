@@ -11,7 +11,8 @@ from typing import NamedTuple
 from mirror.link.frames import Compression
 
 PERIOD_SECONDS, PERIOD_SECONDS_FIRST = 2.0, 0.5
-"""So long something is watched before it is changed."""
+"""So long something is watched before it is changed; the shorter time at first, and while a core is the
+limit, which shows at once."""
 FULL_ABOVE = 0.6
 """So much of a period is spent waiting for the link, and it is the limit."""
 BUSY_ABOVE = 0.5
@@ -101,6 +102,7 @@ class Tuner:
         )
         self.why = "not measured yet" if len(steps) > 1 else "as configured"
         self._made: dict[int, Made] = {}
+        self._period = PERIOD_SECONDS_FIRST
         self._began = self._since = now
         self._spent = Spent()
 
@@ -112,7 +114,7 @@ class Tuner:
         """A frame was made; True when another step is to be taken from now on."""
         self._spent = self._spent.and_also(spent)
         period = now - self._since
-        if period < (PERIOD_SECONDS if self._made else PERIOD_SECONDS_FIRST):
+        if period < self._period:
             return False
         spent, self._spent, self._since = self._spent, Spent(), now
         if now - self._began >= FORGET_SECONDS:
@@ -129,6 +131,7 @@ class Tuner:
         if not full and not slow:
             return
         self._note(Made(spent.records_bytes / period, spent.wire_bytes / spent.records_bytes))
+        self._period = PERIOD_SECONDS if full else PERIOD_SECONDS_FIRST
         untried = self._untried(full=full)
         if untried is not None:
             self._at = untried

@@ -1,20 +1,42 @@
 """A connection of a mirror, passed on to a broker: requests as they are, answers as they are.
 
 Answers come in the order of the requests, so nothing has to be remembered of them. A mirror that does not
-read what it has asked for is not read either: what waits for it is no more than that.
+read what it has asked for is not read either, nor one of which many requests wait for the broker: what waits
+for it is no more than the answers to those.
+
+Of a mirror that may read some topics only, a guard looks at each request and each answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import ParamSpec, TypeVar, cast
 
 import structlog
 
+from mirror.errors import TwinsiteError
+from mirror.failpoints import reach
 from mirror.kafka.connection import Connection, Ended
+from mirror.link.loops import first_to_end, in_thread
+from mirror.relay.access import Visitor
+from mirror.relay.audit import Audit
+from mirror.relay.guarding import Asked, Guard
 from mirror.relay.rules import RefusedError, requests
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+REQUESTS_IN_FLIGHT_MAX = 16
+"""A broker takes those of one connection one after the other; a mirror sends few at a time."""
+TORN_SECONDS_MAX = 60.0
+"""A request that has begun is whole by then: 4 MiB come over half a megabit a second."""
+INLINE_BYTES_MAX = 64 << 10
+"""What is larger is decoded in another thread."""
 
 
 class Tunnel(asyncio.Protocol):
@@ -22,18 +44,30 @@ class Tunnel(asyncio.Protocol):
 
     Attributes:
         ended: Done when either side has ended it.
+        bytes_sent: To the mirror.
 
     Args:
         broker: Nothing else uses it.
-        peer: Who asks, for people.
+        visitor: Who asks.
+        greeting_seconds: So soon the first request has to be there.
     """
 
-    def __init__(self, broker: Connection, peer: str) -> None:
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._broker = broker
-        self._peer = peer
+    def __init__(
+        self, broker: Connection, visitor: Visitor, audit: Audit, *, greeting_seconds: float
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self.bytes_sent = 0
+        self.broker = broker
+        self.visitor = visitor
+        self._audit = audit
         self._came = bytearray()
+        self._in_flight = 0
+        self._unread = self._draining = False
         self._transport: asyncio.Transport | None = None
+        self._patience: asyncio.TimerHandle | None = self._loop.call_later(
+            greeting_seconds, self._too_slow, "a request"
+        )
         broker.on_closed = self.close
 
     # -- the mirror's side ---------------------------------------------------------------------------
@@ -42,21 +76,62 @@ class Tunnel(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        self._came += data
+        if not self._draining:
+            self._came += data
+            self._take()
+
+    def _take(self) -> None:
+        """Pass on what is whole, so many at a time."""
         try:
-            for request in requests(self._came):
-                self._broker.forward(request, self._answer)
+            for request in requests(self._came, REQUESTS_IN_FLIGHT_MAX - self._in_flight):
+                self._in_flight += 1
+                self._be_patient(None)
+                self.pass_on(request)
+                reach("request_forwarded")
         except RefusedError as error:
-            log.warning("request_refused", peer=self._peer, broker=str(self._broker.address), why=error.why)
-            self.close()
+            self.refuse(error)
+            return
+        self._read_or_not()
+
+    def pass_on(self, request: bytes) -> None:
+        """Send a request to the broker."""
+        self.broker.forward(request, self._answer)
+
+    def refuse(self, error: RefusedError) -> None:
+        """The mirror has sent what is not passed on, or the broker has."""
+        self._audit.request(self.visitor, str(self.broker.address), error.why)
+        self.close()
+
+    def _read_or_not(self) -> None:
+        if self._transport is None:
+            return
+        full = self._in_flight >= REQUESTS_IN_FLIGHT_MAX
+        if full or self._unread or self._draining:
+            self._transport.pause_reading()
+            self._be_patient(None)
+            return
+        self._transport.resume_reading()
+        if self._came and self._patience is None:
+            self._be_patient(TORN_SECONDS_MAX)
+
+    def _be_patient(self, seconds: float | None) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        self._patience = None
+        if seconds is not None:
+            self._patience = self._loop.call_later(seconds, self._too_slow, "the rest of a request")
+
+    def _too_slow(self, waited_for: str) -> None:
+        self._audit.too_slow(self.visitor.peer, waited_for)
+        self.close()
 
     def pause_writing(self) -> None:
-        if self._transport is not None:
-            self._transport.pause_reading()
+        self._unread = True
+        self._read_or_not()
 
     def resume_writing(self) -> None:
-        if self._transport is not None:
-            self._transport.resume_reading()
+        self._unread = False
+        self._read_or_not()
 
     def connection_lost(self, _: Exception | None) -> None:
         self._transport = None
@@ -65,19 +140,123 @@ class Tunnel(asyncio.Protocol):
     # -- the broker's side ---------------------------------------------------------------------------
 
     def _answer(self, answer: memoryview | Ended) -> None:
+        if isinstance(answer, memoryview):
+            self.hand_back([answer])
+        else:
+            self.broker_gone(answer)
+
+    def broker_gone(self, error: Ended) -> None:
+        """There will be no more answers."""
+        if self._transport is not None:
+            log.info("broker_connection_ended", broker=str(self.broker.address), error=str(error))
+            self.close()
+
+    def hand_back(self, answer: Sequence[bytes | memoryview]) -> None:
+        """Send an answer to the mirror, which is in pieces without its size."""
         if self._transport is None:
             return
-        if isinstance(answer, memoryview):
-            self._transport.write(len(answer).to_bytes(4, "big"))
-            self._transport.write(answer)
+        size = sum(map(len, answer))
+        self._transport.write(size.to_bytes(4, "big"))
+        for piece in answer:
+            self._transport.write(piece)
+        reach("answer_forwarded")
+        self.bytes_sent += 4 + size
+        self._in_flight -= 1
+        if self._draining and not self._in_flight:
+            self.close()
+        elif self._came:
+            self._take()
         else:
-            log.info("broker_connection_ended", broker=str(self._broker.address), error=str(answer))
+            self._read_or_not()
+
+    # -- the end -------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Take no more requests, and end when those under way are answered."""
+        self._draining = True
+        self._came.clear()
+        if self._in_flight:
+            self._read_or_not()
+        else:
             self.close()
 
     def close(self) -> None:
         """End both sides; nothing where they have ended."""
+        self._be_patient(None)
         if self._transport is not None:
             self._transport.close()
-        self._broker.close("the mirror is gone")
+        self.broker.close("the mirror is gone")
         if not self.ended.done():
             self.ended.set_result(None)
+
+
+class GuardedTunnel(Tunnel):
+    """One of a mirror that may read some topics only.
+
+    Args:
+        look_again: Reads the picture of the cluster anew, where it does not have a topic.
+    """
+
+    def __init__(
+        self,
+        broker: Connection,
+        visitor: Visitor,
+        audit: Audit,
+        *,
+        greeting_seconds: float,
+        guard: Guard,
+        look_again: Callable[[], Awaitable[object]],
+    ) -> None:
+        super().__init__(broker, visitor, audit, greeting_seconds=greeting_seconds)
+        self._guard = guard
+        self._look_again = look_again
+        self._requests: asyncio.Queue[bytes] = asyncio.Queue()
+        self._answers: asyncio.Queue[tuple[Asked, memoryview | Ended]] = asyncio.Queue()
+        self._work = self._loop.create_task(self._guarded())
+
+    def pass_on(self, request: bytes) -> None:
+        """Have the guard look at it first."""
+        self._requests.put_nowait(request)
+
+    def close(self) -> None:
+        """As for any tunnel."""
+        self._work.cancel()
+        super().close()
+
+    async def _guarded(self) -> None:
+        try:
+            await first_to_end(self._look_at_requests(), self._look_at_answers())
+        except RefusedError as error:
+            self.refuse(error)
+        except Exception as error:  # a mistake of ours: nothing more gets out, and others go on
+            log.exception("tunnel_broken", error=repr(error), **self.visitor.fields)
+            self.close()
+
+    async def _look_at_requests(self) -> None:
+        while True:
+            request = await self._requests.get()
+            asked = await _elsewhere_if(len(request), self._guard.asked, request)
+            self.broker.forward(asked.request, partial(self._answered, asked))
+
+    def _answered(self, asked: Asked, answer: memoryview | Ended) -> None:
+        self._answers.put_nowait((asked, answer))
+
+    async def _look_at_answers(self) -> None:
+        while True:
+            asked, answer = await self._answers.get()
+            if not isinstance(answer, memoryview):
+                self.broker_gone(answer)
+                return
+            passed = await _elsewhere_if(len(answer), self._guard.answered, asked, answer)
+            if passed.unknown:
+                with contextlib.suppress(TwinsiteError):  # what stays unknown is refused
+                    await self._look_again()
+                passed = await _elsewhere_if(len(answer), self._guard.answered, asked, answer)
+            if passed.refused:
+                self._audit.topics(self.visitor, asked.api, passed.refused)
+            self.hand_back(passed.answer)
+
+
+async def _elsewhere_if(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What takes long is done in another thread."""
+    return await in_thread(work, *args, **kwargs) if size > INLINE_BYTES_MAX else work(*args, **kwargs)

@@ -25,6 +25,7 @@ from mirror.flow.engine import Engine
 from mirror.flow.memory import FlowMemory
 from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.kafka.cluster import ClusterInfo, TopicInfo
+from mirror.link.loops import both
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State, TopicPartition
 from mirror.sync.acls import DENY, Skipped
@@ -32,6 +33,7 @@ from mirror.sync.carry_acls import carry_acls, principals
 from mirror.sync.names import Ignored, NamePolicy, TopicSelector
 from mirror.sync.target_topics import TargetTopics
 from mirror.sync.topics import Conflict
+from monitoring.outlook import Retention
 
 log = structlog.get_logger(__name__)
 
@@ -71,9 +73,13 @@ class Follower:
         self._denials_left_out: frozenset[Skipped] = frozenset()
         self._mirror_principals = principals(settings.target.security)
 
+    def retention(self, topic: str) -> Retention:
+        """What a source topic keeps; without limits where it is compacted only."""
+        return self._topics.retention(topic)
+
     def retention_ms(self, topic: str) -> int | None:
-        """``retention.ms`` of a source topic; None when not known or when it is not deleted by age."""
-        return self._topics.retention_ms(topic)
+        """``retention.ms`` of a source topic; negative where nothing is deleted by age, None if not known."""
+        return self.retention(topic).ms
 
     async def run(self) -> None:
         """Follow until cancelled. A pass that fails is logged and tried again."""
@@ -114,9 +120,10 @@ class Follower:
         self.seen = [n for n in sorted(found.topics) if selection.ignored.get(n) is not Ignored.INTERNAL]
         self.topics_ignored = len(selection.ignored)
         chosen = {name: found.topics[name] for name in selection.chosen}
-        conflicts = await self._topics.bring_up(chosen)
         self._flow.source.follow(chosen)
-        await self._flow.source.refresh()
+        if not self.followed_once:
+            self._flow.source.open_ahead(_leaders(chosen))
+        conflicts, _ = await both(self._topics.bring_up(chosen), self._flow.source.refresh())
         self._take_up()
         self._note_gone(found)
         self._note_recreated(chosen)
@@ -239,6 +246,10 @@ class Follower:
 
     def _copied(self, gone_from: Mapping[str, TopicInfo]) -> Iterable[PartitionCopy]:
         return [p for p in self._engine.partitions.values() if p.tp.topic not in gone_from]
+
+
+def _leaders(topics: Mapping[str, TopicInfo]) -> set[int]:
+    return {p.leader for topic in topics.values() for p in topic.partitions.values() if p.leader >= 0}
 
 
 def _by_partition(

@@ -33,7 +33,7 @@ from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, TopicPartition
 from mirror.sync.describe import describe
 from mirror.sync.names import NamePolicy
-from mirror.sync.topic_configs import ALL, KEEP_ALL, MESSAGE_BYTES_MAX, TIMESTAMP_TYPE
+from mirror.sync.topic_configs import ALL, KEEP_ALL, MESSAGE_BYTES_MAX, TIMESTAMP_TYPE, retention_of
 from mirror.sync.topics import (
     AddPartitions,
     AlterConfigs,
@@ -45,13 +45,13 @@ from mirror.sync.topics import (
     TopicPlan,
     plan_topics,
 )
+from monitoring.outlook import Retention
 
 log = structlog.get_logger(__name__)
 
 VISIBLE_SECONDS = 30.0
 """How long a topic just made may take until all its partitions have leaders."""
 VISIBLE_PAUSE_SECONDS = 0.05
-CLEANUP_POLICY = "cleanup.policy"
 PREPARING_CONFIGS = KEEP_ALL
 """While a log is made to start at its offset: DeleteRecords wants ``delete``, and nothing may expire."""
 PROBE = "twinsite-settings-probe"
@@ -84,7 +84,7 @@ class TargetTopics:
         self._memory = memory
         self._partitions = partitions
         self._policy = policy
-        self._retention_ms: dict[str, int] = {}
+        self._retention: dict[str, Retention] = {}
         self._source_facts: dict[str, TopicFacts] = {}
         self._there: dict[str, TopicFacts] = {}
         self._source_ids: dict[str, UUID] = {}
@@ -97,9 +97,9 @@ class TargetTopics:
         self._told: set[Note] = set()
         self._repeats = Repeats()
 
-    def retention_ms(self, topic: str) -> int | None:
-        """``retention.ms`` of a source topic; None when not known or when it is not deleted by age."""
-        return self._retention_ms.get(topic)
+    def retention(self, topic: str) -> Retention:
+        """What a source topic keeps; without limits where it is compacted only."""
+        return self._retention.get(topic, Retention())
 
     async def bring_up(self, chosen: Mapping[str, TopicInfo]) -> dict[str, Conflict]:
         """Make and change what these source topics need.
@@ -187,9 +187,7 @@ class TargetTopics:
         wanted = chosen if self._settings.sync_configs else set(chosen) - set(self._source_facts)
         self._source_facts.update(await describe(self._flow.source, [chosen[name] for name in wanted]))
         for name in wanted:
-            values = self._source_facts[name].configs.values
-            if "delete" in values.get(CLEANUP_POLICY, "") and "retention.ms" in values:
-                self._retention_ms[name] = int(values["retention.ms"])
+            self._retention[name] = retention_of(self._source_facts[name].configs.values)
         return {name: self._source_facts[name] for name in chosen}
 
     async def _carry_out(self, plan: TopicPlan, chosen: Mapping[str, TopicInfo]) -> list[Conflict]:

@@ -21,11 +21,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from monitoring.outlook import NO_LIMIT, Retention
+
 LONG_MAX = str(2**63 - 1)
 TIMESTAMP_TYPE = "message.timestamp.type"
 COMPRESSION_TYPE = "compression.type"
 MESSAGE_BYTES_MAX = "max.message.bytes"
 SEGMENT_BYTES = "segment.bytes"
+CLEANUP_POLICY = "cleanup.policy"
 ALL = "all"
 """In place of a setting: every one of a topic."""
 MIN_IN_SYNC = "min.insync.replicas"
@@ -185,3 +188,15 @@ def _limits_times(name: str, defaults: Defaults | None) -> bool:
     if defaults is None:
         return name not in REMOVED_IN_4
     return name in defaults and defaults[name] != LONG_MAX
+
+
+def retention_of(values: Mapping[str, str]) -> Retention:
+    """What a topic with these settings keeps; where they may not be read, that is not known.
+
+    Args:
+        values: All in effect.
+    """
+    if "delete" not in values.get(CLEANUP_POLICY, "delete"):
+        return Retention(NO_LIMIT, NO_LIMIT)
+    ms, size = values.get("retention.ms"), values.get("retention.bytes")
+    return Retention(None if ms is None else int(ms), None if size is None else int(size))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from kafka.protocol.metadata import MetadataRequest
 
+from mirror.errors import ConnectionFailedError
 from mirror.kafka.cluster import SILENT_SECONDS
 from mirror.kafka.transactions import current_token
 from tests.contract.connected import NUMBERS, connected
@@ -55,3 +56,21 @@ async def test_a_broker_that_does_not_answer_is_not_asked_what_others_know(tmp_p
         assert not asking.done()
         asking.cancel()
         await brokers.broker(1).thaw()
+
+
+async def test_a_connection_opened_ahead_is_the_one_that_is_used(target: KafkaCluster) -> None:
+    """
+    Whoever needs it waits for it, not for a second one; a broker that is not there troubles nobody.
+    """
+    async with connected(target) as cluster:
+        [node] = cluster.info.brokers
+        nobody = 4_711
+
+        cluster.open_ahead([node, nobody])
+        first, second = await asyncio.gather(cluster.connection(node), cluster.connection(node))
+
+        assert first is second
+        with pytest.raises(ConnectionFailedError, match="broker 4711 is not in the cluster"):
+            await cluster.connection(nobody)
+
+    assert first.closed

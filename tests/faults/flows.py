@@ -107,8 +107,13 @@ async def says(
 
 
 @asynccontextmanager
-async def writing(source: KafkaCluster, topic: str) -> AsyncIterator[None]:
+async def writing(
+    source: KafkaCluster, topic: str, records: int = 300, value_bytes: int = 300
+) -> AsyncIterator[None]:
     """Write to a topic in small batches, one after the other, as long as the block lasts.
+
+    Args:
+        records: Of this size, between two looks whether it is enough.
 
     Raises:
         NotLoadedError: A record was not accepted.
@@ -117,7 +122,8 @@ async def writing(source: KafkaCluster, topic: str) -> AsyncIterator[None]:
 
     def write() -> None:
         for seed in itertools.count(100):
-            load(source.bootstrap, topic, json_rows(300, 300, seed=seed), batch_num_messages=20)
+            rows = json_rows(records, value_bytes, seed=seed)
+            load(source.bootstrap, topic, rows, batch_num_messages=20)
             if enough.is_set():
                 return
 

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.faults.flows import complete, configured, mirror_of, once
+from tests.faults.flows import complete, configured, once
 from tests.harness.checker import assert_exact
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Twinsite, events, twinsite
-from tests.harness.proxy import proxy
+from tests.harness.proxy import Last, proxy
 from tests.harness.relay import Relay, running_relay, through
 
-CUTS = 200
+CUTS, MIRRORS = 1_000, 5
+"""Many mirrors at once: between two connections of one there is a pause, as for operators."""
 SPOILED_AT_MOST = 60
-"""Connections of which a byte is flipped; those after them are whole."""
+"""Connections of which a byte is flipped, or bytes are left out; those after them are whole."""
+IMPATIENT = {"request_timeout_seconds": 5, "connect_timeout_seconds": 2}
+TINY, LONGER_THAN_ANYTHING_THERE_IS = 1_000, 32
+"""Messages below so many bytes have lengths of which only the last two bytes are not 0."""
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +36,11 @@ def relay(source: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield running
 
 
-def test_a_stream_is_cut_again_and_again(
+def test_streams_are_cut_at_a_thousand_places(
     source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    Within its first bytes, in headers, in frames, at their borders: after each cut it goes on where it was.
+    Within the first bytes, in headers, in frames, at their borders: after each cut it goes on where it was.
     """
     name = asyncio.run(topic(source, partitions=3, prefix="cuts"))
     load(source.bootstrap, name, json_rows(60_000, 1_000), "lz4", batch_size=20_000)
@@ -42,19 +49,27 @@ def test_a_stream_is_cut_again_and_again(
         dice.choice((dice.randrange(1, 2_000), *dice.choices(range(1, 200_000), k=3))) for _ in range(CUTS)
     ]
 
-    def cut(number: int, before: int, data: bytes) -> bytes | None:
+    def cut(number: int, before: int, data: bytes) -> bytes:
         if number >= len(ends) or before + len(data) < ends[number]:
             return data
-        return None
+        return Last(data[: ends[number] - before])
 
-    with proxy(relay.address, cut) as between:
-        command = mirror_of(through(source, between.address), target, name, name)
-        with Twinsite.run(*command, work_dir=tmp_path) as mirror:
-            asyncio.run(mirror.wait_for(lambda: between.connections > CUTS, "all the cuts", 200))
-            asyncio.run(mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 60))
+    with ExitStack() as stack:
+        between = stack.enter_context(proxy(relay.address, cut))
+        relayed = through(source, between.address)
+        mirrors = []
+        for number in range(MIRRORS):
+            topics = {"include": [name], "names": "prefix", "prefix": f"m{number}."}
+            command = configured(tmp_path, relayed, target, f"{name}-{number}", topics=topics)
+            mirrors.append(stack.enter_context(Twinsite.run(*command, work_dir=tmp_path)))
+        asyncio.run(mirrors[0].wait_for(lambda: between.connections > CUTS, "all the cuts", 200))
+        for mirror in mirrors:
+            done = partial(complete, mirror, source, [name])
+            asyncio.run(mirror.wait_for(done, "all is copied", 60))
 
     assert between.cuts > CUTS * 0.9
-    assert_exact(source.bootstrap, target.bootstrap, [name])
+    for number in range(MIRRORS):
+        assert_exact(source.bootstrap, target.bootstrap, [name], rename=f"m{number}.{{}}".format)
 
 
 def test_flipped_bits_are_refused_and_sent_again(
@@ -82,10 +97,91 @@ def test_flipped_bits_are_refused_and_sent_again(
         with Twinsite.run(*command, work_dir=tmp_path) as mirror:
             asyncio.run(mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 120))
             said = events(mirror.stderr, "stream_lost")
+            odd = events(mirror.stderr, "library_message")
 
     assert_exact(source.bootstrap, target.bootstrap, [name])
     assert len(spoiled) > 3
     assert said, "what is refused is said"
+    assert odd == []
+
+
+def test_bytes_that_are_missing_from_the_middle_are_noticed(
+    source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    One byte or thousands are left out of each of many connections, and it goes on behind them: nothing that
+    stood around them is ever written.
+    """
+    name = asyncio.run(topic(source, partitions=3, prefix="holes"))
+    load(source.bootstrap, name, json_rows(40_000, 1_000), "zstd", batch_size=100_000)
+    dice = random.Random(2311)
+    torn = []
+
+    def leave_out(number: int, before: int, data: bytes) -> bytes:
+        at = places.setdefault(number, dice.randrange(500, 300_000)) - before
+        if number >= SPOILED_AT_MOST or not 0 <= at < len(data):
+            return data
+        torn.append(number)
+        return data[:at] + data[at + dice.choice((1, 4, 61, 5_000)) :]
+
+    places: dict[int, int] = {}
+    with proxy(relay.address, leave_out) as between:
+        relayed = through(source, between.address)
+        topics = {"topics": {"include": [name]}, "link": {"relays": [between.address], **IMPATIENT}}
+        command = configured(tmp_path, relayed, target, name, **topics)
+        with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+            asyncio.run(mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 120))
+            said = events(mirror.stderr, "stream_lost")
+            odd = events(mirror.stderr, "library_message")
+
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+    assert len(torn) > 3
+    assert said, "what is refused is said"
+    assert odd == []
+
+
+@pytest.mark.parametrize("way", ["back", "there"])
+def test_a_length_that_was_spoiled_swallows_what_follows_for_seconds_only(
+    source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path, way: str
+) -> None:
+    """
+    Whoever waits for the end of a message of two megabytes hears bytes all the time, and nothing in them.
+    """
+    name = asyncio.run(topic(source, prefix="swallowed"))
+    load(source.bootstrap, name, json_rows(100, 100))
+    swallowing = threading.Event()
+    spoiled: list[int] = []
+
+    def swallow(number: int, _: int, data: bytes) -> bytes:
+        tiny = len(data) < TINY and 4 + int.from_bytes(data[:4]) == len(data)
+        if number in spoiled or not (swallowing.is_set() and tiny and streams[-1] == number):
+            return data
+        spoiled.append(number)
+        return data[:1] + bytes([data[1] | LONGER_THAN_ANYTHING_THERE_IS]) + data[2:]
+
+    def look(number: int, before: int, data: bytes) -> bytes:
+        if not before and data.startswith(b"GET /v1/frames"):
+            streams.append(number)
+        return swallow(number, before, data) if way == "there" else data
+
+    streams: list[int] = []
+    with proxy(relay.address, swallow if way == "back" else _untouched, look) as between:
+        topics = {"topics": {"include": [name]}, "link": {"relays": [between.address], **IMPATIENT}}
+        command = configured(tmp_path, through(source, between.address), target, name, **topics)
+        with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+            asyncio.run(mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 60))
+            swallowing.set()
+            asyncio.run(mirror.wait_for(lambda: bool(spoiled), "a length is spoiled"))
+            swallowing.clear()
+            asyncio.run(mirror.wait_for(lambda: len(streams) > 1, "another stream", 45))
+            load(source.bootstrap, name, json_rows(100, 100, seed=2))
+            asyncio.run(mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 60))
+
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
+def _untouched(_: int, __: int, data: bytes) -> bytes:
+    return data
 
 
 def test_through_a_relay_that_knows_no_streams_brokers_are_asked(

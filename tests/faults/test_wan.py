@@ -58,11 +58,16 @@ def fetch(link: Wan, size: int) -> tuple[float, float]:
             return connected, time.monotonic() - began
 
 
-@pytest.mark.parametrize(("mbit", "rtt_seconds"), [(20, 0.1), (50, 0.04)])
-def test_the_link_is_as_long_and_as_narrow_as_it_is_told(link: Wan, mbit: int, rtt_seconds: float) -> None:
+@pytest.mark.parametrize(
+    ("mbit", "rtt_seconds", "mtu"), [(20, 0.1, 1500), (50, 0.04, 1500), (400, 0.05, 9000)]
+)
+def test_the_link_is_as_long_and_as_narrow_as_it_is_told(
+    link: Wan, mbit: int, rtt_seconds: float, mtu: int
+) -> None:
     """
     A handshake takes a round trip, and no more gets through than the rate.
     """
+    link.packets_of(mtu)
     link.both(rate=mbit * MBIT, delay_seconds=rtt_seconds / 2, queue_bytes=mbit * MBIT * rtt_seconds)
 
     size = int(3 * mbit * MBIT)
@@ -72,6 +77,7 @@ def test_the_link_is_as_long_and_as_narrow_as_it_is_told(link: Wan, mbit: int, r
     assert rtt_seconds <= connected < rtt_seconds + 0.05
     assert 0.5 < size / seconds / (mbit * MBIT) <= 1.02
     assert to_near.bytes >= size
+    assert to_near.bytes / to_near.packets > 0.9 * mtu
     assert to_near.lost == 0
 
 

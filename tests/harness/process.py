@@ -28,6 +28,8 @@ from tests.harness.jvm import REPOSITORY, dying_with_us
 from tests.harness.node import NotReadyError, free_ports, until
 
 WAIT_SECONDS = 30.0
+NO_API = ("--api-port", "-1")
+"""Of a relay that has no port for people; several of them run on one machine here."""
 COMMAND = (sys.executable, "-m", "mirror.cli.main")
 
 
@@ -93,6 +95,8 @@ class Twinsite:
         """
         port = free_ports(1)[0] if listen else None
         options = ("--api-port", str(port)) if listen else ()
+        if args[0] == "relay" and not listen and "--api-port" not in args:
+            options = NO_API
         variables = _environment(failpoints, environment or {})
         command = (*inside, *COMMAND, *args, *options)
         twinsite = cls._spawn(command, work_dir, port, variables, checkout)

@@ -15,9 +15,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 RECEIVE_BYTES = 64 << 10
-Spoil = Callable[[int, int, bytes], bytes | None]
-"""What is passed on of what has come; None cuts the connection. Told the connection, counted from 0, how many
-bytes have come before, and the bytes."""
+
+
+class Last(bytes):
+    """What is still passed on before the connection is cut."""
+
+
+Spoil = Callable[[int, int, bytes], bytes | Last]
+"""What is passed on of what has come. Told the connection, counted from 0, how many bytes have come before,
+and the bytes."""
 
 
 def _as_it_is(_: int, __: int, data: bytes) -> bytes:
@@ -82,10 +88,10 @@ class Proxy:
             while data := source.recv(RECEIVE_BYTES):
                 passed = spoil(number, before, data)
                 before += len(data)
-                if passed is None:
+                target.sendall(passed)
+                if isinstance(passed, Last):
                     self.cuts += 1
                     break
-                target.sendall(passed)
         _end(source)
         _end(target)
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import free_ports
@@ -29,15 +31,45 @@ class Relay:
 
 
 @contextmanager
-def running_relay(cluster: KafkaCluster, work_dir: Path, port: int | None = None) -> Iterator[Relay]:
+def running_relay(
+    cluster: KafkaCluster, work_dir: Path, port: int | None = None, failpoints: str = "", **settings: object
+) -> Iterator[Relay]:
     """A relay next to a cluster; not for where an event loop runs.
 
     Args:
         port: Where it listens; None: anywhere.
+        failpoints: Where it is killed; see :mod:`mirror.failpoints`.
+        settings: Its settings, beside the cluster.
     """
     address = f"127.0.0.1:{port or free_ports(1)[0]}"
-    command = "relay", "--cluster", cluster.bootstrap, "--listen", address
-    with Twinsite.run(*command, work_dir=work_dir, listen=False) as process:
+    file = work_dir / f"relay-{address.rpartition(':')[2]}.yaml"
+    document = {"cluster": {"bootstrap_servers": cluster.bootstrap.split(",")}, **settings}
+    file.write_text(json.dumps(document))
+    command = "relay", "--config", str(file), "--listen", address
+    with Twinsite.run(*command, work_dir=work_dir, failpoints=failpoints, listen=False) as process:
+        asyncio.run(listens(process))
+        yield Relay(process, address)
+
+
+@contextmanager
+def configured_relay(
+    cluster: KafkaCluster, work_dir: Path, listen: Mapping[str, Any], *, port: int | None = None
+) -> Iterator[Relay]:
+    """A relay with a settings file and a port for people, which ``process`` asks.
+
+    Args:
+        listen: Its section of that name, without the address.
+        port: Where mirrors come in; None: anywhere.
+    """
+    address = f"127.0.0.1:{port or free_ports(1)[0]}"
+    document = {
+        "cluster": {"bootstrap_servers": cluster.bootstrap},
+        "listen": {"address": address, **listen},
+        "log": {"level": "debug"},
+    }
+    file = work_dir / f"relay-{address.rpartition(':')[2]}.yaml"
+    file.write_text(json.dumps(document))
+    with Twinsite.run("relay", "--config", str(file), work_dir=work_dir) as process:
         asyncio.run(listens(process))
         yield Relay(process, address)
 

@@ -78,7 +78,7 @@ class Authority:
 
         Args:
             name: Common name; a broker sees a client as ``User:CN=<name>``.
-            hosts: Host names and addresses a broker's certificate is for.
+            hosts: Host names and addresses a certificate is for; URIs too.
             valid_for: From now; negative for one that ended that long ago.
             password: Encrypts the private key.
             file: Name of the files without ending; the common name by default.
@@ -117,6 +117,8 @@ class Authority:
 
 
 def _general_name(host: str) -> x509.GeneralName:
+    if "://" in host:
+        return x509.UniformResourceIdentifier(host)
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

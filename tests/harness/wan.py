@@ -6,6 +6,9 @@
         link.both(rate=2.5e6, delay_seconds=0.05, queue_bytes=250_000)
         with Twinsite.run("relay", ..., inside=link.inside, work_dir=tmp_path): ...
 
+A packet has 1500 bytes, as on long ways; a link of hundreds of Mbit/s is emulated with :meth:`Wan.packets_of`
+9000 bytes, which leaves the processors to those who use it. What is lost is six times as much then.
+
 The far site is a network namespace. To it lead the link, over which everything goes at the pace it is told,
 and a quick way for what is at the far site in truth, its brokers, though they run here.
 
@@ -59,6 +62,12 @@ class Wan:
     home: str
     inside: tuple[str, ...]
     _router: subprocess.Popen[str]
+    _devices: tuple[tuple[str, ...], ...]
+
+    def packets_of(self, mtu_bytes: int) -> None:
+        """Let packets be so large, both ways; connections that are open may keep to what they began with."""
+        for device in self._devices:
+            _ip(*device, "mtu", str(mtu_bytes))
 
     def both(self, **how: float | bool) -> None:
         """Change both directions; see :class:`tests.harness.wan_router.Direction`."""
@@ -71,6 +80,12 @@ class Wan:
     def to_far(self, **how: float | bool) -> None:
         """Change what goes to the far site."""
         self._tell({"set": {str(TO_FAR): how}})
+
+    def without_bbr(self, *, at_all: bool = True) -> None:
+        """The far kernel sends by CUBIC: whatever a program asks for, or unless it asks for something."""
+        route = f"{self.near} dev {DEVICE} scope link src {self.far}".split()
+        cubic = ("congctl", "lock", "cubic") if at_all else ("congctl", "cubic")
+        subprocess.run([*self.inside, "ip", "route", "change", *route, *cubic], check=True)
 
     def counted(self) -> tuple[Counted, Counted]:
         """What came from the far site so far, and what went there."""
@@ -117,7 +132,9 @@ def wan(seed: int = 1) -> Iterator[Wan]:
         ):
             _ip("-n", there, *command)
         inside = ("nsenter", f"--net=/run/netns/{there}")
-        yield Wan(f"{net}.1", f"{net}.2", f"{net}.5", inside, router)
+        change = ("link", "set", "dev")
+        devices = ((*change, f"{DEVICE}-{number}"), ("-n", there, *change, DEVICE))
+        yield Wan(f"{net}.1", f"{net}.2", f"{net}.5", inside, router, devices)
 
 
 @contextmanager

@@ -4,13 +4,17 @@ One process with a TUN device here and one in another network namespace. Of each
 of a rate, then loss by a seed, delay, jitter and reordering. It is told what to do, and says what it counted,
 in lines of JSON on its standard input and output.
 
+It runs before everything else that wants a processor, so a link is as fast beside busy brokers as alone: for
+400 Mbit/s it takes a third of a core in packets of 1500 bytes, a seventh in packets of 9000.
+
 It is run by :mod:`tests.harness.wan`; it needs root.
 
-Sources: linux/if_tun.h, setns(2).
+Sources: linux/if_tun.h, setns(2), sched(7).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import heapq
@@ -188,6 +192,8 @@ def main() -> None:
     enter(namespace)
     ends = open_tun(far_device), near
     dice = [random.Random(f"{seed}-{number}") for number in range(2)]
+    with contextlib.suppress(PermissionError):  # some containers keep that to themselves
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     print("[]", flush=True)
     run(ends, (Wire(Direction(), dice[0]), Wire(Direction(), dice[1])))
 

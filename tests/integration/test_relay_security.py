@@ -7,8 +7,9 @@ import json
 import shutil
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ import pytest
 import yaml
 
 from tests.conftest import TopicFactory
-from tests.faults.flows import copied
+from tests.faults.flows import complete, copied, partition, partitions
 from tests.harness.checker import assert_exact
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import free_ports
 from tests.harness.process import Finished, Twinsite, events, twinsite
+from tests.harness.proxy import Last, proxy
 from tests.harness.relay import Relay, listens
 from tests.harness.security import Authority, Identity
 
@@ -30,9 +32,15 @@ PASSWORD = "locked-horse-staple"
 
 
 @contextmanager
-def secured_relay(source: KafkaCluster, authority: Authority, folder: Path) -> Iterator[Relay]:
+def secured_relay(
+    source: KafkaCluster,
+    authority: Authority,
+    folder: Path,
+    name: str = "relay",
+    valid_for: timedelta = timedelta(days=1),
+) -> Iterator[Relay]:
     """A relay that lets in whom an authority has signed; its own key is encrypted."""
-    server = authority.issue("relay", ["127.0.0.1"], password=PASSWORD)
+    server = authority.issue(name, ["127.0.0.1"], password=PASSWORD, valid_for=valid_for)
     address = f"127.0.0.1:{free_ports(1)[0]}"
     listen = {
         "address": address,
@@ -41,7 +49,7 @@ def secured_relay(source: KafkaCluster, authority: Authority, folder: Path) -> I
         "key_password": PASSWORD,
         "client_ca_file": str(authority.certificate),
     }
-    file = folder / "relay.yaml"
+    file = folder / f"{name}.yaml"
     file.write_text(yaml.safe_dump({"cluster": {"bootstrap_servers": source.bootstrap}, "listen": listen}))
     with Twinsite.run("relay", "--config", str(file), work_dir=folder, listen=False) as process:
         asyncio.run(listens(process))
@@ -54,9 +62,10 @@ def mirror_through(
     """The command line of a mirror."""
     document = {
         "flow": topic,
-        "link": {"relays": [relay.address], "security": security},
+        "link": {"relays": relay.address, "security": security},
         "target": {"bootstrap_servers": target.bootstrap},
         "topics": {"include": [topic]},
+        "lagging_after_seconds": 2,
     }
     file = folder / "mirror.yaml"
     file.write_text(yaml.safe_dump(document))
@@ -186,6 +195,91 @@ def test_certificates_are_rotated_without_a_cut(
 
     assert done.code == 0, done.stderr
     assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
+@pytest.mark.parametrize(
+    ("whose", "at_mirror", "at_relay"),
+    [
+        ("relay", "its certificate, or one above it, has expired; it shows CN=relay", ""),
+        ("mirror", "or not accept it: see tls_refused in the log there", "certificate has expired"),
+    ],
+)
+def test_a_copy_whose_certificate_has_expired_goes_on_when_it_is_renewed(
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    whose: str,
+    at_mirror: str,
+    at_relay: str,
+) -> None:
+    """
+    What is open stays open. The next connection is refused by the other side, whose log says why; the status
+    says that nothing comes and what to look at. New files in place are enough, on either side.
+    """
+    name = asyncio.run(topic(source, prefix="expired"))
+    load(source.bootstrap, name, json_rows(100, 100))
+    authority = Authority(tmp_path)
+    client = as_client(authority, authority.issue("mirror"))
+    cutting = threading.Event()
+
+    def cut(_: int, __: int, data: bytes) -> bytes:
+        return Last() if cutting.is_set() else data
+
+    def issue(valid_for: timedelta) -> None:
+        of_relay: dict[str, Any] = {"hosts": ["127.0.0.1"], "password": PASSWORD}
+        authority.issue(whose, valid_for=valid_for, **(of_relay if whose == "relay" else {}))
+
+    with secured_relay(source, authority, tmp_path) as relay, proxy(relay.address, cut) as between:
+        command = mirror_through(Relay(relay.process, between.address), target, name, tmp_path, client)
+        with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+            asyncio.run(mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied"))
+            issue(timedelta(hours=-1))
+            load(source.bootstrap, name, json_rows(50, 100, seed=2))
+            asyncio.run(mirror.wait_for(lambda: complete(mirror, source, [name]), "the stream goes on"))
+            cutting.set()
+            asyncio.run(mirror.wait_for(lambda: bool(events(mirror.stderr, "stream_lost")), "it is cut"))
+            cutting.clear()
+            load(source.bootstrap, name, json_rows(50, 100, seed=3))
+            asyncio.run(mirror.wait_for(lambda: at_mirror in told(mirror, name), "the status says why", 60))
+            logged = "".join(events(mirror.stderr, "stream_lost"))
+            refused = {json.loads(line)["reason"] for line in events(relay.process.stderr, "tls_refused")}
+            copied_meanwhile = copied(mirror)
+            issue(timedelta(days=1))
+            asyncio.run(mirror.wait_for(lambda: complete(mirror, source, [name]), "it goes on", 60))
+
+    assert at_mirror in logged
+    assert at_relay in "".join(refused)
+    assert copied_meanwhile == 150
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
+def test_a_relay_whose_certificate_has_expired_is_passed_over(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Any one that can be believed is enough.
+    """
+    name = asyncio.run(topic(source, prefix="passed-over"))
+    load(source.bootstrap, name, json_rows(100, 100))
+    authority = Authority(tmp_path)
+    client = as_client(authority, authority.issue("mirror"))
+    with ExitStack() as stack:
+        late = stack.enter_context(
+            secured_relay(source, authority, tmp_path, "late", valid_for=timedelta(hours=-1))
+        )
+        good = stack.enter_context(secured_relay(source, authority, tmp_path))
+        both = Relay(late.process, f"{late.address},{good.address}")
+        done = copy_through(both, target, name, tmp_path, client)
+
+    assert done.code == 0, done.stderr
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
+def told(mirror: Twinsite, topic: str) -> str:
+    """What the status says of a partition that is not read."""
+    found = partition(partitions(mirror), topic)
+    return str(found["detail"]) if found.get("state") in {"LAGGING", "BLOCKED"} else ""
 
 
 def is_let_in(relay: Relay, ca_file: Path, client: dict[str, Any]) -> bool:

@@ -18,7 +18,7 @@ import pytest
 from mirror.kafka.fetch import Key
 from mirror.kafka.record_batch import walk
 from mirror.link import messages
-from mirror.link.frames import Frames, Header, Opener
+from mirror.link.frames import HEADER_BYTES, Frames, Header, Opener
 from mirror.link.messages import Channel, Down, Messages, Position, Up
 from mirror.link.parts import Part, decode_parts, restored
 from tests.conftest import TopicFactory
@@ -50,9 +50,9 @@ def relay(source: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
 class Client:
     """The mirror's side of a stream, in a hundred lines."""
 
-    def __init__(self, relay: Relay, *first: bytes) -> None:
+    def __init__(self, relay: Relay, *first: bytes, sock: socket.socket | None = None) -> None:
         host, _, port = relay.address.rpartition(":")
-        self.sock = socket.create_connection((host, int(port)), timeout=10)
+        self.sock = sock or socket.create_connection((host, int(port)), timeout=10)
         head = (
             "GET /v1/frames HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: twinsite-frames/1\r\n\r\n"
         )
@@ -65,6 +65,7 @@ class Client:
         self.waiting: list[tuple[int, bytes]] = []
         self.frames = {channel: Frames() for channel in Channel}
         self.openers: dict[Channel, Opener] = {}
+        self.came = dict.fromkeys(Channel, 0)
         self.taken = dict.fromkeys(Channel, 0)
         self.sock.sendall(b"".join(first))
 
@@ -93,13 +94,16 @@ class Client:
                     self.openers[channel] = Opener(bytes.fromhex(key), 27)
             if kind != Down.SLICE:
                 continue
-            channel = Channel(payload[0])
-            for header, wire in self.frames[channel].received(payload[1:]):
+            number, at, data = messages.read_slice(memoryview(payload))
+            channel = Channel(number)
+            assert at == self.came[channel]
+            self.came[channel] += len(data)
+            for header, wire in self.frames[channel].received(data):
                 body = memoryview(bytearray(header.body_bytes))
                 self.openers[channel].open(header, wire, body)
                 parts = decode_parts(body)
                 room = memoryview(bytearray(sum(part.recoded_bytes for part in parts)))
-                self.taken[channel] += 56 + header.wire_bytes
+                self.taken[channel] += HEADER_BYTES + header.wire_bytes
                 return channel, header, restored(parts, room)[0]
 
     def took(self, channel: Channel) -> None:
@@ -165,7 +169,7 @@ def test_no_more_is_sent_than_the_mirror_takes(
             client.sock.sendall(messages.ping(number))
             kind, payload = client.next() or (None, b"")
             assert kind == Down.PONG
-            token, clock_ms = messages.read_pong(payload)
+            token, clock_ms, _ = messages.read_pong(payload)
             assert token == number
             assert abs(clock_ms - time.time() * 1000) < 60_000
             client.took(channel)
@@ -182,7 +186,7 @@ def test_no_more_is_sent_than_the_mirror_takes(
         ([messages.message(Up.HELLO, b"[" * 100_000)], "bad_message", "no JSON"),
         ([hello(), hello()], "bad_message", "no messages of kind 1"),
         ([hello(), messages.taken(Channel.BULK, 1)], "bad_message", "more was taken than was sent"),
-        ([hello(), messages.message(Up.WANT, b"x" * 7)], "bad_message", "7 bytes in entries of 37"),
+        ([hello(), messages.message(Up.WANT, b"x" * 7)], "bad_message", "7 bytes in entries of 38"),
         ([hello(), b"\xff\xff\xff\xff\x02"], "bad_message", "a message of 4294967295 bytes"),
         ([hello(flow="fenced", epoch=5), b""], "", ""),
         ([hello(flow="fenced", epoch=4)], "old_epoch", "flow fenced is at epoch 5"),

@@ -6,8 +6,21 @@ from dataclasses import replace
 from typing import Any
 
 from mirror.flow.hints import hint
-from mirror.model import FlowStatus, LinkStatus, OffsetMode, PartitionStatus, Reason, State
+from mirror.model import (
+    FlowOutlook,
+    FlowStatus,
+    Forecast,
+    LinkStatus,
+    OffsetMode,
+    Outlook,
+    PartitionStatus,
+    Reason,
+    State,
+)
 
+CAUGHT_UP = Outlook(Forecast.EXPECTED, 0.0, Forecast.NEVER, None, 12.5, 12.5)
+LATE = Outlook(Forecast.NEVER, None, Forecast.EXPECTED, 7_800.0, 40.0, 10.0)
+"""Of a copy that retention will overtake in two hours and ten minutes."""
 _HEALTHY = PartitionStatus(
     topic="orders",
     partition=0,
@@ -30,6 +43,7 @@ _HEALTHY = PartitionStatus(
     batches_reencoded=1,
     gap_offsets=10,
     goal_offset=1_000,
+    outlook=CAUGHT_UP,
 )
 
 
@@ -55,7 +69,31 @@ def an_unknown_partition(topic: str = "fresh", partition: int = 0) -> PartitionS
         ]
     )
     counts = dict.fromkeys(["records", "bytes", "batches", "batches_reencoded", "gap_offsets"], 0)
-    return a_partition(topic, partition, state=State.UNKNOWN, reason=Reason.STARTING, **unknown, **counts)
+    return a_partition(
+        topic,
+        partition,
+        state=State.UNKNOWN,
+        reason=Reason.STARTING,
+        outlook=Outlook(),
+        **unknown,
+        **counts,
+    )
+
+
+def a_late_partition(topic: str = "late", partition: int = 0) -> PartitionStatus:
+    """A partition that lags more and more."""
+    return a_partition(
+        topic,
+        partition,
+        state=State.LAGGING,
+        reason=Reason.RETENTION_NEAR,
+        detail="200 offsets behind; at this pace records are lost in 2 h 10 min, before it has caught up",
+        lag_records=200,
+        lag_seconds=33.5,
+        next_offset=800,
+        retention_headroom_seconds=3_600.0,
+        outlook=LATE,
+    )
 
 
 def a_loss(topic: str = "audit", partition: int = 2) -> PartitionStatus:
@@ -73,6 +111,7 @@ def a_loss(topic: str = "audit", partition: int = 2) -> PartitionStatus:
         lost_offsets=7,
         lost_ranges=((903, 910),),
         retention_headroom_seconds=0.0,
+        outlook=Outlook(Forecast.NEVER, None, Forecast.EXPECTED, 0.0, None, 0.0),
     )
 
 
@@ -94,6 +133,10 @@ def a_flow(*partitions: PartitionStatus, **changes: Any) -> FlowStatus:
         bytes_appended=89_000,
         partitions=partitions or (a_partition(),),
         topics_ignored=3,
+        outlook=FlowOutlook(
+            *(Forecast.EXPECTED, 1_200.0, Forecast.EXPECTED, 7_800.0, 52.5, 110.5),
+            *(5_000, Forecast.EXPECTED, 90.0),
+        ),
     )
     return replace(made, **changes)
 
@@ -104,6 +147,8 @@ def a_link(**changes: Any) -> LinkStatus:
         relay="relay-1.east:9650",
         version="0.1.0",
         congestion="bbr",
+        connections=1,
+        rate_limit_bytes_per_second=None,
         round_trip_seconds=0.1015,
         clock_offset_ms=-250.0,
         level=3,

@@ -552,11 +552,12 @@ def test_the_page_knows_every_state(word: State) -> None:
     assert f'"{word.value}"' in PAGE
 
 
-def test_the_page_knows_the_reason_it_treats_as_usual() -> None:
+def test_the_page_knows_the_reasons_it_treats_apart() -> None:
     """
-    Catching up is no trouble; the word is that of the model.
+    Catching up is no trouble, a loss to come is; the words are those of the model.
     """
     assert f'"{Reason.CATCHING_UP.value}"' in PAGE
+    assert f'"{Reason.RETENTION_NEAR.value}"' in PAGE
 
 
 # -- life ------------------------------------------------------------------------------------------

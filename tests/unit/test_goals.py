@@ -29,7 +29,7 @@ def copied(number: int, position: int, high_watermark: int) -> PartitionCopy:
     tp = TopicPartition("orders", number)
     copy = PartitionCopy(tp, tp, b"t" * 16, in_flight_max=5)
     copy.proceed(Proceed(position, position, 0, 0, position), OffsetMode.SAME, 0, 0.0)
-    copy.heard(0, high_watermark, high_watermark, None)
+    copy.heard(0, high_watermark, high_watermark)
     return copy
 
 
@@ -75,7 +75,7 @@ async def test_what_is_written_meanwhile_is_not_waited_for() -> None:
     waiting = Goals([copy])
 
     assert await open_after(waiting, 0.02)
-    copy.heard(0, 99, 99, None)
+    copy.heard(0, 99, 99)
     advance(copy, 10)
 
     assert await over(waiting)
@@ -182,7 +182,7 @@ async def test_the_goal_is_where_the_source_ended_at_first() -> None:
     copy = copied(0, 10, 100)
     waiting = Goals([copy])
     assert await open_after(waiting, 0.01)
-    copy.heard(0, 500, 500, None)
+    copy.heard(0, 500, 500)
 
     advance(copy, 100)
 

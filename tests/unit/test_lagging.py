@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, field
 from unittest.mock import Mock
 
 import pytest
+import structlog
 
 from mirror.flow.context import Flow, Limits
 from mirror.flow.hints import severity
 from mirror.flow.lagging import LagMeter, LagWatch
+from mirror.flow.outlook import Outlooks, Projection, of_flow
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import FetchLimits, Isolation
-from mirror.model import OffsetMode, Reason, State, TopicPartition
+from mirror.model import FlowOutlook, Forecast, OffsetMode, Outlook, Reason, State, TopicPartition
+from monitoring.outlook import NO_LIMIT, Pace, Retention
 
 ORDERS_0 = TopicPartition("orders", 0)
 STATED_SECONDS = 10.0
+NEAR_SECONDS = 3_600.0
 MIB = 1 << 20
 
 
@@ -48,15 +53,25 @@ class Bench:
     flow: Flow
     now: float = 1000.0
     heard_at: float | None = None
+    piece_at: float | None = None
     told: list[tuple[State, Reason | None]] = field(default_factory=list)
     p: PartitionCopy = field(init=False)
     meter: LagMeter = field(init=False)
+    outlooks: Outlooks = field(init=False)
     watch: LagWatch = field(init=False)
+    retention: Retention = field(default=Retention(NO_LIMIT, NO_LIMIT))
 
     def __post_init__(self) -> None:
         self.p = PartitionCopy(ORDERS_0, ORDERS_0, bytes(16), in_flight_max=5)
-        self.meter = LagMeter(self.flow, lambda _: self.heard_at)
-        self.watch = LagWatch(self.meter, lagging_seconds=STATED_SECONDS, changed=self._changed)
+        self.meter = LagMeter(self.flow, lambda _: self.heard_at, lambda _: self.piece_at)
+        self.outlooks = Outlooks(lambda _: self.retention, fresh_seconds=self.meter.fresh_seconds)
+        self.watch = LagWatch(
+            self.meter,
+            self.outlooks,
+            lagging_seconds=STATED_SECONDS,
+            near_seconds=NEAR_SECONDS,
+            changed=self._changed,
+        )
 
     def _changed(self, p: PartitionCopy) -> None:
         self.told.append((p.state, p.reason))
@@ -67,7 +82,7 @@ class Bench:
     def source_says(self, high_watermark: int, last_stable_offset: int | None = None) -> None:
         """An answer of the source, just now."""
         stable = high_watermark if last_stable_offset is None else last_stable_offset
-        self.p.heard(0, high_watermark, stable, self.heard_at)
+        self.p.heard(0, high_watermark, stable, answered_before=self.heard_at)
         self.heard_at = self.now
 
     def look(self, after_seconds: float = 0.0) -> State:
@@ -118,6 +133,209 @@ def test_a_lag_says_how_many_offsets_are_missing(bench: Bench) -> None:
     assert bench.p.detail == "200 offsets behind"
 
 
+# -- what is to be expected ------------------------------------------------------------------------------
+
+
+def going(bench: Bench, seconds: int, *, produced: int, copied: int) -> None:
+    """So many offsets a second at the source and of the copy, looked at each second; stamped as produced."""
+    end, position = bench.p.source_high_watermark or 0, bench.p.next_offset or 0
+    for _ in range(seconds):
+        bench.now += 1
+        end, position = end + produced, min(position + copied, end + produced)
+        bench.proceed(position)
+        bench.source_says(end)
+        bench.look()
+
+
+def expected(bench: Bench) -> Outlook:
+    """What a status says now."""
+    now_ms = int(bench.now * 1000)
+    lag = bench.meter.measure(bench.p, now=bench.now, now_ms=now_ms)
+    return bench.outlooks.project(bench.p, lag.progress, lag, now=bench.now, now_ms=now_ms).status()
+
+
+def test_a_copy_that_gains_says_when_it_is_there(bench: Bench) -> None:
+    """
+    A backlog of 10 000, 100 a second more, 300 a second copied.
+    """
+    bench.source_says(10_100)
+
+    going(bench, 20, produced=100, copied=300)
+
+    said = expected(bench)
+    assert said.catch_up is Forecast.EXPECTED
+    assert said.catch_up_seconds == pytest.approx((10_000 - 20 * 200) / 200)
+    assert said.produced_per_second == pytest.approx(100)
+    assert said.copied_per_second == pytest.approx(300)
+    assert said.retention_loss is Forecast.NEVER
+    assert bench.p.detail == "6000 offsets behind, caught up in 30 s at this pace"
+    assert bench.told == [(State.LAGGING, Reason.CATCHING_UP)]
+
+
+def test_a_copy_that_gains_nothing_says_so(bench: Bench) -> None:
+    """
+    Nothing is lost where the source keeps everything.
+    """
+    going(bench, 30, produced=300, copied=100)
+
+    said = expected(bench)
+    assert (said.catch_up, said.catch_up_seconds) == (Forecast.NEVER, None)
+    assert bench.p.detail.endswith("offsets behind, and not catching up at this pace")
+    assert bench.told == [(State.LAGGING, Reason.CATCHING_UP)]
+
+
+def test_a_loss_to_come_is_the_reason_and_is_logged_now_and_then(bench: Bench) -> None:
+    """
+    Nothing is copied of a topic that keeps ten minutes: one warning for minutes of looking, then another one.
+    """
+    bench.retention = Retention(600_000, NO_LIMIT)
+
+    with structlog.testing.capture_logs() as logged:
+        going(bench, 100, produced=300, copied=0)
+    said, detail = expected(bench), bench.p.detail
+    with structlog.testing.capture_logs() as logged_later:
+        going(bench, 300, produced=0, copied=0)
+
+    assert said.retention_loss is Forecast.EXPECTED
+    assert said.retention_loss_seconds == pytest.approx(500, abs=2)
+    assert bench.told[-1] == (State.LAGGING, Reason.RETENTION_NEAR)
+    assert detail == ("30000 offsets behind; at this pace records are lost in 8 min, before it has caught up")
+    assert [line["event"] for line in logged] == ["retention_loss_near"]
+    assert [line["event"] for line in logged_later] == ["retention_loss_near"]
+    [warning] = logged
+    assert (warning["log_level"], warning["topic"], warning["partitions"]) == ("warning", "orders", 1)
+
+
+def test_a_headroom_that_is_used_up_is_a_loss_at_any_moment(bench: Bench) -> None:
+    """
+    Brokers remove segments when they come to it.
+    """
+    bench.retention = Retention(60_000, NO_LIMIT)
+
+    going(bench, 100, produced=300, copied=0)
+
+    assert expected(bench).retention_loss_seconds == 0
+    assert bench.p.detail == (
+        "30000 offsets behind; records that are not copied may be removed at any moment"
+    )
+
+
+def test_a_loss_further_away_than_the_bound_is_no_reason(bench: Bench) -> None:
+    """
+    It may well be night by then, and quiet: it is shown, and wakes nobody.
+    """
+    bench.retention = Retention(7_200_000, NO_LIMIT)
+
+    with structlog.testing.capture_logs() as logged:
+        going(bench, 100, produced=300, copied=0)
+
+    assert expected(bench).retention_loss_seconds == pytest.approx(7_100, abs=2)
+    assert bench.told == [(State.LAGGING, Reason.CATCHING_UP)]
+    assert logged == []
+
+
+def test_a_copy_that_comes_to_speed_is_in_order_again(bench: Bench) -> None:
+    """
+    Once what is left is copied in a third of the time that retention leaves.
+    """
+    bench.retention = Retention(600_000, NO_LIMIT)
+    going(bench, 60, produced=300, copied=0)
+
+    going(bench, 60, produced=300, copied=500)
+
+    assert bench.told == [
+        (State.LAGGING, Reason.CATCHING_UP),
+        (State.LAGGING, Reason.RETENTION_NEAR),
+        (State.LAGGING, Reason.CATCHING_UP),
+    ]
+
+
+def test_a_paused_partition_is_warned_of_too(bench: Bench) -> None:
+    """
+    Retention does not wait; its state stays what the operator made of it.
+    """
+    bench.retention = Retention(600_000, NO_LIMIT)
+    bench.source_says(200)
+    bench.look()
+    bench.p.stop(State.PAUSED, Reason.OPERATOR, "paused by an operator", None)
+
+    with structlog.testing.capture_logs() as logged:
+        bench.look(100)
+
+    assert (bench.p.state, bench.p.reason) == (State.PAUSED, Reason.OPERATOR)
+    assert [line["event"] for line in logged] == ["retention_loss_near"]
+    assert expected(bench).catch_up is Forecast.NEVER
+
+
+def test_a_partition_that_keeps_up_has_caught_up_and_loses_nothing(bench: Bench) -> None:
+    """
+    Whatever is on its way just now, and whoever has looked for how long.
+    """
+    first = expected(bench)
+    going(bench, 40, produced=100, copied=100)
+    bench.source_says((bench.p.source_high_watermark or 0) + 10)
+
+    busy = expected(bench)
+
+    for said in (first, busy):
+        assert (said.catch_up, said.catch_up_seconds) == (Forecast.EXPECTED, 0)
+    assert first.retention_loss is Forecast.NEVER
+
+
+def test_nothing_is_kept_of_partitions_that_stand_still(bench: Bench) -> None:
+    """
+    Thousands of them cost nothing; those that move are remembered for as long as the window.
+    """
+    idle = bench.outlooks.wants(bench.p, math.inf)
+    going(bench, 10, produced=100, copied=0)
+    moving = bench.outlooks.wants(bench.p, math.inf)
+    going(bench, 120, produced=0, copied=100)
+
+    assert (idle, moving, bench.outlooks.wants(bench.p, math.inf)) == (False, True, False)
+
+
+def test_a_flow_is_as_late_as_its_last_partition_and_loses_with_its_first() -> None:
+    """
+    Its backlog goes by what all of them gain together; those in time, or stopped, take no part in that.
+    """
+    slow = Projection(1_000, 500.0, math.inf, Pace(8, 10))
+    fast = Projection(4_000, 100.0, 7_200.0, Pace(10, 50))
+    in_time = Projection(0, 0.0, math.inf, Pace(None, 3))
+    paused = Projection(None, None, None, Pace(None, 0), State.PAUSED)
+    lost = Projection(50, math.inf, 0.0, Pace(None, 0), State.DATA_LOSS)
+
+    said = of_flow([slow, fast, in_time, paused])
+    with_lost = of_flow([slow, fast, in_time, lost])
+
+    assert of_flow([slow, fast, in_time]).catch_up_seconds == 500
+    assert said.catch_up is Forecast.UNKNOWN
+    assert (said.retention_loss, said.retention_loss_seconds) == (Forecast.EXPECTED, 7_200)
+    assert (with_lost.catch_up, with_lost.retention_loss_seconds) == (Forecast.NEVER, 7_200)
+    assert (said.backlog_records, said.backlog) == (5_000, Forecast.EXPECTED)
+    assert said.backlog_seconds == pytest.approx(5_000 / 42)
+
+
+@pytest.mark.parametrize(
+    ("one", "forecast"),
+    [
+        (Projection(None, None, None, Pace()), Forecast.UNKNOWN),
+        (Projection(7, math.inf, None, Pace(1, 0)), Forecast.NEVER),
+        (Projection(0, 0.0, math.inf, Pace(0, 0)), Forecast.EXPECTED),
+    ],
+)
+def test_a_flow_knows_no_more_than_its_partitions(one: Projection, forecast: Forecast) -> None:
+    """
+    Not of those either of which it has none.
+    """
+    in_time = Projection(0, 0.0, math.inf, Pace(0, 0))
+
+    assert (of_flow([one, in_time]).catch_up, of_flow([one]).backlog) == (forecast, forecast)
+    assert of_flow([]) == FlowOutlook()
+
+
+# -- a source that is silent -----------------------------------------------------------------------------
+
+
 def test_a_source_that_falls_silent_is_named_as_the_reason(bench: Bench) -> None:
     """
     A copy that was complete lags too, when nobody can say whether it still is.
@@ -141,6 +359,20 @@ def test_a_source_that_falls_silent_while_the_copy_lags_is_not_explained_by_the_
 
     assert bench.told[-1] == (State.LAGGING, Reason.SOURCE_UNAVAILABLE)
     assert "has not answered since" in bench.p.detail
+
+
+def test_a_source_whose_answer_is_still_arriving_is_not_silent(bench: Bench) -> None:
+    """
+    Over a slow link it takes seconds until it is whole. When pieces do not come any more it is silent.
+    """
+    bench.source_says(250)
+    for _ in range(3):
+        bench.piece_at = bench.now + STATED_SECONDS
+        bench.look(STATED_SECONDS + 0.1)
+
+    bench.look(STATED_SECONDS + 1)
+
+    assert bench.told == [(State.LAGGING, Reason.CATCHING_UP), (State.LAGGING, Reason.SOURCE_UNAVAILABLE)]
 
 
 def test_a_source_that_has_never_answered_is_named_as_the_reason() -> None:
@@ -180,6 +412,21 @@ def test_a_source_that_answers_again_leaves_nothing_of_its_silence(bench: Bench)
     bench.look()
 
     assert (bench.p.state, bench.p.reason, bench.p.detail) == (State.ACTIVE, None, "")
+
+
+def test_a_copy_that_goes_on_does_not_blame_the_source(bench: Bench) -> None:
+    """
+    Over a narrow link what comes was read long before: it comes all the same.
+    """
+    heard_at = bench.heard_at
+    for position in range(100, 200):
+        bench.now += 1
+        bench.p.heard(0, 1_000, 1_000)
+        bench.proceed(position)
+        bench.look()
+
+    assert bench.heard_at == heard_at
+    assert bench.told == [(State.LAGGING, Reason.CATCHING_UP)]
 
 
 def test_a_mirror_without_room_does_not_blame_the_source(bench: Bench) -> None:
@@ -256,10 +503,10 @@ def test_nothing_is_missing_where_the_high_watermark_is_reached() -> None:
     """
     bench = Bench(a_flow())
     bench.proceed(100)
-    bench.p.heard(0, 100, -1, None)
+    bench.p.heard(0, 100, -1)
 
     reached = bench.meter.measure(bench.p, now=bench.now, now_ms=0)
-    bench.p.heard(0, 101, -1, None)
+    bench.p.heard(0, 101, -1)
     open_end = bench.meter.measure(bench.p, now=bench.now, now_ms=0)
 
     assert (reached.records, open_end.records) == (0, None)
@@ -272,6 +519,7 @@ def test_nothing_is_missing_where_the_high_watermark_is_reached() -> None:
         (State.UNKNOWN, Reason.STARTING, logging.INFO),
         (State.PAUSED, Reason.OPERATOR, logging.INFO),
         (State.LAGGING, Reason.CATCHING_UP, logging.INFO),
+        (State.LAGGING, Reason.RETENTION_NEAR, logging.WARNING),
         (State.LAGGING, Reason.SOURCE_UNAVAILABLE, logging.WARNING),
         (State.LAGGING, Reason.OPEN_TRANSACTION, logging.WARNING),
         (State.BLOCKED, Reason.TARGET_UNAVAILABLE, logging.WARNING),

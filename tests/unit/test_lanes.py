@@ -97,3 +97,17 @@ def test_whoever_leaves_makes_room_for_the_next() -> None:
 
 def test_whoever_has_no_lane_leaves_none() -> None:
     assert lanes(2).leave(partitions(1)[0]) is None
+
+
+def test_a_lane_that_was_opened_ahead_is_the_first_one() -> None:
+    """
+    Whoever comes travels on it; it is not opened twice.
+    """
+    to = lanes(2)
+    to.open(1)
+    to.open(1)
+    [one] = partitions(1)
+
+    assert list(to) == [(1, 0)]
+    assert to.to(1, one) == (1, 0)
+    assert list(to) == [(1, 0)]

@@ -31,7 +31,7 @@ Came = tuple[Header, memoryview]
 def sealed(*bodies: bytes, compression: Compression = Compression()) -> tuple[bytes, list[Came]]:  # noqa: B008
     """The channel's key, and its frames as they arrive."""
     sealer, frames = Sealer(compression), Frames()
-    came = [frame for body in bodies for frame in frames.received(b"".join(sealer.seal(1, [body])))]
+    came = [frame for body in bodies for frame in frames.received(b"".join(sealer.seal(1, 0, [body])))]
     return sealer.key, came
 
 
@@ -55,7 +55,7 @@ def test_frames_come_out_as_they_went_in(bodies: list[list[bytes]], level: int, 
     Whatever pieces they are made of, and wherever the network cuts them.
     """
     sealer, frames = Sealer(Compression(level, 20)), Frames()
-    stream = b"".join(piece for body in bodies for piece in sealer.seal(3, body))
+    stream = b"".join(piece for body in bodies for piece in sealer.seal(3, 0, body))
 
     came = [frame for at in range(0, len(stream), cuts) for frame in frames.received(stream[at : at + cuts])]
 
@@ -82,7 +82,7 @@ def test_a_flipped_bit_is_found(at: int, bit: int) -> None:
     Anywhere in a frame: no frame comes out, or none that can be opened.
     """
     sealer = Sealer(Compression())
-    frame = bytearray(b"".join(sealer.seal(1, [os.urandom(300), b"x" * 700])))
+    frame = bytearray(b"".join(sealer.seal(1, 0, [os.urandom(300), b"x" * 700])))
     frame[at % len(frame)] ^= 1 << bit
 
     with pytest.raises(AnswerError):
@@ -138,13 +138,13 @@ def test_a_bomb_is_refused_before_it_is_lit() -> None:
     A frame that claims more than any may hold, or more compressed bytes than that many can become.
     """
     sealer = Sealer(Compression())
-    frame = b"".join(sealer.seal(1, [b"\0" * (2 << 20)]))
+    frame = b"".join(sealer.seal(1, 0, [b"\0" * (2 << 20)]))
 
     assert len(frame) < 1000
     with pytest.raises(AnswerError, match="claims 2097152 bytes"):
         Frames(body_bytes_max=1 << 20).received(frame)
     with pytest.raises(AnswerError, match="of them compressed"):
-        Frames().received(frame[:20] + b"\x10\0\0\0" + frame[24:])
+        Frames().received(frame[:28] + b"\x10\0\0\0" + frame[32:])
 
 
 def test_a_frame_inflates_to_no_more_than_it_claims() -> None:
@@ -154,7 +154,7 @@ def test_a_frame_inflates_to_no_more_than_it_claims() -> None:
     compressor = zstandard.ZstdCompressor().compressobj()
     wire = b"".join(compressor.compress(b"\0" * (1 << 20)) for _ in range(1024))
     wire += compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
-    header = Header(0, 1, 4096, len(wire), bytes(32))
+    header = Header(0, 1, 0, 4096, len(wire), bytes(32))
 
     with pytest.raises(AnswerError, match=r"goes on behind its end|is not what was sent"):
         opened(bytes(KEY_BYTES), [(header, memoryview(wire))])
@@ -190,7 +190,7 @@ def test_the_compression_changes_between_frames() -> None:
     for number, body in enumerate(bodies):
         if number in changes:
             sealer.change(changes[number])
-        came += frames.received(b"".join(sealer.seal(1, body)))
+        came += frames.received(b"".join(sealer.seal(1, 0, body)))
 
     assert opened(sealer.key, came) == [b"".join(body) for body in bodies]
     assert [len(wire) >= 100_000 for _, wire in came] == [True, False, True, True, True]

@@ -22,14 +22,17 @@ positions = st.builds(
     st.integers(0, 2**63 - 1),
     st.integers(-1, 2**31 - 1),
     st.booleans(),
+    st.integers(0, 255),
 )
 READERS: list[Callable[[bytes], Any]] = [
     messages.document,
     messages.read_want,
     messages.read_forget,
     messages.read_taken,
-    messages.read_ping,
+    messages.read_number,
     messages.read_pong,
+    messages.read_rank,
+    lambda payload: messages.read_slice(memoryview(payload)),
 ]
 
 
@@ -52,7 +55,7 @@ def test_messages_come_whole(wanted: list[Position], forgotten: list[Key], cut: 
     assert messages.read_want(came[0][1]) == wanted
     assert messages.read_forget(came[1][1]) == forgotten
     assert messages.read_taken(came[2][1]) == (Channel.BULK, 7)
-    assert messages.read_ping(came[3][1]) == 9
+    assert messages.read_number(came[3][1]) == 9
 
 
 @given(st.binary(max_size=100), st.sampled_from(READERS))

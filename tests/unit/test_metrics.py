@@ -16,7 +16,7 @@ from monitoring.exposition import write_text
 from monitoring.metrics import FlowCollector, Instruments, register
 from monitoring.surroundings import Expiry, register_surroundings, settings_hash
 from tests.harness.promtool import promtool
-from tests.unit.statuses import a_flow, a_link, a_loss, a_partition, an_unknown_partition
+from tests.unit.statuses import LATE, a_flow, a_link, a_loss, a_partition, an_unknown_partition
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
@@ -35,6 +35,7 @@ def a_mixed_flow() -> FlowStatus:
             lag_seconds=33.5,
             next_offset=800,
             retention_headroom_seconds=3_600.0,
+            outlook=LATE,
         ),
         a_loss("audit", 2),
         an_unknown_partition("fresh", 0),
@@ -107,7 +108,8 @@ def test_the_expressions_of_the_docs_are_accepted_by_promtool(tmp_path: Path) ->
     assert "SUCCESS" in said
     assert len(expressions) >= 5
     named = {re.sub("_bucket$", "", name) for name in re.findall(r"twinsite_\w+", " ".join(expressions))}
-    assert named <= {metric.name for metric in (*catalogue.ALL, *catalogue.RECONCILE_METRICS)}
+    known = (*catalogue.ALL, *catalogue.RELAY_METRICS, *catalogue.RECONCILE_METRICS)
+    assert named <= {metric.name for metric in known}
 
 
 def test_our_text_is_that_of_the_client_library() -> None:
@@ -137,8 +139,8 @@ def test_the_page_in_the_docs_lists_every_metric_as_it_is() -> None:
         r"^\| `(twinsite_\w+)` \| (\w+) \| ([^|]+) \| (.+) \|$", (DOCS / "metrics.md").read_text(), re.M
     )
 
-    metrics = (*catalogue.ALL, *catalogue.RECONCILE_METRICS)
-    assert rows == [(m.name, m.kind.value, ", ".join(m.labels), m.help) for m in metrics]
+    metrics = (*catalogue.ALL, *catalogue.RELAY_METRICS, *catalogue.RECONCILE_METRICS)
+    assert rows == [(m.name, m.kind.value, ", ".join(m.labels) or "-", m.help) for m in metrics]
 
 
 def test_the_registry_holds_what_the_catalogue_names_and_nothing_else() -> None:

@@ -642,9 +642,9 @@ def test_what_the_source_does_not_say_stays_as_it_was() -> None:
     An error's answer carries offsets of -1.
     """
     copy = proceeding(100)
-    copy.heard(90, 900, 800, None)
+    copy.heard(90, 900, 800)
 
-    copy.heard(-1, -1, -1, None)
+    copy.heard(-1, -1, -1)
 
     assert (copy.source_log_start_offset, copy.source_high_watermark) == (90, 900)
     assert copy.readable_end(Isolation.READ_COMMITTED) == 800
@@ -658,10 +658,22 @@ def test_a_copy_was_complete_when_an_answer_brings_nothing_that_was_missing() ->
     copy, seen = proceeding(100), []
 
     for end, answered_before in ((100, None), (120, 55.0), (120, 66.0)):
-        copy.heard(0, 130, end, answered_before)
+        copy.heard(0, 130, end, answered_before=answered_before)
         seen.append(copy.complete_at)
 
     assert seen == [None, 55.0, 55.0]
+
+
+def test_a_copy_was_complete_when_the_source_told_of_it_whichever_way_the_next_answer_comes() -> None:
+    """
+    What caught up comes by another channel of the link, or from another broker, from then on.
+    """
+    copy = proceeding(100)
+
+    copy.heard(0, 100, 100, at=55.0)
+    copy.heard(0, 120, 120, at=66.0)
+
+    assert copy.complete_at == 55.0
 
 
 def test_nothing_heard_is_nothing_to_read() -> None:
@@ -689,7 +701,7 @@ def test_a_refusal_without_a_state_of_its_own_is_shown_as_blocked() -> None:
 def blocked(at: int = 100, high_watermark: int = 200) -> PartitionCopy:
     """A partition that was blocked, and is looked at again."""
     copy = proceeding(at)
-    copy.heard(0, high_watermark, high_watermark, None)
+    copy.heard(0, high_watermark, high_watermark)
     copy.stop(State.BLOCKED, Reason.NOT_ENOUGH_REPLICAS, "two of three are down", NOW)
     copy.proceed(Proceed(at, at, 40, 3, at), OffsetMode.SAME, 0, NOW)
     return copy
@@ -723,7 +735,7 @@ def test_a_block_ends_when_the_source_has_nothing_that_is_missing() -> None:
     """
     copy = blocked()
 
-    copy.heard(0, 200, 100, None)
+    copy.heard(0, 200, 100)
 
     assert copy.state is State.ACTIVE
 

@@ -13,7 +13,7 @@ from mirror.cli.columns import shortened
 from mirror.cli.output import PIPE_COLUMNS
 from mirror.cli.render import ALIKE_MAX, status_table
 from mirror.model import LinkStatus, PartitionStatus, Reason, State
-from tests.unit.statuses import a_flow, a_link, a_loss, a_partition, an_unknown_partition
+from tests.unit.statuses import a_flow, a_late_partition, a_link, a_loss, a_partition, an_unknown_partition
 
 LONG = "orders-of-the-north-region-with-a-name-of-sixty-letters-east"
 
@@ -106,6 +106,45 @@ def test_a_narrow_screen_leaves_out_what_is_needed_least(columns: int, there: st
     assert not {*left_out.split()} & {*titles(screen).split()}
     assert rows(screen)[0][0] == "orders-0"
     assert "BLOCKED" in rows(screen)[0]
+
+
+def test_what_is_to_come_has_columns_only_where_something_lags() -> None:
+    """
+    A table of partitions that are fine is as narrow as ever.
+    """
+    fine = drawn(a_partition(), a_partition("audit"), columns=200)
+    late = drawn(a_partition(), a_late_partition(), columns=200)
+
+    assert "CAUGHT UP IN" not in titles(fine)
+    assert "LOSS IN" not in titles(fine)
+    assert "CAUGHT UP IN LOSS IN" in " ".join(titles(late).split())
+    behind, in_time = rows(late)[:2]
+    assert " ".join(behind[:6]) == "late-0 > east.late LAGGING retention near"
+    assert "never 2 h 10 min" in " ".join(behind)
+    assert "never" not in in_time
+
+
+def test_a_flow_that_lags_says_when_it_is_there_and_what_it_will_lose() -> None:
+    """
+    The sum, the last partition and the first loss, in one line above the table; nothing while all is well.
+    """
+    late, fine = drawn(a_late_partition(), columns=200), drawn(a_partition(), columns=200)
+
+    assert late[1].strip() == (
+        "5 000 offsets behind; at this pace all is copied in 90 s, the last partition in 20 min, "
+        "and records are lost in 2 h 10 min"
+    )
+    assert "at this pace" not in "\n".join(fine)
+
+
+def test_a_loss_to_come_is_told_with_its_way_out() -> None:
+    """
+    Unlike a copy that only takes its time.
+    """
+    screen = "\n".join(drawn(a_late_partition(), columns=200))
+
+    assert "late-0: LAGGING: 200 offsets behind; at this pace records are lost in 2 h 10 min" in screen
+    assert "hint: Raise retention.ms" in screen
 
 
 def test_the_reason_is_there_at_80_columns_beside_a_long_name() -> None:

@@ -50,7 +50,7 @@ def test_the_examples_are_accepted() -> None:
     Who copies the first example gets a flow; the second one fits into it, the third stands for its source.
     """
     blocks = re.findall(r"```yaml\n(.*?)```", page(), re.DOTALL)
-    first, second, third, relay = (yaml.safe_load(text) for text in blocks)
+    first, second, third, relay, roles = (yaml.safe_load(text) for text in blocks)
 
     made = parse(first)
 
@@ -59,3 +59,5 @@ def test_the_examples_are_accepted() -> None:
     linked = parse({name: section for name, section in first.items() if name != "source"} | third)
     assert linked.way_to_source.servers == ("relay-1.east:9650", "relay-2.east:9650")
     assert checked(RelaySettings, relay, where="relay", folder=None).listen.address == "0.0.0.0:9650"
+    told_apart = checked(RelaySettings, relay | roles, where="relay", folder=None).listen
+    assert {*(told_apart.identities or {}).values()} == {*told_apart.roles}

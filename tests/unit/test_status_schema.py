@@ -40,7 +40,7 @@ def complaints(value: Any, schema: dict[str, Any], root: dict[str, Any], at: str
         for number, (item, kind) in enumerate(zip(value, kinds, strict=False)):
             found += complaints(item, kind, root, f"{at}[{number}]")
     if isinstance(value, dict) and "properties" in schema:
-        found += [f"{at}.{name}: missing" for name in schema["required"] if name not in value]
+        found += [f"{at}.{name}: missing" for name in schema.get("required", ()) if name not in value]
         found += [f"{at}.{name}: unexpected" for name in value if name not in schema["properties"]]
         for name in value.keys() & schema["properties"].keys():
             found += complaints(value[name], schema["properties"][name], root, f"{at}.{name}")

@@ -1,0 +1,40 @@
+"""What the ports for people of a mirror and of a relay answer alike: metrics, probes, and headers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from monitoring.exposition import CONTENT_TYPE, write_text
+from monitoring.health import Verdict
+
+
+async def metrics(registry: CollectorRegistry) -> web.Response:
+    """All metrics of a registry."""
+    families = []
+    for family in registry.collect():
+        families.append(family)
+        await asyncio.sleep(0)  # the flow was asked once; batches may pass while its series are made
+    body = await asyncio.to_thread(write_text, families)
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+
+
+def probe(request: web.Request, verdict: Verdict) -> web.Response:
+    """``ok``, or the checks: all of them with ``?verbose``, else those that failed."""
+    verbose = "verbose" in request.query
+    lines = [
+        f"[{'+' if check.ok else '-'}] {check.name}: {check.reason}"
+        for check in verdict.checks
+        if verbose or not check.ok
+    ]
+    lines.append("ok" if verdict.ok else "failed")
+    return web.Response(status=200 if verdict.ok else 503, text="\n".join(lines) + "\n")
+
+
+async def common_headers(_: web.Request, response: web.StreamResponse) -> None:
+    """Of every answer: nothing is kept, or taken for something else."""
+    response.headers["Server"] = "twinsite"
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["X-Content-Type-Options"] = "nosniff"

@@ -1,0 +1,86 @@
+"""``twinsite link``: what the way from the source is like."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mirror.cli.output import console, output_option, print_json
+
+SECONDS_MAX = 60
+RATE_MIN = 10_000
+TOO_SLOW = 3
+
+
+@click.group()
+def link() -> None:
+    """Look at the link between a mirror and the relays next to its source."""
+
+
+@link.command()
+@click.option("--relay", metavar="HOST:PORT,...", help="Relays; each is measured, one after the other.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The mirror's settings: its link and its topics; options win over it.",
+)
+@click.option(
+    "--topics",
+    multiple=True,
+    metavar="REGEX,!REGEX,...",
+    help="Topics to be copied, as for 'twinsite mirror': is the link fast enough for what is produced?",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1, SECONDS_MAX),
+    default=10.0,
+    show_default=True,
+    help="For so long each link is filled.",
+)
+@click.option(
+    "--rate-max",
+    type=click.IntRange(min=RATE_MIN),
+    metavar="BYTES",
+    help="Fill it with so many bytes a second at most.  [default: what it carries]",
+)
+@output_option
+def test(output: str, seconds: float, rate_max: int | None, **options: Any) -> int:
+    """Measure the link, and say what lag to expect.
+
+    \b
+    twinsite link test --relay relay.east:9650
+    twinsite link test --config flow.yaml --seconds 20
+    twinsite link test --relay relay.east:9650 --topics 'orders.*' --rate-max 1000000 -o json
+
+    Round trips, then bytes that cannot be compressed from the relay to here: for so long the link is
+    full, and what is copied over it meanwhile shares it.
+
+    Ends with 0 when all was measured, with 3 when a link carries less than what is produced, with 1
+    when a relay or the source does not answer.
+    """
+    from mirror import logs
+    from mirror.cli.flags import link_settings_of
+    from mirror.cli.link_report import document, report
+    from mirror.cli.main import show_error
+    from mirror.survey.run import Wish, survey
+
+    settings, topics = link_settings_of(options)
+    logs.set_up(level="warning")
+    found = asyncio.run(survey(settings, Wish(seconds, rate_max, topics), _say))
+    if output == "json":
+        print_json(document(found))
+    else:
+        console().print(report(found))
+    for error in found.errors:
+        show_error(error)
+    if found.errors:
+        return found.errors[0].exit_code
+    return TOO_SLOW if found.too_slow else 0
+
+
+def _say(words: str) -> None:
+    click.echo(words, err=True)

@@ -1,0 +1,90 @@
+"""The status of a relay as people read it. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from mirror.cli.columns import SPACE
+from mirror.cli.output import clean, duration, number, plain, size
+from mirror.model import RelayStatus, StreamStatus
+
+ROWS_MAX = 60
+"""Of more streams the rest is counted, unless all are asked for."""
+TITLES = ("FLOW", "FROM", "IDENTITY", "ROLE", "SINCE", "ROUND TRIP", "PARTITIONS", "SENT", "SHARE", "LEVEL")
+NUMBERS = frozenset({"SINCE", "ROUND TRIP", "PARTITIONS", "SENT", "SHARE", "LEVEL"})
+NO_STREAMS = "  no mirror has a stream open"
+
+
+def relay_table(
+    status: RelayStatus, *, everything: bool = False, now_ms: float | None = None
+) -> RenderableType:
+    """The relay in some lines, and a row for each stream.
+
+    Args:
+        everything: A row for every stream, however many.
+        now_ms: The wall clock, in milliseconds since 1970; that of now when None.
+    """
+    now_ms = time.time() * 1000 if now_ms is None else now_ms
+    parts: list[RenderableType] = [_headline(status)]
+    shown = status.streams if everything else status.streams[:ROWS_MAX]
+    if shown:
+        parts.append(_table(shown, now_ms))
+    hidden = len(status.streams) - len(shown)
+    if hidden:
+        parts.append(Text(f"and {number(hidden)} other streams (--all shows them)"))
+    parts += [
+        plain(f"{one.flow}, from {one.peer}: level {one.level}: {one.why}", "dim") for one in shown if one.why
+    ]
+    return Group(*parts)
+
+
+def _headline(status: RelayStatus) -> Text:
+    sent = status.live.bytes_sent + status.bulk.bytes_sent
+    records = status.live.records_bytes + status.bulk.records_bytes
+    share = f", {sent / records:.3f} of their size" if records else ""
+    words = (
+        f"relay of cluster {clean(status.source_cluster_id or '?')}: {number(len(status.streams))} streams, "
+        f"{number(status.tunnels)} connections to brokers; {size(records)} of records sent as {size(sent)}"
+        f"{share}, in {duration(status.uptime_seconds)}; cpu {duration(status.cpu_seconds)}, "
+        f"memory {size(status.resident_bytes)}"
+    )
+    if status.connections >= status.connections_max:
+        words += (
+            f"\n  full: listen.connections_max lets in {number(status.connections_max)} connections, no more"
+        )
+    refused = ", ".join(f"{code} {number(count)}" for code, count in sorted(status.refused.items()) if count)
+    if refused:
+        words += f"\n  refused since the start: {clean(refused)} (its log has who and why)"
+    return Text(words if status.streams else f"{words}\n{NO_STREAMS}")
+
+
+def _table(streams: Sequence[StreamStatus], now_ms: float) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, SPACE, 0, 0), header_style="bold")
+    for title in TITLES:
+        table.add_column(title, justify="right" if title in NUMBERS else "left", no_wrap=True)
+    for one in streams:
+        table.add_row(*(plain(words) for words in _row(one, now_ms)))
+    return table
+
+
+def _row(one: StreamStatus, now_ms: float) -> tuple[str, ...]:
+    sent = one.live.bytes_sent + one.bulk.bytes_sent
+    records = one.live.records_bytes + one.bulk.records_bytes
+    trip = one.round_trip_seconds
+    return (
+        one.flow or "?",
+        one.peer,
+        one.identity or "-",
+        one.role or "-",
+        duration(max(now_ms - one.began_at_ms, 0) / 1000),
+        "?" if trip is None else f"{trip * 1000:.1f} ms",
+        number(one.partitions_wanted),
+        f"{size(sent)}{' (waits)' if one.waits else ''}",
+        f"{sent / records:.3f}" if records else "?",
+        "?" if one.level is None else str(one.level),
+    )

@@ -1,0 +1,227 @@
+"""When partitions will have caught up, and when retention at their source will overtake them.
+
+A few numbers are kept of each partition that moves, and nothing of those that stand still with all copied;
+so thousands of idle partitions cost nothing here.
+
+``now`` and ``*_at`` are readings of one monotonic clock in seconds, ``now_ms`` is the
+wall clock in milliseconds since 1970.
+
+Sources: :mod:`monitoring.outlook`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mirror.flow.partition import PartitionCopy
+from mirror.model import FlowOutlook, Forecast, Outlook, State
+from monitoring.durations import duration
+from monitoring.objectives import Progress
+from monitoring.outlook import (
+    SPAN_SECONDS_MIN,
+    UNKNOWN_PACE,
+    Pace,
+    Retention,
+    Sample,
+    Trail,
+    age_seconds,
+    catch_up_seconds,
+    last,
+    pace,
+    retention_loss_seconds,
+    soonest,
+    standing_still,
+    total,
+)
+
+GOING_ON = frozenset({State.UNKNOWN, State.ACTIVE, State.LAGGING})
+NO_GAIN = Pace(0.0, 0.0)
+"""How a partition in time counts of which no more is known: what it copies is what is produced."""
+
+
+class Behind(Protocol):
+    """How far behind a partition is; None is unknown, never zero."""
+
+    @property
+    def records(self) -> int | None: ...
+
+    @property
+    def seconds(self) -> float | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """What is to be expected of one partition; ``math.inf``: never at this pace, None: not known.
+
+    Attributes:
+        state: In which it is; what is lost already is no loss to come.
+    """
+
+    behind_records: int | None
+    catch_up_seconds: float | None
+    retention_loss_seconds: float | None
+    pace: Pace
+    state: State = State.ACTIVE
+
+    def status(self) -> Outlook:
+        """The same for people."""
+        loss = self.retention_loss_seconds
+        return Outlook(
+            *_said(self.catch_up_seconds),
+            *_said(loss),
+            self.pace.produced_per_second,
+            self.pace.copied_per_second,
+        )
+
+
+class Outlooks:
+    """The paces of one flow's partitions, and what follows from them.
+
+    Args:
+        retention: What a source topic keeps.
+        fresh_seconds: How old the source's last answer may be to be believed.
+    """
+
+    def __init__(self, retention: Callable[[str], Retention], *, fresh_seconds: float) -> None:
+        self._retention = retention
+        self._fresh_seconds = fresh_seconds
+        self._trails: dict[PartitionCopy, Trail] = {}
+
+    def wants(self, p: PartitionCopy, now: float) -> bool:
+        """Whether a sample is due of a partition without news: it moved a while ago, and may again."""
+        trail = self._trails.get(p)
+        return trail is not None and now - trail.latest.at >= SPAN_SECONDS_MIN
+
+    def note(self, p: PartitionCopy, progress: Progress, *, now: float, now_ms: int) -> None:
+        """Take a sample of a partition that is being copied."""
+        sample = self._sample(p, progress, now, now_ms)
+        if sample is None:
+            self._trails.pop(p, None)
+            return
+        before = self._trails.get(p)
+        after = Trail.begun(sample) if before is None else before.then(sample)
+        if progress.complete and after.stands_still:
+            self._trails.pop(p, None)
+        else:
+            self._trails[p] = after
+
+    def forget(self, p: PartitionCopy) -> None:
+        """It is not being copied: its pace so far says nothing."""
+        self._trails.pop(p, None)
+
+    def project(
+        self, p: PartitionCopy, progress: Progress, behind: Behind, *, now: float, now_ms: int
+    ) -> Projection:
+        """What is to be expected of a partition, by its progress at this moment.
+
+        Args:
+            behind: How far it is; it is in time while it is ACTIVE, and known to be.
+        """
+        complete = progress.complete and progress.fresh(now, self._fresh_seconds)
+        going = self._pace(p, now, complete=complete)
+        in_time = complete or (p.state is State.ACTIVE and behind.seconds is not None)
+        catch_up = catch_up_seconds(behind.records, going, in_time=in_time)
+        sample = self._sample(p, progress, now, now_ms)
+        if p.state is State.DATA_LOSS:
+            loss: float | None = 0.0
+        elif sample is None:
+            loss = None
+        else:
+            loss = retention_loss_seconds(sample, going, self._retention(p.tp.topic), complete=complete)
+        return Projection(behind.records, catch_up, loss, going, p.state)
+
+    def _pace(self, p: PartitionCopy, now: float, *, complete: bool) -> Pace:
+        if p in self._trails:
+            return pace(self._trails[p], now=now)
+        going_on = complete or p.copying or p.state is State.UNKNOWN
+        return UNKNOWN_PACE if going_on else standing_still(UNKNOWN_PACE)
+
+    def _sample(self, p: PartitionCopy, progress: Progress, now: float, now_ms: int) -> Sample | None:
+        if progress.next_offset is None:
+            return None
+        return Sample(
+            now,
+            progress.heard_at,
+            progress.last_stable_offset,
+            progress.next_offset,
+            p.source_log_start_offset,
+            p.counters.lost_offsets,
+            age_seconds(progress, now=now, now_ms=now_ms, fresh_seconds=self._fresh_seconds),
+        )
+
+
+def of_flow(projections: Sequence[Projection]) -> FlowOutlook:
+    """What is to be expected of all partitions together; of none at all nothing is.
+
+    The backlog, and the rates by which it goes, are those of partitions that are not stopped.
+    """
+    if not projections:
+        return FlowOutlook()
+    together = [one for one in projections if one.state in GOING_ON]
+    behind = total(one.behind_records for one in together) if together else None
+    backlog_records = None if behind is None else int(behind)
+    going = _together([_counted(one) for one in together])
+    backlog = catch_up_seconds(backlog_records, going, in_time=_in_time(together))
+    to_lose = [one for one in projections if one.state is not State.DATA_LOSS]
+    catch_up = last(one.catch_up_seconds for one in projections)
+    return FlowOutlook(
+        *_said(catch_up),
+        *_said(soonest(one.retention_loss_seconds for one in to_lose)),
+        going.produced_per_second,
+        going.copied_per_second,
+        backlog_records,
+        *_said(backlog),
+    )
+
+
+def _together(paces: Sequence[Pace]) -> Pace:
+    if not paces:
+        return UNKNOWN_PACE
+    return Pace(
+        total(one.produced_per_second for one in paces), total(one.copied_per_second for one in paces)
+    )
+
+
+def _in_time(projections: Sequence[Projection]) -> bool:
+    return bool(projections) and all(one.catch_up_seconds == 0 for one in projections)
+
+
+def _counted(one: Projection) -> Pace:
+    """Its part in what all gain together."""
+    known = None not in {one.pace.produced_per_second, one.pace.copied_per_second}
+    return one.pace if known or one.catch_up_seconds != 0 else NO_GAIN
+
+
+def _said(seconds: float | None) -> tuple[Forecast, float | None]:
+    if seconds is None:
+        return Forecast.UNKNOWN, None
+    return (Forecast.NEVER, None) if math.isinf(seconds) else (Forecast.EXPECTED, seconds)
+
+
+# -- in words ------------------------------------------------------------------------------------------
+
+
+def catching_up(projection: Projection) -> str:
+    """How long it will take, for a sentence that has said how much it is."""
+    seconds = projection.catch_up_seconds
+    if seconds is None:
+        return ""
+    if math.isinf(seconds):
+        return ", and not catching up at this pace"
+    return f", caught up in {duration(seconds)} at this pace"
+
+
+def losing(projection: Projection) -> str:
+    """What is lost, and when, of a partition whose projected loss is a number."""
+    seconds, catch_up = projection.retention_loss_seconds, projection.catch_up_seconds
+    if seconds == 0:
+        return "records that are not copied may be removed at any moment"
+    words = f"at this pace records are lost in {duration(seconds)}"
+    if catch_up is None:
+        return words
+    if seconds is not None and catch_up > seconds:
+        return f"{words}, before it has caught up"
+    return f"{words}, not long after it has caught up in {duration(catch_up)}"

@@ -1,0 +1,51 @@
+"""What a mirror has of one channel: slices become frames again, and what is missing or not taken is counted.
+
+Pure; moments are arguments, in monotonic seconds. Source: docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mirror.kafka.fetch import Key
+from mirror.link.frames import Frames, Header, Opener
+from mirror.link.ordering import InOrder
+
+WINDOW_LOG_MAX = 27
+"""A relay that compresses with a window above 128 MiB is refused."""
+
+
+class ChannelState:
+    """What has come of one channel.
+
+    Attributes:
+        opener: Opens its frames, in their order.
+        untaken_bytes: Of frames that came and were not taken.
+        taken_bytes: Of those that were, since it began.
+        whole_at: Since when something is missing, where something is.
+        piece_at: When something came last.
+        moved: Of a shared one: with which numbers the partitions that come by it were wanted.
+        ended: Nothing more comes.
+    """
+
+    def __init__(self, key: bytes, now: float) -> None:
+        self.opener = Opener(key, WINDOW_LOG_MAX)
+        self.in_order = InOrder()
+        self.frames = Frames()
+        self.untaken_bytes = self.taken_bytes = 0
+        self.whole_at = self.piece_at = now
+        self.moved: dict[Key, int] = {}
+        self.ended = False
+
+    def received(self, at: int, data: memoryview, now: float) -> Iterator[tuple[Header, memoryview]]:
+        """Frames that are whole now.
+
+        Raises:
+            AnswerError: As for :class:`InOrder` and :class:`Frames`.
+        """
+        self.piece_at = now
+        if not self.in_order.incomplete:
+            self.whole_at = now
+        for piece in self.in_order.received(at, data):
+            self.whole_at = now
+            yield from self.frames.received(piece)

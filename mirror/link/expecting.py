@@ -1,0 +1,209 @@
+"""What to expect of a copy over a link: whether it keeps up, how far it is behind, how fast it catches up.
+
+What cannot be told is None; ``unknown`` says why, by the name of what it is.
+
+Pure. Times are seconds, rates bytes a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mirror.link.measuring import Limit, Measured
+from mirror.model import TopicPartition
+
+HOUR_SECONDS = 3600.0
+NOTHING_PRODUCED = "nothing was produced meanwhile"
+NOT_FILLED = "the link was not filled: --rate-max"
+TOO_SLOW = "more is produced than the link carries: it is never caught up"
+NOTHING_READ = "no batch could be read of what was produced"
+
+
+class Sample(NamedTuple):
+    """Batches of one partition: their bytes at the source, and the offsets they stand for."""
+
+    bytes: int
+    offsets: int
+
+
+@dataclass(frozen=True, slots=True)
+class Production:
+    """What is written to the topics of a flow.
+
+    Attributes:
+        partitions_unknown: Of the partitions, those whose ends could not be told; they count as nothing.
+        seconds: For so long it was watched.
+        records_per_second: Offsets, to be exact: transactions have some without a record.
+        bytes_per_second: As the source's brokers hold them, compressed or not.
+        sample_bytes: Of the batches that were looked at.
+        wire_share: So much of their bytes crosses the link, by zstd at level 3.
+    """
+
+    topics: int
+    partitions: int
+    partitions_unknown: int
+    seconds: float
+    records_per_second: float
+    bytes_per_second: float | None
+    sample_bytes: int
+    wire_share: float | None
+    unknown: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a link is for a flow.
+
+    Attributes:
+        carries_bytes_per_second: Of records, as the source holds them.
+        times_production: So many times what is produced; at least so many where ``at_least`` is true: no more
+            was asked of the link.
+        lag_seconds: Of what is up to date, on an idle link; brokers and disks take their time besides.
+        lag_while_full_seconds: The same while something else catches up.
+        outage_hour_seconds: In so long an hour without a link is caught up.
+        missing_bytes_per_second: On the link; 0 where it carries what is produced.
+        lag_growth_seconds_per_hour: Likewise.
+    """
+
+    carries_bytes_per_second: float | None
+    times_production: float | None
+    at_least: bool
+    lag_seconds: float
+    lag_while_full_seconds: float | None
+    outage_hour_seconds: float | None
+    missing_bytes_per_second: float | None
+    lag_growth_seconds_per_hour: float | None
+    unknown: dict[str, str]
+
+    @property
+    def too_slow(self) -> bool:
+        return self.times_production is not None and self.times_production < 1
+
+
+def produced(
+    topics: Collection[str],
+    before: Mapping[TopicPartition, int | None],
+    after: Mapping[TopicPartition, int | None],
+    seconds: float,
+    samples: Mapping[TopicPartition, Sample],
+    wire_share: float | None,
+) -> Production:
+    """What was written between two looks at the ends of partitions.
+
+    Args:
+        before, after: Ends; None where they could not be told.
+        seconds: Between the looks.
+        samples: Of some partitions; those with most news say how long a record is.
+    """
+    grown = growth(before, after)
+    records = sum(grown.values()) / seconds
+    length = _record_bytes(grown, samples)
+    bytes_per_second = 0.0 if not records else None if length is None else records * length
+    reasons = (
+        ("bytes_per_second", bytes_per_second, NOTHING_READ),
+        ("wire_share", wire_share, NOTHING_READ if records else NOTHING_PRODUCED),
+    )
+    return Production(
+        topics=len(topics),
+        partitions=len(before),
+        partitions_unknown=len(before) - len(grown),
+        seconds=seconds,
+        records_per_second=records,
+        bytes_per_second=bytes_per_second,
+        sample_bytes=sum(sample.bytes for sample in samples.values()),
+        wire_share=wire_share,
+        unknown={name: why for name, value, why in reasons if value is None},
+    )
+
+
+def growth(
+    before: Mapping[TopicPartition, int | None], after: Mapping[TopicPartition, int | None]
+) -> dict[TopicPartition, int]:
+    """By how much each partition has grown; without those of which it is not known."""
+    pairs = {tp: (begin, after.get(tp)) for tp, begin in before.items()}
+    return {
+        tp: max(end - begin, 0) for tp, (begin, end) in pairs.items() if begin is not None and end is not None
+    }
+
+
+def _record_bytes(
+    grown: Mapping[TopicPartition, int], samples: Mapping[TopicPartition, Sample]
+) -> float | None:
+    """Bytes of a record, each partition with the weight of its news."""
+    told = {tp: sample for tp, sample in samples.items() if sample.offsets and grown.get(tp)}
+    records = sum(grown[tp] for tp in told)
+    if not records:
+        return None
+    return sum(grown[tp] * sample.bytes / sample.offsets for tp, sample in told.items()) / records
+
+
+class _Pace(NamedTuple):
+    """What a link is for what is produced; None is not known."""
+
+    times: float | None
+    outage_hour_seconds: float | None
+    missing: float | None
+    growth_seconds: float | None
+
+
+def _pace(rate: float, share: float, made: float) -> _Pace:
+    """
+    Args:
+        share: Of what is made, so much crosses the link.
+        made: Above 0.
+    """
+    times = rate / share / made
+    outage = HOUR_SECONDS / (times - 1) if times > 1 else None
+    return _Pace(times, outage, max(made * share - rate, 0.0), max(1 - times, 0.0) * HOUR_SECONDS)
+
+
+def expected(link: Measured, production: Production | None, why_none: str) -> Expected:
+    """What a link is for what is produced.
+
+    Args:
+        why_none: The reason where production is None.
+    """
+    rate = link.rate.bytes_per_second if link.rate else None
+    share = production.wire_share if production else None
+    made = production.bytes_per_second if production else None
+    not_filled = link.limit is Limit.RATE_MAX
+    pace, why = _Pace(None, None, None, None), _why_unknown(link, production, why_none)
+    if rate and share and made:
+        pace = _pace(rate, share, made)
+        if not_filled and pace.missing:
+            pace, why = _Pace(None, None, None, None), f"{NOT_FILLED} is less than what is produced"
+    elif made == 0:
+        pace = _Pace(None, None, 0.0, 0.0)
+    carries = rate / share if rate and share else None
+    full, one_way = None if not_filled else link.loaded, link.idle.median_seconds / 2
+    reasons = (
+        ("carries_bytes_per_second", carries, why),
+        ("times_production", pace.times, why),
+        ("missing_bytes_per_second", pace.missing, why),
+        ("lag_growth_seconds_per_hour", pace.growth_seconds, why),
+        ("outage_hour_seconds", pace.outage_hour_seconds, why if pace.times is None else TOO_SLOW),
+        ("lag_while_full_seconds", full, NOT_FILLED if not_filled else link.unknown.get("loaded", "")),
+    )
+    return Expected(
+        carries_bytes_per_second=carries,
+        times_production=pace.times,
+        at_least=not_filled,
+        lag_seconds=one_way,
+        lag_while_full_seconds=max(full.median_seconds - one_way, one_way) if full else None,
+        outage_hour_seconds=pace.outage_hour_seconds,
+        missing_bytes_per_second=pace.missing,
+        lag_growth_seconds_per_hour=pace.growth_seconds,
+        unknown={name: words for name, value, words in reasons if value is None},
+    )
+
+
+def _why_unknown(link: Measured, production: Production | None, why_none: str) -> str:
+    if link.rate is None:
+        return link.unknown["rate"]
+    if production is None:
+        return why_none
+    if not production.records_per_second:
+        return NOTHING_PRODUCED
+    return next(iter(production.unknown.values()), "nothing came over the link")

@@ -1,0 +1,267 @@
+"""What a probe has found out of a link: how long it is, what it carries, what it loses, what holds it back.
+
+What cannot be told is None; :attr:`Measured.unknown` says why, by the name of what it is.
+
+Pure. Times are seconds, rates bytes a second of what a mirror receives, TLS taken off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+
+from mirror.link.probe import BYTES_MAX, Arrival, Echo, Load, Observed, Report
+
+SETTLE_SECONDS_MIN = 1.0
+SETTLE_ROUND_TRIPS = 30
+"""BBR has found what a link carries after a dozen or two, and has taken back what it sent too much."""
+SETTLE_SHARE_MAX = 0.5
+"""Of the time there is."""
+CLOCK_STEP_SECONDS = 0.001
+"""The relay tells its clock in whole milliseconds."""
+SECOND = 1.0
+HELD_BACK_ABOVE = 0.2
+"""Of the time in which there was something to send."""
+FULL_ABOVE = 0.5
+"""Of the times the kernel took no more, its buffer was full."""
+IDLE_BELOW = 0.8
+"""So much of the time there has to be something to send, or the programs are what is slow."""
+AT_RATE_ABOVE = 0.9
+ROOM = 2
+"""The kernel counts a buffer with what it needs around packets: half of it is a window."""
+
+TOO_SHORT = "the load was over before TCP had found its pace: give it more --seconds"
+NOT_SAID = "the kernel of {} machine does not say (net.ipv4.{})"
+AVAILABLE_NOT_SAID = NOT_SAID.format("the relay's", "tcp_available_congestion_control")
+
+
+class Limit(StrEnum):
+    """What kept the rate from being higher."""
+
+    LINK = "link"
+    RECEIVE_BUFFER = "receive_buffer"
+    SEND_BUFFER = "send_buffer"
+    RATE_MAX = "rate_max"
+    PROGRAMS = "programs"
+    """The relay or the mirror, or a processor that others use too."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrips:
+    """Of so many, from there and back."""
+
+    count: int
+    min_seconds: float
+    median_seconds: float
+    max_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """By how much the relay's clock is ahead of ours, give or take the uncertainty."""
+
+    offset_seconds: float
+    uncertainty_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What came, once TCP had found its pace.
+
+    Attributes:
+        seconds: For so long it was watched.
+        slowest, fastest: Of the whole seconds in it; None where there are not two.
+    """
+
+    bytes_per_second: float
+    seconds: float
+    slowest: float | None
+    fastest: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A link to one relay.
+
+    Attributes:
+        loaded: While the link is full, with what stands before an answer in the relay and its kernel: as long
+            waits what is urgent while a copy fills the link.
+        loaded_wire_seconds: Of that, on the wire and in the queues of the link.
+        loss: Share of segments that the relay's kernel has sent again.
+        receive_window_bytes: As it was at the end.
+        receive_window_allows: Bytes a second that such a window lets through.
+        receive_buffer_bytes_max: To how much this machine lets it grow; ``send_...`` likewise at the relay.
+        buffer_bytes_wanted: So much both need for what the link carries.
+        bandwidth_delay_bytes: On their way at once while the link is full.
+        unknown: By name, why something is None.
+    """
+
+    relay: str
+    version: str
+    tls: tuple[str, str] | None
+    bytes: int
+    idle: RoundTrips
+    loaded: RoundTrips | None
+    loaded_wire_seconds: float | None
+    clock: Clock
+    rate: Rate | None
+    loss: float | None
+    limit: Limit | None
+    congestion: str
+    congestion_available: tuple[str, ...] | None
+    receive_window_bytes: int | None
+    receive_window_allows: float | None
+    receive_buffer_bytes_max: int | None
+    send_buffer_bytes_max: int | None
+    buffer_bytes_wanted: int | None
+    bandwidth_delay_bytes: int | None
+    unknown: dict[str, str]
+
+
+def load_for(idle: Sequence[Echo], seconds: float, rate_max: int | None) -> Load:
+    """What to ask a relay for over a link of that length."""
+    longest = max(echo.seconds for echo in idle)
+    settle = min(seconds * SETTLE_SHARE_MAX, max(SETTLE_SECONDS_MIN, SETTLE_ROUND_TRIPS * longest))
+    return Load(seconds, settle, BYTES_MAX, rate_max)
+
+
+def measured(observed: Observed, receive_buffer_bytes_max: int | None) -> Measured:
+    """What was seen, as figures.
+
+    Args:
+        receive_buffer_bytes_max: What the kernel of this machine allows; None where it does not say.
+    """
+    report, load = observed.report, observed.load
+    kernel = report.kernel
+    idle, loaded = round_trips(observed.idle), round_trips(observed.loaded)
+    assert idle is not None, "there is no load before there are echoes"
+    found = rate(observed.arrivals, load.settle_seconds)
+    product = None if found is None else round(found.bytes_per_second * idle.min_seconds)
+    wanted = None if product is None else ROOM * product
+    window = kernel.receive_window_bytes if kernel else None
+    wire = kernel.round_trip_seconds if kernel else None
+    loss = _loss(report)
+    limited = limit(report, load, found, receive_buffer_bytes_max, wanted)
+    reasons = (
+        ("loaded", loaded, "no answer came during the load"),
+        ("loaded_wire_seconds", wire, _why_no(report, "how long the wire is")),
+        ("rate", found, TOO_SHORT),
+        ("bandwidth_delay_bytes", product, TOO_SHORT),
+        ("buffer_bytes_wanted", wanted, TOO_SHORT),
+        ("loss", loss, _why_no(report, "what it has sent again")),
+        ("limit", limited, _why_no(report, "what it waited for")),
+        ("receive_window_bytes", window, _why_no(report, "the receive window")),
+        ("receive_window_allows", window, _why_no(report, "the receive window")),
+        ("receive_buffer_bytes_max", receive_buffer_bytes_max, NOT_SAID.format("this", "tcp_rmem")),
+        ("send_buffer_bytes_max", report.send_buffer_bytes_max, NOT_SAID.format("the relay's", "tcp_wmem")),
+        ("congestion_available", report.congestion_available, AVAILABLE_NOT_SAID),
+    )
+    return Measured(
+        relay=str(observed.relay),
+        version=report.relay,
+        tls=observed.tls,
+        bytes=report.bytes,
+        idle=idle,
+        loaded=loaded,
+        loaded_wire_seconds=wire,
+        clock=clock([*observed.idle, *observed.loaded]),
+        rate=found,
+        loss=loss,
+        limit=limited,
+        congestion=report.congestion,
+        congestion_available=report.congestion_available,
+        receive_window_bytes=window,
+        receive_window_allows=None if window is None else window / idle.min_seconds,
+        receive_buffer_bytes_max=receive_buffer_bytes_max,
+        send_buffer_bytes_max=report.send_buffer_bytes_max,
+        buffer_bytes_wanted=wanted,
+        bandwidth_delay_bytes=product,
+        unknown={name: why for name, value, why in reasons if value is None},
+    )
+
+
+def round_trips(echoes: Sequence[Echo]) -> RoundTrips | None:
+    """The shortest, the middle and the longest; None of none."""
+    if not echoes:
+        return None
+    seconds = [echo.seconds for echo in echoes]
+    return RoundTrips(len(seconds), min(seconds), median(seconds), max(seconds))
+
+
+def clock(echoes: Sequence[Echo]) -> Clock:
+    """By the shortest round trip: what stood in no queue says most.
+
+    Args:
+        echoes: At least one.
+    """
+    shortest = min(echoes, key=lambda echo: echo.seconds)
+    return Clock(shortest.clock_offset_seconds, shortest.seconds / 2 + CLOCK_STEP_SECONDS)
+
+
+def rate(arrivals: Sequence[Arrival], settle_seconds: float) -> Rate | None:
+    """What came after so long; None where nothing did."""
+    if not arrivals:
+        return None
+    begins = arrivals[0].at + settle_seconds
+    steady = [arrival for arrival in arrivals if arrival.at >= begins]
+    if len(steady) < 2 or steady[-1].at <= steady[0].at:
+        return None
+    first, last = steady[0], steady[-1]
+    seconds = last.at - first.at
+    each, mean = _each_second(steady), (last.bytes - first.bytes) / seconds
+    return Rate(mean, seconds, min(each), max(each)) if len(each) > 1 else Rate(mean, seconds, None, None)
+
+
+def _each_second(arrivals: Sequence[Arrival]) -> list[float]:
+    """Bytes a second of each stretch that is a second long or a little longer."""
+    found, began = [], arrivals[0]
+    for arrival in arrivals:
+        if arrival.at - began.at >= SECOND:
+            found.append((arrival.bytes - began.bytes) / (arrival.at - began.at))
+            began = arrival
+    return found
+
+
+def _loss(report: Report) -> float | None:
+    kernel = report.kernel
+    if kernel is None or not kernel.segments_sent or kernel.segments_resent is None:
+        return None
+    return kernel.segments_resent / kernel.segments_sent
+
+
+def limit(
+    report: Report,
+    load: Load,
+    found: Rate | None,
+    receive_buffer_bytes_max: int | None,
+    buffer_bytes_wanted: int | None,
+) -> Limit | None:
+    """What kept the rate from being higher; None where the relay's kernel does not say.
+
+    A receive window that is closed though the buffer could be larger is the mirror's, which does not read; a
+    send buffer that is empty though it has room is the relay's, which had no time to fill it.
+    """
+    kernel = report.kernel
+    if found is None:
+        return None
+    if load.rate_max is not None and found.bytes_per_second >= AT_RATE_ABOVE * load.rate_max:
+        return Limit.RATE_MAX
+    if kernel is None or not kernel.busy_seconds:
+        return None
+    if (kernel.receive_window_limited_seconds or 0.0) / kernel.busy_seconds > HELD_BACK_ABOVE:
+        has_room = (receive_buffer_bytes_max or 0) > 2 * (buffer_bytes_wanted or 0)
+        return Limit.PROGRAMS if has_room else Limit.RECEIVE_BUFFER
+    if (kernel.send_buffer_limited_seconds or 0.0) / kernel.busy_seconds > HELD_BACK_ABOVE:
+        full = report.send_buffer_full
+        return Limit.SEND_BUFFER if full is None or full > FULL_ABOVE else Limit.PROGRAMS
+    if kernel.busy_seconds < IDLE_BELOW * (load.seconds - load.settle_seconds):
+        return Limit.PROGRAMS
+    return Limit.LINK
+
+
+def _why_no(report: Report, what: str) -> str:
+    if report.kernel is None:
+        return TOO_SHORT
+    return f"the kernel of the relay's machine does not say {what}"

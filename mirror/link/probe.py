@@ -1,0 +1,220 @@
+"""What a mirror and a relay say to each other to find out what the link between them carries, and what of it
+was seen.
+
+Messages are framed as those of a stream (:mod:`mirror.link.messages`); PING and PONG are the same.
+
+Pure. Source: docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from mirror.errors import AnswerError
+from mirror.link.tcp_info import TcpInfo
+
+PROTOCOL = "twinsite-probe/1"
+PATH = "/v1/probe"
+SECONDS_MAX = 60
+BYTES_MAX = 4 << 30
+RATE_MIN, RATE_CEILING = 10_000, 1 << 40
+SHOWN_CHARACTERS_MAX = 60
+NUMBER_MAX = 1 << 63
+"""No count of a kernel is larger."""
+RUNNING = "probe_running"
+"""Code of the problem where somebody else is probing by this relay."""
+
+
+class Up(IntEnum):
+    """What a mirror says."""
+
+    LOAD = 1
+    PING = 5
+
+
+class Down(IntEnum):
+    """What a relay says."""
+
+    FILL = 1
+    REPORT = 2
+    BYE = 4
+    PONG = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the relay is to send.
+
+    Attributes:
+        seconds: For so long.
+        settle_seconds: What the kernel counts is counted after so long: TCP finds its pace first.
+        bytes_max: It ends after so many, too.
+        rate_max: Bytes a second, at most; None: what the link carries.
+    """
+
+    seconds: float
+    settle_seconds: float
+    bytes_max: int = BYTES_MAX
+    rate_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the relay has to say at the end.
+
+    Attributes:
+        relay: Its version.
+        bytes: Sent, in all.
+        congestion: What the kernel uses on this connection.
+        congestion_available: What it has loaded; None where it does not say.
+        send_buffer_bytes_max: To how much it lets the buffer of a connection grow, likewise.
+        send_buffer_full: Of the times the kernel took no more for now, the share in which that buffer had no
+            room; None where nobody knows.
+        kernel: What it has counted after the relay had settled; None where it was over by then.
+    """
+
+    relay: str
+    bytes: int
+    congestion: str
+    congestion_available: tuple[str, ...] | None
+    send_buffer_bytes_max: int | None
+    send_buffer_full: float | None
+    kernel: TcpInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """One round trip.
+
+    Attributes:
+        seconds: There and back.
+        clock_offset_seconds: By how much the relay's clock was ahead of ours, were both ways as long.
+    """
+
+    seconds: float
+    clock_offset_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """So many bytes had come by then, in all; monotonic seconds."""
+
+    at: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a mirror has seen of a link.
+
+    Attributes:
+        tls: Its version, and the cipher; None where nothing is encrypted.
+        idle, loaded: Round trips before the load, and meanwhile.
+        arrivals: Of the load; the first one is where it began to come.
+    """
+
+    relay: str
+    tls: tuple[str, str] | None
+    load: Load
+    idle: tuple[Echo, ...]
+    loaded: tuple[Echo, ...]
+    arrivals: tuple[Arrival, ...]
+    report: Report
+
+
+def read_report(document: Mapping[str, Any]) -> Report:
+    """
+    Raises:
+        AnswerError: Something is missing, or is not what it should be.
+    """
+    available, kernel = document.get("congestion_available"), document.get("kernel")
+    if available is not None and not (isinstance(available, list) and all(map(_is_text, available))):
+        raise AnswerError(f"congestion_available is {_shown(available)}, and not a list of names")
+    if not (kernel is None or isinstance(kernel, dict)):
+        raise AnswerError(f"kernel is {_shown(kernel)}, and not an object")
+    sent = _whole(document, "bytes")
+    if sent is None:
+        raise AnswerError("a report without the bytes that were sent")
+    return Report(
+        relay=_text(document, "relay"),
+        bytes=sent,
+        congestion=_text(document, "congestion"),
+        congestion_available=None if available is None else tuple(available),
+        send_buffer_bytes_max=_whole(document, "send_buffer_bytes_max"),
+        send_buffer_full=_number(document, "send_buffer_full"),
+        kernel=None if kernel is None else _read_kernel(kernel),
+    )
+
+
+def _read_kernel(kernel: Mapping[str, Any]) -> TcpInfo:
+    return TcpInfo(
+        segments_sent=_whole(kernel, "segments_sent"),
+        segments_resent=_whole(kernel, "segments_resent"),
+        round_trip_seconds=_number(kernel, "round_trip_seconds"),
+        busy_seconds=_number(kernel, "busy_seconds"),
+        receive_window_limited_seconds=_number(kernel, "receive_window_limited_seconds"),
+        send_buffer_limited_seconds=_number(kernel, "send_buffer_limited_seconds"),
+        receive_window_bytes=_whole(kernel, "receive_window_bytes"),
+    )
+
+
+def _shown(value: object) -> str:
+    """As much of a value as an error has room for."""
+    words = repr(value)
+    return words if len(words) <= SHOWN_CHARACTERS_MAX else f"{words[:SHOWN_CHARACTERS_MAX]}.."
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _text(document: Mapping[str, Any], name: str) -> str:
+    value = document.get(name)
+    if not isinstance(value, str):
+        raise AnswerError(f"{name} is {_shown(value)}, and not a text")
+    return value
+
+
+def _number(document: Mapping[str, Any], name: str) -> float | None:
+    """None where the relay does not know."""
+    value = document.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= NUMBER_MAX:
+        raise AnswerError(f"{name} is {_shown(value)}, and not a number from 0 on")
+    return float(value)
+
+
+def _whole(document: Mapping[str, Any], name: str) -> int | None:
+    value = _number(document, name)
+    if value is not None and not value.is_integer():
+        raise AnswerError(f"{name} is {_shown(value)}, and not a whole number")
+    return None if value is None else int(value)
+
+
+def since(before: TcpInfo, after: TcpInfo) -> TcpInfo:
+    """What was counted between two looks; what is no count is as it was at the second one."""
+    return TcpInfo(
+        segments_sent=_more_whole(before.segments_sent, after.segments_sent),
+        segments_resent=_more_whole(before.segments_resent, after.segments_resent),
+        round_trip_seconds=after.round_trip_seconds,
+        busy_seconds=_more(before.busy_seconds, after.busy_seconds),
+        receive_window_limited_seconds=_more(
+            before.receive_window_limited_seconds, after.receive_window_limited_seconds
+        ),
+        send_buffer_limited_seconds=_more(
+            before.send_buffer_limited_seconds, after.send_buffer_limited_seconds
+        ),
+        receive_window_bytes=after.receive_window_bytes,
+    )
+
+
+def _more(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else max(after - before, 0.0)
+
+
+def _more_whole(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else max(after - before, 0)

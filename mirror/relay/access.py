@@ -1,0 +1,159 @@
+"""Who may come in at a relay, how often at a time, and which topics he may read.
+
+Decided by the names in a mirror's certificate, once, when a connection is made: what was rotated since is
+for the next one. Where no identities are set everybody who has come as far as this may read everything.
+
+No I/O.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from http import HTTPStatus
+
+from mirror.config_relay import ListenSettings, RoleSettings
+from mirror.sync.names import TopicSelector
+
+NAMES_SHOWN_MAX = 8
+UNKNOWN_IDENTITY, TOO_MANY_CONNECTIONS = "unknown_identity", "too_many_connections"
+
+
+class Way(StrEnum):
+    """What a connection is to become."""
+
+    BROKER = "broker"
+    STREAM = "stream"
+    JOINED = "joined"
+    PROBE = "probe"
+
+
+class NotAdmittedError(Exception):
+    """Somebody is not let in: with which status and code he is told so, and in which words."""
+
+    def __init__(self, status: HTTPStatus, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+
+
+class Role:
+    """What somebody may read, and how much of it at a time.
+
+    Attributes:
+        everything: There is nothing that he may not read.
+    """
+
+    def __init__(self, name: str, settings: RoleSettings) -> None:
+        self.name = name
+        self.everything = settings.everything
+        self.connections_max = settings.connections_max
+        self.streams_max = settings.streams_max
+        self._selector = TopicSelector(settings.include, settings.exclude)
+
+    def allows(self, topic: str) -> bool:
+        """Whether he may read a topic, and may know that there is one."""
+        return self.everything or self._selector.why_not(topic) is None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Visitor:
+    """Somebody who was let in.
+
+    Attributes:
+        peer: The address he comes from.
+        identity: The name in his certificate that counts; None where no certificate was asked for.
+        role: None where everybody may read everything.
+    """
+
+    peer: str
+    identity: str | None = None
+    role: Role | None = None
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is something that he may not read."""
+        return self.role is not None and not self.role.everything
+
+    def allows(self, topic: str) -> bool:
+        """Whether he may read a topic."""
+        return self.role is None or self.role.allows(topic)
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """For log lines: what is known of him."""
+        known = {"peer": self.peer, "identity": self.identity, "role": self.role.name if self.role else None}
+        return {name: value for name, value in known.items() if value is not None}
+
+
+class Access:
+    """Lets mirrors in, and counts them.
+
+    Attributes:
+        connections: Open ones, those included that are being made.
+        connections_max: So many are let in.
+    """
+
+    def __init__(self, settings: ListenSettings) -> None:
+        self.connections = 0
+        self.connections_max = settings.connections_max
+        self._identities = settings.identities
+        self._roles = {name: Role(name, role) for name, role in settings.roles.items()}
+        self._held: Counter[tuple[str, Way]] = Counter()
+
+    @contextlib.contextmanager
+    def entered(self, peer: str, names: Sequence[str], way: Way) -> Iterator[Visitor]:
+        """Let somebody in; he counts until the block ends.
+
+        Args:
+            names: Those of his certificate, as :func:`mirror.relay.identity.names_of` has them.
+
+        Raises:
+            NotAdmittedError: Nobody knows him, or he, or all together, have too many connections.
+        """
+        visitor = self._visitor(peer, names)
+        self._check(visitor, way)
+        held = (visitor.identity or "", way)
+        self.connections += 1
+        self._held[held] += 1
+        try:
+            yield visitor
+        finally:
+            self.connections -= 1
+            self._held[held] -= 1
+            if not self._held[held]:
+                del self._held[held]
+
+    def _visitor(self, peer: str, names: Sequence[str]) -> Visitor:
+        if self._identities is None:
+            return Visitor(peer, names[0] if names else None)
+        for name in names:
+            role = self._identities.get(name)
+            if role is not None:
+                return Visitor(peer, name, self._roles[role])
+        shown = ", ".join(names[:NAMES_SHOWN_MAX]) or "none"
+        words = f"listen.identities of this relay has none of the names of this certificate: {shown}"
+        raise NotAdmittedError(HTTPStatus.FORBIDDEN, UNKNOWN_IDENTITY, words)
+
+    def _check(self, visitor: Visitor, way: Way) -> None:
+        if self.connections >= self.connections_max:
+            raise _too_many(f"{self.connections_max} connections of mirrors are open: no more are allowed")
+        role, identity = visitor.role, visitor.identity
+        if role is None or identity is None:
+            return
+        streams = self._held[identity, Way.STREAM]
+        if sum(self._held[identity, one] for one in Way) >= role.connections_max:
+            words = (
+                f"{role.connections_max} connections of {identity} are open: role {role.name} allows no more"
+            )
+            raise _too_many(words)
+        if way is Way.STREAM and streams >= role.streams_max:
+            words = f"{role.streams_max} streams of {identity} are open: role {role.name} allows no more"
+            raise _too_many(words)
+
+
+def _too_many(words: str) -> NotAdmittedError:
+    return NotAdmittedError(HTTPStatus.SERVICE_UNAVAILABLE, TOO_MANY_CONNECTIONS, words)

@@ -1,0 +1,87 @@
+"""Who was let in at a relay, who was not, and what was refused: in the log, and counted for metrics.
+
+What somebody repeats a thousand times is a few lines; what was held back is counted in them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+import structlog
+
+from mirror.logs import Repeats, warn_repeated
+from mirror.relay.access import TOO_MANY_CONNECTIONS, UNKNOWN_IDENTITY, Visitor, Way
+
+log = structlog.get_logger(__name__)
+
+SHOWN_MAX = 20
+TOO_SLOW, NOT_ONLY_READING, TOPIC = "too_slow", "request_refused", "topic_refused"
+CODES = (
+    *(UNKNOWN_IDENTITY, TOO_MANY_CONNECTIONS, "other_protocol", "unknown_broker", "bad_request"),
+    *("source_unavailable", TOO_SLOW, NOT_ONLY_READING, TOPIC),
+    *("bad_message", "old_epoch", "internal_error", "silent", "unread"),
+)
+"""Why something was refused, or a connection ended by the relay: all there are."""
+
+
+class Audit:
+    """Notes what a relay lets happen.
+
+    Attributes:
+        refused: How often each of :data:`CODES`.
+    """
+
+    def __init__(self) -> None:
+        self.refused: Counter[str] = Counter(dict.fromkeys(CODES, 0))
+        self._repeats = Repeats()
+
+    def let_in(self, visitor: Visitor, way: Way) -> None:
+        """Somebody has a connection now."""
+        log.info("mirror_let_in", way=way.value, **visitor.fields)
+
+    def not_let_in(self, peer: str, names: Sequence[str], code: str, why: str) -> None:
+        """Somebody got another answer than a connection.
+
+        Args:
+            names: Those of his certificate.
+        """
+        self.refused[code] += 1
+        key = (code, _host(peer), *names)
+        shown = list(names[:SHOWN_MAX])
+        warn_repeated(
+            log, self._repeats, key, "mirror_not_let_in", peer=peer, names=shown, code=code, why=why
+        )
+
+    def topics(self, visitor: Visitor, by: str, topics: Collection[str]) -> None:
+        """Somebody has asked for topics that his role does not have, and got nothing of them.
+
+        Args:
+            by: What he has asked: a request by Kafka's name, or ``stream``.
+        """
+        self.refused[TOPIC] += len(topics)
+        names = sorted(topics)
+        fields = {"by": by, "topics": names[:SHOWN_MAX], "count": len(names)} | visitor.fields
+        key = (visitor.identity, by, *names[:SHOWN_MAX])
+        warn_repeated(log, self._repeats, key, "topics_refused", **fields)
+
+    def too_slow(self, peer: str, waited_for: str) -> None:
+        """A connection has not said in time what it had to."""
+        self.refused[TOO_SLOW] += 1
+        key = (TOO_SLOW, _host(peer), waited_for)
+        warn_repeated(log, self._repeats, key, "too_slow", peer=peer, waited_for=waited_for)
+
+    def request(self, visitor: Visitor, broker: str, why: str) -> None:
+        """A request to a broker is none that is passed on."""
+        self.refused[NOT_ONLY_READING] += 1
+        log.warning("request_refused", broker=broker, why=why, **visitor.fields)
+
+    def stream(self, visitor: Visitor, code: str, why: str) -> None:
+        """A stream is ended by the relay."""
+        self.refused[code] += 1
+        log.warning("stream_refused", code=code, why=why, **visitor.fields)
+
+
+def _host(peer: str) -> str:
+    """The address without the port, which is another one each time."""
+    return peer.rpartition(":")[0]

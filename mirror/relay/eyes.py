@@ -1,0 +1,135 @@
+"""The port of a relay for people, probes and Prometheus: ``/livez``, ``/readyz``, ``/metrics``, ``/status``.
+
+Mirrors have nothing to do here, and whoever may look at it cannot change anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from mirror.api.problems import problems
+from mirror.api.relay_schema import relay_to_json
+from mirror.api.serving import common_headers, metrics, probe
+from mirror.errors import TwinsiteError, UsageError
+from mirror.kafka.certificates import Certificate
+from mirror.kafka.cluster import Cluster
+from mirror.model import RelayStatus
+from monitoring.health import Check, Verdict
+from monitoring.relay_metrics import RelayExpiry
+
+BODY_BYTES_MAX = 4096
+SHUTDOWN_SECONDS = 1.0
+KEEPALIVE_SECONDS = 30.0
+PORT_HINT = (
+    "another relay may run on this machine: choose a port with --api-port or api.port; "
+    "0 takes any free one, -1 opens none"
+)
+
+
+class Eyes:
+    """Serves whoever wants to know how a relay is.
+
+    Attributes:
+        port: Where it listens, once it does.
+
+    Args:
+        status: Takes a snapshot, at once.
+        stopping: Whether the relay takes no more mirrors.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        registry: CollectorRegistry,
+        status: Callable[[], RelayStatus],
+        stopping: Callable[[], bool],
+    ) -> None:
+        self.port = 0
+        self._cluster = cluster
+        self._registry = registry
+        self._take_status = status
+        self._stopping = stopping
+        app = web.Application(middlewares=[problems], client_max_size=BODY_BYTES_MAX)
+        app.add_routes(
+            [
+                web.get("/livez", self._livez),
+                web.get("/readyz", self._readyz),
+                web.get("/metrics", self._metrics),
+                web.get("/status", self._status),
+            ]
+        )
+        app.on_response_prepare.append(common_headers)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=SHUTDOWN_SECONDS,
+            keepalive_timeout=KEEPALIVE_SECONDS,
+            handler_cancellation=True,
+        )
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen.
+
+        Raises:
+            UsageError: The address cannot be listened on.
+        """
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            words = f"api: cannot listen on {host}:{port}: {error.strerror}"
+            raise UsageError(words, hint=PORT_HINT) from error
+        self.port = self._runner.addresses[0][1]
+
+    async def close(self) -> None:
+        """Listen no more; nothing where it never has."""
+        await self._runner.cleanup()
+
+    async def _livez(self, request: web.Request) -> web.Response:
+        return probe(request, Verdict((Check("event_loop", ok=True, reason="turned to answer this"),)))
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        stopping = self._stopping()
+        mirrors = Check("mirrors", not stopping, "the relay is being stopped" if stopping else "may come in")
+        return probe(request, Verdict((mirrors, await self._source())))
+
+    async def _source(self) -> Check:
+        try:
+            await self._cluster.refresh(not_older_than_seconds=self._cluster.refresh_seconds)
+        except TwinsiteError as error:
+            return Check("source", ok=False, reason=str(error))
+        return Check("source", ok=True, reason="answers")
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return await metrics(self._registry)
+
+    async def _status(self, _: web.Request) -> web.Response:
+        return web.json_response(relay_to_json(self._take_status()))
+
+
+def expiries(shown: Path | None, cluster: Cluster) -> Iterator[RelayExpiry]:
+    """Until when certificates are valid: the relay's own to mirrors and to brokers, and those of brokers.
+
+    A file that cannot be read is left out: what is not known has no series.
+
+    Args:
+        shown: What mirrors are shown.
+    """
+    for cert, path in (("listen", shown), ("client", cluster.options.security.tls.certificate_file)):
+        until = _valid_until(path) if path is not None else None
+        if until is not None:
+            yield RelayExpiry(cert, until)
+    if cluster.certificate_valid_until is not None:
+        yield RelayExpiry("broker", cluster.certificate_valid_until)
+
+
+def _valid_until(path: Path) -> float | None:
+    try:
+        return Certificate.from_pem_file(path).not_after.timestamp()
+    except (OSError, ValueError):
+        return None

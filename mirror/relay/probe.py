@@ -1,0 +1,248 @@
+"""The relay's end of a probe: it answers pings, and fills the link for as long as it is asked to.
+
+What is sent cannot be compressed, and is made once. The kernel is given as little at once as with frames, so
+that an answer waits for no more than what is urgent waits for while a copy fills the link.
+
+Source: docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, cast
+
+import structlog
+from pydantic import Field, ValidationError
+
+from mirror import __version__
+from mirror.config_values import Section
+from mirror.errors import AnswerError
+from mirror.link import messages, probe
+from mirror.link.messages import Messages
+from mirror.link.probe import BYTES_MAX, RATE_CEILING, RATE_MIN, SECONDS_MAX, Down, Up
+from mirror.link.tcp_info import (
+    SEND_BUFFERS,
+    TcpInfo,
+    available_congestion_controls,
+    buffer_bytes_max,
+    send_buffer_is_full,
+    tcp_info,
+)
+from mirror.relay.sending import SLICE_BYTES, steady_us
+from mirror.relay.stream import CLOSE_SECONDS_MAX, UNREAD_BYTES_MAX, UNSENT_BYTES, tune
+
+log = structlog.get_logger(__name__)
+
+QUESTION_BYTES_MAX = 4096
+RANDOM_BYTES = 4 << 20
+SLICES_IN_A_ROW = 8
+"""Then others of this relay have their turn, however fast the link is."""
+PATIENCE_SECONDS = 30.0
+"""So long a mirror may take to say what it wants, and to take what is on its way at the end."""
+PAUSES_MAX = 10_000
+"""Of so many it is noted why."""
+SO_MAX_PACING_RATE = 47
+"""Of Linux; Python has no name for it."""
+
+
+class Load(Section):
+    """What a mirror asks for; see :class:`mirror.link.probe.Load`."""
+
+    seconds: float = Field(gt=0, le=SECONDS_MAX, description="For so long.")
+    settle_seconds: float = Field(ge=0, le=SECONDS_MAX, description="Counted from then on.")
+    bytes_max: int = Field(ge=1, le=BYTES_MAX, description="It ends after so many, too.")
+    rate_max: int | None = Field(ge=RATE_MIN, le=RATE_CEILING, description="Bytes a second.")
+
+
+class Probe(asyncio.Protocol):
+    """One mirror's connection, once it has become a probe.
+
+    Attributes:
+        ended: Done when either side has ended it.
+
+    Args:
+        peer: Who asks, for people.
+    """
+
+    def __init__(self, peer: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._peer = peer
+        self._messages = Messages(QUESTION_BYTES_MAX)
+        self._transport: asyncio.Transport | None = None
+        self._sock: socket.socket | None = None
+        self._congestion = ""
+        self._paused = self._turn_comes = False
+        self._load: Load | None = None
+        self._slices: Iterator[bytes] = iter(())
+        self._began_at = 0.0
+        self._sent_bytes = 0
+        self._settled: TcpInfo | None = None
+        self._pauses: list[bool | None] = []
+        self._patience = self._loop.call_later(PATIENCE_SECONDS, self._lose_patience)
+
+    # -- the connection ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES)
+        self._sock = transport.get_extra_info("socket")
+        assert self._sock is not None, "mirrors come by TCP"
+        self._congestion = tune(self._sock)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for kind, payload in self._messages.received(data):
+                self._heard(kind, payload)
+        except AnswerError as error:
+            self._refuse("bad_message", str(error))
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        if self._settled is not None and self._sock is not None and len(self._pauses) < PAUSES_MAX:
+            self._pauses.append(send_buffer_is_full(self._sock))
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._fill()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._transport = None
+        self.close()
+
+    def drain(self) -> None:
+        """As :meth:`close`: what a probe does is nobody's copy."""
+        self.close()
+
+    def close(self) -> None:
+        """End it; nothing where it has ended."""
+        self._patience.cancel()
+        self._load = None
+        if self._transport is not None:
+            self._transport.close()
+            self._loop.call_later(CLOSE_SECONDS_MAX, self._transport.abort)
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def _refuse(self, code: str, detail: str) -> None:
+        log.warning("probe_refused", peer=self._peer, code=code, why=detail)
+        self._write(messages.say(Down.BYE, {"code": code, "detail": detail}))
+        self.close()
+
+    def _lose_patience(self) -> None:
+        why = "it asks for nothing, or reads nothing"
+        log.warning("probe_refused", peer=self._peer, code="too_slow", why=why)
+        transport = self._transport
+        self.close()
+        if transport is not None:
+            transport.abort()  # nobody reads what is left
+
+    # -- what the mirror says ------------------------------------------------------------------------
+
+    def _heard(self, kind: int, payload: memoryview) -> None:
+        if kind == Up.PING:
+            token = messages.read_number(payload)
+            self._write(messages.pong(token, time.time_ns() // 1_000_000, steady_us()))
+        elif kind == Up.LOAD and not self._began_at:
+            self._begin(messages.document(payload))
+        else:
+            raise AnswerError(f"a message of kind {kind} came: there is one load, and there are pings")
+
+    def _begin(self, document: dict[str, Any]) -> None:
+        try:
+            load = Load.model_validate(document)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise AnswerError(f"load: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        if load.rate_max is not None:
+            self._pace(load.rate_max)
+        self._load, self._slices = load, itertools.cycle(_slices())
+        self._began_at = time.monotonic()
+        self._patience.cancel()
+        self._patience = self._loop.call_later(load.seconds + PATIENCE_SECONDS, self._lose_patience)
+        log.info("probe_begun", peer=self._peer, seconds=load.seconds, rate_max=load.rate_max)
+        self._fill()
+
+    def _pace(self, rate_max: int) -> None:
+        assert self._sock is not None
+        try:
+            self._sock.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, struct.pack("=Q", rate_max))
+        except OSError as error:
+            raise AnswerError(
+                f"load: rate_max: this system cannot keep to a rate: {error.strerror}"
+            ) from error
+
+    # -- what it is sent -----------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        self._turn_comes = False
+        for _ in range(SLICES_IN_A_ROW):
+            if self._load is None or self._paused:
+                return
+            seconds = time.monotonic() - self._began_at
+            if self._settled is None and seconds >= self._load.settle_seconds:
+                self._settled = self._look()
+            left = self._load.bytes_max - self._sent_bytes
+            if seconds >= self._load.seconds or left <= 0:
+                self._finish()
+                return
+            self._write(next(self._slices))
+            self._sent_bytes += SLICE_BYTES
+        if not self._turn_comes:
+            self._turn_comes = True
+            self._loop.call_soon(self._fill)
+
+    def _finish(self) -> None:
+        """Say what was seen. The mirror ends the connection: were it done here, what it still says would make
+        the kernel throw away what is on its way there.
+        """
+        self._load = None
+        log.info("probe_done", peer=self._peer, bytes=self._sent_bytes)
+        report = {
+            "relay": __version__,
+            "bytes": self._sent_bytes,
+            "congestion": self._congestion,
+            "congestion_available": available_congestion_controls(),
+            "send_buffer_bytes_max": buffer_bytes_max(SEND_BUFFERS),
+            "send_buffer_full": self._send_buffer_full(),
+            "kernel": None if self._settled is None else asdict(probe.since(self._settled, self._look())),
+        }
+        self._write(messages.say(Down.REPORT, report))
+
+    def _send_buffer_full(self) -> float | None:
+        known = [full for full in self._pauses if full is not None]
+        return sum(known) / len(known) if known else None
+
+    def _look(self) -> TcpInfo:
+        assert self._sock is not None
+        return tcp_info(self._sock)
+
+    def _write(self, data: bytes) -> None:
+        """A mirror that asks and does not read is not waited for."""
+        if self._transport is None:
+            return
+        self._transport.write(data)
+        if self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
+            log.warning("probe_refused", peer=self._peer, code="unread", why="it asks and does not read")
+            self._transport.abort()
+
+
+_random: list[bytes] = []
+
+
+def _slices() -> list[bytes]:
+    """Messages of random bytes, made when they are first needed."""
+    if not _random:
+        noise = memoryview(os.urandom(RANDOM_BYTES))
+        _random.extend(
+            messages.message(Down.FILL, noise[at : at + SLICE_BYTES])
+            for at in range(0, RANDOM_BYTES, SLICE_BYTES)
+        )
+    return _random

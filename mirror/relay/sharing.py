@@ -1,0 +1,329 @@
+"""What several mirrors want alike is read and compressed once.
+
+Partitions that more than one mirror reads up to their end go over to a group of these mirrors. A group reads
+by itself; each frame is made once, and sent to each of them by a channel that only they have. A mirror that
+does not keep up, or wants something else of a partition, gets it for itself again. Where parts overtake each
+other on the way from one channel to another the mirror asks again, so nothing here has to wait for it.
+
+Source: docs/protocol.md (SHARED, MOVED, ENDED).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Container, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.fetch import Isolation, Key
+from mirror.link import messages
+from mirror.link.frames import Compression, Sealer
+from mirror.link.messages import Channel, Position
+from mirror.relay.reading import Place, SourceReader
+from mirror.relay.sending import News, Sender, Taken, records_bytes, sealed
+from mirror.relay.tuning import Spent
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 1.0
+GROUPS_MAX = 16
+"""More sets of mirrors than these are not looked after: they read for themselves."""
+SLOW_SECONDS = 0.5
+"""So long a group waits for one of its mirrors; who is slower reads for itself."""
+ALONE_SECONDS = 60.0
+"""And for so long at least."""
+COMPRESSION = Compression(3, 22)
+
+
+class Kind(NamedTuple):
+    """What has to be the same for frames to be."""
+
+    isolation: Isolation
+    recode: bool
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One mirror's stream.
+
+    Attributes:
+        write: Sends it a message.
+        trouble: Tells it of a broker that cannot be read.
+        alone_until: It shares nothing before that, by the monotonic clock.
+    """
+
+    kind: Kind
+    frame_bytes: int
+    reader: SourceReader
+    sender: Sender
+    write: Callable[[bytes], None]
+    trouble: Callable[[int, str], None]
+    alone_until: float = 0.0
+
+
+class Wanted(NamedTuple):
+    """What a mirror wanted of a partition that a group reads now."""
+
+    place: Place
+    recode: bool
+
+
+class Group:
+    """Mirrors that get the same frames.
+
+    Attributes:
+        members: Those, with the channel by which each gets them.
+        wanted: Of each partition, by each of them.
+    """
+
+    def __init__(
+        self, cluster: Cluster, members: Collection[Member], give_up: Callable[[Member], None]
+    ) -> None:
+        """
+        Args:
+            give_up: Told of one that is too slow.
+        """
+        kind = next(iter(members)).kind
+        frame_bytes = min(member.frame_bytes for member in members)
+        self.reader = SourceReader(cluster, kind.isolation, self, frame_bytes)
+        self.members: dict[Member, int] = {}
+        self.wanted: dict[Key, dict[Member, Wanted]] = {}
+        self._recode = kind.recode
+        self._give_up = give_up
+        self._sealer = Sealer(COMPRESSION)
+        self._turn = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
+        for member in members:
+            channel = member.sender.begin_shared(self._sealer.key)
+            if channel is not None:
+                self.members[member] = channel
+
+    def start(self, broken: Callable[[BaseException], None]) -> None:
+        """Read from now on; ``broken`` is told of a mistake of ours that has ended it."""
+
+        def ended(reading: asyncio.Task[None]) -> None:
+            error = None if reading.cancelled() else reading.exception()
+            if error is not None:
+                broken(error)
+
+        self._reading = asyncio.create_task(self.reader.run())
+        self._reading.add_done_callback(ended)
+
+    def close(self) -> None:
+        """Read no more; its mirrors have been given back what they wanted."""
+        for member, channel in self.members.items():
+            member.sender.end_shared(channel)
+        self.members.clear()
+        if self._reading is not None:
+            self._reading.cancel()
+
+    # -- who takes part ----------------------------------------------------------------------------
+
+    def take_over(self, wanted: dict[Key, dict[Member, Wanted]]) -> None:
+        """Read these partitions for all members; each goes on where the one that is least far is."""
+        for member, channel in self.members.items():
+            numbers = ((key, by_member[member].place.number) for key, by_member in wanted.items())
+            member.write(messages.moved(channel, numbers))
+        self.wanted |= wanted
+        for key, by_member in wanted.items():
+            first = min((one.place for one in by_member.values()), key=lambda place: place.offset)
+            recode = all(one.recode for one in by_member.values())
+            self.reader.want([Position(key, 0, first.offset, first.fetched_epoch, recode)])
+
+    def release(self, key: Key) -> dict[Member, Wanted]:
+        """Read a partition no more; answers from where on each mirror is to read it."""
+        wanted = self.wanted.pop(key)
+        for one in wanted.values():
+            self._tell_where(key, one.place)
+        self.reader.forget([key])
+        return wanted
+
+    def _tell_where(self, key: Key, place: Place) -> None:
+        """From where on a partition is to be read that was read here."""
+        ours = self.reader.places.get(key)
+        if ours is not None:
+            place.offset, place.fetched_epoch = ours.offset, ours.fetched_epoch
+
+    def drop(self, member: Member) -> dict[Key, Wanted]:
+        """Send one of them nothing more; answers what it wanted, and from where on."""
+        del self.members[member]
+        dropped = {key: by_member.pop(member) for key, by_member in self.wanted.items()}
+        for key, one in dropped.items():
+            self._tell_where(key, one.place)
+        return dropped
+
+    @property
+    def behind(self) -> list[Key]:
+        """Partitions that more is written to than can be sent: they are no business of a group."""
+        return [key for key, place in self.reader.places.items() if place.behind]
+
+    # -- frames: an outlet of the reader -------------------------------------------------------------
+
+    async def send(self, _: Channel, news: News, as_is: Container[Key], taken: Taken) -> None:
+        """As :class:`mirror.relay.reading.Outlet` says."""
+        async with self._turn:
+            await self._room()
+            frame = await sealed(self._sealer, news, as_is, recode=self._recode)
+            if not self.members:
+                return
+            spent = Spent(records_bytes=records_bytes(news), wire_bytes=len(frame))
+            for member, channel in self.members.items():
+                member.sender.put(channel, frame, spent, _nothing)
+        taken()  # all goes by one channel: what comes after it cannot overtake it
+
+    def trouble(self, node: int, words: str) -> None:
+        """Likewise."""
+        for member in self.members:
+            member.trouble(node, words)
+
+    def closed(self, topics: Collection[str]) -> None:
+        """Nothing is shared that its mirrors may not read."""
+
+    async def _room(self) -> None:
+        for member in list(self.members):
+            if member not in self.members:
+                continue  # it has left while another was waited for
+            try:
+                async with asyncio.timeout(SLOW_SECONDS):
+                    await member.sender.has_room(self.members[member])
+            except TimeoutError:
+                if member in self.members:
+                    self._give_up(member)
+
+
+class Sharing:
+    """Looks what mirrors have in common."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._members: list[Member] = []
+        self._groups: list[Group] = []
+
+    async def run(self) -> None:
+        """Look again and again until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self.look(time.monotonic())
+
+    def join(self, member: Member) -> None:
+        """A mirror has come."""
+        self._members.append(member)
+
+    def leave(self, member: Member) -> None:
+        """It is gone."""
+        self._members.remove(member)
+        for group in [group for group in self._groups if member in group.members]:
+            group.drop(member)
+            self._close_where_useless(group)
+
+    def released(self, member: Member, keys: Iterable[Key]) -> None:
+        """A mirror wants something else of these partitions, or nothing: each reads them for itself again."""
+        for group in [group for group in self._groups if member in group.members]:
+            mine = [key for key in keys if member in group.wanted.get(key, ())]
+            self._give_back(group, mine, but=member)
+            self._close_where_useless(group)
+
+    def look(self, now: float) -> None:
+        """Give back what is behind, and bring together what is common."""
+        if len(self._members) < 2:
+            return
+        for group in list(self._groups):
+            self._give_back(group, group.behind)
+        for members, keys in self._common(now).items():
+            into = self._group_of(members)
+            if into is not None:
+                into.take_over({key: self._collect(members, key) for key in keys})
+                log.info("partitions_shared", partitions=len(keys), mirrors=len(members))
+        for group in list(self._groups):
+            self._close_where_useless(group)
+
+    def _common(self, now: float) -> dict[frozenset[Member], list[Key]]:
+        """Partitions that some mirror reads up to their end, and others too, by all of these mirrors."""
+        found: defaultdict[tuple[Kind, Key], set[Member]] = defaultdict(set)
+        for member in self._members:
+            if member.alone_until <= now:
+                for key in member.reader.at_end():
+                    found[member.kind, key].add(member)
+        for group in self._groups:
+            for key, by_member in group.wanted.items():
+                kind = next(iter(by_member)).kind
+                if (kind, key) in found:
+                    found[kind, key].update(by_member)
+        common: defaultdict[frozenset[Member], list[Key]] = defaultdict(list)
+        for (_, key), members in found.items():
+            if len(members) > 1:
+                common[frozenset(members)].append(key)
+        return common
+
+    def _group_of(self, members: frozenset[Member]) -> Group | None:
+        """The group of these mirrors; None where there can be none."""
+        for group in self._groups:
+            if group.members.keys() == members:
+                return group
+        if len(self._groups) >= GROUPS_MAX:
+            return None
+        group = Group(self._cluster, members, self._alone)
+        if len(group.members) < len(members):
+            group.close()
+            return None
+        group.start(partial(self._broken, group))
+        self._groups.append(group)
+        return group
+
+    def _broken(self, group: Group, error: BaseException) -> None:
+        log.error("sharing_broken", error=repr(error), exc_info=error)
+        if group in self._groups:
+            self._end(group)
+
+    def _collect(self, members: Iterable[Member], key: Key) -> dict[Member, Wanted]:
+        """Take a partition from wherever it is read for these mirrors."""
+        collected: dict[Member, Wanted] = {}
+        for group in self._groups:
+            if key in group.wanted and any(member in group.wanted[key] for member in members):
+                collected |= group.release(key)
+        for member in members:
+            if member not in collected:
+                collected[member] = Wanted(*member.reader.hand_over(key))
+        return collected
+
+    def _give_back(self, group: Group, keys: Iterable[Key], but: Member | None = None) -> None:
+        for key in list(keys):
+            for member, wanted in group.release(key).items():
+                if member is not but:
+                    _take_back(member, key, wanted)
+
+    def _alone(self, member: Member) -> None:
+        """It holds up others."""
+        log.info("mirror_reads_alone", seconds=ALONE_SECONDS)
+        member.alone_until = time.monotonic() + ALONE_SECONDS
+        for group in [group for group in self._groups if member in group.members]:
+            member.sender.end_shared(group.members[member])
+            for key, one in group.drop(member).items():
+                _take_back(member, key, one)
+            self._close_where_useless(group)
+
+    def _close_where_useless(self, group: Group) -> None:
+        """A group of one, or of nothing."""
+        if len(group.members) < 2 or not group.wanted:
+            self._end(group)
+
+    def _end(self, group: Group) -> None:
+        self._give_back(group, group.wanted)
+        group.close()
+        self._groups.remove(group)
+
+
+def _nothing() -> None:
+    return
+
+
+def _take_back(member: Member, key: Key, wanted: Wanted) -> None:
+    """A mirror reads a partition for itself again."""
+    member.write(messages.moved(Channel.LIVE, [(key, wanted.place.number)]))
+    member.reader.take_back(key, *wanted)

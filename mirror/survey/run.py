@@ -1,0 +1,181 @@
+"""Measure the link to each relay, and meanwhile what is produced at the source behind them.
+
+One relay after the other: two at once would measure each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mirror.clusters import connected
+from mirror.config import LinkSettings, TopicsSettings, host_and_port
+from mirror.errors import TwinsiteError, UsageError
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.dial import Address, ConnectionOptions, Relays
+from mirror.kafka.security import Security
+from mirror.link.advising import Advice, advice
+from mirror.link.expecting import Expected, Production, expected
+from mirror.link.measuring import Measured, load_for, measured
+from mirror.link.probing import observe
+from mirror.link.tcp_info import RECEIVE_BUFFERS, buffer_bytes_max
+from mirror.survey.sampling import Ends, ends, follow, production
+
+PATIENCE_SECONDS = 5.0
+"""For so long a source that does not answer through the relays is tried again."""
+NO_LINK = "no link was measured, and so nothing was looked at meanwhile"
+NO_TOPICS = "no topics were named: --topics, or --config with the mirror's settings"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A relay whose link could not be measured."""
+
+    relay: str
+    error: TwinsiteError
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """A link, what it is for what is produced, and what to do about it.
+
+    Attributes:
+        window_bytes: As it is in the settings.
+    """
+
+    link: Measured
+    expected: Expected
+    window_bytes: int
+    advice: tuple[Advice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What was found out.
+
+    Attributes:
+        production: None where it is not known; ``why_no_production`` says why.
+        source_error: What kept it from being known.
+    """
+
+    relays: tuple[Surveyed | Failed, ...]
+    production: Production | None
+    why_no_production: str
+    source_error: TwinsiteError | None
+
+    @property
+    def errors(self) -> list[TwinsiteError]:
+        """What did not answer."""
+        failed = [one.error for one in self.relays if isinstance(one, Failed)]
+        return failed if self.source_error is None else [*failed, self.source_error]
+
+    @property
+    def too_slow(self) -> bool:
+        """Whether one of the links carries less than what is produced."""
+        return any(isinstance(one, Surveyed) and one.expected.too_slow for one in self.relays)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is wanted of a survey.
+
+    Attributes:
+        seconds: For so long each link is filled.
+        rate_max: Bytes a second, at most; None: what the link carries.
+        topics: Whose production counts; None: of none.
+    """
+
+    seconds: float
+    rate_max: int | None
+    topics: TopicsSettings | None
+
+
+async def survey(link: LinkSettings, wish: Wish, say: Callable[[str], None]) -> Survey:
+    """Measure the links to all relays. What fails of one keeps nobody from looking at the others.
+
+    Args:
+        say: Told what is being done, for people who wait.
+
+    Raises:
+        UsageError: Topics were named, and the source has none of them.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        watch = _Watch(link, wish.topics)
+        await watch.begin(stack)
+        links = [await _measure(relay, link, wish, say) for relay in link.relays]
+        await watch.end([one for one in links if isinstance(one, Measured)])
+    why = str(watch.error) if watch.error else NO_TOPICS if wish.topics is None else NO_LINK
+    relays = tuple(
+        _judged(one, link, watch.found, why) if isinstance(one, Measured) else one for one in links
+    )
+    return Survey(relays, watch.found, "" if watch.found else why, watch.error)
+
+
+def _judged(one: Measured, link: LinkSettings, made: Production | None, why_none: str) -> Surveyed:
+    told = tuple(advice(one, link.window_bytes))
+    return Surveyed(one, expected(one, made, why_none), link.window_bytes, told)
+
+
+async def _measure(
+    relay: str, link: LinkSettings, wish: Wish, say: Callable[[str], None]
+) -> Measured | Failed:
+    say(f"measuring the link to {relay}, which is full for {wish.seconds:g} s")
+    address = Address(*host_and_port(relay))
+    options = ConnectionOptions(
+        security=Security.from_settings(link.security),
+        client_id=link.client_id,
+        connect_timeout_seconds=link.connect_timeout_seconds,
+        request_timeout_seconds=link.request_timeout_seconds,
+        relays=Relays([address]),
+    )
+    try:
+        observed = await observe(options, lambda idle: load_for(idle, wish.seconds, wish.rate_max))
+    except TwinsiteError as error:
+        return Failed(relay, error)
+    return measured(observed, buffer_bytes_max(RECEIVE_BUFFERS))
+
+
+@dataclass(slots=True)
+class _Watch:
+    """The source behind the relays, as far as it answers; nothing of it where no topics were named.
+
+    Attributes:
+        found: What is produced, at the end.
+        error: What kept it from being found out.
+    """
+
+    link: LinkSettings
+    topics: TopicsSettings | None
+    found: Production | None = None
+    error: TwinsiteError | None = None
+    _source: Cluster | None = None
+    _chosen: Sequence[str] = ()
+    _before: Ends | None = None
+
+    async def begin(self, stack: contextlib.AsyncExitStack) -> None:
+        """Look for the first time."""
+        if self.topics is None:
+            return
+        try:
+            way = connected("source", self.link, patience_seconds=PATIENCE_SECONDS)
+            self._source = await stack.enter_async_context(way)
+            self._chosen = await follow(self._source, self.topics)
+            self._before = await ends(self._source)
+        except UsageError:
+            raise
+        except TwinsiteError as error:
+            self.error = error
+
+    async def end(self, links: Sequence[Measured]) -> None:
+        """Look again."""
+        if self._source is None or self._before is None or not links:
+            return
+        rates = [one.rate.bytes_per_second for one in links if one.rate]
+        recode = self.link.recode == "auto"
+        try:
+            self.found = await production(
+                self._source, self._chosen, self._before, min(rates, default=None), recode=recode
+            )
+        except TwinsiteError as error:
+            self.error = error

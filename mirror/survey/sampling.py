@@ -1,0 +1,144 @@
+"""What is written to the topics of a flow: where they end, twice, and some batches of what came in between.
+
+Sources: KIP-79 (ListOffsets), docs/design.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mirror.config import TopicsSettings
+from mirror.errors import TwinsiteError, UsageError
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.fetch import Want
+from mirror.kafka.offsets import LATEST, by_leader, list_offsets
+from mirror.kafka.peek import AT_ONCE, peek_at
+from mirror.kafka.record_batch import MAGIC_V2, walk
+from mirror.link.expecting import Production, Sample, growth, produced
+from mirror.link.frames import Compression, Sealer
+from mirror.link.parts import RECODED_BYTES_MAX
+from mirror.link.recoding import recoded
+from mirror.model import TopicPartition
+from mirror.sync.names import TopicSelector
+
+PARTITIONS_MAX = 16
+"""Of so many batches are looked at: those with most news."""
+PARTITION_BYTES_MAX = 256 << 10
+SAMPLE_SECONDS_MAX = 5.0
+SAMPLE_BYTES_MIN, SAMPLE_BYTES_MAX = 64 << 10, 4 << 20
+"""A sample crosses the link, too: it takes a few seconds of it at most."""
+COMPRESSION = Compression(3, 24)
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Where partitions ended, and when: monotonic seconds, in the middle of the question."""
+
+    at: float
+    offsets: Mapping[TopicPartition, int | None]
+
+
+async def follow(source: Cluster, topics: TopicsSettings) -> list[str]:
+    """Choose the topics of a flow, and have their partitions in the cluster's snapshot.
+
+    Raises:
+        UsageError: There is none.
+        ConnectionFailedError: The source does not answer.
+    """
+    selector = TopicSelector(topics.include, topics.exclude)
+    found = await source.describe_topics(None)
+    internal = [topic.name for topic in found.topics.values() if topic.internal]
+    chosen = list(selector.select(found.topics, internal=internal).chosen)
+    if not chosen:
+        patterns = ", ".join(topics.include)
+        raise UsageError(
+            f"none of the {len(found.topics)} topics at the source matches {patterns}",
+            hint="see topics.include and topics.exclude, or --topics; a topic without Describe is not seen",
+        )
+    source.follow(chosen)
+    await source.refresh()
+    return chosen
+
+
+async def ends(source: Cluster) -> Ends:
+    """Where all partitions of the snapshot end; None where a broker does not say."""
+    tps = [
+        TopicPartition(topic.name, number)
+        for topic in source.info.topics.values()
+        for number in topic.partitions
+    ]
+    began = time.monotonic()
+    answers = await list_offsets(source, tps, LATEST)
+    at = (began + time.monotonic()) / 2
+    told = {tp: None if isinstance(answer, TwinsiteError) else answer for tp, answer in answers.items()}
+    return Ends(at, told)
+
+
+async def production(
+    source: Cluster, topics: Sequence[str], before: Ends, rate: float | None, *, recode: bool
+) -> Production:
+    """What was produced since a first look.
+
+    Args:
+        rate: Bytes a second of the link, as far as it is known: a sample must not take long.
+        recode: Whether batches of lz4 are inflated for the way.
+    """
+    after = await ends(source)
+    wanted = wants(before.offsets, after.offsets)
+    records = await _read(source, wanted, sample_bytes(rate))
+    samples = {tp: sample_of(one) for tp, one in records.items()}
+    share = await asyncio.to_thread(wire_share, list(records.values()), recode=recode)
+    return produced(topics, before.offsets, after.offsets, after.at - before.at, samples, share)
+
+
+def sample_bytes(rate: float | None) -> int:
+    """How much of batches may be brought over a link."""
+    fitting = SAMPLE_BYTES_MIN if rate is None else int(rate * SAMPLE_SECONDS_MAX)
+    return min(max(fitting, SAMPLE_BYTES_MIN), SAMPLE_BYTES_MAX)
+
+
+def wants(
+    before: Mapping[TopicPartition, int | None], after: Mapping[TopicPartition, int | None]
+) -> dict[TopicPartition, Want]:
+    """What came in between, of those with most news; where there is none nothing is worth a look."""
+    grown = growth(before, after)
+    most = sorted((tp for tp in grown if grown[tp]), key=lambda tp: -grown[tp])[:PARTITIONS_MAX]
+    return {tp: Want(begin, -1, -1, PARTITION_BYTES_MAX) for tp in most if (begin := before[tp]) is not None}
+
+
+async def _read(
+    source: Cluster, wanted: Mapping[TopicPartition, Want], bytes_max: int
+) -> dict[TopicPartition, memoryview]:
+    """Whole batches; without what cannot be read just now."""
+    found: dict[TopicPartition, memoryview] = {}
+    for node, tps in by_leader(source, wanted).items():
+        limits = replace(AT_ONCE, bytes_max=max(bytes_max // len(wanted) * len(tps), 1))
+        try:
+            came = await peek_at(source, node, {tp: wanted[tp] for tp in tps}, limits)
+        except TwinsiteError:
+            continue  # the rest says how long a record is, or nobody does, and then that is what is said
+        found |= {tp: one.records for tp, one in came.items() if not one.error_code}
+    return found
+
+
+def sample_of(records: memoryview) -> Sample:
+    """How long batches are, and for how many offsets they stand. Those of old formats do not say that."""
+    whole = [(header, view) for header, view in walk(records) if header.magic == MAGIC_V2]
+    offsets = sum(header.next_offset - header.base_offset for header, _ in whole)
+    return Sample(sum(len(view) for _, view in whole), offsets)
+
+
+def wire_share(each: Sequence[memoryview], *, recode: bool) -> float | None:
+    """So much of the bytes of batches is left when they are sent as a relay sends them."""
+    views = [view for records in each for header, view in walk(records) if header.magic >= 0]
+    if not views:
+        return None
+    pieces: list[bytes | memoryview] = []
+    for view in views:
+        inflated = recoded(view, RECODED_BYTES_MAX) if recode else None
+        pieces += [view] if inflated is None else inflated
+    wire = Sealer(COMPRESSION).seal(-1, 0, pieces)
+    return sum(map(len, wire)) / sum(map(len, views))

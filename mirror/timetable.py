@@ -1,0 +1,87 @@
+"""A rate that depends on the time of the day and of the week, where people live.
+
+A leaf, and pure: it imports nothing of the project, the time is an argument.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
+
+TIMETABLE_SECONDS = 1.0
+"""So often it is looked up which rate holds."""
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+MINUTES_OF_A_DAY = 24 * 60
+
+_HOURS = re.compile(r"([01]\d|2[0-4]):([0-5]\d)-([01]\d|2[0-4]):([0-5]\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """When a rate holds.
+
+    Attributes:
+        rate: Bytes a second; None: no limit.
+        days: On which it begins, Monday is 0.
+        begins, ends: Minutes after midnight; where it ends before it begins it ends on the day after.
+    """
+
+    rate: float | None
+    days: frozenset[int]
+    begins: int
+    ends: int
+    zone: tzinfo
+
+    def holds(self, now: datetime) -> bool:
+        """Whether it does now.
+
+        Args:
+            now: Of any zone, but with one.
+        """
+        there = now.astimezone(self.zone)
+        minute, today = there.hour * 60 + there.minute, there.weekday()
+        if self.begins < self.ends:
+            return today in self.days and self.begins <= minute < self.ends
+        yesterday = (there - timedelta(days=1)).weekday()
+        return (today in self.days and minute >= self.begins) or (
+            yesterday in self.days and minute < self.ends
+        )
+
+
+def rate_at(periods: Sequence[Period], now: datetime) -> float | None:
+    """That of the first period that holds; None where there is no limit, or none of them holds."""
+    return next((period.rate for period in periods if period.holds(now)), None)
+
+
+def days_of(text: str) -> frozenset[int]:
+    """``mon-fri``, ``sat,sun`` or ``fri-mon`` as numbers.
+
+    Raises:
+        ValueError: It is no list of days.
+    """
+    found: set[int] = set()
+    for part in text.lower().split(","):
+        first, dash, last = part.strip().partition("-")
+        if first not in DAYS or (dash and last not in DAYS):
+            raise ValueError(f"must be days like mon-fri or sat,sun; they are {', '.join(DAYS)}")
+        at, end = DAYS.index(first), DAYS.index(last or first)
+        found |= {day % 7 for day in range(at, end + (7 if end < at else 0) + 1)}
+    return frozenset(found)
+
+
+def hours_of(text: str) -> tuple[int, int]:
+    """``08:00-18:30`` as minutes after midnight; ``22:00-06:00`` ends on the next day.
+
+    Raises:
+        ValueError: It is no such time, or no time passes.
+    """
+    found = _HOURS.fullmatch(text.strip())
+    if found is None:
+        raise ValueError("must be hours like 08:00-18:30")
+    hours = [int(group) for group in found.groups()]
+    begins, ends = hours[0] * 60 + hours[1], hours[2] * 60 + hours[3]
+    if begins == ends or max(begins, ends) > MINUTES_OF_A_DAY:
+        raise ValueError("must be hours between 00:00 and 24:00, and some time has to pass")
+    return begins, ends

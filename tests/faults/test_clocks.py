@@ -1,0 +1,109 @@
+"""Clocks that are hours apart at the two ends of a link: what is copied, and what is said of it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.faults.flows import complete, configured, copied, once, partitions, writing
+from tests.harness.checker import assert_exact
+from tests.harness.clock import LIBRARY, clock_off_by
+from tests.harness.data import json_rows, load
+from tests.harness.kafka import KafkaCluster
+from tests.harness.node import free_ports
+from tests.harness.process import Twinsite, twinsite
+from tests.harness.relay import listens, through
+
+pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the Debian package faketime is not installed")
+
+HOUR_MS = 3_600_000
+LAG_SECONDS_MAX = 60
+
+
+@pytest.mark.parametrize(("who", "hours"), [("relay", 3), ("mirror", 3), ("mirror", -3)])
+async def test_clocks_that_are_hours_apart_change_nothing_but_what_is_said_of_them(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path, who: str, hours: int
+) -> None:
+    """
+    The copy is exact, a lag is never negative nor hours while it is up to date, and the status says by how
+    much the relay's clock is ahead.
+    """
+    name = await topic(source, partitions=2, prefix="clocks")
+    await asyncio.to_thread(load, source.bootstrap, name, json_rows(5_000, 300), "lz4")
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    environment = {one: clock_off_by(hours=hours) if one == who else {} for one in ("relay", "mirror")}
+    command = configured(tmp_path, through(source, address), target, name, topics={"include": [name]})
+    seen: list[dict[str, Any]] = []
+
+    def goes_on(wanted: int) -> bool:
+        seen.extend(partitions(mirror))
+        return copied(mirror) >= wanted
+
+    with ExitStack() as stack:
+        listen = ("relay", "--cluster", source.bootstrap, "--listen", address)
+        relay = stack.enter_context(
+            Twinsite.run(*listen, work_dir=tmp_path, listen=False, environment=environment["relay"])
+        )
+        await listens(relay)
+        mirror = stack.enter_context(
+            Twinsite.run(*command, work_dir=tmp_path, environment=environment["mirror"])
+        )
+        await mirror.wait_for(lambda: is_up_to_date(mirror), "it is up to date", 60)
+        await mirror.wait_for(lambda: offset_ms(mirror) is not None, "the clocks are compared")
+        async with writing(source, name):
+            wanted = copied(mirror) + 2_000
+            await mirror.wait_for(partial(goes_on, wanted), "what is written is copied", 60)
+        await mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 60)
+        said = offset_ms(mirror)
+        metrics = mirror.get("/metrics").decode()
+
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+    ahead = hours if who == "relay" else -hours
+    assert said == pytest.approx(ahead * HOUR_MS, abs=2_000)
+    lags = [p["lag_seconds"] for p in seen if p["lag_seconds"] is not None]
+    assert len(lags) > 4
+    assert [lag for lag in lags if lag < 0 or lag > LAG_SECONDS_MAX] == []
+    assert [p["lag_records"] for p in seen if (p["lag_records"] or 0) < 0] == []
+    assert {p["state"] for p in seen} == {"ACTIVE"}
+    assert negative(metrics) == []
+
+
+def is_up_to_date(mirror: Twinsite) -> bool:
+    """Whether it says so; from then on a lag counts from that moment, and not from a record's time."""
+    found = partitions(mirror)
+    return bool(found) and all(p["lag_seconds"] == 0 and p["next_offset"] for p in found)
+
+
+async def test_a_clock_that_a_broker_refuses_is_named(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The topic of the flow's state was made by an older version, with the times of its writers.
+    """
+    name = await topic(source, prefix="ahead")
+    await target.create_topic(f"__twinsite_state.{name}", 1, config={"cleanup.policy": "compact"})
+
+    command = once(source, target, name, name)
+    done = await twinsite(*command, work_dir=tmp_path, environment=clock_off_by(hours=3))
+
+    assert done.code == 1
+    assert f"Produce to __twinsite_state.{name}-0: INVALID_TIMESTAMP" in done.stderr
+    assert "the clock of this machine is far ahead of the broker's: set it right" in done.stderr
+
+
+def offset_ms(mirror: Twinsite) -> float | None:
+    """By how much the mirror takes the relay's clock to be ahead of its own."""
+    found: float | None = (mirror.status().get("link") or {}).get("clock_offset_ms")
+    return found
+
+
+def negative(metrics: str) -> list[str]:
+    """Durations and counts below zero; the difference between the clocks may be."""
+    lines = [line for line in metrics.splitlines() if not line.startswith("#")]
+    return [line for line in lines if float(line.rpartition(" ")[2]) < 0 and "clock_offset" not in line]

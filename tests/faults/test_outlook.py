@@ -1,0 +1,177 @@
+"""A copy that is slower than its source, of a topic that keeps little: what is foretold comes true."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.conftest import TopicFactory
+from tests.faults.flows import configured, partition, partitions, state
+from tests.harness.kafka import KafkaCluster
+from tests.harness.node import Site
+from tests.harness.process import Twinsite, events
+from tests.harness.proxy import proxy
+from tests.harness.relay import running_relay, through
+from tests.harness.wan import wan, why_not
+
+pytestmark = pytest.mark.timeout(240)
+
+KEPT_SECONDS = 30
+VALUE_BYTES = 1_000
+WRITTEN_PER_SECOND, COPIED_PER_SECOND = 400, 200
+"""Records of bytes that nobody compresses. At half the speed of the source its time goes by twice as fast."""
+TOLD_SECONDS = 30.0
+"""So long before the loss it is believed: after half of the time."""
+OFF_AT_MOST = 0.3
+"""Segments go whole, two each second, and what is on its way is not lost yet: rather later than sooner."""
+KEPT: dict[str, Any] = {"retention_ms": KEPT_SECONDS * 1_000, "segment_bytes": 200_000}
+LITTLE_AT_A_TIME = {"fetch_bytes_max": 65_536, "partition_fetch_bytes_max": 65_536}
+
+
+@pytest.fixture(scope="module")
+def relay(source: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_relay(source, tmp_path_factory.mktemp("relay")) as running:
+        yield running.address
+
+
+class Narrow:
+    """Lets so many bytes a second through, of all connections together."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._rate = bytes_per_second
+        self._free_at = time.monotonic()
+        self._lock = threading.Lock()
+
+    def __call__(self, _: int, __: int, data: bytes) -> bytes:
+        with self._lock:
+            self._free_at = max(self._free_at, time.monotonic()) + len(data) / self._rate
+            wait = self._free_at - time.monotonic()
+        time.sleep(max(wait, 0.0))
+        return data
+
+
+@asynccontextmanager
+async def steadily_written(source: KafkaCluster, topic: str) -> AsyncIterator[None]:
+    """Write so many records a second for as long as the block lasts, stamped as they are written."""
+    enough = threading.Event()
+
+    def write() -> None:
+        producer = Producer({"bootstrap.servers": source.bootstrap, "linger.ms": 5})
+        began, written = time.monotonic(), 0
+        while not enough.wait(0.05):
+            due = int((time.monotonic() - began) * WRITTEN_PER_SECOND)
+            for _ in range(written, due):
+                producer.produce(topic, os.urandom(VALUE_BYTES))
+            written = due
+            producer.poll(0)
+        producer.flush(10)
+
+    task = asyncio.create_task(asyncio.to_thread(write))
+    try:
+        yield
+    finally:
+        enough.set()
+        await task
+
+
+async def test_a_loss_through_a_relay_is_foretold_and_comes_true(
+    source: KafkaCluster, target: KafkaCluster, relay: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    A copy at half the speed of its source is overtaken after twice the time that is kept: status, metrics and
+    log say so long before, and the partition stops when they have said.
+    """
+    name = await topic(source, **KEPT)
+    with proxy(relay, Narrow(COPIED_PER_SECOND * VALUE_BYTES)) as between:
+        slowed = through(source, between.address)
+        link = {"relays": [between.address], "window_bytes": 262_144}
+        limits = {"buffer_bytes_max": 1 << 20, "partition_buffer_bytes_max": 1 << 16}
+        seen = await overtaken(slowed, target, name, tmp_path, link=link, limits=limits)
+
+    assert_foretold(seen, name)
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+async def test_a_loss_is_foretold_to_a_mirror_that_reads_far_brokers_itself(
+    target: KafkaCluster, tmp_path: Path
+) -> None:
+    """
+    The same without a relay, over a link that is too narrow.
+    """
+    with wan() as link:
+        far = Site(link.far, link.inside)
+        async with KafkaCluster.start(name="far", work_dir=tmp_path, site=far) as source:
+            await source.create_topic("narrow", config={k.replace("_", "."): v for k, v in KEPT.items()})
+            link.to_near(rate=COPIED_PER_SECOND * VALUE_BYTES * 1.05)
+            seen = await overtaken(source, target, "narrow", tmp_path)
+
+    assert_foretold(seen, "narrow")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a mirror said of a partition before and after it was overtaken.
+
+    Attributes:
+        seconds: From one to the other.
+    """
+
+    foretold: dict[str, Any]
+    metrics: str
+    seconds: float
+    lost: dict[str, Any]
+    log: str
+
+
+async def overtaken(
+    source: KafkaCluster, target: KafkaCluster, topic: str, work_dir: Path, **sections: Any
+) -> Seen:
+    """Mirror a topic that is written all the time until retention has overtaken the copy."""
+    sections |= {"topics": {"include": [topic]}, "lagging_after_seconds": 2, "read": LITTLE_AT_A_TIME}
+    command = configured(work_dir, source, target, topic, **sections)
+    foretold: dict[str, Any] = {}
+    async with steadily_written(source, topic):
+        with Twinsite.run(*command, work_dir=work_dir) as mirror:
+            await mirror.wait_for(told(mirror, topic, foretold), "a loss is foretold", 90)
+            at, metrics = time.monotonic(), mirror.get("/metrics").decode()
+            await mirror.wait_for(lambda: state(mirror, topic) == "DATA_LOSS", "it is lost", 90)
+            seconds = time.monotonic() - at
+            return Seen(foretold, metrics, seconds, partition(partitions(mirror), topic), mirror.stderr)
+
+
+def assert_foretold(seen: Seen, topic: str) -> None:
+    """It was said when, why, and what to do, and so it came."""
+    outlook = seen.foretold["outlook"]
+    assert seen.seconds == pytest.approx(outlook["retention_loss_seconds"], rel=OFF_AT_MOST)
+    assert outlook["copied_per_second"] == pytest.approx(COPIED_PER_SECOND, rel=0.2)
+    assert outlook["produced_per_second"] > outlook["copied_per_second"]
+    assert (outlook["catch_up"], outlook["catch_up_seconds"]) == ("never", None)
+    assert (seen.foretold["state"], seen.foretold["reason"]) == ("LAGGING", "retention_near")
+    assert "before it has caught up" in seen.foretold["detail"]
+    assert "Raise retention.ms" in seen.foretold["hint"]
+    assert f'twinsite_catch_up_seconds{{flow="{topic}",partition="0",topic="{topic}"}} +Inf' in seen.metrics
+    assert seen.lost["outlook"]["retention_loss_seconds"] == 0
+    assert len(events(seen.log, "retention_loss_near")) == 1
+
+
+def told(mirror: Twinsite, topic: str, said: dict[str, Any]) -> Callable[[], bool]:
+    """Whether a loss is foretold, not far from now; what was said of the partition then."""
+
+    def asked() -> bool:
+        said.clear()
+        said.update(partition(partitions(mirror), topic))
+        outlook = said.get("outlook", {})
+        seconds = outlook.get("retention_loss_seconds")
+        return seconds is not None and seconds < TOLD_SECONDS and said["reason"] == "retention_near"
+
+    return asked

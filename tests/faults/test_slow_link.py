@@ -1,0 +1,138 @@
+"""A link that is slower than what is produced: the copy falls behind, says so, and catches up."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.measuring import resident_megabytes
+from tests.faults.flows import complete, configured, partition, partitions
+from tests.harness.checker import assert_exact, watermarks
+from tests.harness.data import Row, load
+from tests.harness.kafka import KafkaCluster
+from tests.harness.node import Site, free_ports
+from tests.harness.process import Twinsite, events
+from tests.harness.relay import listens, through
+from tests.harness.wan import Wan, wan, why_not
+
+pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not()), pytest.mark.timeout(300)]
+
+TOPIC = "more-than-goes-through"
+MBIT = 1e6 / 8
+LINK_BYTES_PER_SECOND, PRODUCED_BYTES_PER_SECOND = 2 * MBIT, 4_000_000
+RECORD_BYTES, RECORDS_AT_ONCE = 1_000, 500
+LAGGING_SECONDS, FAR_BEHIND_SECONDS = 3, 15
+HELD_UP_RECORDS, GROWTH_MEGABYTES_MAX = 80_000, 40.0
+"""Eighty megabytes that do not get through, and half of that: zstd takes more at the level of a full link."""
+SILENCES_MAX = 1
+"""Where others leave no processor to the far end for seconds; it was one with each frame."""
+
+
+@pytest.fixture
+def link() -> Iterator[Wan]:
+    with wan(seed=11) as one:
+        yield one
+
+
+async def test_a_link_slower_than_production_makes_a_lag_that_is_told_and_made_up_for(
+    link: Wan, target: KafkaCluster, tmp_path: Path
+) -> None:
+    """
+    A sixteenth of what is produced gets through: the lag grows in the status, the partition is LAGGING,
+    memory grows on neither side, and nobody takes the source for silent. When nobody writes any more the lag
+    becomes less; on a wider link at once.
+    """
+    async with KafkaCluster.start(name="far", work_dir=tmp_path, site=Site(link.home)) as source:
+        await source.create_topic(TOPIC, 1)
+        address = f"{link.far}:{free_ports(1)[0]}"
+        listen = ("relay", "--cluster", source.bootstrap, "--listen", address)
+        settings = {"topics": {"include": [TOPIC]}, "lagging_after_seconds": LAGGING_SECONDS}
+        settings["link"] = {"relays": [address], "window_bytes": 1 << 20}
+        link.both(rate=LINK_BYTES_PER_SECOND, delay_seconds=0.02, queue_bytes=64 << 10)
+        with Twinsite.run(*listen, work_dir=tmp_path, listen=False, inside=link.inside) as relay:
+            await listens(relay)
+            command = configured(tmp_path, through(source, address), target, TOPIC, **settings)
+            with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+                await mirror.wait_for(lambda: complete(mirror, source, [TOPIC]), "it is up to date", 60)
+                async with producing(source):
+                    lagging = await behind(mirror, LAGGING_SECONDS)
+                    before = [resident_megabytes(one.process.pid) for one in (mirror, relay)]
+                    far_behind = await behind(mirror, FAR_BEHIND_SECONDS)
+                    await mirror.wait_for(partial(holds_up, mirror, source), "80 MB are held up", 60)
+                    after = [resident_megabytes(one.process.pid) for one in (mirror, relay)]
+                known = partial(knows_of, mirror, end_of(source))
+                await mirror.wait_for(known, "it knows how much there is", 90)
+                most = one_of(mirror)["lag_records"]
+                await mirror.wait_for(lambda: one_of(mirror)["lag_records"] < most, "it catches up", 60)
+                link.both(rate=400 * MBIT, queue_bytes=4 << 20)
+                await mirror.wait_for(lambda: complete(mirror, source, [TOPIC]), "all is copied", 60)
+                await mirror.wait_for(lambda: one_of(mirror)["state"] == "ACTIVE", "it is active again")
+                told = events(mirror.stderr, "partition_state_changed")
+
+        assert_exact(source.bootstrap, target.bootstrap, [TOPIC])
+    assert len([line for line in told if "source_unavailable" in line]) <= SILENCES_MAX
+    assert {one["reason"] for one in (lagging, far_behind)} == {"catching_up"}
+    assert most > HELD_UP_RECORDS / 2
+    assert [round(b - a, 1) for a, b in zip(before, after, strict=True) if b - a > GROWTH_MEGABYTES_MAX] == []
+
+
+def one_of(mirror: Twinsite) -> dict[str, Any]:
+    """The partition, as the status has it."""
+    return partition(partitions(mirror), TOPIC)
+
+
+def end_of(source: KafkaCluster) -> int:
+    """Where the source's log ends now."""
+    return watermarks(source.bootstrap, TOPIC)[0][1]
+
+
+def holds_up(mirror: Twinsite, source: KafkaCluster) -> bool:
+    """Whether as much as that is at the source and not at the target."""
+    return end_of(source) - int(one_of(mirror)["next_offset"]) > HELD_UP_RECORDS
+
+
+def knows_of(mirror: Twinsite, end: int) -> bool:
+    """Whether it was told of the last record: what it hears stands in line behind what it copies."""
+    return bool(one_of(mirror)["source_high_watermark"] == end)
+
+
+async def behind(mirror: Twinsite, seconds: float) -> dict[str, Any]:
+    """Wait until the partition is said to lag by so much, and give what is said of it."""
+    found: dict[str, Any] = {}
+
+    def told() -> bool:
+        found.update(one_of(mirror))
+        return found.get("state") == "LAGGING" and (found["lag_seconds"] or 0) > seconds
+
+    await mirror.wait_for(told, f"it is behind by {seconds} s", 90)
+    return found
+
+
+@asynccontextmanager
+async def producing(source: KafkaCluster) -> AsyncIterator[None]:
+    """Write what no compression makes smaller, at a steady pace, as long as the block lasts."""
+    enough = threading.Event()
+    dice = random.Random(20)
+
+    def rows() -> Iterator[Row]:
+        due = time.monotonic()
+        while not enough.wait(max(due - time.monotonic(), 0)):
+            for _ in range(RECORDS_AT_ONCE):
+                yield Row(key=None, value=dice.randbytes(RECORD_BYTES))
+            due += RECORD_BYTES * RECORDS_AT_ONCE / PRODUCED_BYTES_PER_SECOND
+
+    task = asyncio.create_task(asyncio.to_thread(load, source.bootstrap, TOPIC, rows()))
+    try:
+        yield
+    finally:
+        enough.set()
+        await task

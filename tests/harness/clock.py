@@ -1,0 +1,24 @@
+"""A process whose clock is wrong: Debian's libfaketime stands between it and the C library.
+
+::
+
+    with Twinsite.run("mirror", ..., environment=clock_off_by(hours=3)) as mirror: ...
+
+The monotonic clock stays as it is. Not for Java, which reads the clock past the C library in places.
+
+Sources: libfaketime's README.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+LIBRARIES = Path("/usr/lib")
+LIBRARY = next(iter(sorted(LIBRARIES.glob("*/faketime/libfaketimeMT.so.1"))), None)
+"""The one for programs with threads; None where it is not installed."""
+
+
+def clock_off_by(*, hours: int) -> dict[str, str]:
+    """The environment of a process whose clock is so many hours ahead, or behind where they are negative."""
+    assert LIBRARY is not None, "the Debian package faketime is not installed"
+    return {"LD_PRELOAD": str(LIBRARY), "FAKETIME": f"{hours:+d}h", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}

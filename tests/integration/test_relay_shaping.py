@@ -1,0 +1,221 @@
+"""Who gets how much of a link, and who first: seen from the mirror's end of real streams."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mirror.link import messages
+from mirror.link.messages import Channel, Position
+from tests.conftest import TopicFactory
+from tests.faults.flows import complete, configured
+from tests.harness.checker import assert_exact
+from tests.harness.data import Row, json_rows, load
+from tests.harness.kafka import KafkaCluster
+from tests.harness.process import Twinsite, events
+from tests.harness.proxy import Last, proxy
+from tests.harness.relay import Relay, running_relay, through
+from tests.integration.test_relay_stream import Client, hello, key_of
+
+RATE = 1_000_000
+"""Bytes a second: of the relay that has a limit."""
+
+
+@pytest.fixture(scope="module")
+def relay(source: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
+    with running_relay(source, tmp_path_factory.mktemp("relay")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def slow_relay(source: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
+    limits = [{"rate": None, "hours": "00:00-24:00", "days": day_before()}, {"rate": RATE}]
+    with running_relay(source, tmp_path_factory.mktemp("slow"), limits=limits) as running:
+        yield running
+
+
+def day_before() -> str:
+    """Some day that it is not; a limit for that day must not hold."""
+    return ("mon", "tue", "wed", "thu", "fri", "sat", "sun")[(time.gmtime().tm_wday + 3) % 7]
+
+
+def noise(count: int, size: int = 10_000) -> Iterator[Row]:
+    """Records that cannot be compressed."""
+    return (Row(key=None, value=os.urandom(size)) for _ in range(count))
+
+
+def filled(source: KafkaCluster, topic: TopicFactory, name: str, megabytes: int) -> str:
+    made = asyncio.run(topic(source, prefix=name))
+    load(source.bootstrap, made, noise(megabytes * 100), batch_size=200_000)
+    return made
+
+
+def test_of_what_is_behind_the_lowest_rank_comes_first(
+    source: KafkaCluster, relay: Relay, topic: TopicFactory
+) -> None:
+    """
+    Once it is known who is behind, nothing of a higher rank comes before the lower one is done; and ranks
+    change on the way.
+    """
+    names = [filled(source, topic, name, 8) for name in ("last", "first", "second")]
+    keys = [key_of(source, name) for name in names]
+    wanted = [Position(key, 1, 0, -1, True, rank) for key, rank in zip(keys, (9, 1, 5), strict=True)]
+    ends, order = dict.fromkeys(keys, 0), []
+
+    with Client(relay, hello(windows=[1 << 20, 1]), messages.want(wanted)) as client:
+        while min(ends.values()) < 800:
+            channel, _, parts = client.next_frame()
+            for part in parts:
+                if part.fetched.records:
+                    order.append(part.fetched.key)
+                ends[part.fetched.key] = part.next_offset
+            if len(order) == 6:
+                client.sock.sendall(messages.rank([(keys[0], 2)]))
+            client.took(channel)
+
+    settled = order[9:]
+    changes = [key for at, key in enumerate(settled) if at == 0 or settled[at - 1] != key]
+    assert changes == [keys[1], keys[0], keys[2]]
+
+
+def test_no_more_is_sent_than_a_limit_allows(
+    source: KafkaCluster, slow_relay: Relay, relay: Relay, topic: TopicFactory
+) -> None:
+    """
+    The relay's own, which is shared by all mirrors in turns; and the one that a mirror has asked for.
+    """
+    name = filled(source, topic, "limited", 5)
+    wanted = messages.want([Position(key_of(source, name), 1, 0, -1, True)])
+
+    with Client(slow_relay, hello(), wanted) as one, Client(slow_relay, hello(), wanted) as other:
+        began = time.monotonic()
+        came = Counter({client: arrived(client, 1_500_000) for client in (one, other)})
+        shared = time.monotonic() - began
+    with Client(relay, hello(), messages.limit(RATE), wanted) as client:
+        began = time.monotonic()
+        arrived(client, 2_000_000)
+        alone = time.monotonic() - began
+
+    assert shared > came.total() / RATE * 0.9
+    assert alone > 2 * 0.9
+
+
+def arrived(client: Client, size: int) -> int:
+    """Take frames until they have so many bytes; answers how many they have."""
+    before = sum(client.taken.values())
+    while (found := sum(client.taken.values()) - before) < size:
+        client.took(client.next_frame()[0])
+    return found
+
+
+def test_what_is_up_to_date_waits_for_no_catch_up(
+    source: KafkaCluster, slow_relay: Relay, topic: TopicFactory
+) -> None:
+    """
+    The link is full for minutes to come; a new record overtakes all but the slices that are on their way.
+    """
+    behind, live = filled(source, topic, "behind", 10), asyncio.run(topic(source, prefix="live"))
+    keys = [key_of(source, name) for name in (behind, live)]
+    wanted = messages.want([Position(key, 1, 0, -1, True) for key in keys])
+    waited = []
+
+    with Client(slow_relay, hello(frame_bytes=50_000), wanted) as client:
+        while client.came[Channel.BULK] < 500_000 or not client.came[Channel.LIVE]:
+            client.took(client.next_frame()[0])
+        for seed in range(8):
+            writer = threading.Thread(
+                target=load, args=(source.bootstrap, live, json_rows(1, 100, seed=seed))
+            )
+            writer.start()
+            written_at, here = None, False
+            while not here:
+                channel, _, parts = client.next_frame()
+                client.took(channel)
+                here = any(part.fetched.key == keys[1] and part.fetched.records for part in parts)
+                if written_at is None and not writer.is_alive():
+                    written_at = client.came[Channel.BULK]
+            assert channel is Channel.LIVE
+            waited.append((client.came[Channel.BULK] - (written_at or client.came[Channel.BULK])) / RATE)
+            writer.join()
+
+    assert max(waited) < 1.0
+    assert sorted(waited)[len(waited) // 2] < 0.3
+
+
+def test_a_stream_goes_over_several_connections(
+    source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    As where BBR is not there. One of them is cut in the middle: it begins anew, and the copy is exact.
+    """
+    name = filled(source, topic, "several", 20)
+    streams: list[int] = []
+
+    def cut(number: int, before: int, data: bytes) -> bytes | Last:
+        if b"Upgrade: twinsite-frames/1" in data:
+            streams.append(number)
+        done = len(streams) == 4 and number == streams[2] and before > 1_000_000
+        return Last(data[:1000]) if done else data
+
+    with proxy(relay.address, cut) as between:
+        link = {"relays": [between.address], "connections": 4}
+        relayed = through(source, between.address)
+        command = configured(tmp_path, relayed, target, name, topics={"include": [name]}, link=link)
+        with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+            asyncio.run(mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 60))
+            shown = mirror.status()["link"]
+            begun = events(mirror.stderr, "stream_begun")
+
+    assert shown["connections"] == 4
+    assert between.cuts == 1
+    assert len(begun) == 2
+    assert len(streams) == 8
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
+def test_nobody_joins_a_stream_that_is_not_there(relay: Relay) -> None:
+    """
+    As when an address leads to several relays: the answer says so, and the mirror goes on with one.
+    """
+    host, _, port = relay.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as sock:
+        sock.sendall(
+            b"GET /v1/frames?join=00 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n"
+            b"Upgrade: twinsite-frames/1\r\n\r\n"
+        )
+        head, _, content = sock.recv(65536).partition(b"\r\n\r\n")
+
+    assert head.startswith(b"HTTP/1.1 404 ")
+    assert json.loads(content)["code"] == "unknown_stream"
+
+
+def test_a_mirror_keeps_to_its_own_limit(
+    source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    It says so in its status, and the copy takes as long as that takes.
+    """
+    name = filled(source, topic, "own", 3)
+    link = {"relays": [relay.address], "limits": [{"rate": "8 Mbit/s"}], "topics_last": [name]}
+    relayed = through(source, relay.address)
+    command = configured(tmp_path, relayed, target, name, topics={"include": [name]}, link=link)
+
+    with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+        asyncio.run(mirror.wait_for(lambda: bool(mirror.status().get("link")), "the link is there", 30))
+        began = time.monotonic()
+        asyncio.run(mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 60))
+        seconds = time.monotonic() - began
+        shown = mirror.status()["link"]
+
+    assert shown["rate_limit_bytes_per_second"] == RATE
+    assert seconds > 1.5
+    assert_exact(source.bootstrap, target.bootstrap, [name])

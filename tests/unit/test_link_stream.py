@@ -1,0 +1,173 @@
+"""The mirror's end of a stream whose relay says what it should not: refused, and nothing is kept of it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from mirror.errors import AnswerError, TwinsiteError
+from mirror.kafka.dial import Address, ConnectionOptions, Relays
+from mirror.kafka.fetch import Key
+from mirror.link import messages
+from mirror.link.frames import BODY_BYTES_MAX, Compression, Sealer
+from mirror.link.messages import CHANNELS_MAX, PROTOCOL, Channel, Down
+from mirror.link.stream import Hello, LinkStream
+
+HELLO = Hello("flow", 1, 0, 1, (1 << 20, 1 << 20), 1 << 20, 0, recode=True)
+SWITCHING = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n\r\n"
+KEY = bytes(range(32))
+TOPIC = Key(bytes(16), 0)
+
+
+def welcome(**changes: object) -> bytes:
+    document = {
+        "relay": "0.1.0",
+        "congestion": "bbr",
+        "keys": [KEY.hex(), KEY.hex()],
+        "steady_us": 5_000_000,
+        "token": "00",
+    }
+    return messages.say(Down.WELCOME, document | changes)
+
+
+@asynccontextmanager
+async def relay(*said: bytes) -> AsyncIterator[ConnectionOptions]:
+    """It says these things and then nothing, whatever it hears."""
+    over = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(SWITCHING.encode())
+        await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+        writer.write(b"".join(said))
+        await over.wait()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield ConnectionOptions(relays=Relays([Address("127.0.0.1", port)]))
+    finally:
+        over.set()
+        server.close()
+
+
+async def run_with(*said: bytes) -> TwinsiteError:
+    """What a stream ends with."""
+    async with relay(*said) as options:
+        stream = None
+        try:
+            async with asyncio.timeout(20):
+                stream = await LinkStream.open(options, HELLO, connections=1)
+                await stream.run()
+        except TwinsiteError as error:
+            return error
+        finally:
+            if stream is not None:
+                stream.close()
+    raise AssertionError("the stream goes on")
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ([messages.pong(1, 2, 3)], "where a welcome was due"),
+        ([welcome(keys=["00", "00"])], "its welcome makes no sense"),
+        ([welcome(keys=[KEY.hex()])], "its welcome makes no sense"),
+        ([welcome(steady_us="soon")], "its welcome makes no sense"),
+        ([welcome(steady_us=float("inf"))], "its welcome makes no sense"),
+        ([welcome(), welcome()], "no messages of kind 1"),
+        ([welcome(), messages.slice_of(7, 0, b"x")], "there is no channel 7"),
+        ([welcome(), messages.slice_of(Channel.LIVE, 0, b"no frame" * 20)], "where a frame was due"),
+        ([welcome(), messages.message(Down.SLICE, b"\0")], "a slice of 1 bytes"),
+        ([welcome(), messages.shared(2, KEY), messages.shared(2, KEY)], "channel 2 cannot begin"),
+        ([welcome(), messages.shared(1, KEY)], "channel 1 is not shared"),
+        ([welcome(), messages.shared(2, KEY[1:])], "channel 2 cannot begin"),
+        ([welcome(), *(messages.shared(n, KEY) for n in range(2, CHANNELS_MAX + 1))], "cannot begin"),
+        ([welcome(), messages.ended(2)], "there is no channel 2"),
+        ([welcome(), messages.ended(Channel.BULK)], "channel 1 is not shared"),
+        ([welcome(), messages.moved(2, [(TOPIC, 1)])], "there is no channel 2"),
+        ([welcome(), messages.message(Down.MOVED, b"")], "a message about no channel"),
+        ([welcome(), messages.shared(2, KEY), messages.message(Down.MOVED, b"\2xyz")], "3 bytes in entries"),
+        (
+            [welcome(), messages.shared(2, KEY), messages.ended(2), messages.slice_of(2, 0, b"x")],
+            "no channel 2",
+        ),
+        ([welcome(), messages.message(Down.TROUBLE, b'{"node": "1"}')], "a trouble without a node"),
+        ([welcome(), messages.message(Down.CHOICE, b'{"level": []}')], "its choice makes no sense"),
+    ],
+)
+async def test_what_makes_no_sense_ends_the_stream(said: list[bytes], words: str) -> None:
+    """
+    With the relay's address and the reason.
+    """
+    error = await run_with(*said)
+
+    assert isinstance(error, AnswerError)
+    assert re.search(rf"relay 127\.0\.0\.1:\d+: .*{re.escape(words)}", str(error))
+
+
+async def test_more_than_was_allowed_ends_the_stream() -> None:
+    """
+    What is kept for a relay that does not wait is bounded, on a channel that is shared too.
+    """
+    frame = b"".join(Sealer(Compression(0)).seal(1, 0, [bytes(3 << 20)]))
+    enough = (BODY_BYTES_MAX >> 20) // 3 + 8
+    for channel in (Channel.BULK, 2):
+        slices = [messages.slice_of(channel, at * len(frame), frame) for at in range(enough)]
+        slices = [messages.slice_of(channel, 0, b"x"), *slices] if channel == Channel.BULK else slices
+        error = await run_with(welcome(), messages.shared(2, KEY), *slices)
+        assert isinstance(error, AnswerError)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_any_bytes_are_refused_or_wait(seed: int) -> None:
+    """
+    Whatever stands where messages are due, whole and broken: the stream ends by an error of its own kind.
+    """
+    dice = random.Random(seed)
+    good = [
+        welcome(),
+        messages.shared(2, KEY),
+        messages.moved(2, [(TOPIC, 1)]),
+        messages.pong(1, 2, 3),
+        messages.slice_of(2, 0, dice.randbytes(50)),
+    ]
+    said = bytearray(b"".join(good))
+    for _ in range(3):
+        said[dice.randrange(len(said))] ^= 1 << dice.randrange(8)
+    said += b"\xff\xff\xff\xff\x02"
+
+    assert isinstance(await run_with(bytes(said)), TwinsiteError)
+
+
+async def test_slices_of_several_connections_come_in_their_order() -> None:
+    """
+    Here over one, in the wrong order: the frames are whole, and read when the relay says, not when they came.
+    """
+    sealer = Sealer(Compression(3, 20))
+    sealer.key = KEY
+    frames = [b"".join(sealer.seal(1, 5_000_000, [bytes([n]) * 1000])) for n in range(3)]
+    stream_of = b"".join(frames)
+    cut = len(frames[0]) + 10
+    late = messages.slice_of(Channel.BULK, 0, stream_of[:cut])
+    early = messages.slice_of(Channel.BULK, cut, stream_of[cut:])
+
+    async with relay(welcome(), early, late) as options:
+        stream = await LinkStream.open(options, HELLO, connections=1)
+        running = asyncio.ensure_future(stream.run())
+        try:
+            async with asyncio.timeout(20):
+                came = [await stream.next_frame(Channel.BULK) for _ in range(3)]
+            now = asyncio.get_running_loop().time()
+        finally:
+            running.cancel()
+            stream.close()
+
+    assert [frame.header.sequence for frame in came] == [0, 1, 2]
+    assert all(frame.read_at <= now for frame in came)

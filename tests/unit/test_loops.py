@@ -1,0 +1,122 @@
+"""Things done at the same time: what comes of them, and that none is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+
+import pytest
+
+from mirror.errors import AnswerError
+from mirror.link.loops import both, first_to_end, in_thread
+
+
+async def answer(text: str, after: asyncio.Event | None = None) -> str:
+    if after is not None:
+        await after.wait()
+    return text
+
+
+async def fail(after: asyncio.Event) -> str:
+    await after.wait()
+    raise ConnectionError("no answer")
+
+
+async def test_both_go_on_at_the_same_time() -> None:
+    """
+    The first waits for what the second does.
+    """
+    heard = asyncio.Event()
+
+    async def speak() -> int:
+        heard.set()
+        return 7
+
+    assert await both(answer("heard", heard), speak()) == ("heard", 7)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_failure_of_one_ends_the_other(is_first: bool) -> None:
+    """
+    Whichever fails: nothing goes on behind the back of who asked.
+    """
+    now, never, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def wait() -> str:
+        now.set()
+        try:
+            return await answer("", never)
+        finally:
+            ended.set()
+
+    with pytest.raises(ConnectionError, match="no answer"):
+        await (both(fail(now), wait()) if is_first else both(wait(), fail(now)))
+
+    assert ended.is_set()
+
+
+async def test_who_is_cancelled_leaves_nothing_behind() -> None:
+    """
+    A mirror that is told to stop while it asks both clusters.
+    """
+    never, asking = asyncio.Event(), asyncio.all_tasks()
+    task = asyncio.create_task(both(answer("", never), answer("", never)))
+    await asyncio.sleep(0)
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert asyncio.all_tasks() == asking
+
+
+async def test_work_that_fails_when_nobody_waits_any_more_is_not_complained_of() -> None:
+    """
+    The stream has ended for another reason meanwhile; the memory is free when the cancelled call returns.
+    """
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    begun, may_end = threading.Event(), threading.Event()
+    ended: list[bool] = []
+
+    def fail() -> None:
+        begun.set()
+        assert may_end.wait(10)
+        ended.append(True)
+        raise AnswerError("its digest is another")
+
+    work = asyncio.ensure_future(in_thread(fail))
+    assert await asyncio.to_thread(begun.wait, 10)
+    work.cancel()
+    may_end.set()
+    await asyncio.wait([work])
+    cancelled = work.cancelled()
+    del work
+    gc.collect()
+
+    assert cancelled
+    assert ended == [True]
+    assert complaints == []
+
+
+async def test_the_first_loop_to_end_ends_the_others_and_says_why() -> None:
+    """
+    Whichever it is.
+    """
+    cancelled = asyncio.Event()
+
+    async def goes_on() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise AnswerError("lost")
+
+    with pytest.raises(AnswerError, match="lost"):
+        await first_to_end(goes_on(), fails())
+
+    assert cancelled.is_set()

@@ -1,0 +1,28 @@
+"""What a source topic keeps, by its settings."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirror.sync.topic_configs import retention_of
+from monitoring.outlook import NO_LIMIT, Retention
+
+WEEK = {"retention.ms": "604800000", "retention.bytes": "-1"}
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        ({"cleanup.policy": "delete", **WEEK}, Retention(604_800_000, NO_LIMIT)),
+        ({"cleanup.policy": "compact,delete", **WEEK}, Retention(604_800_000, NO_LIMIT)),
+        ({"cleanup.policy": "compact", **WEEK}, Retention(NO_LIMIT, NO_LIMIT)),
+        ({"retention.ms": "5", "retention.bytes": "1024"}, Retention(5, 1_024)),
+        ({"cleanup.policy": "delete"}, Retention()),
+        ({}, Retention()),
+    ],
+)
+def test_a_topic_that_is_only_compacted_keeps_what_it_has(values: dict[str, str], kept: Retention) -> None:
+    """
+    Settings that may not be read are unknown, and no promise that everything is kept.
+    """
+    assert retention_of(values) == kept
