@@ -97,12 +97,16 @@ async def _latency(source: KafkaCluster, target: KafkaCluster, folder: Path, nam
         await cluster.create_topic(topic, 1)
     job = _job(source, target, folder, topic, records=0, partitions=1)
     with CONTESTANTS[name](job):
-        return await asyncio.to_thread(_trickle, job)
+        return await asyncio.to_thread(trickle, source.bootstrap, target.bootstrap, topic)
 
 
-def _trickle(job: Job) -> Latency:
-    """Write records evenly in one thread and read them in this one; those of the warm-up do not count."""
-    with _reader(job.target.bootstrap, job.topic) as reader, _trickling(job.source.bootstrap, job.topic):
+def trickle(source: str, target: str, topic: str) -> Latency:
+    """Write records evenly in one thread and read them in this one; those of the warm-up do not count.
+
+    Args:
+        source, target: Where the topic, which has one partition, is written and read.
+    """
+    with _reader(target, topic) as reader, _trickling(source, topic):
         for _ in range(WARM_UP_RECORDS):
             _late_by(reader)
         wanted = int(TRICKLE_PER_SECOND * TRICKLE_SECONDS)

@@ -1,0 +1,101 @@
+"""How late a record is while a catch-up fills the link: ``python -m bench.live_tail``; needs root.
+
+The source stands at the far end of an emulated link, with a relay; the mirror and the target at this one. One
+topic is far behind, another is written evenly, in records of 100 bytes. Counted is from handing a record to
+the producer until a consumer at the target has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from bench.measuring import LogEnds, wait
+from bench.over_the_link import FULL_SPEED, PROFILES, Profile
+from bench.standing import Latency, trickle
+from tests.faults.flows import configured
+from tests.harness.data import json_rows, load
+from tests.harness.jvm import BENCHMARK_JVM
+from tests.harness.kafka import KafkaCluster
+from tests.harness.node import Site, free_ports
+from tests.harness.process import Twinsite
+from tests.harness.relay import listens, through
+from tests.harness.wan import Wan, wan, why_not
+
+BEHIND, LIVE, PARTITIONS = "behind", "live", 4
+RECORD_BYTES = 1024
+
+
+async def measure(
+    link: Wan, profile: Profile, source: KafkaCluster, target: KafkaCluster, folder: Path, records: int
+) -> tuple[Latency, float]:
+    """Latency of the topic that is up to date, and the share of the link that was used meanwhile."""
+    link.both(**FULL_SPEED)
+    flow = f"live-{time.time_ns()}"
+    live = f"{LIVE}-{flow}"
+    for cluster in (source, target):
+        await cluster.create_topic(live, 1)
+    profile.of(link)
+    address = f"{link.far}:{free_ports(1)[0]}"
+    command = ("relay", "--cluster", source.bootstrap, "--listen", address)
+    with Twinsite.run(*command, work_dir=folder, listen=False, inside=link.inside) as relay:
+        await listens(relay)
+        topics = {"include": [BEHIND, live]}
+        to_copy = configured(folder, through(source, address), target, flow, topics=topics)
+        await target.create_topic(BEHIND, PARTITIONS)
+        ends = LogEnds(target.bootstrap, BEHIND, PARTITIONS)
+        with Twinsite.run(*to_copy, work_dir=folder):
+            await asyncio.to_thread(wait, lambda: ends.records() > 0, "the catch-up has begun")
+            began, before = time.monotonic(), link.counted()[0].bytes
+            late = await asyncio.to_thread(trickle, source.bootstrap, target.bootstrap, live)
+            used = (link.counted()[0].bytes - before) / (time.monotonic() - began) / profile.rate
+            if ends.records() >= records:
+                raise click.ClickException("all had caught up before the end: take more --megabytes")
+    link.both(**FULL_SPEED)
+    await target.delete_topic(BEHIND)
+    return late, used
+
+
+async def run(profiles: list[Profile], megabytes: int, folder: Path) -> Table:
+    """Each profile in turn."""
+    shown = Table(title="100 records/s while a catch-up fills the link, producer to consumer")
+    for column in ("", "p50 ms", "p99 ms", "longest ms", "link used"):
+        shown.add_column(column, justify="right" if column else "left")
+    with wan(seed=7) as link:
+        async with (
+            KafkaCluster.start(
+                name="far", work_dir=folder, jvm=BENCHMARK_JVM, site=Site(link.home)
+            ) as source,
+            KafkaCluster.start(version="4.3", name="near", work_dir=folder, jvm=BENCHMARK_JVM) as target,
+        ):
+            await source.create_topic(BEHIND, PARTITIONS)
+            records = megabytes * 1_000_000 // RECORD_BYTES
+            rows = json_rows(records, RECORD_BYTES)
+            await asyncio.to_thread(load, source.bootstrap, BEHIND, rows, linger_ms=50)
+            for profile in profiles:
+                late, used = await measure(link, profile, source, target, folder, records)
+                figures = (late.p50, late.p99, late.longest)
+                shown.add_row(str(profile), *(f"{figure:.0f}" for figure in figures), f"{used:.0%}")
+    return shown
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--profile", "which", type=click.IntRange(1, len(PROFILES)), multiple=True, help="Only these.")
+@click.option("--megabytes", default=3000, help="Of values, at the source: more than is copied in a minute.")
+def main(which: tuple[int, ...], megabytes: int) -> None:
+    """Measure how late records are that nothing keeps from going first."""
+    if why_not():
+        raise click.ClickException(f"there can be no emulated link here: {why_not()}")
+    profiles = [PROFILES[number - 1] for number in which] or list(PROFILES)
+    with tempfile.TemporaryDirectory(prefix="twinsite-bench-") as folder:
+        Console(width=110).print(asyncio.run(run(profiles, megabytes, Path(folder))))
+
+
+if __name__ == "__main__":
+    main()
