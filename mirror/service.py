@@ -53,7 +53,6 @@ from mirror.sync.follow import Follower
 from mirror.sync.names import NamePolicy, nearest
 from mirror.waiting import Waiting, opened_port
 from monitoring.health import Heartbeats, Readiness
-from monitoring.objectives import retention_headroom_seconds
 
 log = structlog.get_logger(__name__)
 
@@ -206,10 +205,11 @@ def _link(settings: LinkSettings) -> LinkLimits:
     )
 
 
-def _ranker(settings: LinkSettings, flow: Flow, meter: LagMeter, follower: Follower) -> Ranker:
+def _ranker(settings: LinkSettings, flow: Flow, meter: LagMeter, outlooks: Outlooks) -> Ranker:
     def headroom(p: PartitionCopy) -> float | None:
-        lag = meter.measure(p, now=time.monotonic(), now_ms=int(time.time() * 1000))
-        return retention_headroom_seconds(lag.seconds, retention_ms=follower.retention_ms(p.tp.topic))
+        now, now_ms = time.monotonic(), int(time.time() * 1000)
+        progress = meter.measure(p, now=now, now_ms=now_ms).progress
+        return outlooks.headroom_seconds(p, progress, now=now, now_ms=now_ms)
 
     def ranked(ranks: Mapping[Key, int]) -> None:
         if flow.stream is not None:
@@ -313,7 +313,7 @@ class Service:
             memory,
             follower,
             watch,
-            _ranker(settings.link, flow, meter, follower) if settings.link else None,
+            _ranker(settings.link, flow, meter, outlooks) if settings.link else None,
             snapshots,
             registry,
             Heartbeats(),

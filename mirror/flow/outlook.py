@@ -133,6 +133,19 @@ class Outlooks:
             loss = retention_loss_seconds(sample, going, self._retention(p.tp.topic), complete=complete)
         return Projection(behind.records, catch_up, loss, going, p.state)
 
+    def headroom_seconds(
+        self, p: PartitionCopy, progress: Progress, *, now: float, now_ms: int
+    ) -> float | None:
+        """Until retention, by time or by size, takes the next record of a partition if nothing more of it is
+        copied; ``math.inf``: never, None: not known.
+        """
+        sample = self._sample(p, progress, now, now_ms)
+        if sample is None:
+            return None
+        complete = progress.complete and progress.fresh(now, self._fresh_seconds)
+        going = standing_still(self._pace(p, now, complete=complete))
+        return retention_loss_seconds(sample, going, self._retention(p.tp.topic), complete=complete)
+
     def _pace(self, p: PartitionCopy, now: float, *, complete: bool) -> Pace:
         if p in self._trails:
             return pace(self._trails[p], now=now)

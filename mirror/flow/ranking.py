@@ -43,7 +43,7 @@ def rank_of(topic_class: TopicClass, headroom_seconds: float | None) -> int:
     """The lowest goes first; from 0 to 255.
 
     Args:
-        headroom_seconds: Until something of it is lost; None where that is not known, or never.
+        headroom_seconds: Until something of it is lost; None where that is not known, ``math.inf`` for never.
     """
     bands = len(HEADROOM_SECONDS)
     band = bands if headroom_seconds is None else bisect_right(HEADROOM_SECONDS, headroom_seconds)

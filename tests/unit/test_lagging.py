@@ -79,10 +79,12 @@ class Bench:
     def proceed(self, next_offset: int) -> None:
         self.p.proceed(Proceed(next_offset, next_offset, 0, 0, next_offset), OffsetMode.SAME, 0, self.now)
 
-    def source_says(self, high_watermark: int, last_stable_offset: int | None = None) -> None:
+    def source_says(
+        self, high_watermark: int, last_stable_offset: int | None = None, log_start_offset: int = 0
+    ) -> None:
         """An answer of the source, just now."""
         stable = high_watermark if last_stable_offset is None else last_stable_offset
-        self.p.heard(0, high_watermark, stable, answered_before=self.heard_at)
+        self.p.heard(log_start_offset, high_watermark, stable, answered_before=self.heard_at)
         self.heard_at = self.now
 
     def look(self, after_seconds: float = 0.0) -> State:
@@ -218,6 +220,41 @@ def test_a_headroom_that_is_used_up_is_a_loss_at_any_moment(bench: Bench) -> Non
     assert bench.p.detail == (
         "30000 offsets behind; records that are not copied may be removed at any moment"
     )
+
+
+@pytest.mark.parametrize(
+    ("retention", "headroom"),
+    [
+        (Retention(NO_LIMIT, 10**6), 8_000 / 100),
+        (Retention(600_000, 10**6), 8_000 / 100),
+        (Retention(70_000, 10**6), 30.0),
+        (Retention(70_000, NO_LIMIT), 30.0),
+        (Retention(NO_LIMIT, NO_LIMIT), math.inf),
+        (Retention(), None),
+    ],
+)
+def test_headroom_is_what_retention_by_time_or_size_leaves_if_nothing_more_is_copied(
+    bench: Bench, retention: Retention, headroom: float | None
+) -> None:
+    """
+    The log starts 8 000 before the copy, and 100 offsets further each second; the copy is 40 s late.
+    """
+    bench.retention = retention
+    bench.p.last_timestamp_ms = None
+    bench.source_says(8_000)
+    bench.proceed(8_000)
+    bench.source_says(8_000)
+    bench.heard_at = bench.now
+    for second in range(1, 41):
+        bench.now += 1
+        bench.source_says(8_000 + 300 * second, log_start_offset=100 * second)
+        bench.proceed(8_000 + 100 * second)
+        bench.look()
+    progress = bench.meter.measure(bench.p, now=bench.now, now_ms=int(bench.now * 1000)).progress
+
+    found = bench.outlooks.headroom_seconds(bench.p, progress, now=bench.now, now_ms=int(bench.now * 1000))
+
+    assert found == (None if headroom is None else pytest.approx(headroom, abs=2))
 
 
 def test_a_loss_further_away_than_the_bound_is_no_reason(bench: Bench) -> None:
