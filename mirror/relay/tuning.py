@@ -18,8 +18,10 @@ FULL_ABOVE = 0.6
 BUSY_ABOVE = 0.5
 """So much is spent compressing, and hardly anything waiting: that is the limit."""
 WAITING_BELOW = 0.1
-ALIKE = 0.95
-"""A step that carries so much of what the best one does is as good, and better if it makes less."""
+ALIKE = 0.9
+"""A step that carries so much of what the best one does is as good, and better if it makes less; and one
+that makes so little more is better if it takes less time: zstd's higher levels may take six times as long.
+"""
 CHANGED = 1.5
 """By so much more or less than before: what was found out of the other steps is not true any more."""
 FORGET_SECONDS = 600.0
@@ -83,8 +85,8 @@ class Made(NamedTuple):
 
 
 class Tuner:
-    """Watches one channel. Where there is a limit it tries the steps that could help, and stays with what
-    carries most; of what carries the same, with what makes least.
+    """Watches one channel. Where there is a limit it tries the steps that could help, one after the other as
+    long as they do, and stays with what carries most.
 
     Attributes:
         step: Taken now.
@@ -142,7 +144,7 @@ class Tuner:
         made = ", ".join(
             f"{one.share:.3f} at level {self._level(at)}" for at, one in sorted(self._made.items())
         )
-        self.why = f"{limit}; of what was tried this carries most: {made}"
+        self.why = f"{limit}; of what was tried this is best: {made}"
 
     def _note(self, made: Made) -> None:
         before = self._made.get(self._at)
@@ -151,17 +153,22 @@ class Tuner:
         self._made[self._at] = made
 
     def _untried(self, *, full: bool) -> int | None:
-        """The nearest step of which nobody knows what it makes of this: while the link is full, of all that
-        compress; else the next one that is lighter.
+        """A step of which nobody knows what it makes of this: while the link is full, next to the one that
+        makes least; else the next one that is lighter.
         """
-        steps = [at for at in range(len(self._steps)) if self._level(at)] if full else [max(self._at - 1, 0)]
-        untried = [at for at in steps if at not in self._made]
-        return min(untried, key=lambda at: abs(at - self._at), default=None)
+        least = min(self._made, key=lambda at: self._made[at].share)
+        beside = [at for at in (least - 1, least + 1) if self._compresses(at)]
+        steps = beside if full else [max(self._at - 1, 0)]
+        return next((at for at in steps if at not in self._made), None)
 
     def _best(self) -> int:
         most = max(made.rate for made in self._made.values())
-        good = {at: made for at, made in self._made.items() if made.rate >= ALIKE * most}
-        return min(good, key=lambda at: good[at].share)
+        good = {at: made.share for at, made in self._made.items() if made.rate >= ALIKE * most}
+        least = min(good.values())
+        return min(at for at, share in good.items() if ALIKE * share <= least)
+
+    def _compresses(self, at: int) -> bool:
+        return 0 <= at < len(self._steps) and self._level(at) != STORED
 
     def _level(self, at: int) -> int:
         return self._steps[at].compression.level
