@@ -203,9 +203,9 @@ class LinkSettings(ConnectionSettings):
 
     connections: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = Field(
         default="auto",
-        description="TCP connections over which it comes: auto is one where the relay's kernel has BBR, "
-        "which does not take a lost packet for a full link, else 16. The address of a relay must lead to "
-        "one and the same relay then.",
+        description="TCP connections over which it comes: one for what is up to date, the others for what is "
+        "behind. auto is 2 where the relay's kernel has BBR, which does not take a lost packet for a full "
+        "link, else 16. The address of a relay should lead to one and the same relay.",
     )
     limits: tuple[RateLimitSettings, ...] = Field(
         default=(),

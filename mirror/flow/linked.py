@@ -167,12 +167,7 @@ class LinkLane:
         frame_bytes = max(flow.limits.buffer_bytes_max // FRAMES_IN_BUFFER, 1)
         hello = Hello(*who, isolation, windows, frame_bytes, limits.level, limits.recode)
         stream = await LinkStream.open(flow.source.options, hello, limits.connections)
-        log.info(
-            "stream_begun",
-            relay=str(stream.relay),
-            congestion=stream.welcome.congestion,
-            connections=stream.connections,
-        )
+        log.info("stream_begun", relay=str(stream.relay), congestion=stream.welcome.congestion)
         self._repeats = Repeats()
         flow.stream = stream
         stream.on_moved = self._moved

@@ -5,6 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 async def ready(sock: socket.socket, *, for_reading: bool) -> None:
@@ -65,9 +70,22 @@ async def receive(sock: socket.socket, most: int) -> bytes:
     Raises:
         OSError: The connection broke.
     """
+    return await _received(sock, partial(sock.recv, most))
+
+
+async def receive_into(sock: socket.socket, room: memoryview) -> int:
+    """How many bytes have come, as soon as some have; none where the other side has ended the connection.
+
+    Raises:
+        OSError: The connection broke.
+    """
+    return await _received(sock, partial(sock.recv_into, room))
+
+
+async def _received(sock: socket.socket, read: Callable[[], T]) -> T:
     while True:
         try:
-            return sock.recv(most)
+            return read()
         except ssl.SSLWantWriteError:
             await ready(sock, for_reading=False)
         except (BlockingIOError, ssl.SSLWantReadError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -92,41 +92,85 @@ class Position(NamedTuple):
     rank: int = 0
 
 
-class Messages:
-    """The bytes that come become messages, wherever the network has cut them."""
+OnSlice = Callable[[int, int, memoryview], None]
+"""Told of a channel, of how many bytes of its frames come before, and of what comes there."""
 
-    def __init__(self, bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+
+class Messages:
+    """The bytes that come become messages, wherever the network has cut them.
+
+    Args:
+        on_slice: Told what comes of slices, as it comes and until that is overwritten: so nothing is gathered
+            here that belongs into a frame. Without it a slice is a message like others.
+    """
+
+    def __init__(self, bytes_max: int = MESSAGE_BYTES_MAX, on_slice: OnSlice | None = None) -> None:
         self._bytes_max = bytes_max
+        self._on_slice = on_slice
         self._torn = bytearray()
+        self._slice = (0, 0)
+        """Channel and place of what comes next of the slice that has begun."""
+        self._left = 0
+        """Bytes of it."""
 
     def received(self, data: bytes | memoryview) -> Iterator[tuple[int, memoryview]]:
-        """What is whole now, as (kind, payload); a payload is there until ``data`` is overwritten.
+        """What is whole now, as (kind, payload); a payload is there until ``data`` is overwritten. That of a
+        slice of which somebody was told is empty.
 
         Raises:
             AnswerError: A length cannot be true; nothing that follows means anything.
         """
         came = memoryview(data)
-        while self._torn and came:
-            missing = self._missing(self._torn)
+        while came:
+            if self._left:
+                piece, came = came[: self._left], came[self._left :]
+                self._tell(piece)
+                if not self._left:
+                    yield Down.SLICE, piece[:0]
+                continue
+            whole, came = self._cut(came)
+            if whole is None:
+                return
+            if self._on_slice is not None and whole[4] == Down.SLICE:
+                self._slice = _SLICE.unpack_from(whole, _HEAD.size)
+                self._left = int.from_bytes(whole[:4], "big") - 1 - _SLICE.size
+            else:
+                yield whole[4], whole[_HEAD.size :]
+
+    def _tell(self, piece: memoryview) -> None:
+        assert self._on_slice is not None, "only then a slice begins"
+        channel, at = self._slice
+        self._slice = channel, at + len(piece)
+        self._left -= len(piece)
+        self._on_slice(channel, at, piece)
+
+    def _cut(self, came: memoryview) -> tuple[memoryview | None, memoryview]:
+        """What belongs together at the beginning, None while some of it is missing; and what follows."""
+        wanted = self._wanted(self._torn or came)
+        if not self._torn and wanted <= len(came):
+            return came[:wanted], came[wanted:]
+        while came and wanted > len(self._torn):
+            missing = wanted - len(self._torn)
             self._torn += came[:missing]
             came = came[missing:]
-            if not self._missing(self._torn):
-                whole, self._torn = memoryview(self._torn), bytearray()
-                yield whole[4], whole[_HEAD.size :]
-        while came and not self._missing(came):
-            after = 4 + int.from_bytes(came[:4], "big")
-            yield came[4], came[_HEAD.size : after]
-            came = came[after:]
-        self._torn += came
+            wanted = self._wanted(self._torn)
+        if wanted > len(self._torn):
+            return None, came
+        whole, self._torn = memoryview(self._torn), bytearray()
+        return whole, came
 
-    def _missing(self, came: bytearray | memoryview) -> int:
-        """How many bytes the first message lacks, as far as can be told yet."""
+    def _wanted(self, came: bytearray | memoryview) -> int:
+        """How many bytes belong together, as far as can be told: a message, or how a slice begins."""
         if len(came) < _HEAD.size:
-            return _HEAD.size - len(came)
+            return _HEAD.size
         length = int.from_bytes(came[:4], "big")
         if not 1 <= length <= self._bytes_max:
             raise AnswerError(f"a message of {length} bytes came, the most is {self._bytes_max}")
-        return max(4 + length - len(came), 0)
+        if self._on_slice is None or came[4] != Down.SLICE:
+            return 4 + length
+        if length - 1 <= _SLICE.size:
+            raise AnswerError(f"a slice of {length - 1} bytes")
+        return _HEAD.size + _SLICE.size
 
 
 def message(kind: IntEnum, payload: bytes | memoryview) -> bytes:
@@ -263,17 +307,6 @@ def slice_of(channel: int, at: int, data: bytes | memoryview) -> bytes:
     """Bytes of a channel's frames; ``at`` is how many of them come before."""
     head = _HEAD.pack(1 + _SLICE.size + len(data), Down.SLICE)
     return b"".join((head, _SLICE.pack(channel, at), data))
-
-
-def read_slice(payload: memoryview) -> tuple[int, int, memoryview]:
-    """
-    Raises:
-        AnswerError: The payload is cut.
-    """
-    if len(payload) <= _SLICE.size:
-        raise AnswerError(f"a slice of {len(payload)} bytes")
-    channel, at = _SLICE.unpack_from(payload)
-    return channel, at, payload[_SLICE.size :]
 
 
 def shared(channel: int, key: bytes) -> bytes:

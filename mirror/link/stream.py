@@ -1,7 +1,7 @@
 """The mirror's end of a stream: connections to a relay on which frames come as long as both sides live.
 
-There is one; more of them where the relay's kernel takes a lost packet for a full link, as each of them then
-slows down for itself.
+There are two, so that what is urgent does not stand behind what is not; more of them where the relay's kernel
+takes a lost packet for a full link, as each of them then slows down for itself.
 
 Who reads it says what it wants and what it has taken; what has come waits here, no more of it than both sides
 have agreed on. Frames are not opened here.
@@ -33,7 +33,7 @@ from mirror.errors import (
 )
 from mirror.kafka.dial import Address, ConnectionOptions, dial_one_relay, dial_relay
 from mirror.kafka.fetch import Key
-from mirror.kafka.nonblocking import receive, send_all
+from mirror.kafka.nonblocking import receive_into, send_all
 from mirror.kafka.relayed import upgrade
 from mirror.link import messages
 from mirror.link.channel_state import ChannelState
@@ -52,8 +52,10 @@ CLOCK_OFFSETS = 15
 """Of so many answers the quickest is believed."""
 UNSENT_BYTES_MAX = 16 << 20
 WANT_AT_ONCE = 50_000
-BBR, WITHOUT_BBR = "bbr", 16
+BBR, WITH_BBR, WITHOUT_BBR = "bbr", 2, 16
 """Without it so many connections share a link: a lost packet then halves a sixteenth of what is sent."""
+JOIN_TRIES, JOIN_PAUSE_SECONDS = 5, 0.2
+"""An address may lead to several relays, of which one has the stream."""
 REFUSED_FOR_GOOD = frozenset({"old_epoch"})
 
 
@@ -131,9 +133,13 @@ class LinkStream:
         on_moved: Told of partitions that come by another channel from now on.
     """
 
-    def __init__(self, sock: socket.socket, relay: Address, hello: Hello, silence_seconds_max: float) -> None:
+    def __init__(
+        self, sock: socket.socket, relay: Address, hello: Hello, options: ConnectionOptions, connections: int
+    ) -> None:
         """Use :meth:`open`."""
         self.relay = relay
+        self._options = options
+        self._connections = connections
         self._welcome: Welcome | None = None
         self.round_trip_seconds: float | None = None
         self.bytes_received = self.bytes_sent = 0
@@ -142,7 +148,6 @@ class LinkStream:
         self.on_moved: Callable[[Iterable[Key]], None] = _nothing
         self._sock = sock
         self._hello = hello
-        self._silence_seconds_max = silence_seconds_max
         self._more: list[socket.socket] = []
         self._channels: dict[int, ChannelState] = {}
         self._came: dict[Channel, asyncio.Queue[Came]] = {c: asyncio.Queue() for c in Channel}
@@ -160,7 +165,7 @@ class LinkStream:
         """Begin a stream with one of the relays.
 
         Args:
-            connections: Over which it goes; 0: one where the relay's kernel has BBR, else many.
+            connections: Over which it goes once it runs; 0: two where the relay's kernel has BBR, else many.
 
         Raises:
             ConnectionFailedError: None of them answers.
@@ -168,11 +173,10 @@ class LinkStream:
             UnsupportedVersionError: What is named as a relay is none, or of another version.
         """
         sock, relay = await dial_relay(_ask_for_stream, options)
-        stream = cls(sock, relay, hello, options.request_timeout_seconds)
+        stream = cls(sock, relay, hello, options, connections)
         try:
             async with asyncio.timeout(options.connect_timeout_seconds):
                 await stream._begin()
-            await stream._join(options, connections)
         except BaseException as error:
             stream.close()
             if options.relays is not None:
@@ -188,28 +192,11 @@ class LinkStream:
             await send_all(self._sock, messages.say(Up.HELLO, asdict(self._hello)))
         except OSError as error:
             raise self._lost(error) from error
-        came = Messages()
+        came = Messages(on_slice=self._heard_slice)
+        room = memoryview(bytearray(RECEIVE_BYTES))
         while self._welcome is None:
-            await self._receive(self._sock, came)
+            await self._receive(self._sock, came, room)
         self._messages = came
-
-    async def _join(self, options: ConnectionOptions, connections: int) -> None:
-        """Make more connections of the stream; where that cannot be it goes on with those there are.
-
-        Raises:
-            AuthenticationError: As for :meth:`open`.
-        """
-        wanted = connections or (1 if self.welcome.congestion == BBR else WITHOUT_BBR)
-        path = f"{PATH}?{urlencode({JOIN: self.welcome.token})}"
-        ask = partial(upgrade, path=path, protocol=PROTOCOL)
-        dialled = (dial_one_relay(self.relay, ask, options) for _ in range(wanted - 1))
-        made = await asyncio.gather(*dialled, return_exceptions=True)
-        self._more += [one for one in made if isinstance(one, socket.socket)]
-        for one in made:
-            if isinstance(one, (ConnectionFailedError, UnsupportedVersionError)):
-                log.warning("connection_not_joined", relay=str(self.relay), error=str(one))
-            elif isinstance(one, BaseException):
-                raise one
 
     @property
     def connections(self) -> int:
@@ -301,14 +288,31 @@ class LinkStream:
             AnswerError: What came is not what the protocol says.
             AuthenticationError: The relay does not let us go on.
         """
-        more = (self._receive_on(sock, Messages()) for sock in self._more)
+        with_auto = WITH_BBR if self.welcome.congestion == BBR else WITHOUT_BBR
+        more = (self._join() for _ in range(1, self._connections or with_auto))
         await first_to_end(
             self._receive_on(self._sock, self._messages), *more, self._send_on(), self._look_on()
         )
 
+    async def _join(self) -> None:
+        """Make one more connection and receive on it; without it the stream goes on with those there are."""
+        ask = partial(upgrade, path=f"{PATH}?{urlencode({JOIN: self.welcome.token})}", protocol=PROTOCOL)
+        for tries in range(1, JOIN_TRIES + 1):
+            try:
+                sock = await dial_one_relay(self.relay, ask, self._options)
+            except (ConnectionFailedError, UnsupportedVersionError) as error:
+                if tries == JOIN_TRIES:
+                    log.warning("connection_not_joined", relay=str(self.relay), error=str(error))
+                await asyncio.sleep(JOIN_PAUSE_SECONDS * tries)
+            else:
+                self._more.append(sock)
+                await self._receive_on(sock, Messages(on_slice=self._heard_slice))
+        await asyncio.Event().wait()
+
     async def _receive_on(self, sock: socket.socket, came: Messages) -> None:
+        room = memoryview(bytearray(RECEIVE_BYTES))
         while True:
-            await self._receive(sock, came)
+            await self._receive(sock, came, room)
             await asyncio.sleep(0)  # others have a turn, however fast it comes
 
     async def _send_on(self) -> None:
@@ -326,7 +330,7 @@ class LinkStream:
         while True:
             now = time.monotonic()
             silent = max(now - at for at in (self._heard_at, *self._held_up()))
-            if silent > self._silence_seconds_max:
+            if silent > self._options.request_timeout_seconds:
                 raise ConnectionFailedError(f"relay {self.relay}: silent for {silent:.0f} s")
             if len(self._outgoing) > UNSENT_BYTES_MAX:
                 raise ConnectionFailedError(f"relay {self.relay}: it does not read what it is told")
@@ -338,16 +342,16 @@ class LinkStream:
         """Since when one of the connections has held up what came over others."""
         return [channel.whole_at for channel in self._channels.values() if channel.in_order.incomplete]
 
-    async def _receive(self, sock: socket.socket, came: Messages) -> None:
+    async def _receive(self, sock: socket.socket, came: Messages, room: memoryview) -> None:
         try:
-            data = await receive(sock, RECEIVE_BYTES)
+            size = await receive_into(sock, room)
         except OSError as error:
             raise self._lost(error) from error
-        if not data:
+        if not size:
             raise ConnectionFailedError(f"relay {self.relay}: it has ended the stream")
-        self.bytes_received += len(data)
+        self.bytes_received += size
         try:
-            for kind, payload in came.received(data):
+            for kind, payload in came.received(room[:size]):
                 self._heard_at = time.monotonic()  # bytes alone may be of a message that never ends
                 self._heard(kind, payload)
         except AnswerError as error:
@@ -363,7 +367,7 @@ class LinkStream:
             self._compare_clocks(self._welcome.steady_us)
             self._channels = {c: ChannelState(self._welcome.keys[c], self._heard_at) for c in Channel}
         elif kind == Down.SLICE:
-            self._heard_slice(payload)
+            pass  # it has been heard as it came
         elif kind == Down.TROUBLE:
             self._heard_trouble(messages.document(payload))
         elif kind == Down.CHOICE:
@@ -375,15 +379,15 @@ class LinkStream:
         else:
             raise AnswerError(f"there are no messages of kind {kind}")
 
-    def _heard_slice(self, payload: memoryview) -> None:
-        number, at, data = messages.read_slice(payload)
+    def _heard_slice(self, number: int, at: int, data: memoryview) -> None:
+        now = time.monotonic()
         channel = self._channel(number)
         channel.untaken_bytes += len(data)
         base = Channel.BULK if number == Channel.BULK else Channel.LIVE
         if channel.untaken_bytes > self._hello.windows[base] + HEADER_BYTES + wire_bound(BODY_BYTES_MAX):
             raise AnswerError("it sends more than it was allowed to")
-        for header, wire in channel.received(at, data, self._heard_at):
-            read_at = self._distance.ours(header.read_us / 1e6, self._heard_at)
+        for header, wire in channel.received(at, data, now):
+            read_at = self._distance.ours(header.read_us / 1e6, now)
             self._came[base].put_nowait(Came(number, header, wire, read_at))
 
     def _channel(self, number: int) -> ChannelState:

@@ -95,7 +95,7 @@ class Probe(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES)
         self._sock = transport.get_extra_info("socket")
         assert self._sock is not None, "mirrors come by TCP"
-        self._congestion = tune(self._sock)
+        self._congestion = tune(self._sock, UNSENT_BYTES)
 
     def data_received(self, data: bytes) -> None:
         try:

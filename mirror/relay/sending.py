@@ -28,6 +28,8 @@ FRAMES_READY_MAX = 2
 """So many frames of a channel wait for the link, compressed; more are not read before."""
 SLICE_BYTES, SLICE_BYTES_MAX = 64 << 10, 512 << 10
 """So much of a frame goes out before something more urgent may go first; more where nothing waits."""
+SLICE_BYTES_MIN, SLICE_SECONDS = 4 << 10, 0.02
+"""Where a limit makes even that take long: no more than takes so long, but not less than this."""
 INLINE_BYTES_MAX = 32 << 10
 """Less than this is compressed at once, more in another thread."""
 
@@ -317,8 +319,14 @@ class Sender:
 
     def _learn(self, wire: Wire) -> None:
         """A connection that takes all at once gets more at once; nobody has to wait for what is gone."""
-        free = not (wire.full or self._pace.rate or self._turnstile.pace.rate)
-        self._slice_bytes = min(2 * self._slice_bytes, SLICE_BYTES_MAX) if free else SLICE_BYTES
+        rates = [rate for rate in (self._pace.rate, self._turnstile.pace.rate) if rate]
+        if rates:
+            in_time = max(int(min(rates) * SLICE_SECONDS), SLICE_BYTES_MIN)
+            self._slice_bytes = min(in_time, SLICE_BYTES)
+        elif wire.full:
+            self._slice_bytes = SLICE_BYTES
+        else:
+            self._slice_bytes = min(2 * self._slice_bytes, SLICE_BYTES_MAX)
 
     def _come_back(self, wait: float) -> None:
         if self._timer is None:

@@ -39,8 +39,10 @@ log = structlog.get_logger(__name__)
 
 SILENT_SECONDS_MAX = 30.0
 """A mirror says something every few seconds; after so long without a word it is gone."""
-UNSENT_BYTES = 64 << 10
-"""The kernel takes no more while so much waits in it for a place on the wire."""
+UNSENT_BYTES, UNSENT_BYTES_BEHIND = 64 << 10, 256 << 10
+"""The kernel takes no more while so much waits in it for a place on the wire; more of what is behind, so that
+the link does not wait for us.
+"""
 FLOWS_MAX = 10_000
 """Of so many the newest epoch is remembered."""
 CLOSE_SECONDS_MAX = 10.0
@@ -163,7 +165,7 @@ class Stream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES)
-        self.congestion = tune(transport.get_extra_info("socket"))
+        self.congestion = tune(transport.get_extra_info("socket"), UNSENT_BYTES)
 
     def data_received(self, data: bytes) -> None:
         if self._draining:
@@ -398,8 +400,8 @@ class Joined(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=UNSENT_BYTES)
-        tune(transport.get_extra_info("socket"))
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_BEHIND)
+        tune(transport.get_extra_info("socket"), UNSENT_BYTES_BEHIND)
         self._stream.join(self)
 
     def data_received(self, _: bytes) -> None:
@@ -452,9 +454,13 @@ def measured_round_trip_seconds(sock: socket.socket) -> float | None:
     return microseconds / 1e6 if microseconds else None
 
 
-def tune(sock: socket.socket) -> str:
-    """Make a connection one for a long way; answers the congestion control it has."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+def tune(sock: socket.socket, unsent_bytes: int) -> str:
+    """Make a connection one for a long way; answers the congestion control it has.
+
+    Args:
+        unsent_bytes: So much may wait in the kernel for a place on the wire.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION.encode())
     has = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)

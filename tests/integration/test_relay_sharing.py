@@ -24,7 +24,7 @@ from tests.harness.data import Row, json_rows, load
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Twinsite, events
 from tests.harness.relay import Relay, running_relay, through
-from tests.integration.test_relay_stream import Client, hello, key_of
+from tests.integration.test_relay_stream import Client, hello, key_of, read_slice
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ class Mirror(Client):
         elif kind == Down.ENDED:
             self.ended.add(payload[0])
         elif kind == Down.SLICE:
-            channel, _, data = messages.read_slice(memoryview(payload))
+            channel, _, data = read_slice(payload)
             assert channel not in self.ended
             if channel in self.shared:
                 self.shared[channel] += data

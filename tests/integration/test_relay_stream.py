@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,7 +95,7 @@ class Client:
                     self.openers[channel] = Opener(bytes.fromhex(key), 27)
             if kind != Down.SLICE:
                 continue
-            number, at, data = messages.read_slice(memoryview(payload))
+            number, at, data = read_slice(payload)
             channel = Channel(number)
             assert at == self.came[channel]
             self.came[channel] += len(data)
@@ -108,6 +109,12 @@ class Client:
 
     def took(self, channel: Channel) -> None:
         self.sock.sendall(messages.taken(channel, self.taken[channel]))
+
+
+def read_slice(payload: bytes) -> tuple[int, int, bytes]:
+    """Of a slice: its channel, how many bytes come before, and the bytes; as docs/protocol.md has it."""
+    channel, at = struct.unpack_from(">BQ", payload)
+    return channel, at, payload[9:]
 
 
 def hello(**changes: Any) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from mirror.errors import AnswerError
 from mirror.kafka.fetch import Key
 from mirror.link import messages
-from mirror.link.messages import Channel, Messages, Position, Up
+from mirror.link.messages import Channel, Down, Messages, Position, Up
 
 keys = st.builds(Key, st.binary(min_size=16, max_size=16), st.integers(0, 2**31 - 1))
 positions = st.builds(
@@ -32,7 +33,6 @@ READERS: list[Callable[[bytes], Any]] = [
     messages.read_number,
     messages.read_pong,
     messages.read_rank,
-    lambda payload: messages.read_slice(memoryview(payload)),
 ]
 
 
@@ -56,6 +56,43 @@ def test_messages_come_whole(wanted: list[Position], forgotten: list[Key], cut: 
     assert messages.read_forget(came[1][1]) == forgotten
     assert messages.read_taken(came[2][1]) == (Channel.BULK, 7)
     assert messages.read_number(came[3][1]) == 9
+
+
+@given(st.lists(st.binary(min_size=1, max_size=60), max_size=5), st.integers(1, 50))
+def test_slices_are_told_of_as_they_come(slices: list[bytes], cut: int) -> None:
+    """
+    Each byte once, at its place; and when a slice is whole, and what stands between them.
+    """
+    starts = [0, *itertools.accumulate(map(len, slices))]
+    sent = b"".join(
+        messages.slice_of(Channel.BULK, at, data) + messages.ping(at)
+        for at, data in zip(starts, slices, strict=False)
+    )
+    told = bytearray()
+
+    def on_slice(channel: int, at: int, data: memoryview) -> None:
+        assert (channel, at) == (Channel.BULK, len(told))
+        told.extend(data)
+
+    reader = Messages(on_slice=on_slice)
+    came = [
+        (kind, bytes(payload))
+        for at in range(0, len(sent), cut)
+        for kind, payload in reader.received(sent[at : at + cut])
+    ]
+
+    assert bytes(told) == b"".join(slices)
+    assert [kind for kind, _ in came] == [Down.SLICE, Up.PING] * len(slices)
+    assert [messages.read_number(payload) for kind, payload in came if kind == Up.PING] == starts[:-1]
+
+
+@pytest.mark.parametrize("size", [0, 1, 9])
+def test_a_slice_of_nothing_is_refused(size: int) -> None:
+    """
+    As it could go on for ever.
+    """
+    with pytest.raises(AnswerError, match=f"a slice of {size} bytes"):
+        list(Messages(on_slice=lambda *_: None).received(messages.message(Down.SLICE, bytes(size))))
 
 
 @given(st.binary(max_size=100), st.sampled_from(READERS))
