@@ -119,8 +119,8 @@ async def _one(job: Job, contestant: Contestant) -> Run:
     ends = LogEnds(job.target.bootstrap, job.topic, job.partitions)
     await asyncio.to_thread(ends.records)
     target_pid = job.target.broker(1).pid
-    with contestant(job) as pid:
-        run = await asyncio.to_thread(measure, pid, target_pid, ends.records, job.records, job.megabytes)
+    with contestant(job) as pids:
+        run = await asyncio.to_thread(measure, pids, target_pid, ends.records, job.records, job.megabytes)
     await _forget(job)
     return run
 

@@ -64,28 +64,31 @@ class LogEnds:
         return found
 
 
-def measure(pid: int, target_pid: int, copied: Callable[[], int], records: int, megabytes: float) -> Run:
-    """Watch a process copy so many records.
+def measure(
+    pids: Sequence[int], target_pid: int, copied: Callable[[], int], records: int, megabytes: float
+) -> Run:
+    """Watch processes copy so many records.
 
     Args:
-        pid: The contestant.
+        pids: The contestant.
         target_pid: The broker it writes to.
 
     Raises:
         ClickException: It does not get there in time.
     """
     first, already = wait_for(copied, 1)
-    before, target_before = cpu_seconds(pid), cpu_seconds(target_pid)
+    before, target_before = sum(map(cpu_seconds, pids)), cpu_seconds(target_pid)
     if already >= records:
         raise click.ClickException(f"{megabytes:g} MB were copied before anybody could look: take more")
     last, _ = wait_for(copied, records)
-    used, target_used = cpu_seconds(pid) - before, cpu_seconds(target_pid) - target_before
+    used = sum(map(cpu_seconds, pids)) - before
+    target_used = cpu_seconds(target_pid) - target_before
     gigabytes = megabytes / 1000 * (records - already) / records
     return Run(
         megabytes_per_second=gigabytes * 1000 / (last - first),
         cpu_seconds_per_gigabyte=used / gigabytes,
         start_cpu_seconds=before,
-        peak_megabytes=peak_megabytes(pid),
+        peak_megabytes=max(map(peak_megabytes, pids)),
         target_cpu_seconds_per_gigabyte=target_used / gigabytes,
     )
 

@@ -172,7 +172,7 @@ async def _idle(source: KafkaCluster, target: KafkaCluster, folder: Path) -> flo
         )
         for n in range(IDLE_TOPICS)
     ]
-    with CONTESTANTS["twinsite"](job) as pid:
+    with CONTESTANTS["twinsite"](job) as [pid]:
         await asyncio.to_thread(
             wait, lambda: all(there.records() == here.records() for here, there in ends), "all is copied"
         )
@@ -195,7 +195,7 @@ async def _backlog(source: KafkaCluster, target: KafkaCluster, folder: Path) -> 
     rows = json_rows(records, 1024)
     await asyncio.to_thread(load, source.bootstrap, "backlog", rows, batch_size=65536, linger_ms=50)
     job = _job(source, target, folder, "backlog", records=records, partitions=BACKLOG_PARTITIONS)
-    with CONTESTANTS["twinsite"](job) as pid:
+    with CONTESTANTS["twinsite"](job) as [pid]:
         samples = await asyncio.to_thread(_sampled, job, pid)
         return samples, peak_megabytes(pid)
 
