@@ -256,7 +256,7 @@ class LinkLane:
 
     async def _take_frame(self, stream: LinkStream, came: Came) -> None:
         header, opener = came.header, stream.opener(came.channel)
-        pool, large = self._flow.pool, header.body_bytes > INLINE_BYTES_MAX
+        pool, large = self._flow.pool, header.body_bytes > INLINE_BYTES_MAX and not header.stored
         opened = pool.take(header.body_bytes)
         held = [opened]
         try:

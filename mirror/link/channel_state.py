@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mirror.kafka.fetch import Key
-from mirror.link.frames import Frames, Header, Opener
+from mirror.link.frames import Frames, Header, Opener, Rooms
 from mirror.link.ordering import InOrder
 
 WINDOW_LOG_MAX = 27
@@ -28,10 +28,10 @@ class ChannelState:
         ended: Nothing more comes.
     """
 
-    def __init__(self, key: bytes, now: float) -> None:
+    def __init__(self, key: bytes, now: float, rooms: Rooms) -> None:
         self.opener = Opener(key, WINDOW_LOG_MAX)
         self.in_order = InOrder()
-        self.frames = Frames()
+        self.frames = Frames(rooms=rooms)
         self.untaken_bytes = self.taken_bytes = 0
         self.whole_at = self.piece_at = now
         self.moved: dict[Key, int] = {}

@@ -25,6 +25,7 @@ BODY_BYTES_MAX = 136 << 20
 """A batch of 128 MiB, the largest that is read, and what stands before it."""
 KEY_BYTES = 32
 READ_BYTES = 128 << 10
+ROOM_GRAIN_BYTES, ROOMS_IDLE_BYTES_MAX = 256 << 10, 8 << 20
 
 _FIELDS = struct.Struct(">4sQiQII")
 _DIGEST_BYTES = 32
@@ -77,6 +78,11 @@ class Sealer:
         self._next: Compression | None = None
         self._sequence = 0
 
+    @property
+    def stores(self) -> bool:
+        """The next frames are not compressed."""
+        return not self._level
+
     def change(self, compression: Compression) -> None:
         """Compress the next frames another way. The window begins anew, unless they are not compressed."""
         self._level = compression.level
@@ -91,7 +97,7 @@ class Sealer:
             read_us: When that has answered, by our steady clock.
             body: In pieces, which are not copied.
         """
-        stored = not self._level or not body
+        stored = self.stores or not body
         wire = list(body) if stored else self._deflated(body)
         magic = STORED if stored else MAGIC
         sizes = sum(map(len, body)), sum(map(len, wire))
@@ -181,15 +187,45 @@ class _Left:
         return piece
 
 
+class Rooms:
+    """Memory for compressed bodies, used again once it is given back: new memory costs more than filling it.
+
+    Small ones are made anew.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[bytearray] = []
+
+    def take(self, size: int) -> memoryview:
+        """Room for so many bytes."""
+        if size < ROOM_GRAIN_BYTES:
+            return memoryview(bytearray(size))
+        fitting = (at for at, one in enumerate(self._idle) if size <= len(one) <= size + size // 2)
+        found = next(fitting, None)
+        grains = -(-size // ROOM_GRAIN_BYTES)
+        room = bytearray(grains * ROOM_GRAIN_BYTES) if found is None else self._idle.pop(found)
+        return memoryview(room)[:size]
+
+    def give_back(self, room: memoryview) -> None:
+        """Nobody reads it any more."""
+        memory = room.obj
+        if isinstance(memory, bytearray) and len(memory) >= ROOM_GRAIN_BYTES:
+            self._idle.append(memory)
+            if sum(map(len, self._idle)) > ROOMS_IDLE_BYTES_MAX:
+                del self._idle[0]
+
+
 class Frames:
     """The slices of one channel become frames again.
 
     Args:
         body_bytes_max: A frame that claims to hold more is refused before anything is done with it.
+        rooms: Where they are put; who has read one may give it back there.
     """
 
-    def __init__(self, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+    def __init__(self, body_bytes_max: int = BODY_BYTES_MAX, rooms: Rooms | None = None) -> None:
         self._body_bytes_max = body_bytes_max
+        self._rooms = rooms or Rooms()
         self._torn = bytearray()
         self._header: Header | None = None
         self._wire = memoryview(b"")
@@ -216,7 +252,7 @@ class Frames:
                 if len(self._torn) < HEADER_BYTES:
                     return found
                 self._header = self._read_header(self._torn)
-                self._wire, self._filled = memoryview(bytearray(self._header.wire_bytes)), 0
+                self._wire, self._filled = self._rooms.take(self._header.wire_bytes), 0
                 self._torn.clear()
             piece = came[: len(self._wire) - self._filled]
             self._wire[self._filled : self._filled + len(piece)] = piece

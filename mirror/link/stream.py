@@ -38,7 +38,7 @@ from mirror.kafka.relayed import upgrade
 from mirror.link import messages
 from mirror.link.channel_state import ChannelState
 from mirror.link.clocks import Distance
-from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, KEY_BYTES, Header, Opener, wire_bound
+from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, KEY_BYTES, Header, Opener, Rooms, wire_bound
 from mirror.link.loops import first_to_end
 from mirror.link.messages import CHANNELS_MAX, JOIN, PATH, PROTOCOL, Channel, Down, Messages, Up
 from mirror.link.parts import Part
@@ -150,6 +150,7 @@ class LinkStream:
         self._hello = hello
         self._more: list[socket.socket] = []
         self._channels: dict[int, ChannelState] = {}
+        self._rooms = Rooms()
         self._came: dict[Channel, asyncio.Queue[Came]] = {c: asyncio.Queue() for c in Channel}
         self._troubles: dict[int, Trouble] = {}
         self._in_trouble = asyncio.Event()
@@ -236,11 +237,12 @@ class LinkStream:
         self._say(messages.limit(int(bytes_per_second or 0)))
 
     def took(self, came: Came) -> None:
-        """A frame is out of the way: as much more may come."""
+        """A frame is out of the way, and what it was in: as much more may come."""
         size = HEADER_BYTES + came.header.wire_bytes
         channel = self._channels[came.channel]
         channel.untaken_bytes -= size
         channel.taken_bytes += size
+        self._rooms.give_back(came.wire)
         self._say(messages.taken(came.channel, channel.taken_bytes))
         self._drop_ended(came.channel)
 
@@ -365,7 +367,9 @@ class LinkStream:
                 raise AnswerError(f"a message of kind {kind} came where a welcome was due")
             self._welcome = _welcome(messages.document(payload))
             self._compare_clocks(self._welcome.steady_us)
-            self._channels = {c: ChannelState(self._welcome.keys[c], self._heard_at) for c in Channel}
+            self._channels = {
+                c: ChannelState(self._welcome.keys[c], self._heard_at, self._rooms) for c in Channel
+            }
         elif kind == Down.SLICE:
             pass  # it has been heard as it came
         elif kind == Down.TROUBLE:
@@ -410,7 +414,7 @@ class LinkStream:
         elif number in self._channels or len(self._channels) >= CHANNELS_MAX or len(rest) != KEY_BYTES:
             raise AnswerError(f"channel {number} cannot begin")
         else:
-            self._channels[number] = ChannelState(bytes(rest), self._heard_at)
+            self._channels[number] = ChannelState(bytes(rest), self._heard_at, self._rooms)
 
     def _heard_trouble(self, document: dict[str, Any]) -> None:
         node, detail = document.get("node"), document.get("detail")

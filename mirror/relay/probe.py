@@ -35,7 +35,7 @@ from mirror.link.tcp_info import (
     send_buffer_is_full,
     tcp_info,
 )
-from mirror.relay.sending import SLICE_BYTES, steady_us
+from mirror.relay.sending import steady_us
 from mirror.relay.stream import CLOSE_SECONDS_MAX, UNREAD_BYTES_MAX, UNSENT_BYTES, tune
 
 log = structlog.get_logger(__name__)
@@ -194,7 +194,7 @@ class Probe(asyncio.Protocol):
                 self._finish()
                 return
             self._write(next(self._slices))
-            self._sent_bytes += SLICE_BYTES
+            self._sent_bytes += UNSENT_BYTES
         if not self._turn_comes:
             self._turn_comes = True
             self._loop.call_soon(self._fill)
@@ -242,7 +242,7 @@ def _slices() -> list[bytes]:
     if not _random:
         noise = memoryview(os.urandom(RANDOM_BYTES))
         _random.extend(
-            messages.message(Down.FILL, noise[at : at + SLICE_BYTES])
-            for at in range(0, RANDOM_BYTES, SLICE_BYTES)
+            messages.message(Down.FILL, noise[at : at + UNSENT_BYTES])
+            for at in range(0, RANDOM_BYTES, UNSENT_BYTES)
         )
     return _random

@@ -8,6 +8,7 @@ and no more.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -26,10 +27,8 @@ from mirror.relay.tuning import Spent, Step, Tuner
 
 FRAMES_READY_MAX = 2
 """So many frames of a channel wait for the link, compressed; more are not read before."""
-SLICE_BYTES, SLICE_BYTES_MAX = 64 << 10, 512 << 10
-"""So much of a frame goes out before something more urgent may go first; more where nothing waits."""
 SLICE_BYTES_MIN, SLICE_SECONDS = 4 << 10, 0.02
-"""Where a limit makes even that take long: no more than takes so long, but not less than this."""
+"""Where a limit makes a slice take long: no more than takes so long, but not less than this."""
 INLINE_BYTES_MAX = 32 << 10
 """Less than this is compressed at once, more in another thread."""
 
@@ -110,7 +109,13 @@ class Totals:
 
 
 class Wire(Protocol):
-    """A connection to the mirror."""
+    """A connection to the mirror.
+
+    Attributes:
+        slice_bytes: So much of a frame goes out before something more urgent may go first.
+    """
+
+    slice_bytes: int
 
     def write(self, data: bytes) -> None:
         """Hand over bytes; not while it is full."""
@@ -148,7 +153,6 @@ class Sender:
         self._chosen = chosen
         self._turnstile = turnstile
         self._pace = Pace()
-        self._slice_bytes = SLICE_BYTES
         self._timer: asyncio.TimerHandle | None = None
         now = time.monotonic()
         tuners = {channel: Tuner(steps[channel], now) for channel in Channel}
@@ -301,14 +305,13 @@ class Sender:
             lane.sent_bytes += len(frame.left)
             self.totals[urgency].sent_bytes += len(frame.left)
             lane.untaken.append((lane.sent_bytes, frame.taken))
-        size = self._slice_bytes
+        size = self._slice_bytes(wire)
         piece, frame.left = frame.left[:size], frame.left[size:]
         wire.write(slice_of(channel, lane.sliced_bytes, piece))
         self._more.rotate(-1)  # another one's turn
         reach("slice_sent")
         lane.sliced_bytes += len(piece)
         self._pace.spent(len(piece), now)
-        self._learn(wire)
         if not frame.left:
             reach("frame_sent")
             lane.begun = False
@@ -317,16 +320,9 @@ class Sender:
             self._end_where_sent(channel)
         return len(piece)
 
-    def _learn(self, wire: Wire) -> None:
-        """A connection that takes all at once gets more at once; nobody has to wait for what is gone."""
-        rates = [rate for rate in (self._pace.rate, self._turnstile.pace.rate) if rate]
-        if rates:
-            in_time = max(int(min(rates) * SLICE_SECONDS), SLICE_BYTES_MIN)
-            self._slice_bytes = min(in_time, SLICE_BYTES)
-        elif wire.full:
-            self._slice_bytes = SLICE_BYTES
-        else:
-            self._slice_bytes = min(2 * self._slice_bytes, SLICE_BYTES_MAX)
+    def _slice_bytes(self, wire: Wire) -> int:
+        rate = min(self._pace.rate or math.inf, self._turnstile.pace.rate or math.inf)
+        return int(min(max(rate * SLICE_SECONDS, SLICE_BYTES_MIN), wire.slice_bytes))
 
     def _come_back(self, wait: float) -> None:
         if self._timer is None:
@@ -353,7 +349,7 @@ async def sealed(sealer: Sealer, news: News, as_is: Container[Key], *, recode: b
         as_is: Partitions whose batches are not recoded, where any are.
     """
     keys = {part.fetched.key for part in news.parts if part.fetched.key not in as_is} if recode else set()
-    if records_bytes(news) <= INLINE_BYTES_MAX:
+    if sealer.stores or records_bytes(news) <= INLINE_BYTES_MAX:
         return _sealed(sealer, news, keys)
     return await in_thread(_sealed, sealer, news, keys)
 

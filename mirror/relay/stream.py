@@ -110,6 +110,7 @@ class Stream(asyncio.Protocol):
     """One mirror's connection, once it has become a stream of frames.
 
     Attributes:
+        slice_bytes: As :class:`mirror.relay.sending.Wire` says.
         ended: Done when either side has ended it.
         token: By which further connections join it.
         hello: What the mirror has said of itself; None before that.
@@ -136,6 +137,7 @@ class Stream(asyncio.Protocol):
         greeting_seconds: float,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self.slice_bytes = UNSENT_BYTES
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.token = secrets.token_hex(TOKEN_BYTES)
         self.visitor = visitor
@@ -389,10 +391,12 @@ class Joined(asyncio.Protocol):
     """A further connection of a stream: slices go over it, and nothing comes back.
 
     Attributes:
+        slice_bytes: As :class:`mirror.relay.sending.Wire` says.
         ended: Done when either side has ended it.
     """
 
     def __init__(self, stream: Stream) -> None:
+        self.slice_bytes = UNSENT_BYTES_BEHIND
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stream = stream
         self._transport: asyncio.Transport | None = None

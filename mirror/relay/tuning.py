@@ -5,14 +5,18 @@ Pure. It is told what a channel did with its time, and answers with a step of a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from mirror.link.frames import Compression
 
-PERIOD_SECONDS, PERIOD_SECONDS_FIRST = 2.0, 0.5
-"""So long something is watched before it is changed; the shorter time at first, and while a core is the
-limit, which shows at once."""
+PERIOD_SECONDS = 0.1
+PERIOD_BYTES, PERIOD_BYTES_FIRST = 32 << 20, 8 << 20
+"""So long a step is watched, and of so many bytes of records, before it is changed: while the link is full
+until its window was filled and what it makes is known; less at first, and while a core is the limit, which
+shows at once.
+"""
 FULL_ABOVE = 0.6
 """So much of a period is spent waiting for the link, and it is the limit."""
 BUSY_ABOVE = 0.5
@@ -78,10 +82,19 @@ class Spent(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What a step makes where there is a limit: bytes of records a second, and the share that is sent."""
+    """What a step makes of records.
 
-    rate: float
+    Attributes:
+        core_rate: Bytes a second that a core gets through; ``math.inf`` where it was not the limit.
+        share: That is sent.
+    """
+
+    core_rate: float
     share: float
+
+    def rate(self, link_rate: float) -> float:
+        """Bytes of records a second over a link that carries so much; ``math.inf`` for no limit."""
+        return min(self.core_rate, link_rate / self.share)
 
 
 class Tuner:
@@ -104,7 +117,8 @@ class Tuner:
         )
         self.why = "not measured yet" if len(steps) > 1 else "as configured"
         self._made: dict[int, Made] = {}
-        self._period = PERIOD_SECONDS_FIRST
+        self._link_rate = math.inf
+        self._period_bytes = PERIOD_BYTES_FIRST
         self._began = self._since = now
         self._spent = Spent()
 
@@ -116,12 +130,12 @@ class Tuner:
         """A frame was made; True when another step is to be taken from now on."""
         self._spent = self._spent.and_also(spent)
         period = now - self._since
-        if period < self._period:
+        if period < PERIOD_SECONDS or self._spent.records_bytes < self._period_bytes:
             return False
         spent, self._spent, self._since = self._spent, Spent(), now
         if now - self._began >= FORGET_SECONDS:
             self._made, self._began = {}, now
-        if len(self._steps) == 1 or not spent.records_bytes:
+        if len(self._steps) == 1:
             return False
         before = self._at
         self._conclude(spent, period)
@@ -132,8 +146,10 @@ class Tuner:
         full, slow = waited > FULL_ABOVE, waited < WAITING_BELOW and busy > BUSY_ABOVE
         if not full and not slow:
             return
-        self._note(Made(spent.records_bytes / period, spent.wire_bytes / spent.records_bytes))
-        self._period = PERIOD_SECONDS if full else PERIOD_SECONDS_FIRST
+        self._link_rate = spent.wire_bytes / period if full else math.inf
+        core_rate = math.inf if full else spent.records_bytes / period
+        self._note(Made(core_rate, spent.wire_bytes / spent.records_bytes))
+        self._period_bytes = PERIOD_BYTES if full else PERIOD_BYTES_FIRST
         untried = self._untried(full=full)
         if untried is not None:
             self._at = untried
@@ -147,25 +163,32 @@ class Tuner:
         self.why = f"{limit}; of what was tried this is best: {made}"
 
     def _note(self, made: Made) -> None:
-        before = self._made.get(self._at)
-        if before is not None and not 1 / CHANGED < made.rate / before.rate < CHANGED:
+        before = self._made.get(self._at, made).core_rate
+        if math.isfinite(before) and not 1 / CHANGED < made.core_rate / before < CHANGED:
             self._made = {}
         self._made[self._at] = made
 
     def _untried(self, *, full: bool) -> int | None:
         """A step of which nobody knows what it makes of this: while the link is full, next to the one that
-        makes least; else the next one that is lighter.
+        makes least, unless that is too slow already; else the next one that is lighter.
         """
         least = min(self._made, key=lambda at: self._made[at].share)
-        beside = [at for at in (least - 1, least + 1) if self._compresses(at)]
-        steps = beside if full else [max(self._at - 1, 0)]
-        return next((at for at in steps if at not in self._made), None)
+        beside = (least - 1, least + 1) if least in self._good() else ()
+        steps = [at for at in beside if self._compresses(at)] if full else [max(self._at - 1, 0)]
+        return next((at for at in steps if not math.isfinite(self._rate(at))), None)
 
     def _best(self) -> int:
-        most = max(made.rate for made in self._made.values())
-        good = {at: made.share for at, made in self._made.items() if made.rate >= ALIKE * most}
-        least = min(good.values())
-        return min(at for at, share in good.items() if ALIKE * share <= least)
+        shares = {at: self._made[at].share for at in self._good()}
+        least = min(shares.values())
+        return min(at for at, share in shares.items() if ALIKE * share <= least)
+
+    def _good(self) -> list[int]:
+        """The steps that carry about as much as the one that carries most, where that is known."""
+        rates = {at: self._rate(at) for at in self._made if math.isfinite(self._rate(at))}
+        return [at for at, rate in rates.items() if rate >= ALIKE * max(rates.values())]
+
+    def _rate(self, at: int) -> float:
+        return self._made[at].rate(self._link_rate) if at in self._made else math.inf
 
     def _compresses(self, at: int) -> bool:
         return 0 <= at < len(self._steps) and self._level(at) != STORED

@@ -11,6 +11,7 @@ before the kernel had been asked gives up by itself.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -104,6 +105,12 @@ def java_command(version: str, main_class: str, *args: str, jvm: Sequence[str] =
     archive = class_archive(version)
     shared = [f"-XX:SharedArchiveFile={archive}"] if "-Xshare:auto" in jvm and archive.exists() else []
     return ["java", *jvm, *shared, "-cp", f"{kafka_jars(version)}/*", main_class, *args]
+
+
+def freeze(process: subprocess.Popen[bytes]) -> None:
+    """Stop a process where it is; none of its threads runs any more when this returns."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 def dying_with_us(command: Sequence[str]) -> list[str]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, TopicMetadata
 
-from tests.harness.jvm import FAST_JVM, JavaFailedError, java_command, logging_flag, spawn, tail
+from tests.harness.jvm import FAST_JVM, JavaFailedError, freeze, java_command, logging_flag, spawn, tail
 
 HOST = "127.0.0.1"
 READY_SECONDS = 60.0
@@ -201,7 +201,7 @@ class Broker:
 
     async def freeze(self) -> None:
         """Stop the process where it is; connections stay open and nothing answers."""
-        self._alive().send_signal(signal.SIGSTOP)
+        freeze(self._alive())
         self.frozen = True
 
     async def thaw(self) -> None:

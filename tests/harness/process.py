@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.harness.jvm import REPOSITORY, dying_with_us
+from tests.harness.jvm import REPOSITORY, dying_with_us, freeze
 from tests.harness.node import NotReadyError, free_ports, until
 
 WAIT_SECONDS = 30.0
@@ -153,7 +153,7 @@ class Twinsite:
 
     def freeze(self) -> None:
         """Stop it where it is."""
-        self.process.send_signal(signal.SIGSTOP)
+        freeze(self.process)
 
     def thaw(self) -> None:
         """Let it run on."""
