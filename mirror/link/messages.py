@@ -137,6 +137,11 @@ class Messages:
             else:
                 yield whole[4], whole[_HEAD.size :]
 
+    @property
+    def left(self) -> int:
+        """So many bytes at least are still to come of what has begun: a slice of which somebody is told."""
+        return self._left
+
     def _tell(self, piece: memoryview) -> None:
         assert self._on_slice is not None, "only then a slice begins"
         channel, at = self._slice

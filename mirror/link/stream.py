@@ -42,6 +42,7 @@ from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, KEY_BYTES, Header, 
 from mirror.link.loops import first_to_end
 from mirror.link.messages import CHANNELS_MAX, JOIN, PATH, PROTOCOL, Channel, Down, Messages, Up
 from mirror.link.parts import Part
+from mirror.link.waking import Waking
 
 log = structlog.get_logger(__name__)
 
@@ -312,9 +313,10 @@ class LinkStream:
         await asyncio.Event().wait()
 
     async def _receive_on(self, sock: socket.socket, came: Messages) -> None:
-        room = memoryview(bytearray(RECEIVE_BYTES))
+        room, waking = memoryview(bytearray(RECEIVE_BYTES)), Waking(sock)
         while True:
             await self._receive(sock, came, room)
+            waking.received(came.left, time.monotonic())
             await asyncio.sleep(0)  # others have a turn, however fast it comes
 
     async def _send_on(self) -> None:

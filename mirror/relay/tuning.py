@@ -13,9 +13,8 @@ from mirror.link.frames import Compression
 
 PERIOD_SECONDS = 0.1
 PERIOD_BYTES, PERIOD_BYTES_FIRST = 32 << 20, 8 << 20
-"""So long a step is watched, and of so many bytes of records, before it is changed: while the link is full
-until its window was filled and what it makes is known; less at first, and while a core is the limit, which
-shows at once.
+"""So long a step is watched, and of so many bytes of records, before it is changed: until its window is full
+and what it makes is known; less before the link was full, as a core that is the limit shows at once.
 """
 FULL_ABOVE = 0.6
 """So much of a period is spent waiting for the link, and it is the limit."""
@@ -26,8 +25,6 @@ ALIKE = 0.9
 """A step that carries so much of what the best one does is as good, and better if it makes less; and one
 that makes so little more is better if it takes less time: zstd's higher levels may take six times as long.
 """
-CHANGED = 1.5
-"""By so much more or less than before: what was found out of the other steps is not true any more."""
 FORGET_SECONDS = 600.0
 """Other data comes: what was found out is found out again."""
 WINDOW_LOG = 24
@@ -134,7 +131,7 @@ class Tuner:
             return False
         spent, self._spent, self._since = self._spent, Spent(), now
         if now - self._began >= FORGET_SECONDS:
-            self._made, self._began = {}, now
+            self._made, self._began, self._period_bytes = {}, now, PERIOD_BYTES_FIRST
         if len(self._steps) == 1:
             return False
         before = self._at
@@ -148,8 +145,9 @@ class Tuner:
             return
         self._link_rate = spent.wire_bytes / period if full else math.inf
         core_rate = math.inf if full else spent.records_bytes / period
-        self._note(Made(core_rate, spent.wire_bytes / spent.records_bytes))
-        self._period_bytes = PERIOD_BYTES if full else PERIOD_BYTES_FIRST
+        self._made[self._at] = Made(core_rate, spent.wire_bytes / spent.records_bytes)
+        if full:
+            self._period_bytes = PERIOD_BYTES
         untried = self._untried(full=full)
         if untried is not None:
             self._at = untried
@@ -161,12 +159,6 @@ class Tuner:
             f"{one.share:.3f} at level {self._level(at)}" for at, one in sorted(self._made.items())
         )
         self.why = f"{limit}; of what was tried this is best: {made}"
-
-    def _note(self, made: Made) -> None:
-        before = self._made.get(self._at, made).core_rate
-        if math.isfinite(before) and not 1 / CHANGED < made.core_rate / before < CHANGED:
-            self._made = {}
-        self._made[self._at] = made
 
     def _untried(self, *, full: bool) -> int | None:
         """A step of which nobody knows what it makes of this: while the link is full, next to the one that
