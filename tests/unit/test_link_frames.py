@@ -16,10 +16,12 @@ from mirror.errors import AnswerError
 from mirror.link.frames import (
     HEADER_BYTES,
     KEY_BYTES,
+    ROOMS_IDLE_BYTES_MAX,
     Compression,
     Frames,
     Header,
     Opener,
+    Rooms,
     Sealer,
 )
 from mirror.link.loops import in_thread
@@ -206,6 +208,37 @@ def test_what_is_not_compressed_keeps_its_length() -> None:
     assert bytes(wire) == b"x" * 100
     with pytest.raises(AnswerError, match="of 99 bytes that are as they are has 100"):
         opened(key, [(header._replace(body_bytes=99), wire)])
+
+
+@given(st.lists(st.tuples(st.integers(0, 3_000_000), st.booleans()), max_size=30))
+def test_memory_is_used_again_and_never_by_two(steps: list[tuple[int, bool]]) -> None:
+    """
+    As long as wanted; what was given back is kept up to a bound, whatever its size.
+    """
+    rooms, held = Rooms(), list[memoryview]()
+    for size, back in steps:
+        room = rooms.take(size)
+        assert len(room) == size
+        assert all(room.obj is not other.obj for other in held)
+        if back:
+            rooms.give_back(room)
+        else:
+            held.append(room)
+
+
+def test_memory_that_was_given_back_is_taken() -> None:
+    """
+    For what is about as large; the oldest is let go where there is too much of it.
+    """
+    rooms = Rooms()
+    first = rooms.take(1_000_000)
+    rooms.give_back(first)
+
+    assert rooms.take(900_000).obj is first.obj
+    many = [rooms.take(1_000_000) for _ in range(ROOMS_IDLE_BYTES_MAX // 1_000_000 + 1)]
+    for room in many:
+        rooms.give_back(room)
+    assert rooms.take(1_000_000).obj is not many[0].obj
 
 
 async def test_work_in_a_thread_is_over_before_its_caller_is() -> None:
