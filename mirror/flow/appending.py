@@ -11,6 +11,7 @@ Sources: KIP-98 (idempotent produce, five batches in flight), docs/design.md.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from functools import partial
@@ -40,15 +41,18 @@ Request = list[tuple[PartitionCopy, Sent]]
 class AppendLane:
     """The way to one target broker, over one connection, of some partitions that it leads."""
 
-    def __init__(self, flow: Flow, node: int, slot: int = 0) -> None:
+    def __init__(self, flow: Flow, node: int, slot: int = 0, queue_bytes_max: float = math.inf) -> None:
         """
         Args:
             node: The broker's id.
             slot: Which of the lanes to that broker this is, counted from 0.
+            queue_bytes_max: Of a partition that has more to send nothing more is sent here: when it has its
+                answers the engine is asked for its lane.
         """
         self._flow = flow
         self._node = node
-        self._purpose = f"append-{slot}"
+        self._purpose = f"append-{slot}" if math.isinf(queue_bytes_max) else f"append-urgent-{slot}"
+        self._queue_bytes_max = queue_bytes_max
         self._waiting: deque[PartitionCopy] = deque()
         self._members: set[PartitionCopy] = set()
         self._timeout_ms = int(flow.target.options.request_timeout_seconds * 1000)
@@ -63,6 +67,16 @@ class AppendLane:
         if not self._pump_planned:
             self._pump_planned = True
             asyncio.get_running_loop().call_soon(self._on_turn)
+
+    def leave(self, partition: PartitionCopy) -> None:
+        """It goes by another lane from now on; nothing of it is on its way."""
+        assert not partition.in_flight, "what is sent elsewhere could overtake that"
+        if partition in self._members:
+            self._members.discard(partition)
+            self._waiting.remove(partition)
+
+    def _outgrown(self, partition: PartitionCopy) -> bool:
+        return partition.queue.bytes > self._queue_bytes_max
 
     def _line_up(self, partition: PartitionCopy) -> None:
         if partition not in self._members:
@@ -108,6 +122,11 @@ class AppendLane:
             partition = self._waiting.popleft()
             if not partition.batch_ready or (not partition.in_flight and self._looks_first(partition, now)):
                 self._members.discard(partition)
+                continue
+            if self._outgrown(partition):
+                self._members.discard(partition)
+                if not partition.in_flight:
+                    self._flow.hooks.changed(partition)
                 continue
             sent, sequence = partition.take()
             seal(sent.batch.view, self._flow.producer_id, partition.producer_epoch, sequence)
@@ -196,9 +215,9 @@ class AppendLane:
         """Settle what was sent; True when the partition wants nothing but to send more, now or later."""
         state = partition.state
         self._settle(partition, sent, outcome, now)
-        if partition.batch_ready:
+        if partition.batch_ready and not self._outgrown(partition):
             self._line_up(partition)
-        elif partition.owner_work:
+        elif partition.owner_work or (partition.batch_ready and not partition.in_flight):
             return False
         return partition.state is state and partition.look_due_at is None
 

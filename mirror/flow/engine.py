@@ -17,6 +17,7 @@ from functools import partial
 import structlog
 
 from mirror.errors import TwinsiteError
+from mirror.flow.append_lanes import AppendLanes
 from mirror.flow.appending import AppendLane
 from mirror.flow.context import Flow
 from mirror.flow.fetching import FetchLane, reread
@@ -81,7 +82,9 @@ class Engine:
         self._flow, self._owner, self._settler, self._keeper = flow, owner, settler, keeper
         per_broker = flow.limits.fetch_connections if flow.link is None else 1
         self._reading = Lanes(per_broker, self._open_fetch_lane)
-        self._writing = Lanes(flow.limits.append_connections, partial(AppendLane, flow))
+        self._writing = AppendLanes(
+            flow.limits.append_connections, flow.limits.fetch.isolation, partial(AppendLane, flow)
+        )
         self._refresh = refresh
 
     # -- partitions come and go ------------------------------------------------------------------

@@ -8,6 +8,7 @@ lane and partition are the real ones; whoever uses them says what happens next.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -186,7 +187,7 @@ class Meters:
 class Mirror:
     """One process: a partition, its lane, and what they share."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue_bytes_max: float = math.inf) -> None:
         self.copy = PartitionCopy(ORDERS_0, ORDERS_0, b"t" * 16, in_flight_max=BROKERS_MEMORY)
         self.target = Target()
         self.hooks = Hooks()
@@ -216,7 +217,7 @@ class Mirror:
             producer_id=OURS,
             room=asyncio.Event(),
         )
-        self.lane = AppendLane(flow, 1)
+        self.lane = AppendLane(flow, 1, queue_bytes_max=queue_bytes_max)
 
     @property
     def connection(self) -> Connection | None:

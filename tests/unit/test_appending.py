@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 from mirror.errors import ConnectionFailedError
 from mirror.flow.position import Proceed
 from mirror.model import OffsetMode, State
-from tests.unit.target_model import IDLE_LOOK_SECONDS, Mirror, source_batch
+from tests.unit.target_model import IDLE_LOOK_SECONDS, Mirror, said, source_batch
 
 
-def a_mirror(*, looked_at: float) -> Mirror:
+def a_mirror(*, looked_at: float, queue_bytes_max: float = math.inf) -> Mirror:
     """A mirror with a batch queued, whose partition was looked at at some moment."""
-    mirror = Mirror()
+    mirror = Mirror(queue_bytes_max)
     mirror.copy.proceed(Proceed(0, 0, 0, 0, 0), OffsetMode.SAME, -1, looked_at)
     buffer = mirror.pool.take(100)
     mirror.copy.queue.push([source_batch(0, 3)], [], buffer)
@@ -92,3 +93,38 @@ async def test_whoever_waits_for_a_broker_that_cannot_be_reached_is_looked_at() 
     assert mirror.hooks.changes == [mirror.copy]
     assert mirror.copy.look_due_at is not None
     assert mirror.copy.state is State.ACTIVE
+
+
+async def test_who_has_too_much_to_send_for_a_lane_is_handed_back() -> None:
+    """
+    At once where nothing of it is on its way; nothing of it is sent here.
+    """
+    mirror = a_mirror(looked_at=now(), queue_bytes_max=10)
+
+    mirror.lane.offer(mirror.copy)
+    await turns()
+
+    assert mirror.hooks.changes == [mirror.copy]
+    assert not mirror.target.connections[-1].unheard
+    mirror.lane.leave(mirror.copy)
+
+
+async def test_who_outgrows_a_lane_is_handed_back_with_its_last_answer() -> None:
+    """
+    What is on its way is not overtaken; what comes after it goes elsewhere.
+    """
+    mirror = a_mirror(looked_at=now(), queue_bytes_max=1000)
+    mirror.lane.offer(mirror.copy)
+    await turns()
+    _, on_answer = mirror.target.connections[-1].unheard.popleft()
+    mirror.copy.queue.push([source_batch(3 + number, 1) for number in range(20)], [], None)
+    mirror.lane.offer(mirror.copy)
+    await turns()
+    assert (len(mirror.copy.in_flight), mirror.hooks.changes) == (1, [])
+
+    on_answer(said(0, 0))
+    await turns()
+
+    assert not mirror.copy.in_flight
+    assert mirror.hooks.changes == [mirror.copy]
+    assert len(mirror.target.connections[-1].unheard) == 0
