@@ -258,13 +258,18 @@ class World:
             self.excused = True
 
     def truncate(self, number: int) -> None:
-        """An unclean election at the target: the end of its log is gone, and the broker's memory with it."""
+        """An unclean election at the target: the end of its log is gone, and the broker's memory with it.
+
+        The mirror looks then. If it did not, only who writes exactly as much as was lost would go unseen, and
+        only after the broker has forgotten the producer too.
+        """
         kept = max(len(self.log.log) - 1 - number % 4, 0)
         memory = [known for known in self.log.memory or () if self.ends(known) <= self.log.start + kept]
         if memory and not self.unheard_anywhere() and not self.foreign:
             self.excused = True
             self.log.memory = memory
             del self.log.log[kept:], self.log.writers[kept:]
+            self.mirror.copy.doubt(time.monotonic())
 
     def unheard_anywhere(self) -> bool:
         connection = self.mirror.connection
