@@ -203,9 +203,10 @@ class LinkSettings(ConnectionSettings):
 
     connections: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = Field(
         default="auto",
-        description="TCP connections over which it comes: one for what is up to date, the others for what is "
-        "behind. auto is 2 where the relay's kernel has BBR, which does not take a lost packet for a full "
-        "link, else 16. The address of a relay should lead to one and the same relay.",
+        description="TCP connections over which it comes: one for what is up to date, from 3 on a second one "
+        "for that, so that it does not wait for lost packets, and the others for what is behind. auto is 3 "
+        "where the relay's kernel has BBR, which does not take a lost packet for a full link, else 16. The "
+        "address of a relay should lead to one and the same relay.",
     )
     limits: tuple[RateLimitSettings, ...] = Field(
         default=(),

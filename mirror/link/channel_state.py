@@ -20,22 +20,30 @@ class ChannelState:
 
     Attributes:
         opener: Opens its frames, in their order.
-        untaken_bytes: Of frames that came and were not taken.
+        untaken_bytes: Of frames that came in their order and were not taken.
         taken_bytes: Of those that were, since it began.
         whole_at: Since when something is missing, where something is.
         piece_at: When something came last.
         moved: Of a shared one: with which numbers the partitions that come by it were wanted.
         ended: Nothing more comes.
+
+    Args:
+        repeats: Whether the same bytes may come over more than one connection.
     """
 
-    def __init__(self, key: bytes, now: float, rooms: Rooms) -> None:
+    def __init__(self, key: bytes, now: float, rooms: Rooms, *, repeats: bool = False) -> None:
         self.opener = Opener(key, WINDOW_LOG_MAX)
-        self.in_order = InOrder()
+        self.in_order = InOrder(repeats=repeats)
         self.frames = Frames(rooms=rooms)
         self.untaken_bytes = self.taken_bytes = 0
         self.whole_at = self.piece_at = now
         self.moved: dict[Key, int] = {}
         self.ended = False
+
+    @property
+    def held_bytes(self) -> int:
+        """All that is here of it."""
+        return self.untaken_bytes + self.in_order.early_bytes
 
     def received(self, at: int, data: memoryview, now: float) -> Iterator[tuple[Header, memoryview]]:
         """Frames that are whole now.
@@ -48,4 +56,5 @@ class ChannelState:
             self.whole_at = now
         for piece in self.in_order.received(at, data):
             self.whole_at = now
+            self.untaken_bytes += len(piece)
             yield from self.frames.received(piece)

@@ -19,8 +19,8 @@ from mirror.kafka.fetch import Key
 
 PROTOCOL = "twinsite-frames/1"
 PATH = "/v1/frames"
-JOIN = "join"
-"""The parameter with which a connection joins a stream, by its token."""
+JOIN, CARRIES = "join", "carries"
+"""Parameters with which a connection joins a stream: by its token, and for ``live`` or ``bulk``."""
 MESSAGE_BYTES_MAX = 4 << 20
 """A mirror that wants a hundred thousand partitions sends as much; frames are cut into far less."""
 

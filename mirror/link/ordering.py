@@ -5,6 +5,7 @@ Pure. Source: docs/protocol.md.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 
 from mirror.errors import AnswerError
@@ -14,11 +15,20 @@ class InOrder:
     """The slices of one channel. Each says how many bytes of the channel come before it.
 
     What is early is kept; how much that may be is for the caller to watch.
+
+    Attributes:
+        early_bytes: So much of it.
+
+    Args:
+        repeats: Whether the same bytes may come again, cut elsewhere: they are passed over then.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, repeats: bool = False) -> None:
+        self.early_bytes = 0
+        self._repeats = repeats
         self._next = 0
-        self._early: dict[int, bytes] = {}
+        self._early: list[tuple[int, bytes]] = []
+        """A heap: the one that comes before all others is the first."""
 
     @property
     def incomplete(self) -> bool:
@@ -29,17 +39,23 @@ class InOrder:
         """What follows on what was given out before.
 
         Raises:
-            AnswerError: The same bytes came twice.
+            AnswerError: The same bytes came twice, and may not.
         """
-        if at < self._next or at in self._early:
-            raise AnswerError(f"a slice at byte {at} came where {self._next} was due")
         if at > self._next:
-            self._early[at] = bytes(data)
+            heapq.heappush(self._early, (at, bytes(data)))
+            self.early_bytes += len(data)
             return
-        while True:
-            yield data
-            self._next += len(data)
-            early = self._early.pop(self._next, None)
-            if early is None:
-                return
-            data = memoryview(early)
+        yield from self._given_out(at, data)
+        while self._early and self._early[0][0] <= self._next:
+            at, early = heapq.heappop(self._early)
+            self.early_bytes -= len(early)
+            yield from self._given_out(at, memoryview(early))
+
+    def _given_out(self, at: int, data: memoryview) -> Iterator[memoryview]:
+        """What is new of bytes that begin at the next one, or before it."""
+        if at < self._next and not self._repeats:
+            raise AnswerError(f"a slice at byte {at} came where {self._next} was due")
+        new = data[self._next - at :]
+        if new:
+            self._next += len(new)
+            yield new

@@ -1,7 +1,8 @@
 """The mirror's end of a stream: connections to a relay on which frames come as long as both sides live.
 
-There are two, so that what is urgent does not stand behind what is not; more of them where the relay's kernel
-takes a lost packet for a full link, as each of them then slows down for itself.
+What is urgent has one for itself, so that it does not stand behind what is not, and comes over another one
+once more as long as that is little, so that it does not wait for a packet that was lost. Where the relay's
+kernel takes a lost packet for a full link there are more for the rest, as each of them slows down for itself.
 
 Who reads it says what it wants and what it has taken; what has come waits here, no more of it than both sides
 have agreed on. Frames are not opened here.
@@ -40,7 +41,17 @@ from mirror.link.channel_state import ChannelState
 from mirror.link.clocks import Distance
 from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, KEY_BYTES, Header, Opener, Rooms, wire_bound
 from mirror.link.loops import first_to_end
-from mirror.link.messages import CHANNELS_MAX, JOIN, PATH, PROTOCOL, Channel, Down, Messages, Up
+from mirror.link.messages import (
+    CARRIES,
+    CHANNELS_MAX,
+    JOIN,
+    PATH,
+    PROTOCOL,
+    Channel,
+    Down,
+    Messages,
+    Up,
+)
 from mirror.link.parts import Part
 from mirror.link.waking import Waking
 
@@ -53,7 +64,7 @@ CLOCK_OFFSETS = 15
 """Of so many answers the quickest is believed."""
 UNSENT_BYTES_MAX = 16 << 20
 WANT_AT_ONCE = 50_000
-BBR, WITH_BBR, WITHOUT_BBR = "bbr", 2, 16
+BBR, WITH_BBR, WITHOUT_BBR = "bbr", 3, 16
 """Without it so many connections share a link: a lost packet then halves a sixteenth of what is sent."""
 JOIN_TRIES, JOIN_PAUSE_SECONDS = 5, 0.2
 """An address may lead to several relays, of which one has the stream."""
@@ -167,7 +178,7 @@ class LinkStream:
         """Begin a stream with one of the relays.
 
         Args:
-            connections: Over which it goes once it runs; 0: two where the relay's kernel has BBR, else many.
+            connections: Over which it goes once it runs; 0: three where the relay's kernel has BBR, or many.
 
         Raises:
             ConnectionFailedError: None of them answers.
@@ -292,14 +303,15 @@ class LinkStream:
             AuthenticationError: The relay does not let us go on.
         """
         with_auto = WITH_BBR if self.welcome.congestion == BBR else WITHOUT_BBR
-        more = (self._join() for _ in range(1, self._connections or with_auto))
+        more = (self._join(carries) for carries in _further(self._connections or with_auto))
         await first_to_end(
             self._receive_on(self._sock, self._messages), *more, self._send_on(), self._look_on()
         )
 
-    async def _join(self) -> None:
+    async def _join(self, carries: Channel) -> None:
         """Make one more connection and receive on it; without it the stream goes on with those there are."""
-        ask = partial(upgrade, path=f"{PATH}?{urlencode({JOIN: self.welcome.token})}", protocol=PROTOCOL)
+        query = urlencode({JOIN: self.welcome.token, CARRIES: carries.name.lower()})
+        ask = partial(upgrade, path=f"{PATH}?{query}", protocol=PROTOCOL)
         for tries in range(1, JOIN_TRIES + 1):
             try:
                 sock = await dial_one_relay(self.relay, ask, self._options)
@@ -370,7 +382,8 @@ class LinkStream:
             self._welcome = _welcome(messages.document(payload))
             self._compare_clocks(self._welcome.steady_us)
             self._channels = {
-                c: ChannelState(self._welcome.keys[c], self._heard_at, self._rooms) for c in Channel
+                c: ChannelState(self._welcome.keys[c], self._heard_at, self._rooms, repeats=c is Channel.LIVE)
+                for c in Channel
             }
         elif kind == Down.SLICE:
             pass  # it has been heard as it came
@@ -388,9 +401,9 @@ class LinkStream:
     def _heard_slice(self, number: int, at: int, data: memoryview) -> None:
         now = time.monotonic()
         channel = self._channel(number)
-        channel.untaken_bytes += len(data)
         base = Channel.BULK if number == Channel.BULK else Channel.LIVE
-        if channel.untaken_bytes > self._hello.windows[base] + HEADER_BYTES + wire_bound(BODY_BYTES_MAX):
+        held_bytes_max = self._hello.windows[base] + HEADER_BYTES + wire_bound(BODY_BYTES_MAX)
+        if channel.held_bytes + len(data) > held_bytes_max:
             raise AnswerError("it sends more than it was allowed to")
         for header, wire in channel.received(at, data, now):
             read_at = self._distance.ours(header.read_us / 1e6, now)
@@ -452,6 +465,12 @@ class LinkStream:
 
     def _lost(self, error: OSError) -> ConnectionFailedError:
         return ConnectionFailedError(f"relay {self.relay}: connection lost: {error}")
+
+
+def _further(connections: int) -> list[Channel]:
+    """What each of them carries but the first: one what is urgent, where there is another for what is not."""
+    further = [Channel.BULK] * (connections - 1)
+    return [*further[1:], Channel.LIVE] if len(further) > 1 else further
 
 
 def _nothing(_: Iterable[Key]) -> None:

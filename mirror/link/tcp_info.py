@@ -8,6 +8,7 @@ RFC 4898, ip-sysctl of the kernel's documentation.
 
 from __future__ import annotations
 
+import fcntl
 import socket
 import struct
 from dataclasses import dataclass
@@ -17,12 +18,12 @@ INFO_BYTES_MAX = 512
 RECEIVE_BUFFERS, SEND_BUFFERS = Path("/proc/sys/net/ipv4/tcp_rmem"), Path("/proc/sys/net/ipv4/tcp_wmem")
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
-SO_MEMINFO = 55
-"""Of Linux; Python has no name for it."""
+SO_MEMINFO, SIOCOUTQNSD = 55, 0x894B
+"""Of Linux; Python has no names for them."""
 
 _SNDBUF, _WMEM_QUEUED = 12, 20
 """Where they stand in what it says."""
-_U32, _U64 = struct.Struct("=I"), struct.Struct("=Q")
+_U32, _U64, _INT = struct.Struct("=I"), struct.Struct("=Q"), struct.Struct("i")
 _MICROSECONDS = 1e-6
 _RTT, _TOTAL_RETRANS, _DATA_SEGS_OUT = 68, 100, 156
 _BUSY_TIME, _RWND_LIMITED, _SNDBUF_LIMITED, _SND_WND = 168, 176, 184, 228
@@ -77,6 +78,15 @@ def send_buffer_is_full(sock: socket.socket) -> bool | None:
         return None
     room, taken = _number(info, _U32, _SNDBUF), _number(info, _U32, _WMEM_QUEUED)
     return None if room is None or taken is None else room - taken < taken // 2
+
+
+def unsent_bytes(sock: socket.socket) -> int | None:
+    """What waits in the kernel for its place on the wire, never sent so far; None where it does not say."""
+    try:
+        told = fcntl.ioctl(sock.fileno(), SIOCOUTQNSD, bytes(_INT.size))
+    except OSError:
+        return None
+    return int(_INT.unpack(told)[0])
 
 
 def read_info(info: bytes) -> TcpInfo:

@@ -31,6 +31,8 @@ SLICE_BYTES_MIN, SLICE_SECONDS = 4 << 10, 0.02
 """Where a limit makes a slice take long: no more than takes so long, but not less than this."""
 INLINE_BYTES_MAX = 32 << 10
 """Less than this is compressed at once, more in another thread."""
+AGAIN_SHARE, AGAIN_BYTES_MAX = 1 / 32, 64 << 10
+"""What is urgent goes twice while that is no more than this of all bytes; so many at once."""
 
 Taken = Callable[[], None]
 
@@ -124,6 +126,10 @@ class Wire(Protocol):
     def full(self) -> bool:
         """It takes no more for now; who waits is told by :meth:`Sender.go_on`."""
 
+    @property
+    def unsent(self) -> bool:
+        """Something waits in it for a place on the wire."""
+
 
 class Sender:
     """Sends to one mirror.
@@ -150,6 +156,8 @@ class Sender:
     ) -> None:
         self._wire = wire
         self._more: deque[Wire] = deque()
+        self._again: Wire | None = None
+        self._again_left: float = AGAIN_BYTES_MAX
         self._chosen = chosen
         self._turnstile = turnstile
         self._pace = Pace()
@@ -181,11 +189,15 @@ class Sender:
             frame = await sealed(maker.sealer, news, as_is, recode=maker.tuner.step.recode)
             reach("frame_sealed")
             now = time.monotonic()
-            spent = Spent(waited, now - began - waited, size, len(frame))
+            sealing = now - began - waited
+            spent = Spent(waited, sealing, size, len(frame), dry=sealing if self._dry(lane) else 0.0)
             self.put(channel, frame, spent, taken)
             if maker.tuner.watched(spent, now):
                 maker.sealer.change(maker.tuner.step.compression)
                 self._chosen(channel)
+
+    def _dry(self, lane: Lane) -> bool:
+        return not lane.frames and not any(wire.unsent for wire in self._more or (self._wire,))
 
     def put(self, channel: int, frame: bytes, spent: Spent, taken: Taken) -> None:
         """Send a frame that is made, after those that were put before."""
@@ -242,8 +254,13 @@ class Sender:
 
     # -- connections -----------------------------------------------------------------------------
 
-    def add(self, wire: Wire) -> None:
-        """One more for what is behind."""
+    def add(self, wire: Wire, carries: Channel) -> None:
+        """One more for what is behind; or one over which what is urgent goes once more, as long as it is
+        little: whichever comes first counts, so a packet that was lost is not waited for.
+        """
+        if carries is Channel.LIVE:
+            self._again = wire
+            return
         self._more.append(wire)
         self._offer(Channel.BULK)
 
@@ -260,6 +277,7 @@ class Sender:
     def close(self) -> None:
         """Nothing is sent any more."""
         self._more.clear()
+        self._again = None
         for lane in self._lanes.values():
             lane.frames.clear()
             lane.room.set()
@@ -307,18 +325,29 @@ class Sender:
             lane.untaken.append((lane.sent_bytes, frame.taken))
         size = self._slice_bytes(wire)
         piece, frame.left = frame.left[:size], frame.left[size:]
-        wire.write(slice_of(channel, lane.sliced_bytes, piece))
+        sliced = slice_of(channel, lane.sliced_bytes, piece)
+        wire.write(sliced)
         self._more.rotate(-1)  # another one's turn
         reach("slice_sent")
         lane.sliced_bytes += len(piece)
-        self._pace.spent(len(piece), now)
+        again = self._say_again(sliced) if channel == Channel.LIVE else 0
+        self._again_left = min(self._again_left + len(piece) * AGAIN_SHARE, AGAIN_BYTES_MAX)
+        self.totals[urgency].sent_bytes += again
+        self._pace.spent(len(piece) + again, now)
         if not frame.left:
             reach("frame_sent")
             lane.begun = False
             lane.frames.popleft()
             lane.room.set()
             self._end_where_sent(channel)
-        return len(piece)
+        return len(piece) + again
+
+    def _say_again(self, sliced: bytes) -> int:
+        if self._again is None or self._again.full or len(sliced) > self._again_left:
+            return 0
+        self._again.write(sliced)
+        self._again_left -= len(sliced)
+        return len(sliced)
 
     def _slice_bytes(self, wire: Wire) -> int:
         rate = min(self._pace.rate or math.inf, self._turnstile.pace.rate or math.inf)

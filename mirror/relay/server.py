@@ -30,7 +30,7 @@ from mirror.kafka.cluster import Cluster
 from mirror.kafka.connection import Connection
 from mirror.kafka.dial import Address
 from mirror.kafka.relayed import BROKER, OTHER_PROTOCOL, PATH, PROTOCOL, UNKNOWN_BROKER, UNKNOWN_STREAM
-from mirror.link.messages import JOIN
+from mirror.link.messages import CARRIES, JOIN, Channel
 from mirror.link.messages import PATH as STREAM_PATH
 from mirror.link.messages import PROTOCOL as STREAM_PROTOCOL
 from mirror.link.probe import PATH as PROBE_PATH
@@ -212,7 +212,10 @@ class RelayServer:
             if stream is None or stream.visitor.identity != visitor.identity:
                 detail = "there is no such stream here: it has ended, or another relay at this address has it"
                 raise ProblemError(HTTPStatus.NOT_FOUND, UNKNOWN_STREAM, detail)
-            return await self._become(request, Joined(stream), visitor, Way.JOINED)
+            carries = (
+                Channel.LIVE if request.query.get(CARRIES) == Channel.LIVE.name.lower() else Channel.BULK
+            )
+            return await self._become(request, Joined(stream, carries), visitor, Way.JOINED)
 
     async def _probe(self, request: web.Request) -> web.StreamResponse:
         """One at a time: two would measure each other."""

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Collection, Container, Iterable
 from typing import Annotated, Any, cast
@@ -27,8 +26,10 @@ from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Isolation, Key
 from mirror.link import messages
 from mirror.link.messages import MESSAGE_BYTES_MAX, TOKEN_BYTES, Channel, Down, Messages, Up
+from mirror.link.tcp_info import tcp_info, unsent_bytes
 from mirror.relay.access import Visitor
 from mirror.relay.audit import Audit
+from mirror.relay.calming import Calming
 from mirror.relay.pacing import Turnstile
 from mirror.relay.reading import SourceReader
 from mirror.relay.sending import News, Sender, Taken, steady_us
@@ -39,9 +40,10 @@ log = structlog.get_logger(__name__)
 
 SILENT_SECONDS_MAX = 30.0
 """A mirror says something every few seconds; after so long without a word it is gone."""
-UNSENT_BYTES, UNSENT_BYTES_BEHIND = 64 << 10, 256 << 10
+UNSENT_BYTES, UNSENT_BYTES_BEHIND, UNSENT_BYTES_WITH_BBR = 64 << 10, 256 << 10, 2 << 20
 """The kernel takes no more while so much waits in it for a place on the wire; more of what is behind, so that
-the link does not wait for us.
+the link does not wait for us. Most where all of that goes over one connection: BBR learns what a link carries
+only while it always has something to send, and fills the queues on the way until it has.
 """
 FLOWS_MAX = 10_000
 """Of so many the newest epoch is remembered."""
@@ -50,8 +52,6 @@ CLOSE_SECONDS_MAX = 10.0
 LIVE_LEVEL = 3
 UNREAD_BYTES_MAX = 1 << 20
 """Frames are held back long before; so much is answers to what a mirror asks."""
-TCP_INFO_BYTES, RTT_AT = 104, 68
-"""Of Linux' ``struct tcp_info`` so much is read; there stands the smoothed round trip, in microseconds."""
 GOING_AWAY = "going_away"
 CONGESTION = "bbr"
 """It does not take a lost packet for a full link, as CUBIC does."""
@@ -249,10 +249,10 @@ class Stream(asyncio.Protocol):
     # -- more connections ----------------------------------------------------------------------------
 
     def join(self, other: Joined) -> None:
-        """One more connection, for what is behind."""
+        """One more connection."""
         self._joined.add(other)
         if self.sender is not None:
-            self.sender.add(other)
+            self.sender.add(other, other.carries)
 
     def left(self, other: Joined) -> None:
         """It has ended; what it carried may be lost, so all ends."""
@@ -361,7 +361,7 @@ class Stream(asyncio.Protocol):
     def round_trip_seconds(self) -> float | None:
         """To the mirror and back, as its kernel and ours have measured it; None where they have not."""
         sock = self._transport.get_extra_info("socket") if self._transport is not None else None
-        return None if sock is None else measured_round_trip_seconds(sock)
+        return None if sock is None else tcp_info(sock).round_trip_seconds
 
     @property
     def waits(self) -> bool:
@@ -377,6 +377,11 @@ class Stream(asyncio.Protocol):
         """As :class:`mirror.relay.sending.Wire` says."""
         return self._full or self._draining or self._transport is None
 
+    @property
+    def unsent(self) -> bool:
+        """Likewise."""
+        return _unsent(self._transport)
+
     def write(self, data: bytes) -> None:
         """A mirror that asks and does not read is not waited for."""
         if self._transport is None:
@@ -391,21 +396,27 @@ class Joined(asyncio.Protocol):
     """A further connection of a stream: slices go over it, and nothing comes back.
 
     Attributes:
+        carries: As :meth:`mirror.relay.sending.Sender.add` says.
         slice_bytes: As :class:`mirror.relay.sending.Wire` says.
         ended: Done when either side has ended it.
     """
 
-    def __init__(self, stream: Stream) -> None:
-        self.slice_bytes = UNSENT_BYTES_BEHIND
+    def __init__(self, stream: Stream, carries: Channel) -> None:
+        self.carries = carries
+        self.slice_bytes = UNSENT_BYTES_BEHIND if carries is Channel.BULK else UNSENT_BYTES
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stream = stream
         self._transport: asyncio.Transport | None = None
+        self._calming: Calming | None = None
         self._full = self._draining = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_BEHIND)
-        tune(transport.get_extra_info("socket"), UNSENT_BYTES_BEHIND)
+        self._transport.set_write_buffer_limits(high=self.slice_bytes)
+        sock = transport.get_extra_info("socket")
+        if tune(sock, self.slice_bytes) == CONGESTION and self.carries is Channel.BULK:
+            tune(sock, UNSENT_BYTES_WITH_BBR)
+            self._calming = Calming(sock)
         self._stream.join(self)
 
     def data_received(self, _: bytes) -> None:
@@ -427,6 +438,11 @@ class Joined(asyncio.Protocol):
         """As :class:`mirror.relay.sending.Wire` says."""
         return self._full or self._draining or self._transport is None
 
+    @property
+    def unsent(self) -> bool:
+        """Likewise."""
+        return _unsent(self._transport)
+
     def drain(self) -> None:
         """Send nothing more; it ends with the stream."""
         self._draining = True
@@ -441,21 +457,17 @@ class Joined(asyncio.Protocol):
         if self.ended.done():
             return
         self.ended.set_result(None)
+        if self._calming is not None:
+            self._calming.close()
         if self._transport is not None:
             self._transport.abort()
         self._stream.left(self)
 
 
-def measured_round_trip_seconds(sock: socket.socket) -> float | None:
-    """Of a TCP connection, smoothed by the kernel; None before anything was acknowledged, or elsewhere."""
-    try:
-        told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
-    except OSError:
-        return None
-    if len(told) < RTT_AT + 4:
-        return None
-    microseconds = int.from_bytes(told[RTT_AT : RTT_AT + 4], sys.byteorder)
-    return microseconds / 1e6 if microseconds else None
+def _unsent(transport: asyncio.Transport | None) -> bool:
+    if transport is None:
+        return False
+    return bool(transport.get_write_buffer_size()) or unsent_bytes(transport.get_extra_info("socket")) != 0
 
 
 def tune(sock: socket.socket, unsent_bytes: int) -> str:

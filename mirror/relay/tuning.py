@@ -12,21 +12,32 @@ from typing import NamedTuple
 from mirror.link.frames import Compression
 
 PERIOD_SECONDS = 0.1
-PERIOD_BYTES, PERIOD_BYTES_FIRST = 32 << 20, 8 << 20
+PERIOD_BYTES = 32 << 20
 """So long a step is watched, and of so many bytes of records, before it is changed: until its window is full
-and what it makes is known; less before the link was full, as a core that is the limit shows at once.
+and what it makes is known, and the kernel's buffers hide no more what the link does.
 """
-FULL_ABOVE = 0.6
-"""So much of a period is spent waiting for the link, and it is the limit."""
-BUSY_ABOVE = 0.5
-"""So much is spent compressing, and hardly anything waiting: that is the limit."""
-WAITING_BELOW = 0.1
+SETTLE_SECONDS = 2.0
+"""So long the link has been full before what takes more time is tried: TCP has to find out first what the
+link carries, and needs more for that than the link takes.
+"""
+OCCUPIED_ABOVE = 0.6
+"""So much of a period is spent compressing or waiting for the link, and one of the two is the limit."""
+WAITING_ABOVE = 0.1
+"""So much waiting, and it is the link."""
+DRY_ABOVE = 0.5
+"""So much of compressing left the link without work, and that is the limit."""
+MORE, TIMES = 1.25, 4.0
+"""A link that ran dry, and carried so many times what it was said to, is taken to carry so many times as much
+as that; and so is one of which nothing is known.
+"""
 ALIKE = 0.9
 """A step that carries so much of what the best one does is as good, and better if it makes less; and one
 that makes so little more is better if it takes less time: zstd's higher levels may take six times as long.
 """
-FORGET_SECONDS = 600.0
-"""Other data comes: what was found out is found out again."""
+FORGET_SECONDS, FORGET_SLOW_SECONDS = 600.0, 30.0
+"""Other data comes: what was found out is found out again; sooner that a core was too slow, as others may
+have kept it from its work.
+"""
 WINDOW_LOG = 24
 
 
@@ -61,12 +72,14 @@ class Spent(NamedTuple):
     Attributes:
         waited: Seconds in which a frame was ready and waited for the link.
         sealed: Seconds in which the next one was made.
+        dry: Of these, where the link had nothing left to carry at the end.
     """
 
     waited: float = 0.0
     sealed: float = 0.0
     records_bytes: int = 0
     wire_bytes: int = 0
+    dry: float = 0.0
 
     def and_also(self, more: Spent) -> Spent:
         """Both together."""
@@ -75,6 +88,7 @@ class Spent(NamedTuple):
             self.sealed + more.sealed,
             self.records_bytes + more.records_bytes,
             self.wire_bytes + more.wire_bytes,
+            self.dry + more.dry,
         )
 
 
@@ -82,12 +96,14 @@ class Made(NamedTuple):
     """What a step makes of records.
 
     Attributes:
-        core_rate: Bytes a second that a core gets through; ``math.inf`` where it was not the limit.
+        core_rate: Bytes a second that a core gets through.
         share: That is sent.
+        good_until: It is found out again after that.
     """
 
     core_rate: float
     share: float
+    good_until: float
 
     def rate(self, link_rate: float) -> float:
         """Bytes of records a second over a link that carries so much; ``math.inf`` for no limit."""
@@ -114,10 +130,10 @@ class Tuner:
         )
         self.why = "not measured yet" if len(steps) > 1 else "as configured"
         self._made: dict[int, Made] = {}
-        self._link_rate = math.inf
-        self._period_bytes = PERIOD_BYTES_FIRST
-        self._began = self._since = now
+        self._link_rate, self._link_known = 0.0, False
+        self._since = now
         self._spent = Spent()
+        self._full_seconds = 0.0
 
     @property
     def step(self) -> Step:
@@ -127,27 +143,30 @@ class Tuner:
         """A frame was made; True when another step is to be taken from now on."""
         self._spent = self._spent.and_also(spent)
         period = now - self._since
-        if period < PERIOD_SECONDS or self._spent.records_bytes < self._period_bytes:
+        if period < PERIOD_SECONDS or self._spent.records_bytes < PERIOD_BYTES:
             return False
         spent, self._spent, self._since = self._spent, Spent(), now
-        if now - self._began >= FORGET_SECONDS:
-            self._made, self._began, self._period_bytes = {}, now, PERIOD_BYTES_FIRST
         if len(self._steps) == 1:
             return False
         before = self._at
-        self._conclude(spent, period)
+        self._made = {at: made for at, made in self._made.items() if now < made.good_until}
+        self._conclude(spent, period, now)
         return self._at != before
 
-    def _conclude(self, spent: Spent, period: float) -> None:
-        waited, busy = spent.waited / period, spent.sealed / period
-        full, slow = waited > FULL_ABOVE, waited < WAITING_BELOW and busy > BUSY_ABOVE
-        if not full and not slow:
+    def _conclude(self, spent: Spent, period: float, now: float) -> None:
+        if spent.waited + spent.sealed < OCCUPIED_ABOVE * period:
             return
-        self._link_rate = spent.wire_bytes / period if full else math.inf
-        core_rate = math.inf if full else spent.records_bytes / period
-        self._made[self._at] = Made(core_rate, spent.wire_bytes / spent.records_bytes)
+        full = spent.waited > WAITING_ABOVE * period or spent.dry < DRY_ABOVE * spent.sealed
+        self._learn_link_rate(spent.wire_bytes / period, full=full)
+        self._made[self._at] = Made(
+            core_rate=spent.records_bytes / spent.sealed if spent.sealed else math.inf,
+            share=spent.wire_bytes / spent.records_bytes,
+            good_until=now + (FORGET_SECONDS if full else FORGET_SLOW_SECONDS),
+        )
         if full:
-            self._period_bytes = PERIOD_BYTES
+            self._full_seconds += period
+            if self._full_seconds < SETTLE_SECONDS:
+                return
         untried = self._untried(full=full)
         if untried is not None:
             self._at = untried
@@ -160,6 +179,17 @@ class Tuner:
         )
         self.why = f"{limit}; of what was tried this is best: {made}"
 
+    def _learn_link_rate(self, carried: float, *, full: bool) -> None:
+        """It has carried so much, and could carry no more, or nobody knows how much more."""
+        if full or carried > self._link_rate * MORE:
+            self._link_known = full
+        if full:
+            self._link_rate = carried
+        elif not self._link_known:
+            self._link_rate = max(self._link_rate, carried * TIMES)
+        if self._level(0) == STORED:
+            self._made[0] = Made(core_rate=math.inf, share=1.0, good_until=math.inf)
+
     def _untried(self, *, full: bool) -> int | None:
         """A step of which nobody knows what it makes of this: while the link is full, next to the one that
         makes least, unless that is too slow already; else the next one that is lighter.
@@ -167,7 +197,7 @@ class Tuner:
         least = min(self._made, key=lambda at: self._made[at].share)
         beside = (least - 1, least + 1) if least in self._good() else ()
         steps = [at for at in beside if self._compresses(at)] if full else [max(self._at - 1, 0)]
-        return next((at for at in steps if not math.isfinite(self._rate(at))), None)
+        return next((at for at in steps if at not in self._made), None)
 
     def _best(self) -> int:
         shares = {at: self._made[at].share for at in self._good()}
@@ -175,12 +205,9 @@ class Tuner:
         return min(at for at, share in shares.items() if ALIKE * share <= least)
 
     def _good(self) -> list[int]:
-        """The steps that carry about as much as the one that carries most, where that is known."""
-        rates = {at: self._rate(at) for at in self._made if math.isfinite(self._rate(at))}
+        """The steps that carry about as much as the one that carries most."""
+        rates = {at: made.rate(self._link_rate) for at, made in self._made.items()}
         return [at for at, rate in rates.items() if rate >= ALIKE * max(rates.values())]
-
-    def _rate(self, at: int) -> float:
-        return self._made[at].rate(self._link_rate) if at in self._made else math.inf
 
     def _compresses(self, at: int) -> bool:
         return 0 <= at < len(self._steps) and self._level(at) != STORED

@@ -159,14 +159,20 @@ def test_a_stream_goes_over_several_connections(
     """
     name = filled(source, topic, "several", 20)
     streams: list[int] = []
+    behind: list[int] = []
 
-    def cut(number: int, before: int, data: bytes) -> bytes | Last:
+    def ask(number: int, _: int, data: bytes) -> bytes:
         if b"Upgrade: twinsite-frames/1" in data:
             streams.append(number)
-        done = len(streams) == 4 and number == streams[2] and before > 1_000_000
+        if b"&carries=bulk " in data:
+            behind.append(number)
+        return data
+
+    def cut(number: int, before: int, data: bytes) -> bytes | Last:
+        done = len(streams) == 4 and number == behind[1] and before > 1_000_000
         return Last(data[:1000]) if done else data
 
-    with proxy(relay.address, cut) as between:
+    with proxy(relay.address, cut, ask) as between:
         link = {"relays": [between.address], "connections": 4}
         relayed = through(source, between.address)
         command = configured(tmp_path, relayed, target, name, topics={"include": [name]}, link=link)
@@ -179,6 +185,47 @@ def test_a_stream_goes_over_several_connections(
     assert between.cuts == 1
     assert len(begun) == 2
     assert len(streams) == 8
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
+def test_what_is_urgent_waits_for_no_packet(
+    source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Nothing comes any more over the connection that carries it, as after a packet that was lost: it comes over
+    another one, and the stream goes on when the packet is there.
+    """
+    name = filled(source, topic, "urgent", 1)
+    first: list[int] = []
+    held, arrived = threading.Event(), threading.Event()
+
+    def ask(number: int, _: int, data: bytes) -> bytes:
+        if data.startswith(b"GET /v1/frames HTTP"):
+            first.append(number)
+        return data
+
+    def hold(number: int, _: int, data: bytes) -> bytes:
+        if held.is_set() and number in first:
+            assert arrived.wait(60)
+        return data
+
+    with proxy(relay.address, hold, ask) as between:
+        link = {"relays": [between.address], "connections": 3}
+        relayed = through(source, between.address)
+        command = configured(tmp_path, relayed, target, name, topics={"include": [name]}, link=link)
+        with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+            asyncio.run(mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 60))
+            asyncio.run(mirror.wait_for(lambda: mirror.status()["link"]["connections"] == 3, "all joined"))
+            held.set()
+            for _ in range(3):
+                load(source.bootstrap, name, noise(1, 300))
+                asyncio.run(mirror.wait_for(lambda: complete(mirror, source, [name]), "it is copied", 20))
+            arrived.set()
+            load(source.bootstrap, name, noise(100))
+            asyncio.run(mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 60))
+            begun = events(mirror.stderr, "stream_begun")
+
+    assert len(begun) == 1
     assert_exact(source.bootstrap, target.bootstrap, [name])
 
 

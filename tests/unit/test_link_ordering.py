@@ -28,15 +28,49 @@ def test_slices_come_out_in_their_order(slices: list[bytes], dice: random.Random
     assert not in_order.incomplete
 
 
-@pytest.mark.parametrize("at", [0, 1, 9])
-def test_what_came_before_is_refused(at: int) -> None:
+def cut(data: bytes, dice: random.Random) -> list[tuple[int, bytes]]:
+    """Pieces of it, each with its place."""
+    ends = sorted({*(dice.randrange(len(data) + 1) for _ in range(dice.randrange(8))), len(data)})
+    return [(at, data[at:end]) for at, end in zip([0, *ends], ends, strict=False)]
+
+
+@given(st.binary(max_size=60), st.randoms(use_true_random=False))
+def test_what_comes_twice_counts_once(data: bytes, dice: random.Random) -> None:
     """
-    Bytes that were given out, and bytes that wait, are not sent again.
+    Cut here and there, some of it once more and cut elsewhere, whatever comes first; and nothing is kept.
+    """
+    again = cut(data, dice)
+    sent = cut(data, dice) + dice.sample(again, dice.randrange(len(again) + 1))
+    dice.shuffle(sent)
+    in_order = InOrder(repeats=True)
+
+    came = [bytes(piece) for at, one in sent for piece in in_order.received(at, memoryview(one))]
+
+    assert b"".join(came) == data
+    assert all(came)
+    assert (in_order.incomplete, in_order.early_bytes) == (False, 0)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_what_was_given_out_does_not_come_again(at: int) -> None:
+    """
+    Where nothing is sent twice on purpose.
     """
     in_order = InOrder()
     assert len(list(in_order.received(0, memoryview(b"abc")))) == 1
-    assert list(in_order.received(9, memoryview(b"xyz"))) == []
 
-    assert in_order.incomplete
     with pytest.raises(AnswerError, match="where 3 was due"):
         list(in_order.received(at, memoryview(b"abc")))
+
+
+def test_what_waits_does_not_come_again() -> None:
+    """
+    Likewise: it is seen when its turn comes, and counts among what is kept until then.
+    """
+    in_order = InOrder()
+    for _ in range(2):
+        assert list(in_order.received(9, memoryview(b"xyz"))) == []
+
+    assert in_order.early_bytes == 6
+    with pytest.raises(AnswerError, match="where 12 was due"):
+        list(in_order.received(0, memoryview(b"123456789")))

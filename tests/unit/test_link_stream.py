@@ -14,7 +14,7 @@ from mirror.errors import AnswerError, TwinsiteError
 from mirror.kafka.dial import Address, ConnectionOptions, Relays
 from mirror.kafka.fetch import Key
 from mirror.link import messages
-from mirror.link.frames import BODY_BYTES_MAX, Compression, Sealer
+from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, Compression, Sealer
 from mirror.link.messages import CHANNELS_MAX, PROTOCOL, Channel, Down
 from mirror.link.stream import Hello, LinkStream
 
@@ -171,3 +171,38 @@ async def test_slices_of_several_connections_come_in_their_order() -> None:
 
     assert [frame.header.sequence for frame in came] == [0, 1, 2]
     assert all(frame.read_at <= now for frame in came)
+
+
+async def test_what_is_urgent_may_come_twice() -> None:
+    """
+    Cut elsewhere, the second time earlier than the first: each frame is there once, and as it was.
+    """
+    sealer = Sealer(Compression(3, 20))
+    sealer.key = KEY
+    frames = [b"".join(sealer.seal(1, 5_000_000, [bytes([n]) * 1000])) for n in range(3)]
+    stream_of = b"".join(frames)
+    cuts = [(0, 30), (0, 10), (10, 90), (70, 110), (110, len(stream_of)), (30, 200), (90, len(stream_of))]
+    slices = [messages.slice_of(Channel.LIVE, at, stream_of[at:end]) for at, end in cuts]
+
+    async with relay(welcome(), *slices) as options:
+        stream = await LinkStream.open(options, HELLO, connections=1)
+        running = asyncio.ensure_future(stream.run())
+        try:
+            async with asyncio.timeout(20):
+                came = [await stream.next_frame(Channel.LIVE) for _ in range(3)]
+            held = [bytes(frame.wire) for frame in came]
+        finally:
+            running.cancel()
+            stream.close()
+
+    assert [frame.header.sequence for frame in came] == [0, 1, 2]
+    assert held == [frame[HEADER_BYTES:] for frame in frames]
+
+
+async def test_what_is_behind_does_not_come_twice() -> None:
+    """
+    It is sent once, so that was not the relay.
+    """
+    piece = messages.slice_of(Channel.BULK, 0, b"tsf1....")
+
+    assert "came where 8 was due" in str(await run_with(welcome(), piece, piece))

@@ -16,7 +16,13 @@ SHARES = {0: 1.0, 1: 0.30, 3: 0.28, 6: 0.27, 9: 0.25}
 
 
 def run(
-    tuner: Tuner, link: float, shares: dict[int, float], *, periods: int = 12, began: float = 0.0
+    tuner: Tuner,
+    link: float,
+    shares: dict[int, float],
+    *,
+    periods: int = 12,
+    began: float = 0.0,
+    speeds: dict[int, float] = SPEEDS,
 ) -> list[int]:
     """The levels taken over time, of a channel with plenty behind.
 
@@ -27,7 +33,7 @@ def run(
     taken, now = [], began
     for _ in range(periods):
         level = tuner.step.compression.level
-        by_core, by_link = SPEEDS[level], link / shares[level]
+        by_core, by_link = speeds[level], link / shares[level]
         rate = min(by_core, by_link)
         sealed, seconds = rate / by_core, max(MEGABYTES / rate, PERIOD_SECONDS)
         spent = Spent(
@@ -35,6 +41,7 @@ def run(
             sealed=sealed * seconds,
             records_bytes=math.ceil(rate * seconds * 1e6),
             wire_bytes=math.ceil(rate * seconds * 1e6 * shares[level]),
+            dry=sealed * seconds if by_core < by_link else 0.0,
         )
         now += seconds
         tuner.watched(spent, now)
@@ -118,6 +125,28 @@ def test_what_was_found_out_is_found_out_again() -> None:
     assert run(tuner, 1.0, SHARES | {1: 0.22})[-1] == 1
 
     assert run(tuner, 1.0, SHARES | {1: 0.29}, began=FORGET_SECONDS)[-1] == 6
+
+
+def test_what_was_slow_once_is_tried_again() -> None:
+    """
+    Something else keeps the core busy when the mirror begins: soon after that it does what it can.
+    """
+    tuner, link = Tuner(ladder(0, recode=True), 0.0), 12.5
+    shares = SHARES | {1: 0.31, 3: 0.22, 6: 0.22, 9: 0.22}
+    assert run(tuner, link, shares, speeds=SPEEDS | {3: 20.0}, periods=1) == [1]
+    assert run(tuner, link, shares, began=20.0)[-1] == 1
+
+    assert run(tuner, link, shares, began=140.0)[-1] == 3
+
+
+def test_where_link_and_core_are_the_limit_in_turn_it_stays() -> None:
+    """
+    A level that makes more and takes less time would carry less: it knows that after the first time.
+    """
+    tuner = Tuner(ladder(0, recode=True), 0.0)
+    shares = SHARES | {1: 0.31, 3: 0.217, 6: 0.217, 9: 0.217}
+
+    assert run(tuner, 12.5, shares, speeds=SPEEDS | {1: 60.0, 3: 52.0, 6: 20.0}, periods=40)[5:] == [3] * 35
 
 
 def test_while_both_have_time_nothing_changes() -> None:

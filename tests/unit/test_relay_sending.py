@@ -1,0 +1,98 @@
+"""Over which connections a mirror's frames go: what is urgent over its own, and some of it over a second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mirror.link.messages import Channel
+from mirror.relay.pacing import Turnstile
+from mirror.relay.sending import AGAIN_BYTES_MAX, Sender
+from mirror.relay.tuning import Spent, ladder
+
+MB = 1 << 20
+
+
+@dataclass
+class Wire:
+    """A connection that takes everything, until it is said to be full."""
+
+    slice_bytes: int = 64 << 10
+    full: bool = False
+    unsent: bool = False
+    written: list[bytes] = field(default_factory=list)
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    @property
+    def bytes(self) -> int:
+        return sum(map(len, self.written))
+
+
+def sending() -> tuple[Sender, Wire, Wire, Wire]:
+    """A sender, its first connection, one for what is behind, and the second one for what is urgent."""
+    first, behind, again = Wire(), Wire(), Wire()
+    steps = {channel: ladder(3, recode=True) for channel in Channel}
+    sender = Sender(first, dict.fromkeys(Channel, 64 * MB), steps, lambda _: None, Turnstile())
+    sender.add(behind, Channel.BULK)
+    sender.add(again, Channel.LIVE)
+    return sender, first, behind, again
+
+
+def put(sender: Sender, channel: Channel, size: int, times: int = 1) -> None:
+    """Frames of so many bytes go out."""
+    for _ in range(times):
+        sender.put(channel, bytes(size), Spent(), lambda: None)
+
+
+def test_what_is_urgent_goes_twice_while_it_is_little() -> None:
+    """
+    The same bytes over both of its connections; and what is behind over neither.
+    """
+    sender, first, behind, again = sending()
+
+    put(sender, Channel.LIVE, 300, times=10)
+    put(sender, Channel.BULK, 100_000)
+
+    assert first.written == again.written
+    assert len(first.written) == 10
+    assert behind.bytes > 100_000
+    assert sender.totals[Channel.LIVE].sent_bytes == 3_000 + again.bytes
+
+
+def test_much_that_is_urgent_goes_once() -> None:
+    """
+    Of all that goes over the link the second time takes a thirty-second, as the bytes are paid for.
+    """
+    sender, first, _, again = sending()
+
+    put(sender, Channel.LIVE, 10_000, times=1_000)
+
+    assert first.bytes > 10_000_000
+    assert again.bytes <= AGAIN_BYTES_MAX + first.bytes / 32
+
+
+def test_it_goes_twice_again_when_much_else_goes() -> None:
+    """
+    Beside a catch-up a hundred records a second are little.
+    """
+    sender, first, _, again = sending()
+    put(sender, Channel.LIVE, 10_000, times=100)
+    before = len(again.written)
+
+    put(sender, Channel.BULK, MB, times=4)
+    put(sender, Channel.LIVE, 300, times=100)
+
+    assert again.written[before:] == first.written[-100:]
+
+
+def test_the_second_time_is_not_waited_for() -> None:
+    """
+    A connection that is held up by a packet that was lost takes no more: the other one goes on.
+    """
+    sender, first, _, again = sending()
+    again.full = True
+
+    put(sender, Channel.LIVE, 300, times=10)
+
+    assert (len(first.written), again.written) == (10, [])
