@@ -185,7 +185,7 @@ class AppendSettings(Section):
         ge=1,
         le=16,
         description="Connections over which one broker is written, at most: a further one for every 16 "
-        "partitions. A partition keeps to one of them. What is up to date has one more for itself.",
+        "partitions. A partition keeps to one of them. What is up to date has as many for itself.",
     )
 
 

@@ -47,12 +47,14 @@ class AppendLanes(Generic[L]):
     def __init__(self, per_broker: int, isolation: Isolation, open_lane: OpenLane[L]) -> None:
         """
         Args:
-            per_broker: How many lanes there may be to one broker for what is behind.
+            per_broker: How many lanes there may be to one broker for what is behind, as many for the rest.
             isolation: What the mirror may see of the source.
         """
         self._isolation = isolation
         self._behind: Lanes[L] = Lanes(per_broker, open_lane)
-        self._urgent: Lanes[L] = Lanes(1, lambda *of: open_lane(*of, queue_bytes_max=URGENT_BYTES_MAX))
+        self._urgent: Lanes[L] = Lanes(
+            per_broker, lambda *of: open_lane(*of, queue_bytes_max=URGENT_BYTES_MAX)
+        )
 
     def __iter__(self) -> Iterator[L]:
         yield from self._behind
