@@ -84,7 +84,7 @@ def unsent_bytes(sock: socket.socket) -> int | None:
     """What waits in the kernel for its place on the wire, never sent so far; None where it does not say."""
     try:
         told = fcntl.ioctl(sock.fileno(), SIOCOUTQNSD, bytes(_INT.size))
-    except OSError:
+    except (OSError, ValueError):  # it is closed: it has no number any more
         return None
     return int(_INT.unpack(told)[0])
 

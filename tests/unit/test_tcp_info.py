@@ -16,6 +16,7 @@ from mirror.link.tcp_info import (
     read_info,
     send_buffer_is_full,
     tcp_info,
+    unsent_bytes,
 )
 
 SENT_BYTES = 1 << 20
@@ -127,17 +128,36 @@ def test_a_buffer_is_full_when_nothing_more_goes_in() -> None:
     Nobody reads at the other end; before that it was not. A limit on what is unsent leaves room in it.
     """
     found = {}
-    for unsent_bytes in (0, 4_096):
+    for lowat in (0, 4_096):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             near = socket.create_connection(listener.getsockname())
             far, _ = listener.accept()
             with near, far:
                 near.setblocking(False)
-                if unsent_bytes:
-                    near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
+                if lowat:
+                    near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, lowat)
                 assert send_buffer_is_full(near) is False
                 while _send(near, SENT_BYTES):
                     pass
-                found[unsent_bytes] = send_buffer_is_full(near)
+                found[lowat] = send_buffer_is_full(near)
 
     assert found == {0: True, 4_096: False}
+
+
+def test_what_waits_for_its_place_on_the_wire() -> None:
+    """
+    Nothing at first, later what the other side has no room for; of a connection that is closed nobody knows.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+        with near, far:
+            before = unsent_bytes(near)
+            near.setblocking(False)
+            while _send(near, SENT_BYTES):
+                pass
+            after = unsent_bytes(near)
+
+    assert before == 0
+    assert after
+    assert unsent_bytes(near) is None
