@@ -23,6 +23,7 @@ from mirror.config_cluster import (
     SaslSettings,
     SecuritySettings,
     TokenEndpointSettings,
+    security_warnings,
 )
 from mirror.config_flow import (
     ApiSettings,
@@ -168,45 +169,26 @@ def merged(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[st
     return result
 
 
-def shown(settings: Settings) -> dict[str, Any]:
+def shown(settings: Section) -> dict[str, Any]:
     """The settings as a document with all defaults; a secret is its source, or ``***``."""
     document = settings.model_dump(mode="json")
     assert isinstance(document, dict)
     return document
 
 
-def shown_as_yaml(settings: Settings) -> str:
+def shown_as_yaml(settings: Section) -> str:
     """The same as :func:`shown`, as a settings file."""
     return yaml.safe_dump(shown(settings), sort_keys=False, allow_unicode=True, width=100)
 
 
 def warnings(settings: Settings) -> list[str]:
     """What is allowed and better avoided, one sentence each."""
-    found = [sentence for name in ("source", "target") for sentence in _cluster_warnings(name, settings)]
+    found = [
+        *security_warnings("source", settings.way_to_source.security),
+        *security_warnings("target", settings.target.security),
+    ]
     if settings.api.remote_control and settings.api.port >= 0:
         found.append("api.remote_control: anyone who reaches the port may pause and resume partitions")
-    return found
-
-
-def _cluster_warnings(name: str, settings: Settings) -> list[str]:
-    security = settings.target.security if name == "target" else settings.way_to_source.security
-    sasl = security.sasl
-    endpoint = sasl.token_endpoint if sasl else None
-    secrets = {
-        "key_password": security.key_password,
-        "sasl.password": sasl.password if sasl else None,
-        "sasl.token": sasl.token if sasl else None,
-        "sasl.token_endpoint.client_secret": endpoint.client_secret if endpoint else None,
-    }
-    found = [
-        f"{name}.security.{path}: the secret stands in the settings; better {{file: PATH}} or {{env: NAME}}"
-        for path, secret in secrets.items()
-        if secret is not None and secret.value is not None
-    ]
-    if security.protocol == "SASL_PLAINTEXT" and sasl and sasl.mechanism in {"PLAIN", "OAUTHBEARER"}:
-        found.append(f"{name}.security: {sasl.mechanism} over SASL_PLAINTEXT sends the secret in the clear")
-    if security.uses_tls and not security.verify_hostname:
-        found.append(f"{name}.security.verify_hostname: false accepts any certificate of the authority")
     return found
 
 

@@ -233,3 +233,29 @@ class LinkSettings(ConnectionSettings):
                 "a relay knows mirrors by their certificates: security.protocol is PLAINTEXT or SSL"
             )
         return self
+
+
+def security_warnings(name: str, security: SecuritySettings) -> list[str]:
+    """What is allowed and better avoided on the way to a cluster, one sentence each.
+
+    Args:
+        name: Where the cluster stands in the settings.
+    """
+    sasl = security.sasl
+    endpoint = sasl.token_endpoint if sasl else None
+    secrets = {
+        "key_password": security.key_password,
+        "sasl.password": sasl.password if sasl else None,
+        "sasl.token": sasl.token if sasl else None,
+        "sasl.token_endpoint.client_secret": endpoint.client_secret if endpoint else None,
+    }
+    found = [
+        f"{name}.security.{path}: the secret stands in the settings; better {{file: PATH}} or {{env: NAME}}"
+        for path, secret in secrets.items()
+        if secret is not None and secret.value is not None
+    ]
+    if security.protocol == "SASL_PLAINTEXT" and sasl and sasl.mechanism in {"PLAIN", "OAUTHBEARER"}:
+        found.append(f"{name}.security: {sasl.mechanism} over SASL_PLAINTEXT sends the secret in the clear")
+    if security.uses_tls and not security.verify_hostname:
+        found.append(f"{name}.security.verify_hostname: false accepts any certificate of the authority")
+    return found

@@ -6,13 +6,16 @@ A leaf: it imports only leaves.
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Self
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from mirror.config_cluster import ClusterSettings
+from mirror.config_cluster import ClusterSettings, security_warnings
 from mirror.config_flow import LogSettings, Port
 from mirror.config_limits import RateLimitSettings
+from mirror.config_problems import checked
 from mirror.config_values import Address, File, Pattern, Seconds, Secret, Section, Whole
 
 EVERYTHING = ".*"
@@ -137,3 +140,32 @@ class RelaySettings(Section):
         default_factory=RelayApiSettings, description="The port for people, probes and Prometheus."
     )
     log: LogSettings = Field(default_factory=LogSettings, description="Log lines go to standard error.")
+
+
+def parse(document: Mapping[str, Any], *, where: str, folder: Path | None = None) -> RelaySettings:
+    """Settings of a relay, as :func:`mirror.config_problems.checked` takes them.
+
+    Raises:
+        UsageError: Something is not accepted.
+    """
+    return checked(RelaySettings, document, where=where, folder=folder)
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of a relay's settings file."""
+    schema = RelaySettings.model_json_schema(mode="validation")
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": dialect, **schema, "title": "twinsite relay settings"}
+
+
+def warnings(settings: RelaySettings) -> list[str]:
+    """What is allowed and better avoided, one sentence each."""
+    found, listen = security_warnings("cluster", settings.cluster.security), settings.listen
+    if listen.key_password is not None and listen.key_password.value is not None:
+        better = "better {file: PATH} or {env: NAME}"
+        found.append(f"listen.key_password: the secret stands in the settings; {better}")
+    if listen.certificate_file is None:
+        found.append("listen: without certificate_file nothing is encrypted, and whoever reaches it may read")
+    elif listen.client_ca_file is None:
+        found.append("listen: without client_ca_file whoever reaches it may read")
+    return found

@@ -10,7 +10,11 @@ import click
 from pydantic import BaseModel
 
 from mirror import config as settings_module
+from mirror import config_relay
 from mirror.cli.output import print_json
+from mirror.config import Settings
+from mirror.config_relay import RelaySettings
+from mirror.config_yaml import read_yaml
 from mirror.kafka.secret import SecretSource
 
 config_option = click.option(
@@ -25,7 +29,15 @@ config_option = click.option(
 
 @click.group()
 def config() -> None:
-    """Look at settings; nothing is started and no broker is asked."""
+    """Look at settings, of a mirror or of a relay; nothing is started and no broker is asked."""
+
+
+def _load(path: Path) -> Settings | RelaySettings:
+    """A relay's settings say which cluster it stands beside, those of a mirror never."""
+    document, folder = read_yaml(path), path.absolute().parent
+    if "cluster" in document:
+        return config_relay.parse(document, where=str(path), folder=folder)
+    return settings_module.parse(document, where=str(path), folder=folder)
 
 
 @config.command()
@@ -37,7 +49,7 @@ def show(path: Path, output: str) -> None:
     \b
     twinsite config show --config flow.yaml -o json
     """
-    settings = settings_module.load(path)
+    settings = _load(path)
     if output == "json":
         print_json(settings_module.shown(settings))
     else:
@@ -49,15 +61,20 @@ def show(path: Path, output: str) -> None:
 def validate(path: Path) -> None:
     """Check a file: ends with 0 when it is accepted, with 2 and the reasons when it is not.
 
-    Files and variables it names that are not there are warnings: the mirror may run elsewhere.
+    Files and variables it names that are not there are warnings: it may be meant for another machine.
 
     \b
     twinsite config validate --config flow.yaml
+    twinsite config validate --config relay.yaml
     """
-    settings = settings_module.load(path)
-    for sentence in (*settings_module.warnings(settings), *_missing(settings)):
+    settings = _load(path)
+    if isinstance(settings, RelaySettings):
+        avoided, what = config_relay.warnings(settings), f"relay beside {settings.cluster.servers[0]}"
+    else:
+        avoided, what = settings_module.warnings(settings), f"flow {settings.flow}"
+    for sentence in (*avoided, *_missing(settings)):
         click.echo(f"warning: {sentence}", err=True)
-    click.echo(f"{path}: accepted, flow {settings.flow}")
+    click.echo(f"{path}: accepted, {what}")
 
 
 def _missing(section: BaseModel, above: str = "") -> Iterator[str]:
@@ -76,13 +93,21 @@ def _missing(section: BaseModel, above: str = "") -> Iterator[str]:
 
 
 @config.command()
-def schema() -> None:
+@click.option(
+    "--of",
+    type=click.Choice(["mirror", "relay"]),
+    default="mirror",
+    show_default=True,
+    help="Whose settings.",
+)
+def schema(of: str) -> None:
     """Print the JSON Schema of settings files, for editors.
 
     \b
     twinsite config schema > twinsite.schema.json
+    twinsite config schema --of relay > twinsite-relay.schema.json
     """
-    print_json(settings_module.json_schema())
+    print_json((config_relay if of == "relay" else settings_module).json_schema())
 
 
 @config.command()

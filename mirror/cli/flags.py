@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mirror import config_relay
 from mirror.config import LinkSettings, Settings, TopicsSettings, load, merged, parse
 from mirror.config_problems import checked
 from mirror.config_relay import RelaySettings
@@ -67,7 +68,7 @@ def relay_settings_of(options: Mapping[str, Any]) -> RelaySettings:
     if not path and "cluster" not in document:
         raise UsageError("--cluster: missing", hint="as in --cluster HOST:PORT, or --config FILE")
     where = str(path) if path else "command line"
-    return checked(RelaySettings, document, where=where, folder=path.absolute().parent if path else None)
+    return config_relay.parse(document, where=where, folder=path.absolute().parent if path else None)
 
 
 def link_settings_of(options: Mapping[str, Any]) -> tuple[LinkSettings, TopicsSettings | None]:

@@ -14,7 +14,7 @@ from mirror import logs
 from mirror.clusters import connected
 from mirror.config import host_and_port
 from mirror.config_limits import periods_of
-from mirror.config_relay import ListenSettings, RelaySettings
+from mirror.config_relay import ListenSettings, RelaySettings, warnings
 from mirror.errors import TwinsiteError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.tls import TlsOptions, make_listening_context
@@ -38,6 +38,8 @@ def run(settings: RelaySettings) -> int:
         TwinsiteError: The source cannot be reached, or the address cannot be listened on.
     """
     logs.set_up(level=settings.log.level, form=settings.log.format)
+    for sentence in warnings(settings):
+        log.warning("settings_warning", message=sentence)
     asyncio.run(_run(settings))
     return 0
 
@@ -75,8 +77,6 @@ async def _serve(settings: RelaySettings, stop: asyncio.Event, listens: asyncio.
             await server.start(*host_and_port(listen.address), tls)
             listens.set()
             log.info("relay_listens", address=listen.address, port=server.port, tls=tls is not None)
-            if tls is None or listen.client_ca_file is None:
-                log.warning("relay_open", message="whoever reaches this port may read what the relay may")
             await stop.wait()
             log.info("relay_stopping", streams=len(server.tally.streams), tunnels=len(server.tally.tunnels))
         finally:

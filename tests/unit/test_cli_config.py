@@ -128,3 +128,54 @@ def test_the_schema_is_for_editors(capsys: pytest.CaptureFixture[str]) -> None:
     assert schema["additionalProperties"] is False
     assert {"target", "topics"} == set(schema["required"])
     assert schema["oneOf"] == [{"required": ["source"]}, {"required": ["link"]}]
+
+
+RELAY_FILE = """
+cluster: {bootstrap_servers: "kafka-1.east:9092"}
+listen: {address: "0.0.0.0:9650", certificate_file: relay.pem}
+"""
+
+
+def test_the_file_of_a_relay_is_looked_at_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    Accepted with what is better avoided and what is not there, and shown with its defaults.
+    """
+    path = tmp_path / "relay.yaml"
+    path.write_text(RELAY_FILE)
+
+    assert main(["config", "validate", "--config", str(path)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == f"{path}: accepted, relay beside kafka-1.east:9092\n"
+    assert captured.err.splitlines() == [
+        "warning: listen: without client_ca_file whoever reaches it may read",
+        f"warning: listen.certificate_file: there is no file {tmp_path}/relay.pem on this machine",
+    ]
+
+    assert main(["config", "show", "--config", str(path), "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["api"]["port"] == 9651
+
+
+def test_a_bad_file_of_a_relay_is_refused_with_every_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    As one of a mirror is.
+    """
+    path = tmp_path / "relay.yaml"
+    path.write_text(RELAY_FILE + "limits: [{rate: fast}]\nlisten_on: 9650\n")
+
+    assert main(["config", "validate", "--config", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert "limits[0].rate: " in err
+    assert "listen_on: there is no such setting; did you mean listen?" in err
+
+
+def test_there_is_a_schema_for_relays(capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    It refuses unknown keys as the relay does.
+    """
+    assert main(["config", "schema", "--of", "relay"]) == 0
+
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["additionalProperties"] is False
+    assert schema["required"] == ["cluster"]
