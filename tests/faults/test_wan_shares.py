@@ -1,8 +1,9 @@
-"""Who gets what of a link that loses packets and is shared: sites of different sizes, kernels without BBR."""
+"""Who gets what of a link: sites of different sizes, kernels without BBR, and queues on the way."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -12,7 +13,7 @@ import pytest
 
 from tests.faults.flows import complete, configured
 from tests.harness.checker import assert_exact
-from tests.harness.data import json_rows, load
+from tests.harness.data import Row, json_rows, load
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import Site, free_ports
 from tests.harness.process import Twinsite
@@ -95,3 +96,35 @@ async def test_without_bbr_many_connections_are_made(link: Wan, target: KafkaClu
 
         assert_exact(source.bootstrap, target.bootstrap, ["cubic"])
     assert (shown["congestion"], shown["connections"]) == ("cubic", 16)
+
+
+async def test_a_catch_up_leaves_queues_on_the_way_empty(
+    link: Wan, target: KafkaCluster, tmp_path: Path
+) -> None:
+    """
+    The far kernel has less room for a connection than BBR fills to begin with, so that it would never know
+    what the link carries. After some seconds hardly anything is dropped by a full queue all the same.
+    """
+    async with KafkaCluster.start(name="far", work_dir=tmp_path, site=Site(link.home)) as source:
+        await source.create_topic("behind", 1)
+        noise = (Row(key=None, value=os.urandom(10_000)) for _ in range(6_000))
+        await asyncio.to_thread(load, source.bootstrap, "behind", noise, batch_size=200_000)
+        link.send_buffers_of(768 << 10)
+        link.both(rate=40 * MBIT, delay_seconds=0.03, queue_bytes=300_000)
+        address = f"{link.far}:{free_ports(1)[0]}"
+        command = ("relay", "--cluster", source.bootstrap, "--listen", address)
+        with Twinsite.run(*command, work_dir=tmp_path, listen=False, inside=link.inside) as relay:
+            await listens(relay)
+            to_copy = configured(
+                tmp_path, through(source, address), target, "behind", topics={"include": ["behind"]}
+            )
+            with Twinsite.run(*to_copy, work_dir=tmp_path) as mirror:
+                await mirror.wait_for(lambda: fetched(mirror) > 20_000_000, "it is under way", 60)
+                before = link.counted()[0]
+                await mirror.wait_for(lambda: fetched(mirror) > 45_000_000, "it goes on", 60)
+                after = link.counted()[0]
+                await mirror.wait_for(lambda: complete(mirror, source, ["behind"]), "all is copied", 60)
+
+        assert_exact(source.bootstrap, target.bootstrap, ["behind"])
+    assert after.packets - before.packets > 10_000
+    assert after.dropped - before.dropped < (after.packets - before.packets) / 200

@@ -87,6 +87,11 @@ class Wan:
         cubic = ("congctl", "lock", "cubic") if at_all else ("congctl", "cubic")
         subprocess.run([*self.inside, "ip", "route", "change", *route, *cubic], check=True)
 
+    def send_buffers_of(self, bytes_max: int) -> None:
+        """Let the far kernel have no more room than this for what a connection sends."""
+        setting = f"echo 4096 16384 {bytes_max} > /proc/sys/net/ipv4/tcp_wmem"
+        subprocess.run([*self.inside, "sh", "-c", setting], check=True)
+
     def counted(self) -> tuple[Counted, Counted]:
         """What came from the far site so far, and what went there."""
         to_near, to_far = self._tell({})
