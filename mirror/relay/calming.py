@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import time
 from typing import NamedTuple
 
 from mirror.link.tcp_info import tcp_info
@@ -26,10 +27,14 @@ _BBR_INFO = struct.Struct("=5I")
 _GAIN_UNIT = 256
 BEGINNING_ABOVE = 2.0
 """Later it never sends more than 1.25 times what arrives."""
+GROWS = 1.25
+"""While so many times as much arrives from time to time it is right to go on."""
+STALLS_SECONDS, STALLS_ROUND_TRIPS = 1.0, 8
+"""So long no more arrives, both, and it has found the end: twice as long as it takes by itself."""
 RESENT_ABOVE = 0.02
-"""Such a part of segments is sent again where queues on the way are full."""
+"""Such a part of segments is sent again since then where queues on the way are full."""
 HELD_SHARE = 0.9
-HELD_LOOKS_MAX = 20
+HELD_SECONDS_MAX = 5.0
 """It is let go after that, whatever it has found out."""
 SO_MAX_PACING_RATE = 47
 """Likewise."""
@@ -42,18 +47,20 @@ class Bbr(NamedTuple):
     Attributes:
         rate: That arrives, in bytes a second.
         gain: Of that it sends so many times as much now.
+        round_trip_seconds: The shortest.
     """
 
     rate: int
     gain: float
+    round_trip_seconds: float
 
 
 def read_bbr(info: bytes) -> Bbr | None:
     """What the kernel says of it; None where that is nothing. Pure."""
     if len(info) < _BBR_INFO.size:
         return None
-    low, high, _, gain, _ = _BBR_INFO.unpack_from(info)
-    return Bbr(high << 32 | low, gain / _GAIN_UNIT)
+    low, high, round_trip_us, gain, _ = _BBR_INFO.unpack_from(info)
+    return Bbr(high << 32 | low, gain / _GAIN_UNIT, round_trip_us / 1e6)
 
 
 class Calmed:
@@ -65,24 +72,31 @@ class Calmed:
 
     def __init__(self) -> None:
         self.rate: int | None = None
-        self._looks = 0
-        self._sent = self._resent = 0
+        self._since = 0.0
+        """Of being held, or when more arrived last."""
+        self._grown = (0, 0, 0)
+        """What arrived then, and what had been sent, and sent again."""
 
-    def look(self, bbr: Bbr, segments_sent: int, segments_resent: int) -> None:
-        """See how it does, :data:`LOOK_SECONDS` after it was seen last.
+    def look(self, bbr: Bbr, segments_sent: int, segments_resent: int, now: float) -> None:
+        """See how it does.
 
         Args:
             segments_sent: Since the connection began, those sent again included.
             segments_resent: Likewise, those alone.
+            now: Monotonic seconds.
         """
-        sent, resent = segments_sent - self._sent, segments_resent - self._resent
-        self._sent, self._resent = segments_sent, segments_resent
-        if bbr.gain < BEGINNING_ABOVE or self._looks >= HELD_LOOKS_MAX:
-            self.rate, self._looks = None, 0
-        elif self.rate is not None:
-            self._looks += 1
-        elif resent > sent * RESENT_ABOVE:
-            self.rate = int(bbr.rate * HELD_SHARE)
+        rate, sent, resent = self._grown
+        begins, lasts = bbr.gain >= BEGINNING_ABOVE, now - self._since
+        if self.rate is not None:
+            if not begins or lasts >= HELD_SECONDS_MAX:
+                self.rate, self._since, self._grown = None, now, (bbr.rate, segments_sent, segments_resent)
+        elif not begins or bbr.rate > rate * GROWS:
+            self._since, self._grown = now, (bbr.rate, segments_sent, segments_resent)
+        elif (
+            lasts >= max(STALLS_SECONDS, STALLS_ROUND_TRIPS * bbr.round_trip_seconds)
+            and segments_resent - resent > (segments_sent - sent) * RESENT_ABOVE
+        ):
+            self.rate, self._since = int(bbr.rate * HELD_SHARE), now
 
 
 class Calming:
@@ -111,7 +125,7 @@ class Calming:
             info = tcp_info(self._sock)
             if bbr is None or info.segments_sent is None or info.segments_resent is None:
                 return  # a kernel that does not say: nothing can be done
-            self._calmed.look(bbr, info.segments_sent, info.segments_resent)
+            self._calmed.look(bbr, info.segments_sent, info.segments_resent, time.monotonic())
             rate = self._calmed.rate
             if rate != before:
                 held = _RATE.pack(_NO_LIMIT if rate is None else rate)
