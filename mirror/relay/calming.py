@@ -17,7 +17,11 @@ import struct
 import time
 from typing import NamedTuple
 
+import structlog
+
 from mirror.link.tcp_info import tcp_info
+
+log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.25
 TCP_CC_INFO = 26
@@ -124,12 +128,15 @@ class Calming:
             bbr = read_bbr(self._sock.getsockopt(socket.IPPROTO_TCP, TCP_CC_INFO, _BBR_INFO.size))
             info = tcp_info(self._sock)
             if bbr is None or info.segments_sent is None or info.segments_resent is None:
-                return  # a kernel that does not say: nothing can be done
+                log.info("bbr_not_watched", error="the kernel does not say how it does")
+                return
             self._calmed.look(bbr, info.segments_sent, info.segments_resent, time.monotonic())
             rate = self._calmed.rate
             if rate != before:
                 held = _RATE.pack(_NO_LIMIT if rate is None else rate)
                 self._sock.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, held)
-        except OSError:
-            return  # likewise, or the connection is gone
+                log.info("bbr_held", bytes_per_second=rate, arrives=bbr.rate)
+        except OSError as error:
+            log.info("bbr_not_watched", error=str(error))
+            return
         self._look_later()

@@ -106,7 +106,7 @@ class Made(NamedTuple):
     good_until: float
 
     def rate(self, link_rate: float) -> float:
-        """Bytes of records a second over a link that carries so much; ``math.inf`` for no limit."""
+        """Bytes of records a second over a link that carries so much."""
         return min(self.core_rate, link_rate / self.share)
 
 

@@ -22,7 +22,7 @@ from tests.harness.checker import assert_exact
 from tests.harness.data import Row, json_rows, load
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Twinsite, events
-from tests.harness.proxy import Last, proxy
+from tests.harness.proxy import Last, Proxy, proxy
 from tests.harness.relay import Relay, running_relay, through
 from tests.integration.test_relay_stream import Client, hello, key_of
 
@@ -151,6 +151,15 @@ def test_what_is_up_to_date_waits_for_no_catch_up(
     assert sorted(waited)[len(waited) // 2] < 0.3
 
 
+def over(
+    between: Proxy, connections: int, source: KafkaCluster, target: KafkaCluster, name: str, folder: Path
+) -> tuple[str, ...]:
+    """A mirror of one topic whose stream takes so many connections through a stretch of our own."""
+    link = {"relays": [between.address], "connections": connections}
+    relayed = through(source, between.address)
+    return configured(folder, relayed, target, name, topics={"include": [name]}, link=link)
+
+
 def test_a_stream_goes_over_several_connections(
     source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -173,9 +182,7 @@ def test_a_stream_goes_over_several_connections(
         return Last(data[:1000]) if done else data
 
     with proxy(relay.address, cut, ask) as between:
-        link = {"relays": [between.address], "connections": 4}
-        relayed = through(source, between.address)
-        command = configured(tmp_path, relayed, target, name, topics={"include": [name]}, link=link)
+        command = over(between, 4, source, target, name, tmp_path)
         with Twinsite.run(*command, work_dir=tmp_path) as mirror:
             asyncio.run(mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 60))
             shown = mirror.status()["link"]
@@ -210,9 +217,7 @@ def test_what_is_urgent_waits_for_no_packet(
         return data
 
     with proxy(relay.address, hold, ask) as between:
-        link = {"relays": [between.address], "connections": 3}
-        relayed = through(source, between.address)
-        command = configured(tmp_path, relayed, target, name, topics={"include": [name]}, link=link)
+        command = over(between, 3, source, target, name, tmp_path)
         with Twinsite.run(*command, work_dir=tmp_path) as mirror:
             asyncio.run(mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 60))
             asyncio.run(mirror.wait_for(lambda: mirror.status()["link"]["connections"] == 3, "all joined"))
