@@ -4,7 +4,7 @@ Starts two clusters of different versions, fills one with Debian's package index
 relays, over an emulated long link where that is allowed, while it is still being written. In the middle the
 relay in use is killed, then the mirror; it is started again, and both logs are compared record by record with
 an independent client. Then the copy is proven with Spark, damaged, put right and proven again. Leaves nothing
-behind but the page that shows the damage.
+behind but the pages of what was compared.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from tests.harness.jvm import REPOSITORY, cache_folder
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Finished, twinsite
 
-PAGE = REPOSITORY / "build" / "demo-report.html"
-"""Where the page that shows the damage is left."""
+RUNS = REPOSITORY / "build" / "demo"
+"""Where comparisons are left, each with its page; those of an earlier demo go."""
 SECONDS = 180.0
 QUICK_START = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """What is read is little: most of the time Java would compile what it soon needs no more."""
@@ -36,9 +36,10 @@ async def mend(target: KafkaCluster, topic: str, rows: Sequence[Row], settings: 
     Raises:
         DemoError: What was damaged was not found, or not put right.
     """
-    folder = settings.parent / "reconcile"
+    if RUNS.exists():
+        shutil.rmtree(RUNS)
     say("proving the copy with Spark: twinsite reconcile")
-    _expect(MATCH, await _reconcile(settings, folder), say)
+    _expect(MATCH, await _reconcile(settings), say)
 
     say(f"damaging it: somebody else writes to {topic} at the target, over one package, and a new one")
     victim = rows[len(rows) // 2]
@@ -46,19 +47,18 @@ async def mend(target: KafkaCluster, topic: str, rows: Sequence[Row], settings: 
     await asyncio.to_thread(load, target.bootstrap, topic, damage)
 
     say("proving it again")
-    _expect(MISMATCH, await _reconcile(settings, folder), say)
-    run = max(folder.iterdir())
-    PAGE.parent.mkdir(exist_ok=True)
-    shutil.copy(run / "report.html", PAGE)
-    _expect_named(PAGE.read_text(), damage)
-    say(f"the page that shows where: {PAGE.relative_to(REPOSITORY)}")
+    _expect(MISMATCH, await _reconcile(settings), say)
+    run = max(RUNS.iterdir())
+    page = run / "report.html"
+    _expect_named(page.read_text(), damage)
+    say(f"the page that shows where stays: {page.relative_to(REPOSITORY)}")
 
     say("putting it right: twinsite repair")
     _expect(DONE, await _repair(settings, run, "--to-mapped"), say)
     _expect(DONE, await _repair(settings, run, "--to-mapped", "--apply"), say)
 
     say("and proving it once more")
-    _expect(MATCH, await _reconcile(settings, folder), say)
+    _expect(MATCH, await _reconcile(settings), say)
 
 
 def _expect_named(page: str, damage: Sequence[Row]) -> None:
@@ -68,9 +68,9 @@ def _expect_named(page: str, damage: Sequence[Row]) -> None:
             raise DemoError(f"{key} was damaged, and the page does not name it")
 
 
-async def _reconcile(settings: Path, folder: Path) -> Finished:
+async def _reconcile(settings: Path) -> Finished:
     jars = str(cache_folder() / "spark" / "jars")
-    arguments = ("reconcile", "--config", str(settings), "--folder", str(folder), "--spark-jars", jars)
+    arguments = ("reconcile", "--config", str(settings), "--folder", str(RUNS), "--spark-jars", jars)
     return await twinsite(*arguments, work_dir=settings.parent, seconds=SECONDS, environment=QUICK_START)
 
 
