@@ -59,6 +59,9 @@ DRAIN_SECONDS = 3.0
 """When a relay is stopped, requests to brokers that are under way have so long to be answered."""
 BROKERS_READ_AGAIN_SECONDS, TOPICS_READ_AGAIN_SECONDS = 1.0, 0.1
 """For brokers and topics that are not known the cluster is asked so often, at most."""
+BULK = Channel.BULK.name.lower()
+CARRIED = {channel.name.lower(): channel for channel in Channel}
+"""What a connection may be joined for, as the parameter names it."""
 SWITCHING = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {}\r\n\r\n"
 
 PROTOCOLS = {
@@ -208,13 +211,15 @@ class RelayServer:
     async def _join(self, request: web.Request, token: str) -> web.StreamResponse:
         """One more connection of a stream, for whoever has begun it."""
         with self._let_in(request, Way.JOINED) as visitor:
+            asked = request.query.get(CARRIES, BULK)
+            carries = CARRIED.get(asked)
+            if carries is None:
+                detail = f"{CARRIES}={asked!r}: a connection carries {' or '.join(CARRIED)}"
+                raise ProblemError(HTTPStatus.BAD_REQUEST, "bad_request", detail)
             stream = self._streams.get(token)
             if stream is None or stream.visitor.identity != visitor.identity:
                 detail = "there is no such stream here: it has ended, or another relay at this address has it"
                 raise ProblemError(HTTPStatus.NOT_FOUND, UNKNOWN_STREAM, detail)
-            carries = (
-                Channel.LIVE if request.query.get(CARRIES) == Channel.LIVE.name.lower() else Channel.BULK
-            )
             return await self._become(request, Joined(stream, carries), visitor, Way.JOINED)
 
     async def _probe(self, request: web.Request) -> web.StreamResponse:

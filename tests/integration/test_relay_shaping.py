@@ -234,20 +234,38 @@ def test_what_is_urgent_waits_for_no_packet(
     assert_exact(source.bootstrap, target.bootstrap, [name])
 
 
-def test_nobody_joins_a_stream_that_is_not_there(relay: Relay) -> None:
-    """
-    As when an address leads to several relays: the answer says so, and the mirror goes on with one.
-    """
+def joined(relay: Relay, query: bytes) -> tuple[bytes, dict[str, str]]:
+    """The answer to a connection that asks to join a stream: its first line, and its document."""
     host, _, port = relay.address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=10) as sock:
         sock.sendall(
-            b"GET /v1/frames?join=00 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n"
+            b"GET /v1/frames?" + query + b" HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n"
             b"Upgrade: twinsite-frames/1\r\n\r\n"
         )
         head, _, content = sock.recv(65536).partition(b"\r\n\r\n")
+    return head.splitlines()[0], json.loads(content)
 
-    assert head.startswith(b"HTTP/1.1 404 ")
-    assert json.loads(content)["code"] == "unknown_stream"
+
+@pytest.mark.parametrize("query", [b"join=00", b"join=00&carries=live"])
+def test_nobody_joins_a_stream_that_is_not_there(relay: Relay, query: bytes) -> None:
+    """
+    As when an address leads to several relays: the answer says so, and the mirror goes on with one.
+    """
+    status, document = joined(relay, query)
+
+    assert status.startswith(b"HTTP/1.1 404 ")
+    assert document["code"] == "unknown_stream"
+
+
+def test_nobody_joins_for_what_there_is_not(relay: Relay) -> None:
+    """
+    The answer names the value, and those there are.
+    """
+    status, document = joined(relay, b"join=00&carries=mail")
+
+    assert status.startswith(b"HTTP/1.1 400 ")
+    assert document["code"] == "bad_request"
+    assert document["detail"] == "carries='mail': a connection carries live or bulk"
 
 
 def test_a_mirror_keeps_to_its_own_limit(
