@@ -19,7 +19,7 @@ from mirror.flow.looking import last_batches
 from mirror.flow.memory import FlowMemory
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.log_port import TopicLog
-from mirror.kafka.offsets import LATEST, list_offsets
+from mirror.kafka.offsets import LATEST, offsets_of_all
 from mirror.model import TopicPartition
 from mirror.topic_names import STATE_TOPIC_PREFIX
 
@@ -80,9 +80,7 @@ async def _log_end(target: Cluster, record: PartitionRecord, producer_id: int) -
     tp = TopicPartition(record.target_topic, record.partition)
     target.follow([tp.topic])
     await target.refresh()
-    end = (await list_offsets(target, [tp], LATEST))[tp]
-    if isinstance(end, TwinsiteError):
-        raise end
+    end = (await offsets_of_all(target, [tp], LATEST))[tp]
     copied_end = Insertions(record.inserted).copied_end(end)
     ours = copied_end > record.target_start_offset
     last = (await last_batches(target, {tp: copied_end})).get(tp) if ours else None

@@ -21,10 +21,10 @@ from mirror.acknowledged import Mirror, Words, words
 from mirror.clusters import START_SECONDS, both_connected
 from mirror.config import Settings
 from mirror.copied import Copied
-from mirror.errors import NotAuthorizedError, TwinsiteError, UsageError
+from mirror.errors import NotAuthorizedError, UsageError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Isolation
-from mirror.kafka.offsets import EARLIEST, LATEST, Answers, list_offsets
+from mirror.kafka.offsets import EARLIEST, LATEST, offsets_of_all
 from mirror.kafka.peek import closed_topics
 from mirror.kafka.topics import describe_configs
 from mirror.model import TopicPartition
@@ -216,7 +216,7 @@ async def _ends_before(
 ) -> dict[TopicPartition, int]:
     """Where logs ended that now end before; one that is only held up by a transaction does not."""
     reached = {tp: end for tp, end in known.items() if tp in copies and end > copies[tp].end}
-    ends = _all(await list_offsets(target, reached, LATEST))
+    ends = await offsets_of_all(target, reached, LATEST)
     return {tp: end for tp, end in reached.items() if end > ends[tp]}
 
 
@@ -236,19 +236,9 @@ async def _state(settings: Settings, target: Cluster, wanted: Wanted) -> FlowSta
 async def _logs(cluster: Cluster, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Range]:
     """From the start of each log to its last stable offset."""
     asked = list(tps)
-    ends = _all(await list_offsets(cluster, asked, LATEST, isolation=Isolation.READ_COMMITTED))
-    starts = _all(await list_offsets(cluster, asked, EARLIEST))
+    ends = await offsets_of_all(cluster, asked, LATEST, isolation=Isolation.READ_COMMITTED)
+    starts = await offsets_of_all(cluster, asked, EARLIEST)
     return {tp: Range(starts[tp], max(starts[tp], ends[tp])) for tp in asked}
-
-
-def _all(answers: Answers[int]) -> dict[TopicPartition, int]:
-    """The answers, where there is one for every partition; with one missing nothing could be concluded."""
-    found = {}
-    for tp, answer in answers.items():
-        if isinstance(answer, TwinsiteError):
-            raise answer
-        found[tp] = answer
-    return found
 
 
 class _Asking:
@@ -427,7 +417,7 @@ class _Asking:
         """The first offset with this timestamp or a later one; the log's end where there is none."""
         if timestamp_ms is None:
             return {}
-        found = _all(await list_offsets(self._source, list(logs), timestamp_ms))
+        found = await offsets_of_all(self._source, list(logs), timestamp_ms)
         return {tp: offset if offset >= 0 else logs[tp].end for tp, offset in found.items()}
 
     async def _cleanup_policies(self) -> dict[str, str]:

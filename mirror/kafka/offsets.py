@@ -20,7 +20,7 @@ from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
 from mirror.errors import BrokerError, ConnectionFailedError, TwinsiteError
-from mirror.kafka.cluster import Cluster, broker_error
+from mirror.kafka.cluster import Cluster, broker_error, retrying
 from mirror.kafka.fetch import Isolation
 from mirror.model import TopicPartition
 
@@ -29,6 +29,9 @@ LATEST = -1
 CONSUMER = -1
 DEBUGGER = -2
 """The replica id that is told the log end offset instead of the high watermark."""
+
+SETTLE_SECONDS = 30.0
+"""How long leaders that move, or start, are waited for."""
 
 T = TypeVar("T")
 Answers = dict[TopicPartition, T | TwinsiteError]
@@ -81,6 +84,35 @@ async def list_offsets(
 
     leaders = None if leader is None else {leader: list(partitions)}
     return await _ask_leaders(cluster, partitions, request, read, highest=7, leaders=leaders)
+
+
+async def offsets_of_all(
+    cluster: Cluster,
+    partitions: Collection[TopicPartition],
+    timestamp: int,
+    *,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+) -> dict[TopicPartition, int]:
+    """The offsets of all partitions, for those who can conclude nothing while one of them is missing.
+
+    They are asked for again, of the leaders of then, for as long as that can help and no longer than
+    ``SETTLE_SECONDS``: a broker may not know yet what it leads since a topic was made or a leader moved.
+
+    Raises:
+        TwinsiteError: One of them cannot be told; the first of those that waiting does not help.
+    """
+    found: dict[TopicPartition, int] = {}
+    async for attempt in retrying(SETTLE_SECONDS):
+        with attempt:
+            if attempt.retry_state.attempt_number > 1:
+                await cluster.refresh()
+            left = [tp for tp in partitions if tp not in found]
+            answers = await list_offsets(cluster, left, timestamp, isolation=isolation)
+            errors = [answer for answer in answers.values() if isinstance(answer, TwinsiteError)]
+            found |= {tp: answer for tp, answer in answers.items() if not isinstance(answer, TwinsiteError)}
+            if errors:
+                raise min(errors, key=lambda error: error.retriable)
+    return found
 
 
 async def describe_producer(

@@ -15,7 +15,7 @@ from mirror.flow.position import Decision, Insert, Known, Proceed, Stop
 from mirror.flow.reading import read_batches, read_records, read_some
 from mirror.flow.records import Record, key_of, tombstone
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.offsets import EARLIEST, LATEST, list_offsets
+from mirror.kafka.offsets import EARLIEST, LATEST, offsets_of_all
 from mirror.model import OffsetMode, TopicPartition
 from mirror.repairing.bounds import Bounds
 from mirror.repairing.model import Begun, Note, Repaired, Status, Step, Wanted
@@ -210,7 +210,7 @@ class PartitionRepair:
     async def _offset_at(self, timestamp: int) -> int:
         """Where the target's log starts, or ends."""
         target = self._plan.target_name
-        return _answered((await list_offsets(self._flow.target, [target], timestamp))[target])
+        return (await offsets_of_all(self._flow.target, [target], timestamp))[target]
 
     async def _place(self) -> Proceed:
         """Where the next batch goes.
@@ -272,7 +272,7 @@ class PartitionRepair:
     async def _still_there(
         self, cluster: Cluster, tp: TopicPartition, offsets: Collection[int]
     ) -> dict[int, Record]:
-        start = _answered((await list_offsets(cluster, [tp], EARLIEST))[tp])
+        start = (await offsets_of_all(cluster, [tp], EARLIEST))[tp]
         return await read_some(cluster, tp, [offset for offset in offsets if offset >= start])
 
     async def _read_behind(self, end: int, bounds: Bounds) -> None:

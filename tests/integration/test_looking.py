@@ -1,13 +1,17 @@
-"""What stands at the end of many logs at once, asked of a real broker."""
+"""Where logs end, and what stands there, asked of real brokers."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from mirror.clusters import connected
 from mirror.config import parse
+from mirror.errors import BrokerError
 from mirror.flow.looking import last_batches
 from mirror.flow.position import Tail
+from mirror.kafka.offsets import LATEST, list_offsets, offsets_of_all
 from mirror.model import TopicPartition
 from tests.conftest import TopicFactory
 from tests.harness.checker import watermarks
@@ -49,3 +53,30 @@ async def test_the_last_batch_of_every_log_is_found_however_little_fits_an_answe
     assert all(
         isinstance(tail, Tail) and tail.base_offset + tail.records == ends[tp] for tp, tail in found.items()
     )
+
+
+async def test_where_all_logs_end_is_asked_again_when_a_leader_has_moved(tmp_path: Path) -> None:
+    """
+    The snapshot is older than the move: the first broker asked leads one of the two partitions no more.
+    """
+    async with KafkaCluster.start(version="4.3", nodes=2, name="moving", work_dir=tmp_path) as moving:
+        await moving.create_topic("orders", assignment=[[1, 2], [1, 2]])
+        load(moving.bootstrap, "orders", json_rows(100, 300))
+        both = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
+        settings = parse(
+            {
+                "source": {"bootstrap_servers": "127.0.0.1:1"},
+                "target": {"bootstrap_servers": moving.bootstrap},
+                "topics": {"include": ["orders"]},
+            }
+        )
+
+        async with connected("target", settings.target) as cluster:
+            cluster.follow(["orders"])
+            await cluster.refresh()
+            await moving.move_leader("orders", 1, 2)
+            stale = await list_offsets(cluster, both, LATEST)
+            ends = await offsets_of_all(cluster, both, LATEST)
+
+        assert isinstance(stale[both[1]], BrokerError)
+        assert ends == {tp: watermarks(moving.bootstrap, "orders")[tp.partition][1] for tp in both}
