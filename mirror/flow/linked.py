@@ -166,7 +166,7 @@ class LinkLane:
         who = (flow.name, flow.producer_id, flow.producer_epoch)
         frame_bytes = max(flow.limits.buffer_bytes_max // FRAMES_IN_BUFFER, 1)
         hello = Hello(*who, isolation, windows, frame_bytes, limits.level, limits.recode)
-        stream = await LinkStream.open(flow.source.options, hello, limits.connections)
+        stream = await LinkStream.open(flow.source.options, hello, flow.pool, limits.connections)
         log.info("stream_begun", relay=str(stream.relay), congestion=stream.welcome.congestion)
         self._repeats = Repeats()
         flow.stream = stream
@@ -247,7 +247,7 @@ class LinkLane:
             limit -= limit // LIVE_SHARE
         while True:
             came = await stream.next_frame(channel)
-            await self._room.enough(came.header.body_bytes, limit)
+            await self._room.enough(came.arrived.header.body_bytes, limit)
             try:
                 await self._take_frame(stream, came)
             except AnswerError as error:
@@ -255,19 +255,22 @@ class LinkLane:
             stream.took(came)
 
     async def _take_frame(self, stream: LinkStream, came: Came) -> None:
-        header, opener = came.header, stream.opener(came.channel)
+        (header, buffer), opener = came.arrived, stream.opener(came.channel)
         pool, large = self._flow.pool, header.body_bytes > INLINE_BYTES_MAX and not header.stored
-        opened = pool.take(header.body_bytes)
-        held = [opened]
+        pool.count(buffer)
+        held = [buffer]
         try:
-            body = opened.memory[: header.body_bytes]
-            parts = await _run(large, _parts_of, opener, header, came.wire, body)
+            if not header.stored:
+                held.append(pool.take(header.body_bytes))
+            opened = held[-1]
+            room = opened.memory[: header.body_bytes]
+            parts = await _run(large, _parts_of, opener, header, came.arrived.wire, room)
             buffers, others = [opened] * len(parts), set[Key]()
             size = sum(part.recoded_bytes for part in parts)
             if size:
                 held.append(pool.take(size))
-                buffers = [held[1] if part.recoded_bytes else opened for part in parts]
-                parts, others = await _run(large, restored, parts, held[1].memory[:size])
+                buffers = [held[-1] if part.recoded_bytes else opened for part in parts]
+                parts, others = await _run(large, restored, parts, held[-1].memory[:size])
             numbers = [stream.number_of(came.channel, part) for part in parts]
             self._take_parts((came.channel, header.node), came.read_at, parts, numbers, buffers, others)
         finally:
@@ -325,9 +328,8 @@ class LinkLane:
         )
 
 
-def _parts_of(opener: Opener, header: Header, wire: memoryview, body: memoryview) -> list[Part]:
-    opener.open(header, wire, body)
-    return decode_parts(body)
+def _parts_of(opener: Opener, header: Header, wire: memoryview, room: memoryview) -> list[Part]:
+    return decode_parts(opener.open(header, wire, room))
 
 
 async def _run(large: bool, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -18,13 +18,15 @@ class Buffer:
 
     Attributes:
         size: Bytes it can hold.
+        counted: It is one of those of which the pool says how many bytes they have.
     """
 
-    __slots__ = ("_pool", "_users", "memory", "size")
+    __slots__ = ("_pool", "_users", "counted", "memory", "size")
 
     def __init__(self, pool: BufferPool, size: int) -> None:
         self.size = size
         self.memory = memoryview(bytearray(size))
+        self.counted = False
         self._pool = pool
         self._users = 1
 
@@ -44,7 +46,7 @@ class BufferPool:
     """Keeps up to ``idle_bytes_max`` of unused buffers.
 
     Attributes:
-        used_bytes: Bytes of buffers in use just now.
+        used_bytes: Bytes of buffers in use just now, but for those that do not count yet.
     """
 
     def __init__(self, idle_bytes_max: int) -> None:
@@ -64,11 +66,29 @@ class BufferPool:
             buffer._users = 1
         else:
             buffer = Buffer(self, SMALL_BYTES if small else -(-size // GRAIN_BYTES) * GRAIN_BYTES)
-        self.used_bytes += buffer.size
+        self.count(buffer)
         return buffer
 
+    def take_uncounted(self, size: int) -> Buffer:
+        """The same for what somebody else counts, until :meth:`count`; a small one is as small as it is."""
+        if size <= SMALL_BYTES:
+            return Buffer(self, size)
+        buffer = self.take(size)
+        self._discount(buffer)
+        return buffer
+
+    def count(self, buffer: Buffer) -> None:
+        """From now on it is one that counts."""
+        buffer.counted = True
+        self.used_bytes += buffer.size
+
+    def _discount(self, buffer: Buffer) -> None:
+        if buffer.counted:
+            buffer.counted = False
+            self.used_bytes -= buffer.size
+
     def _give_back(self, buffer: Buffer) -> None:
-        self.used_bytes -= buffer.size
-        if self._idle_bytes + buffer.size <= self._idle_bytes_max:
+        self._discount(buffer)
+        if buffer.size >= SMALL_BYTES and self._idle_bytes + buffer.size <= self._idle_bytes_max:
             self._idle.append(buffer)
             self._idle_bytes += buffer.size

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Key
-from mirror.link.frames import Frames, Header, Opener, Rooms
+from mirror.link.frames import Arrived, Frames, Opener
 from mirror.link.ordering import InOrder
 
 WINDOW_LOG_MAX = 27
@@ -31,10 +32,10 @@ class ChannelState:
         repeats: Whether the same bytes may come over more than one connection.
     """
 
-    def __init__(self, key: bytes, now: float, rooms: Rooms, *, repeats: bool = False) -> None:
+    def __init__(self, key: bytes, now: float, pool: BufferPool, *, repeats: bool = False) -> None:
         self.opener = Opener(key, WINDOW_LOG_MAX)
         self.in_order = InOrder(repeats=repeats)
-        self.frames = Frames(rooms=rooms)
+        self.frames = Frames(pool)
         self.untaken_bytes = self.taken_bytes = 0
         self.whole_at = self.piece_at = now
         self.moved: dict[Key, int] = {}
@@ -45,7 +46,7 @@ class ChannelState:
         """All that is here of it."""
         return self.untaken_bytes + self.in_order.early_bytes
 
-    def received(self, at: int, data: memoryview, now: float) -> Iterator[tuple[Header, memoryview]]:
+    def received(self, at: int, data: memoryview, now: float) -> Iterator[Arrived]:
         """Frames that are whole now.
 
         Raises:

@@ -18,6 +18,7 @@ import zstandard
 from blake3 import blake3
 
 from mirror.errors import AnswerError
+from mirror.kafka.buffers import Buffer, BufferPool
 
 MAGIC, STORED = b"tsf1", b"tsf0"
 """Of a frame whose body is compressed, and of one whose body is as it is and no part of the window."""
@@ -25,7 +26,6 @@ BODY_BYTES_MAX = 136 << 20
 """A batch of 128 MiB, the largest that is read, and what stands before it."""
 KEY_BYTES = 32
 READ_BYTES = 128 << 10
-ROOM_GRAIN_BYTES, ROOMS_IDLE_BYTES_MAX = 256 << 10, 8 << 20
 
 _FIELDS = struct.Struct(">4sQiQII")
 _DIGEST_BYTES = 32
@@ -140,8 +140,9 @@ class Opener:
         )
         self._sequence = 0
 
-    def open(self, header: Header, wire: bytes | memoryview, body: memoryview) -> None:
-        """Decompress a frame into ``body``, which is as long as its header says.
+    def open(self, header: Header, wire: memoryview, room: memoryview) -> memoryview:
+        """The body of a frame: decompressed into ``room``, which is as long as the header says; or
+        ``wire`` itself, where it is stored.
 
         Raises:
             AnswerError: It is not the next one, or not what it was when it was made.
@@ -150,18 +151,18 @@ class Opener:
             raise AnswerError(f"frame {header.sequence} came where {self._sequence} was due")
         self._sequence += 1
         if not header.stored:
-            self._inflate(wire, body)
-        elif len(wire) == len(body):
-            body[:] = wire
-        else:
-            raise AnswerError(f"a frame of {len(body)} bytes that are as they are has {len(wire)}")
+            self._inflate(wire, room)
+        elif len(wire) != header.body_bytes:
+            raise AnswerError(f"a frame of {header.body_bytes} bytes that are as they are has {len(wire)}")
+        body = wire if header.stored else room
         fields = _FIELDS.pack(header.magic, *header[:5])
         if not secrets.compare_digest(_digest(self._key, fields, [body]), header.digest):
             raise AnswerError(f"frame {header.sequence} is not what was sent: its digest is another")
+        return body
 
-    def _inflate(self, wire: bytes | memoryview, body: memoryview) -> None:
+    def _inflate(self, wire: memoryview, body: memoryview) -> None:
         left = self._left
-        left.rest = memoryview(wire)
+        left.rest = wire
         filled = 0
         try:
             while filled < len(body):
@@ -187,32 +188,16 @@ class _Left:
         return piece
 
 
-class Rooms:
-    """Memory for compressed bodies, used again once it is given back: new memory costs more than filling it.
+class Arrived(NamedTuple):
+    """A frame that is whole; who takes it releases the buffer."""
 
-    Small ones are made anew.
-    """
+    header: Header
+    buffer: Buffer
 
-    def __init__(self) -> None:
-        self._idle: list[bytearray] = []
-
-    def take(self, size: int) -> memoryview:
-        """Room for so many bytes."""
-        if size < ROOM_GRAIN_BYTES:
-            return memoryview(bytearray(size))
-        fitting = (at for at, one in enumerate(self._idle) if size <= len(one) <= size + size // 2)
-        found = next(fitting, None)
-        grains = -(-size // ROOM_GRAIN_BYTES)
-        room = bytearray(grains * ROOM_GRAIN_BYTES) if found is None else self._idle.pop(found)
-        return memoryview(room)[:size]
-
-    def give_back(self, room: memoryview) -> None:
-        """Nobody reads it any more."""
-        memory = room.obj
-        if isinstance(memory, bytearray) and len(memory) >= ROOM_GRAIN_BYTES:
-            self._idle.append(memory)
-            if sum(map(len, self._idle)) > ROOMS_IDLE_BYTES_MAX:
-                del self._idle[0]
+    @property
+    def wire(self) -> memoryview:
+        """The body as it came."""
+        return self.buffer.memory[: self.header.wire_bytes]
 
 
 class Frames:
@@ -220,30 +205,31 @@ class Frames:
 
     Args:
         body_bytes_max: A frame that claims to hold more is refused before anything is done with it.
-        rooms: Where they are put; who has read one may give it back there.
+        pool: Has the buffers into which they are put.
     """
 
-    def __init__(self, body_bytes_max: int = BODY_BYTES_MAX, rooms: Rooms | None = None) -> None:
+    def __init__(self, pool: BufferPool, body_bytes_max: int = BODY_BYTES_MAX) -> None:
         self._body_bytes_max = body_bytes_max
-        self._rooms = rooms or Rooms()
+        self._pool = pool
         self._torn = bytearray()
         self._header: Header | None = None
-        self._wire = memoryview(b"")
-        self._filled = 0
+        self._buffer = pool.take_uncounted(0)
+        self._left = memoryview(b"")
+        """What is not filled yet of the buffer."""
 
     @property
     def torn(self) -> bool:
         """Of a frame something has come, and not all."""
         return self._header is not None or bool(self._torn)
 
-    def received(self, data: bytes | memoryview) -> list[tuple[Header, memoryview]]:
-        """What is whole now, as (header, compressed body).
+    def received(self, data: bytes | memoryview) -> list[Arrived]:
+        """What is whole now.
 
         Raises:
             AnswerError: What came is no frame, or one that is too large.
         """
         came = memoryview(data)
-        found: list[tuple[Header, memoryview]] = []
+        found: list[Arrived] = []
         while True:
             if self._header is None:
                 missing = HEADER_BYTES - len(self._torn)
@@ -252,15 +238,15 @@ class Frames:
                 if len(self._torn) < HEADER_BYTES:
                     return found
                 self._header = self._read_header(self._torn)
-                self._wire, self._filled = self._rooms.take(self._header.wire_bytes), 0
+                self._buffer = self._pool.take_uncounted(self._header.wire_bytes)
+                self._left = self._buffer.memory[: self._header.wire_bytes]
                 self._torn.clear()
-            piece = came[: len(self._wire) - self._filled]
-            self._wire[self._filled : self._filled + len(piece)] = piece
-            self._filled += len(piece)
-            came = came[len(piece) :]
-            if self._filled < len(self._wire):
+            piece = came[: len(self._left)]
+            self._left[: len(piece)] = piece
+            self._left, came = self._left[len(piece) :], came[len(piece) :]
+            if self._left:
                 return found
-            found.append((self._header, self._wire))
+            found.append(Arrived(self._header, self._buffer))
             self._header = None
 
     def _read_header(self, came: bytearray) -> Header:

@@ -308,10 +308,10 @@ def read_pong(payload: bytes | memoryview) -> Pong:
     return Pong(*_only(_PONG, payload)[0])
 
 
-def slice_of(channel: int, at: int, data: bytes | memoryview) -> bytes:
+def slice_of(channel: int, at: int, *pieces: bytes | memoryview) -> bytes:
     """Bytes of a channel's frames; ``at`` is how many of them come before."""
-    head = _HEAD.pack(1 + _SLICE.size + len(data), Down.SLICE)
-    return b"".join((head, _SLICE.pack(channel, at), data))
+    head = _HEAD.pack(1 + _SLICE.size + sum(map(len, pieces)), Down.SLICE)
+    return b"".join((head, _SLICE.pack(channel, at), *pieces))
 
 
 def shared(channel: int, key: bytes) -> bytes:

@@ -32,6 +32,7 @@ from mirror.errors import (
     TwinsiteError,
     UnsupportedVersionError,
 )
+from mirror.kafka.buffers import BufferPool
 from mirror.kafka.dial import Address, ConnectionOptions, dial_one_relay, dial_relay
 from mirror.kafka.fetch import Key
 from mirror.kafka.nonblocking import receive_into, send_all
@@ -39,7 +40,7 @@ from mirror.kafka.relayed import upgrade
 from mirror.link import messages
 from mirror.link.channel_state import ChannelState
 from mirror.link.clocks import Distance
-from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, KEY_BYTES, Header, Opener, Rooms, wire_bound
+from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, KEY_BYTES, Arrived, Opener, wire_bound
 from mirror.link.loops import first_to_end
 from mirror.link.messages import (
     CARRIES,
@@ -122,13 +123,10 @@ class Trouble:
 
 
 class Came(NamedTuple):
-    """A frame: its channel, its header, its body as it came, and a moment not after it was read, in monotonic
-    seconds.
-    """
+    """A frame: its channel, what has arrived, and a moment not after it was read, in monotonic seconds."""
 
     channel: int
-    header: Header
-    wire: memoryview
+    arrived: Arrived
     read_at: float
 
 
@@ -146,7 +144,13 @@ class LinkStream:
     """
 
     def __init__(
-        self, sock: socket.socket, relay: Address, hello: Hello, options: ConnectionOptions, connections: int
+        self,
+        sock: socket.socket,
+        relay: Address,
+        hello: Hello,
+        options: ConnectionOptions,
+        pool: BufferPool,
+        connections: int,
     ) -> None:
         """Use :meth:`open`."""
         self.relay = relay
@@ -162,7 +166,7 @@ class LinkStream:
         self._hello = hello
         self._more: list[socket.socket] = []
         self._channels: dict[int, ChannelState] = {}
-        self._rooms = Rooms()
+        self._pool = pool
         self._came: dict[Channel, asyncio.Queue[Came]] = {c: asyncio.Queue() for c in Channel}
         self._troubles: dict[int, Trouble] = {}
         self._in_trouble = asyncio.Event()
@@ -174,10 +178,13 @@ class LinkStream:
         self._clock_offsets: deque[tuple[float, float]] = deque(maxlen=CLOCK_OFFSETS)
 
     @classmethod
-    async def open(cls, options: ConnectionOptions, hello: Hello, connections: int = 0) -> LinkStream:
+    async def open(
+        cls, options: ConnectionOptions, hello: Hello, pool: BufferPool, connections: int = 0
+    ) -> LinkStream:
         """Begin a stream with one of the relays.
 
         Args:
+            pool: Has the buffers for what comes.
             connections: Over which it goes once it runs; 0: three where the relay's kernel has BBR, or many.
 
         Raises:
@@ -186,7 +193,7 @@ class LinkStream:
             UnsupportedVersionError: What is named as a relay is none, or of another version.
         """
         sock, relay = await dial_relay(_ask_for_stream, options)
-        stream = cls(sock, relay, hello, options, connections)
+        stream = cls(sock, relay, hello, options, pool, connections)
         try:
             async with asyncio.timeout(options.connect_timeout_seconds):
                 await stream._begin()
@@ -249,12 +256,11 @@ class LinkStream:
         self._say(messages.limit(int(bytes_per_second or 0)))
 
     def took(self, came: Came) -> None:
-        """A frame is out of the way, and what it was in: as much more may come."""
-        size = HEADER_BYTES + came.header.wire_bytes
+        """A frame is out of the way: as much more may come."""
+        size = HEADER_BYTES + came.arrived.header.wire_bytes
         channel = self._channels[came.channel]
         channel.untaken_bytes -= size
         channel.taken_bytes += size
-        self._rooms.give_back(came.wire)
         self._say(messages.taken(came.channel, channel.taken_bytes))
         self._drop_ended(came.channel)
 
@@ -382,7 +388,7 @@ class LinkStream:
             self._welcome = _welcome(messages.document(payload))
             self._compare_clocks(self._welcome.steady_us)
             self._channels = {
-                c: ChannelState(self._welcome.keys[c], self._heard_at, self._rooms, repeats=c is Channel.LIVE)
+                c: ChannelState(self._welcome.keys[c], self._heard_at, self._pool, repeats=c is Channel.LIVE)
                 for c in Channel
             }
         elif kind == Down.SLICE:
@@ -405,9 +411,9 @@ class LinkStream:
         held_bytes_max = self._hello.windows[base] + HEADER_BYTES + wire_bound(BODY_BYTES_MAX)
         if channel.held_bytes + len(data) > held_bytes_max:
             raise AnswerError("it sends more than it was allowed to")
-        for header, wire in channel.received(at, data, now):
-            read_at = self._distance.ours(header.read_us / 1e6, now)
-            self._came[base].put_nowait(Came(number, header, wire, read_at))
+        for arrived in channel.received(at, data, now):
+            read_at = self._distance.ours(arrived.header.read_us / 1e6, now)
+            self._came[base].put_nowait(Came(number, arrived, read_at))
 
     def _channel(self, number: int) -> ChannelState:
         channel = self._channels.get(number)
@@ -429,7 +435,7 @@ class LinkStream:
         elif number in self._channels or len(self._channels) >= CHANNELS_MAX or len(rest) != KEY_BYTES:
             raise AnswerError(f"channel {number} cannot begin")
         else:
-            self._channels[number] = ChannelState(bytes(rest), self._heard_at, self._rooms)
+            self._channels[number] = ChannelState(bytes(rest), self._heard_at, self._pool)
 
     def _heard_trouble(self, document: dict[str, Any]) -> None:
         node, detail = document.get("node"), document.get("detail")

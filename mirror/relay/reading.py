@@ -23,7 +23,7 @@ import structlog
 from mirror.errors import AnswerError, ConnectionFailedError, TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.states import pause_seconds
-from mirror.kafka.buffers import Buffer, BufferPool
+from mirror.kafka.buffers import SMALL_BYTES, Buffer, BufferPool
 from mirror.kafka.cluster import STALE_METADATA_CODES, Cluster, ClusterInfo, PartitionInfo, broker_error
 from mirror.kafka.connection import Connection
 from mirror.kafka.fetch import (
@@ -42,22 +42,26 @@ from mirror.link.messages import RANK_LAST, Channel, Position
 from mirror.link.parts import ASTRAY, Part, Whole, whole_batches
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import TopicPartition
-from mirror.relay.sending import News, Taken, steady_us
+from mirror.relay.sending import Gone, News, Taken, steady_us
 
 log = structlog.get_logger(__name__)
 
 LIMITS = {
     Channel.LIVE: (FetchLimits(wait_ms_max=100, bytes_max=1 << 20), 256 << 10),
-    Channel.BULK: (FetchLimits(wait_ms_max=50, bytes_max=2 << 20), 1 << 20),
+    Channel.BULK: (FetchLimits(wait_ms_max=50, bytes_max=(4 << 20) - SMALL_BYTES), 1 << 20),
 }
-"""Of each channel: what one answer of a broker may bring, and one partition in it."""
+"""Of each channel: what one answer of a broker may bring, and one partition in it. With what stands before
+the records the longest answer is not longer than a whole number of megabytes, as buffers are.
+"""
+BYTES_AT_ONCE_MAX = 16 << 20
+"""Of what answers bring by one channel, all brokers together: of many brokers each brings less."""
 FRAME_BYTES_FIRST = 64 << 10
 """So large is the first frame of a lane, each next one twice as large: where connections die young something
 gets through, too."""
 PART_BYTES_CEILING = 128 << 20
 HEARTBEAT_SECONDS = 0.5
 """Where a broker has nothing new, this is said so often."""
-IDLE_BYTES_MAX = 8 << 20
+IDLE_BYTES_MAX = 16 << 20
 ROUTE_PAUSE_SECONDS = 0.1
 ROUTE_TRIES = 30
 """So often it is looked where a partition is led, before its mirror is told that nobody leads it."""
@@ -69,12 +73,15 @@ UNKNOWN_TOPIC_ID, LEADER_NOT_AVAILABLE, CORRUPT_MESSAGE, TOPIC_AUTHORIZATION_FAI
 class Outlet(Protocol):
     """Where what was read goes."""
 
-    async def send(self, channel: Channel, news: News, as_is: Container[Key], taken: Taken) -> None:
-        """Send a frame; returns when the parts are not needed any more.
+    async def send(
+        self, channel: Channel, news: News, as_is: Container[Key], taken: Taken, gone: Gone
+    ) -> None:
+        """Send a frame; returns when it is made.
 
         Args:
             as_is: Partitions whose batches are not recoded.
             taken: Called when the mirror has taken it.
+            gone: Called when the parts are not needed any more.
         """
 
     def trouble(self, node: int, words: str) -> None:
@@ -323,7 +330,8 @@ class SourceReader:
             if closed:
                 self.outlet.closed(closed)
             for channel, refused in parts.items():
-                await self.outlet.send(channel, News(-1, steady_us(), refused), self.as_is, _nothing)
+                news = News(-1, steady_us(), refused)
+                await self.outlet.send(channel, news, self.as_is, _nothing, _nothing)
 
 
 class BrokerLane:
@@ -340,7 +348,8 @@ class BrokerLane:
         self._node = node
         self._channel = channel
         limits, self._part_bytes_max = LIMITS[channel]
-        self._bytes_max = min(limits.bytes_max, reader.frame_bytes_max)
+        each = max(BYTES_AT_ONCE_MAX // max(len(reader.cluster.info.brokers), 1), self._part_bytes_max)
+        self._bytes_max = min(limits.bytes_max, reader.frame_bytes_max, each)
         first = min(FRAME_BYTES_FIRST, self._bytes_max)
         self._limits = replace(limits, bytes_max=first, isolation=reader.isolation)
         self._session = FetchSession()
@@ -470,13 +479,10 @@ class BrokerLane:
         return self._connection
 
     async def _send(self, read: Read, buffer: Buffer) -> None:
-        try:
-            taken = partial(self._changed_over, read.changing)
-            reader = self._reader
-            news = News(self._node, read.at_us, read.parts)
-            await reader.outlet.send(self._channel, news, reader.as_is, taken)
-        finally:
-            buffer.release()
+        taken = partial(self._changed_over, read.changing)
+        reader = self._reader
+        news = News(self._node, read.at_us, read.parts)
+        await reader.outlet.send(self._channel, news, reader.as_is, taken, buffer.release)
 
     def _changed_over(self, changing: list[tuple[Key, Place]]) -> None:
         for key, place in changing:

@@ -35,6 +35,8 @@ AGAIN_SHARE, AGAIN_BYTES_MAX = 1 / 32, 64 << 10
 """What is urgent goes twice while that is no more than this of all bytes; so many at once."""
 
 Taken = Callable[[], None]
+Gone = Callable[[], None]
+Pieces = Sequence[bytes | memoryview]
 
 
 class News(NamedTuple):
@@ -50,12 +52,35 @@ def steady_us() -> int:
     return time.monotonic_ns() // 1000
 
 
-@dataclass(slots=True)
 class Frame:
-    """A frame on its way out."""
+    """A frame on its way out.
 
-    left: memoryview
-    taken: Taken
+    Attributes:
+        left: Bytes of it.
+        taken: Called when the mirror has taken it.
+        gone: Called when nothing is left.
+
+    Args:
+        pieces: Of it; copied as they go into slices, and not before.
+    """
+
+    def __init__(self, pieces: Pieces, taken: Taken, gone: Gone) -> None:
+        self.left = sum(map(len, pieces))
+        self.taken = taken
+        self.gone = gone
+        self._pieces = deque(memoryview(piece) for piece in pieces)
+
+    def cut(self, size: int) -> list[memoryview]:
+        """The next bytes: so many, or all that are left."""
+        cut: list[memoryview] = []
+        while self._pieces and size > 0:
+            piece = self._pieces.popleft()
+            if len(piece) > size:
+                self._pieces.appendleft(piece[size:])
+            cut.append(piece[:size])
+            size -= len(cut[-1])
+            self.left -= len(cut[-1])
+        return cut
 
 
 @dataclass(slots=True)
@@ -173,12 +198,15 @@ class Sender:
 
     # -- frames ----------------------------------------------------------------------------------
 
-    async def send(self, channel: Channel, news: News, as_is: Container[Key], taken: Taken) -> None:
-        """Send a frame; returns when the parts are not needed any more.
+    async def send(
+        self, channel: Channel, news: News, as_is: Container[Key], taken: Taken, gone: Gone
+    ) -> None:
+        """Send a frame; returns when it is made.
 
         Args:
             as_is: Partitions whose batches are not recoded.
             taken: Called when the mirror has taken it.
+            gone: Called when the parts are not needed any more.
         """
         lane, maker = self._lanes[channel], self.makers[channel]
         size = records_bytes(news)
@@ -186,12 +214,19 @@ class Sender:
             began = time.monotonic()
             await lane.has_room()
             waited = time.monotonic() - began
-            frame = await sealed(maker.sealer, news, as_is, recode=maker.tuner.step.recode)
+            stored = maker.sealer.stores
+            frame = Frame(
+                await sealed(maker.sealer, news, as_is, recode=maker.tuner.step.recode),
+                taken,
+                gone if stored else _nothing,
+            )
             reach("frame_sealed")
+            if not stored:
+                gone()
             now = time.monotonic()
             sealing = now - began - waited
-            spent = Spent(waited, sealing, size, len(frame), dry=sealing if self._dry(lane) else 0.0)
-            self.put(channel, frame, spent, taken)
+            spent = Spent(waited, sealing, size, frame.left, dry=sealing if self._dry(lane) else 0.0)
+            self.put(channel, frame, spent)
             if maker.tuner.watched(spent, now):
                 maker.sealer.change(maker.tuner.step.compression)
                 self._chosen(channel)
@@ -199,13 +234,13 @@ class Sender:
     def _dry(self, lane: Lane) -> bool:
         return not lane.frames and not any(wire.unsent for wire in self._more or (self._wire,))
 
-    def put(self, channel: int, frame: bytes, spent: Spent, taken: Taken) -> None:
+    def put(self, channel: int, frame: Frame, spent: Spent) -> None:
         """Send a frame that is made, after those that were put before."""
         urgency = _urgency(channel)
         totals = self.totals[urgency]
         totals.frames += 1
         totals.spent = totals.spent.and_also(spent)
-        self._lanes[channel].frames.append(Frame(memoryview(frame), taken))
+        self._lanes[channel].frames.append(frame)
         self._offer(urgency)
 
     def taken(self, channel: int, wire_bytes: int) -> bool:
@@ -320,27 +355,28 @@ class Sender:
         frame = lane.frames[0]
         if not lane.begun:
             lane.begun = True
-            lane.sent_bytes += len(frame.left)
-            self.totals[urgency].sent_bytes += len(frame.left)
+            lane.sent_bytes += frame.left
+            self.totals[urgency].sent_bytes += frame.left
             lane.untaken.append((lane.sent_bytes, frame.taken))
-        size = self._slice_bytes(wire)
-        piece, frame.left = frame.left[:size], frame.left[size:]
-        sliced = slice_of(channel, lane.sliced_bytes, piece)
+        left = frame.left
+        sliced = slice_of(channel, lane.sliced_bytes, *frame.cut(self._slice_bytes(wire)))
+        size = left - frame.left
         wire.write(sliced)
         self._more.rotate(-1)  # another one's turn
         reach("slice_sent")
-        lane.sliced_bytes += len(piece)
+        lane.sliced_bytes += size
         again = self._say_again(sliced) if channel == Channel.LIVE else 0
-        self._again_left = min(self._again_left + len(piece) * AGAIN_SHARE, AGAIN_BYTES_MAX)
+        self._again_left = min(self._again_left + size * AGAIN_SHARE, AGAIN_BYTES_MAX)
         self.totals[urgency].sent_bytes += again
-        self._pace.spent(len(piece) + again, now)
+        self._pace.spent(size + again, now)
         if not frame.left:
             reach("frame_sent")
+            frame.gone()
             lane.begun = False
             lane.frames.popleft()
             lane.room.set()
             self._end_where_sent(channel)
-        return len(piece) + again
+        return size + again
 
     def _say_again(self, sliced: bytes) -> int:
         if self._again is None or self._again.full or len(sliced) > self._again_left:
@@ -371,8 +407,8 @@ def records_bytes(news: News) -> int:
     return sum(len(part.fetched.records) for part in news.parts)
 
 
-async def sealed(sealer: Sealer, news: News, as_is: Container[Key], *, recode: bool) -> bytes:
-    """The next frame of a channel.
+async def sealed(sealer: Sealer, news: News, as_is: Container[Key], *, recode: bool) -> Pieces:
+    """The next frame of a channel, in pieces; where it is stored these are the records as they were read.
 
     Args:
         as_is: Partitions whose batches are not recoded, where any are.
@@ -383,5 +419,9 @@ async def sealed(sealer: Sealer, news: News, as_is: Container[Key], *, recode: b
     return await in_thread(_sealed, sealer, news, keys)
 
 
-def _sealed(sealer: Sealer, news: News, recode: Container[Key]) -> bytes:
-    return b"".join(sealer.seal(news.node, news.read_us, encode_parts(news.parts, recode)))
+def _sealed(sealer: Sealer, news: News, recode: Container[Key]) -> Pieces:
+    return sealer.seal(news.node, news.read_us, encode_parts(news.parts, recode))
+
+
+def _nothing() -> None:
+    return

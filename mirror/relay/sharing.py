@@ -26,7 +26,7 @@ from mirror.link import messages
 from mirror.link.frames import Compression, Sealer
 from mirror.link.messages import Channel, Position
 from mirror.relay.reading import Place, SourceReader
-from mirror.relay.sending import News, Sender, Taken, records_bytes, sealed
+from mirror.relay.sending import Frame, Gone, News, Sender, Taken, records_bytes, sealed
 from mirror.relay.tuning import Spent
 
 log = structlog.get_logger(__name__)
@@ -165,16 +165,18 @@ class Group:
 
     # -- frames: an outlet of the reader -------------------------------------------------------------
 
-    async def send(self, _: Channel, news: News, as_is: Container[Key], taken: Taken) -> None:
+    async def send(self, _: Channel, news: News, as_is: Container[Key], taken: Taken, gone: Gone) -> None:
         """As :class:`mirror.relay.reading.Outlet` says."""
         async with self._turn:
             await self._room()
-            frame = await sealed(self._sealer, news, as_is, recode=self._recode)
+            pieces = await sealed(self._sealer, news, as_is, recode=self._recode)
+            gone()  # it is compressed
             if not self.members:
                 return
-            spent = Spent(records_bytes=records_bytes(news), wire_bytes=len(frame))
             for member, channel in self.members.items():
-                member.sender.put(channel, frame, spent, _nothing)
+                frame = Frame(pieces, _nothing, _nothing)
+                spent = Spent(records_bytes=records_bytes(news), wire_bytes=frame.left)
+                member.sender.put(channel, frame, spent)
         taken()  # all goes by one channel: what comes after it cannot overtake it
 
     def trouble(self, node: int, words: str) -> None:

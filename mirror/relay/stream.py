@@ -32,7 +32,7 @@ from mirror.relay.audit import Audit
 from mirror.relay.calming import Calming
 from mirror.relay.pacing import Turnstile
 from mirror.relay.reading import SourceReader
-from mirror.relay.sending import News, Sender, Taken, steady_us
+from mirror.relay.sending import Gone, News, Sender, Taken, steady_us
 from mirror.relay.sharing import Kind, Member, Sharing
 from mirror.relay.tuning import ladder
 
@@ -341,10 +341,12 @@ class Stream(asyncio.Protocol):
 
     # -- what it is told -----------------------------------------------------------------------------
 
-    async def send(self, channel: Channel, news: News, as_is: Container[Key], taken: Taken) -> None:
+    async def send(
+        self, channel: Channel, news: News, as_is: Container[Key], taken: Taken, gone: Gone
+    ) -> None:
         """As :class:`mirror.relay.reading.Outlet` says."""
         assert self.sender is not None
-        await self.sender.send(channel, news, as_is, taken)
+        await self.sender.send(channel, news, as_is, taken, gone)
 
     def _chosen(self, channel: Channel) -> None:
         assert self.sender is not None

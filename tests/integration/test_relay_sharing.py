@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Key
 from mirror.link import messages
 from mirror.link.frames import HEADER_BYTES, Frames, Opener
@@ -58,9 +59,11 @@ class Mirror(Client):
         assert kind not in {None, Down.BYE}, payload
         if kind == Down.WELCOME:
             keys = messages.document(payload)["keys"]
-            self._state = {c: (Frames(), Opener(bytes.fromhex(key), 27)) for c, key in enumerate(keys)}
+            self._state = {
+                c: (Frames(BufferPool(0)), Opener(bytes.fromhex(key), 27)) for c, key in enumerate(keys)
+            }
         elif kind == Down.SHARED:
-            self._state[payload[0]] = Frames(), Opener(payload[1:], 27)
+            self._state[payload[0]] = Frames(BufferPool(0)), Opener(payload[1:], 27)
             self.shared[payload[0]], self.moved[payload[0]] = bytearray(), {}
             self._taken[payload[0]] = 0
         elif kind == Down.MOVED:
@@ -74,10 +77,10 @@ class Mirror(Client):
             if channel in self.shared:
                 self.shared[channel] += data
             frames, opener = self._state[channel]
-            for header, wire in frames.received(data):
+            for arrived in frames.received(data):
+                header, wire = arrived.header, arrived.wire
                 body = memoryview(bytearray(header.body_bytes))
-                opener.open(header, wire, body)
-                parts = decode_parts(body)
+                parts = decode_parts(opener.open(header, wire, body))
                 room = memoryview(bytearray(sum(part.recoded_bytes for part in parts)))
                 self._take(channel, restored(parts, room)[0])
                 self._taken[channel] = self._taken.get(channel, 0) + HEADER_BYTES + header.wire_bytes

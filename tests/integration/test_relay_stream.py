@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Key
 from mirror.kafka.record_batch import walk
 from mirror.link import messages
@@ -64,7 +65,7 @@ class Client:
         assert answer.startswith(b"HTTP/1.1 101 ")
         self.messages = Messages()
         self.waiting: list[tuple[int, bytes]] = []
-        self.frames = {channel: Frames() for channel in Channel}
+        self.frames = {channel: Frames(BufferPool(0)) for channel in Channel}
         self.openers: dict[Channel, Opener] = {}
         self.came = dict.fromkeys(Channel, 0)
         self.taken = dict.fromkeys(Channel, 0)
@@ -99,10 +100,10 @@ class Client:
             channel = Channel(number)
             assert at == self.came[channel]
             self.came[channel] += len(data)
-            for header, wire in self.frames[channel].received(data):
+            for arrived in self.frames[channel].received(data):
+                header, wire = arrived.header, arrived.wire
                 body = memoryview(bytearray(header.body_bytes))
-                self.openers[channel].open(header, wire, body)
-                parts = decode_parts(body)
+                parts = decode_parts(self.openers[channel].open(header, wire, body))
                 room = memoryview(bytearray(sum(part.recoded_bytes for part in parts)))
                 self.taken[channel] += HEADER_BYTES + header.wire_bytes
                 return channel, header, restored(parts, room)[0]

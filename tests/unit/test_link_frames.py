@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirror.errors import AnswerError
+from mirror.kafka.buffers import BufferPool
 from mirror.link.frames import (
     HEADER_BYTES,
     KEY_BYTES,
-    ROOMS_IDLE_BYTES_MAX,
+    Arrived,
     Compression,
     Frames,
     Header,
     Opener,
-    Rooms,
     Sealer,
 )
 from mirror.link.loops import in_thread
@@ -30,19 +30,26 @@ WINDOW_LOG_MAX = 27
 Came = tuple[Header, memoryview]
 
 
+def frames(**bounds: int) -> Frames:
+    return Frames(BufferPool(0), **bounds)
+
+
+def seen(arrived: list[Arrived]) -> list[Came]:
+    return [(one.header, one.wire) for one in arrived]
+
+
 def sealed(*bodies: bytes, compression: Compression = Compression()) -> tuple[bytes, list[Came]]:  # noqa: B008
     """The channel's key, and its frames as they arrive."""
-    sealer, frames = Sealer(compression), Frames()
-    came = [frame for body in bodies for frame in frames.received(b"".join(sealer.seal(1, 0, [body])))]
-    return sealer.key, came
+    sealer, arriving = Sealer(compression), frames()
+    came = [frame for body in bodies for frame in arriving.received(b"".join(sealer.seal(1, 0, [body])))]
+    return sealer.key, seen(came)
 
 
 def opened(key: bytes, came: list[Came]) -> list[bytes]:
     opener, bodies = Opener(key, WINDOW_LOG_MAX), []
     for header, wire in came:
-        body = bytearray(header.body_bytes)
-        opener.open(header, wire, memoryview(body))
-        bodies.append(bytes(body))
+        room = memoryview(bytearray(header.body_bytes))
+        bodies.append(bytes(opener.open(header, wire, room)))
     return bodies
 
 
@@ -56,10 +63,14 @@ def test_frames_come_out_as_they_went_in(bodies: list[list[bytes]], level: int, 
     """
     Whatever pieces they are made of, and wherever the network cuts them.
     """
-    sealer, frames = Sealer(Compression(level, 20)), Frames()
+    sealer, arriving = Sealer(Compression(level, 20)), frames()
     stream = b"".join(piece for body in bodies for piece in sealer.seal(3, 0, body))
 
-    came = [frame for at in range(0, len(stream), cuts) for frame in frames.received(stream[at : at + cuts])]
+    came = [
+        frame
+        for at in range(0, len(stream), cuts)
+        for frame in seen(arriving.received(stream[at : at + cuts]))
+    ]
 
     assert opened(sealer.key, came) == [b"".join(body) for body in bodies]
     assert [(header.sequence, header.node) for header, _ in came] == [(n, 3) for n in range(len(bodies))]
@@ -89,7 +100,7 @@ def test_a_flipped_bit_is_found(at: int, bit: int) -> None:
 
     with pytest.raises(AnswerError):
         # a frame that claims to be longer waits for the rest, which is the next one's
-        opened(sealer.key, Frames().received(bytes(frame) + b"\0" * 5000)[:1] or refuse())
+        opened(sealer.key, seen(frames().received(bytes(frame) + b"\0" * 5000))[:1] or refuse())
 
 
 def refuse() -> list[Came]:
@@ -144,9 +155,9 @@ def test_a_bomb_is_refused_before_it_is_lit() -> None:
 
     assert len(frame) < 1000
     with pytest.raises(AnswerError, match="claims 2097152 bytes"):
-        Frames(body_bytes_max=1 << 20).received(frame)
+        frames(body_bytes_max=1 << 20).received(frame)
     with pytest.raises(AnswerError, match="of them compressed"):
-        Frames().received(frame[:28] + b"\x10\0\0\0" + frame[32:])
+        frames().received(frame[:28] + b"\x10\0\0\0" + frame[32:])
 
 
 def test_a_frame_inflates_to_no_more_than_it_claims() -> None:
@@ -178,7 +189,7 @@ def test_what_is_no_frame_is_refused() -> None:
     Bytes of something else.
     """
     with pytest.raises(AnswerError, match="where a frame was due"):
-        Frames().received(b"HTTP" + bytes(HEADER_BYTES))
+        frames().received(b"HTTP" + bytes(HEADER_BYTES))
 
 
 def test_the_compression_changes_between_frames() -> None:
@@ -186,13 +197,13 @@ def test_the_compression_changes_between_frames() -> None:
     Also where a frame without a body comes in between; the window begins anew.
     """
     once, changes = os.urandom(100_000), {1: Compression(9, 22), 3: Compression(0), 4: Compression(9, 22)}
-    sealer, frames = Sealer(Compression(1, 20)), Frames()
+    sealer, arriving = Sealer(Compression(1, 20)), frames()
     bodies: list[list[bytes]] = [[once], [], [once], [once], [once]]
     came: list[Came] = []
     for number, body in enumerate(bodies):
         if number in changes:
             sealer.change(changes[number])
-        came += frames.received(b"".join(sealer.seal(1, 0, body)))
+        came += seen(arriving.received(b"".join(sealer.seal(1, 0, body))))
 
     assert opened(sealer.key, came) == [b"".join(body) for body in bodies]
     assert [len(wire) >= 100_000 for _, wire in came] == [True, False, True, True, True]
@@ -208,37 +219,6 @@ def test_what_is_not_compressed_keeps_its_length() -> None:
     assert bytes(wire) == b"x" * 100
     with pytest.raises(AnswerError, match="of 99 bytes that are as they are has 100"):
         opened(key, [(header._replace(body_bytes=99), wire)])
-
-
-@given(st.lists(st.tuples(st.integers(0, 3_000_000), st.booleans()), max_size=30))
-def test_memory_is_used_again_and_never_by_two(steps: list[tuple[int, bool]]) -> None:
-    """
-    As long as wanted; what was given back is kept up to a bound, whatever its size.
-    """
-    rooms, held = Rooms(), list[memoryview]()
-    for size, back in steps:
-        room = rooms.take(size)
-        assert len(room) == size
-        assert all(room.obj is not other.obj for other in held)
-        if back:
-            rooms.give_back(room)
-        else:
-            held.append(room)
-
-
-def test_memory_that_was_given_back_is_taken() -> None:
-    """
-    For what is about as large; the oldest is let go where there is too much of it.
-    """
-    rooms = Rooms()
-    first = rooms.take(1_000_000)
-    rooms.give_back(first)
-
-    assert rooms.take(900_000).obj is first.obj
-    many = [rooms.take(1_000_000) for _ in range(ROOMS_IDLE_BYTES_MAX // 1_000_000 + 1)]
-    for room in many:
-        rooms.give_back(room)
-    assert rooms.take(1_000_000).obj is not many[0].obj
 
 
 async def test_work_in_a_thread_is_over_before_its_caller_is() -> None:

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mirror.errors import AnswerError, TwinsiteError
+from mirror.kafka.buffers import BufferPool
 from mirror.kafka.dial import Address, ConnectionOptions, Relays
 from mirror.kafka.fetch import Key
 from mirror.link import messages
@@ -63,7 +64,7 @@ async def run_with(*said: bytes) -> TwinsiteError:
         stream = None
         try:
             async with asyncio.timeout(20):
-                stream = await LinkStream.open(options, HELLO, connections=1)
+                stream = await LinkStream.open(options, HELLO, BufferPool(0), connections=1)
                 await stream.run()
         except TwinsiteError as error:
             return error
@@ -159,7 +160,7 @@ async def test_slices_of_several_connections_come_in_their_order() -> None:
     early = messages.slice_of(Channel.BULK, cut, stream_of[cut:])
 
     async with relay(welcome(), early, late) as options:
-        stream = await LinkStream.open(options, HELLO, connections=1)
+        stream = await LinkStream.open(options, HELLO, BufferPool(0), connections=1)
         running = asyncio.ensure_future(stream.run())
         try:
             async with asyncio.timeout(20):
@@ -169,7 +170,7 @@ async def test_slices_of_several_connections_come_in_their_order() -> None:
             running.cancel()
             stream.close()
 
-    assert [frame.header.sequence for frame in came] == [0, 1, 2]
+    assert [frame.arrived.header.sequence for frame in came] == [0, 1, 2]
     assert all(frame.read_at <= now for frame in came)
 
 
@@ -185,17 +186,17 @@ async def test_what_is_urgent_may_come_twice() -> None:
     slices = [messages.slice_of(Channel.LIVE, at, stream_of[at:end]) for at, end in cuts]
 
     async with relay(welcome(), *slices) as options:
-        stream = await LinkStream.open(options, HELLO, connections=1)
+        stream = await LinkStream.open(options, HELLO, BufferPool(0), connections=1)
         running = asyncio.ensure_future(stream.run())
         try:
             async with asyncio.timeout(20):
                 came = [await stream.next_frame(Channel.LIVE) for _ in range(3)]
-            held = [bytes(frame.wire) for frame in came]
+            held = [bytes(frame.arrived.wire) for frame in came]
         finally:
             running.cancel()
             stream.close()
 
-    assert [frame.header.sequence for frame in came] == [0, 1, 2]
+    assert [frame.arrived.header.sequence for frame in came] == [0, 1, 2]
     assert held == [frame[HEADER_BYTES:] for frame in frames]
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mirror.link.messages import Channel
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror.link.messages import Channel, Messages
 from mirror.relay.pacing import Turnstile
-from mirror.relay.sending import AGAIN_BYTES_MAX, Sender
+from mirror.relay.sending import AGAIN_BYTES_MAX, Frame, Sender
 from mirror.relay.tuning import Spent, ladder
 
 MB = 1 << 20
@@ -42,7 +45,30 @@ def sending() -> tuple[Sender, Wire, Wire, Wire]:
 def put(sender: Sender, channel: Channel, size: int, times: int = 1) -> None:
     """Frames of so many bytes go out."""
     for _ in range(times):
-        sender.put(channel, bytes(size), Spent(), lambda: None)
+        sender.put(channel, Frame([bytes(size)], nothing, nothing), Spent())
+
+
+def nothing() -> None:
+    return
+
+
+@given(st.lists(st.binary(max_size=300), max_size=20), st.integers(1, 200))
+def test_a_frame_in_pieces_leaves_as_one(pieces: list[bytes], slice_bytes: int) -> None:
+    """
+    Every byte once, in slices as long as may be; when the last one has gone out the pieces are not needed.
+    """
+    sender, _, behind, _ = sending()
+    behind.slice_bytes = slice_bytes
+    gone_after: list[int] = []
+    pieces = [b"x", *pieces]
+
+    sender.put(Channel.BULK, Frame(pieces, nothing, lambda: gone_after.append(len(behind.written))), Spent())
+
+    heard = Messages()
+    bodies = [bytes(payload[9:]) for data in behind.written for _, payload in heard.received(data)]
+    assert b"".join(bodies) == b"".join(pieces)
+    assert [len(body) for body in bodies[:-1]] == [slice_bytes] * (len(bodies) - 1)
+    assert gone_after == [len(bodies)]
 
 
 def test_what_is_urgent_goes_twice_while_it_is_little() -> None:
