@@ -1,8 +1,8 @@
 """Frames: the bodies of one channel, compressed with one window that is kept from each to the next.
 
 So what repeats over megabytes crosses the link once. A frame is a header and compressed bytes; its digest is
-of the header and of the body before it was compressed, under a key that only this channel has. What is
-broken, in the wrong place or of another channel is refused before anybody reads it.
+of both as they cross the link, under a key that only this channel has. What is broken, in the wrong place or
+of another channel is refused before anybody reads it, zstd included.
 
 No I/O. Sources: RFC 8878 (zstd, flushed blocks), the BLAKE3 paper (keyed hashing), docs/protocol.md.
 """
@@ -29,6 +29,8 @@ READ_BYTES = 128 << 10
 
 _FIELDS = struct.Struct(">4sQiQII")
 _DIGEST_BYTES = 32
+_EMPTY_BLOCK = b"\0\0\0"
+"""Of zstd, and not the last one (RFC 8878, 3.1.1.2). What is left of the blocks before comes out first."""
 HEADER_BYTES = _FIELDS.size + _DIGEST_BYTES
 
 
@@ -97,13 +99,13 @@ class Sealer:
             read_us: When that has answered, by our steady clock.
             body: In pieces, which are not copied.
         """
-        stored = self.stores or not body
+        stored = self.stores or not any(body)
         wire = list(body) if stored else self._deflated(body)
         magic = STORED if stored else MAGIC
         sizes = sum(map(len, body)), sum(map(len, wire))
         fields = _FIELDS.pack(magic, self._sequence, node, read_us, *sizes)
         self._sequence += 1
-        return [fields + _digest(self.key, fields, body), *wire]
+        return [fields + _digest(self.key, fields, wire), *wire]
 
     def _deflated(self, body: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
         wire: list[bytes | memoryview] = []
@@ -150,15 +152,17 @@ class Opener:
         if header.sequence != self._sequence:
             raise AnswerError(f"frame {header.sequence} came where {self._sequence} was due")
         self._sequence += 1
-        if not header.stored:
-            self._inflate(wire, room)
-        elif len(wire) != header.body_bytes:
-            raise AnswerError(f"a frame of {header.body_bytes} bytes that are as they are has {len(wire)}")
-        body = wire if header.stored else room
         fields = _FIELDS.pack(header.magic, *header[:5])
-        if not secrets.compare_digest(_digest(self._key, fields, [body]), header.digest):
+        if not secrets.compare_digest(_digest(self._key, fields, [wire]), header.digest):
             raise AnswerError(f"frame {header.sequence} is not what was sent: its digest is another")
-        return body
+        if header.stored:
+            if len(wire) != header.body_bytes:
+                raise AnswerError(
+                    f"a frame of {header.body_bytes} bytes that are as they are has {len(wire)}"
+                )
+            return wire
+        self._inflate(wire, room)
+        return room
 
     def _inflate(self, wire: memoryview, body: memoryview) -> None:
         left = self._left
@@ -166,14 +170,26 @@ class Opener:
         filled = 0
         try:
             while filled < len(body):
-                count = self._zstd.readinto(body[filled:])
-                if not count:
-                    raise AnswerError(f"a frame of {len(body)} bytes ends after {filled}")
-                filled += count
+                filled += self._zstd.readinto(body[filled:])
+            goes_on = bool(left.rest) or self._holds_more()
+        except _NothingLeftError as error:
+            raise AnswerError(f"a frame of {len(body)} bytes ends before that") from error
         except zstandard.ZstdError as error:
             raise AnswerError(f"a frame cannot be decompressed: {error}") from error
-        if left.rest:
+        if goes_on:
             raise AnswerError(f"a frame of {len(body)} bytes goes on behind its end")
+
+    def _holds_more(self) -> bool:
+        """Whether something has been decompressed, or will be, that is not in the body."""
+        self._left.rest = memoryview(_EMPTY_BLOCK)
+        try:
+            return bool(self._zstd.readinto(bytearray(1)))
+        except _NothingLeftError:
+            return False
+
+
+class _NothingLeftError(Exception):
+    """More is wanted of a frame than it has. An end would be one for all frames."""
 
 
 class _Left:
@@ -183,6 +199,8 @@ class _Left:
         self.rest = memoryview(b"")
 
     def read(self, size: int = -1) -> bytes:
+        if not self.rest:
+            raise _NothingLeftError
         piece = bytes(self.rest[:size])
         self.rest = self.rest[size:]
         return piece
@@ -265,8 +283,8 @@ def wire_bound(body_bytes: int) -> int:
     return body_bytes + body_bytes // 128 + 4096
 
 
-def _digest(key: bytes, fields: bytes, body: Sequence[bytes | memoryview]) -> bytes:
+def _digest(key: bytes, fields: bytes, wire: Sequence[bytes | memoryview]) -> bytes:
     digest = blake3(fields, key=key)
-    for piece in body:
+    for piece in wire:
         digest.update(piece)
     return digest.digest()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import struct
 import threading
 import time
 
 import pytest
 import zstandard
+from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,6 +53,12 @@ def opened(key: bytes, came: list[Came]) -> list[bytes]:
         room = memoryview(bytearray(header.body_bytes))
         bodies.append(bytes(opener.open(header, wire, room)))
     return bodies
+
+
+def lied(key: bytes, header: Header, wire: memoryview) -> Came:
+    """A frame of a relay that knows the key, as docs/protocol.md has it, and claims what its header says."""
+    fields = struct.pack(">4sQiQII", header.magic, *header[:5])
+    return header._replace(digest=blake3(fields + wire, key=key).digest()), wire
 
 
 @settings(deadline=None)
@@ -132,18 +140,34 @@ def test_a_frame_of_another_channel_is_refused() -> None:
 @pytest.mark.parametrize(
     ("claimed", "words"),
     [
-        (900, "goes on behind its end|is not what was sent"),
-        (1100, "ends after 1000"),
+        (900, "goes on behind its end"),
+        (1100, "ends before that"),
     ],
 )
 def test_a_frame_that_claims_another_length_is_refused(claimed: int, words: str) -> None:
     """
-    Shorter or longer than what it decompresses to.
+    Shorter or longer than what it decompresses to, whoever says so.
     """
     key, ((header, wire),) = sealed(os.urandom(1000))
+    claiming = header._replace(body_bytes=claimed)
 
+    with pytest.raises(AnswerError, match="is not what was sent"):
+        opened(key, [(claiming, wire)])
     with pytest.raises(AnswerError, match=words):
-        opened(key, [(header._replace(body_bytes=claimed), wire)])
+        opened(key, [lied(key, claiming, wire)])
+
+
+def test_what_was_changed_on_the_way_is_not_decompressed() -> None:
+    """
+    It is refused by its digest, and nothing has been written where its body would go.
+    """
+    key, ((header, wire),) = sealed(b"x" * 1000)
+    wire[-1] ^= 1
+    room = bytearray(header.body_bytes)
+
+    with pytest.raises(AnswerError, match="is not what was sent"):
+        Opener(key, WINDOW_LOG_MAX).open(header, wire, memoryview(room))
+    assert room == bytes(1000)
 
 
 def test_a_bomb_is_refused_before_it_is_lit() -> None:
@@ -167,10 +191,10 @@ def test_a_frame_inflates_to_no_more_than_it_claims() -> None:
     compressor = zstandard.ZstdCompressor().compressobj()
     wire = b"".join(compressor.compress(b"\0" * (1 << 20)) for _ in range(1024))
     wire += compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
-    header = Header(0, 1, 0, 4096, len(wire), bytes(32))
+    header, key = Header(0, 1, 0, 4096, len(wire), bytes(32)), bytes(KEY_BYTES)
 
-    with pytest.raises(AnswerError, match=r"goes on behind its end|is not what was sent"):
-        opened(bytes(KEY_BYTES), [(header, memoryview(wire))])
+    with pytest.raises(AnswerError, match=r"goes on behind its end"):
+        opened(key, [lied(key, header, memoryview(wire))])
 
 
 def test_a_window_that_is_too_large_is_refused() -> None:
@@ -218,7 +242,7 @@ def test_what_is_not_compressed_keeps_its_length() -> None:
     assert header.stored
     assert bytes(wire) == b"x" * 100
     with pytest.raises(AnswerError, match="of 99 bytes that are as they are has 100"):
-        opened(key, [(header._replace(body_bytes=99), wire)])
+        opened(key, [lied(key, header._replace(body_bytes=99), wire)])
 
 
 async def test_work_in_a_thread_is_over_before_its_caller_is() -> None:
