@@ -2,20 +2,22 @@
 
 The source's broker stands at the far end of the link, the target's at the near one with whoever copies;
 twinsite has a relay beside the source. The far kernel sends by CUBIC unless it is asked for something else,
-as most do. What is copied within a minute counts, whole or not: there are links
-on which MirrorMaker 2 is not done in a day. Needs root, for the link.
+as most do; with ``--no-bbr`` whatever it is asked for. What is copied within a minute counts, whole or not:
+there are links on which MirrorMaker 2 is not done in a day. Needs root, for the link.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import math
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
@@ -36,6 +38,7 @@ TOPIC, PARTITIONS = "bench", 4
 FULL_SPEED = {"rate": 1.25e9, "delay_seconds": 0.0, "loss": 0.0, "queue_bytes": 16 << 20}
 SECONDS_MAX, FIRST_SECONDS_MAX = 60.0, 120.0
 POLL_SECONDS = 0.1
+RESULTS = Path(__file__).parent / "results" / "over-the-link.json"
 BROKER = {"socket.send.buffer.bytes": -1, "socket.receive.buffer.bytes": -1}
 """With the broker's own 100 KiB the tuned MirrorMaker 2 uses half of a link: what its users find out last.
 The one that comes as it is has 64 KiB at its own end, which is less.
@@ -72,7 +75,13 @@ class Profile:
         link.both(rate=self.rate, delay_seconds=rtt / 2, loss=self.loss, queue_bytes=queue)
 
 
-PROFILES = (Profile(100, 100), Profile(20, 300), Profile(20, 300, 0.01), Profile(400, 50, mtu_bytes=9000))
+PROFILES = (
+    Profile(100, 100),
+    Profile(20, 300),
+    Profile(20, 300, 0.01),
+    Profile(400, 50, mtu_bytes=9000),
+    Profile(400, 300, mtu_bytes=9000),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +121,27 @@ Contestant = Callable[[Race], AbstractContextManager[Sequence[int]]]
 """Starts its processes; yields their ids, and ends them."""
 
 
-@contextmanager
-def ours(race: Race) -> Iterator[Sequence[int]]:
-    """A relay at the far end, a mirror here."""
-    address = f"{race.link.far}:{free_ports(1)[0]}"
-    relay = ("relay", "--cluster", race.source.bootstrap, "--listen", address)
-    mirror = ("mirror", "--relay", address, "--target", race.target.bootstrap, "--topics", TOPIC)
-    flow = ("--flow", f"bench-{time.time_ns()}")
-    with Twinsite.run(*relay, work_dir=race.folder, listen=False, inside=race.link.inside) as far:
-        asyncio.run(listens(far))
-        with Twinsite.run(*mirror, *flow, work_dir=race.folder) as near:
-            yield far.process.pid, near.process.pid
+def ours(**link: object) -> Contestant:
+    """A relay at the far end, a mirror here, with these settings of its link over its defaults."""
+
+    @contextmanager
+    def started(race: Race) -> Iterator[Sequence[int]]:
+        address = f"{race.link.far}:{free_ports(1)[0]}"
+        relay = ("relay", "--cluster", race.source.bootstrap, "--listen", address)
+        flow = race.folder / "flow.yaml"
+        settings = {
+            "flow": f"bench-{time.time_ns()}",
+            "link": {"relays": [address], **link},
+            "target": {"bootstrap_servers": [race.target.bootstrap]},
+            "topics": {"include": [TOPIC]},
+        }
+        flow.write_text(json.dumps(settings))
+        with Twinsite.run(*relay, work_dir=race.folder, listen=False, inside=race.link.inside) as far:
+            asyncio.run(listens(far))
+            with Twinsite.run("mirror", "--config", str(flow), work_dir=race.folder) as near:
+                yield far.process.pid, near.process.pid
+
+    return started
 
 
 def theirs(settings: Mapping[str, object]) -> Contestant:
@@ -136,11 +155,17 @@ def theirs(settings: Mapping[str, object]) -> Contestant:
     return started
 
 
+LONG = {**TUNED, "source.consumer.receive.buffer.bytes": -1}
+LOSSY = {key: value for key, value in LONG.items() if "fetch" not in key} | {"tasks.max": 4}
+"""Where packets are lost its large fetches take longer than it waits for them, and begin again for ever."""
+OURS, ONE_CONNECTION = "twinsite", "twinsite over one connection"
 CONTESTANTS: Mapping[str, Contestant] = {
-    "twinsite": ours,
+    OURS: ours(),
     "MirrorMaker 2": theirs(DEFAULT),
-    "MirrorMaker 2 tuned": theirs({**TUNED, "source.consumer.receive.buffer.bytes": -1}),
+    "MirrorMaker 2 tuned": theirs(LONG),
+    "MirrorMaker 2 tuned for loss": theirs(LOSSY),
 }
+WITHOUT_BBR: Mapping[str, Contestant] = {OURS: ours(), ONE_CONNECTION: ours(connections=1)}
 
 
 def cross(race: Race, contestant: Contestant) -> Crossed:
@@ -174,12 +199,31 @@ def _first(ends: LogEnds) -> int:
     return 0
 
 
-async def compete(
-    profiles: Sequence[Profile], codecs: Sequence[str], sizes: Sequence[int], megabytes: int, folder: Path
-) -> None:
-    """Each kind of data, each profile, each contestant; prints a table after each profile."""
+@dataclass(frozen=True, slots=True)
+class Races:
+    """What is run: each kind of data, over each link, by each contestant, so many rounds.
+
+    Attributes:
+        bbr: The far kernel has it.
+        out: Where all figures of all rounds go, as JSON.
+    """
+
+    profiles: Sequence[Profile]
+    codecs: Sequence[str]
+    sizes: Sequence[int]
+    megabytes: int
+    rounds: int
+    bbr: bool
+    out: Path
+
+
+async def compete(races: Races, folder: Path) -> None:
+    """Run them all; prints a table after each profile, and saves it."""
+    contestants = CONTESTANTS if races.bbr else WITHOUT_BBR
+    saved = json.loads(races.out.read_text()) if races.out.exists() else {}
+    races.out.parent.mkdir(parents=True, exist_ok=True)
     with wan() as link:
-        link.without_bbr(at_all=False)
+        link.without_bbr(at_all=not races.bbr)
         far = Site(link.far, link.inside)
         async with (
             KafkaCluster.start(
@@ -187,26 +231,34 @@ async def compete(
             ) as source,
             KafkaCluster.start(version="4.3", name="target", work_dir=folder, jvm=BENCHMARK_JVM) as target,
         ):
-            for size, codec in itertools.product(sizes, codecs):
+            for size, codec in itertools.product(races.sizes, races.codecs):
                 link.both(**FULL_SPEED)
                 await source.create_topic(TOPIC, PARTITIONS)
-                rows = json_rows(megabytes * 1_000_000 // size, size)
+                rows = json_rows(races.megabytes * 1_000_000 // size, size)
                 records = await asyncio.to_thread(load, source.bootstrap, TOPIC, rows, codec, linger_ms=50)
-                for profile in profiles:
-                    found = {}
-                    for name, contestant in CONTESTANTS.items():
-                        link.both(**FULL_SPEED)
-                        await _forget(source, target)
-                        await target.create_topic(TOPIC, PARTITIONS)
-                        ends = LogEnds(target.bootstrap, TOPIC, PARTITIONS)
-                        await asyncio.to_thread(ends.records)
+                for profile in races.profiles:
+                    found: dict[str, list[Crossed]] = {name: [] for name in contestants}
+                    for name, contestant in list(contestants.items()) * races.rounds:
+                        ends = await _begin(link, source, target)
                         profile.of(link)
                         race = Race(link, profile, source, target, ends, records, size, folder)
-                        found[name] = await asyncio.to_thread(cross, race, contestant)
-                    title = f"{profile}; records of {size} B, {codec}"
-                    Console(width=120).print(table(title, found))
+                        found[name].append(await asyncio.to_thread(cross, race, contestant))
+                    title = f"{profile}; records of {size} B, {codec}{'' if races.bbr else ', no BBR'}"
+                    Console(width=120).print(table(title, {name: median(of) for name, of in found.items()}))
+                    saved[title] = {name: [asdict(one) for one in of] for name, of in found.items()}
+                    races.out.write_text(json.dumps(saved, indent=1) + "\n")
                 link.both(**FULL_SPEED)
                 await source.delete_topic(TOPIC)
+
+
+async def _begin(link: Wan, source: KafkaCluster, target: KafkaCluster) -> LogEnds:
+    """Make an empty topic to copy into, by the quick way."""
+    link.both(**FULL_SPEED)
+    await _forget(source, target)
+    await target.create_topic(TOPIC, PARTITIONS)
+    ends = LogEnds(target.bootstrap, TOPIC, PARTITIONS)
+    await asyncio.to_thread(ends.records)
+    return ends
 
 
 async def _forget(source: KafkaCluster, target: KafkaCluster) -> None:
@@ -218,13 +270,18 @@ async def _forget(source: KafkaCluster, target: KafkaCluster) -> None:
                 await cluster.delete_topic(name)
 
 
+def median(of: Sequence[Crossed]) -> Crossed:
+    """The median of each figure by itself."""
+    return Crossed(*(statistics.median(getattr(one, name) for one in of) for name in asdict(of[0])))
+
+
 def table(title: str, found: Mapping[str, Crossed]) -> Table:
     """What each has got over, and how many times that is of the other's."""
     shown = Table(title=title)
     columns = ("", "MB/s", "times", "link used", "on the wire", "CPU-s/GB", "peak MB")
     for column in columns:
         shown.add_column(column, justify="left" if not column else "right")
-    best = found["twinsite"]
+    best = found[OURS]
     for name, one in found.items():
         shown.add_row(
             name,
@@ -244,14 +301,26 @@ def table(title: str, found: Mapping[str, Crossed]) -> Table:
 @click.option("--profile", "which", type=click.IntRange(1, len(PROFILES)), multiple=True, help="Only these.")
 @click.option("--codec", "codecs", type=click.Choice(["none", "lz4"]), multiple=True, default=("none", "lz4"))
 @click.option("--size", "sizes", type=int, multiple=True, default=(1024, 100), help="Bytes of a record.")
-@click.option("--megabytes", default=600, help="Of values, at the source.")
-def main(which: tuple[int, ...], codecs: tuple[str, ...], sizes: tuple[int, ...], megabytes: int) -> None:
+@click.option("--megabytes", default=1500, help="Of values, at the source.")
+@click.option("--rounds", default=1, help="Medians of so many.")
+@click.option("--bbr/--no-bbr", default=True, help="Whether the far kernel has it.")
+@click.option("--out", type=click.Path(path_type=Path), default=RESULTS, show_default="bench/results")
+def main(
+    which: tuple[int, ...],
+    codecs: tuple[str, ...],
+    sizes: tuple[int, ...],
+    megabytes: int,
+    rounds: int,
+    bbr: bool,
+    out: Path,
+) -> None:
     """Compare with MirrorMaker 2 over links that are long, narrow and lossy."""
     if why_not():
         raise click.ClickException(f"there can be no emulated link here: {why_not()}")
     profiles = [PROFILES[number - 1] for number in which] or list(PROFILES)
     with tempfile.TemporaryDirectory(prefix="twinsite-bench-") as folder:
-        asyncio.run(compete(profiles, codecs, sizes, megabytes, Path(folder)))
+        races = Races(profiles, codecs, sizes, megabytes, rounds, bbr, out)
+        asyncio.run(compete(races, Path(folder)))
 
 
 if __name__ == "__main__":
