@@ -12,8 +12,9 @@ from mirror.model import Reason, State
 
 CHECK_SECONDS = 0.02
 STUCK_SECONDS = 10.0
-"""A blocked partition is waited for as long as anything moves, and this much longer; one behind an open
-transaction from when that is noticed, see ``lagging_after_seconds``."""
+"""A blocked partition is waited for as long as any comes nearer to its goal, and this much longer; one that
+lags because of an open transaction, or a silent source, not before that is noticed, see
+``lagging_after_seconds``."""
 ABSENT_SECONDS = 60.0
 """The same where a broker does not answer, or too few do: as long as one takes to be started again."""
 _ABSENT = frozenset({Reason.SOURCE_UNAVAILABLE, Reason.TARGET_UNAVAILABLE, Reason.NOT_ENOUGH_REPLICAS})
@@ -36,11 +37,11 @@ class Goals:
 
     def _over(self) -> bool:
         now = time.monotonic()
-        moved = sum(p.next_offset or 0 for p in self._partitions)
+        missing = [p for p in self._partitions if not self._done(p)]
+        moved = sum(_come(p) for p in self._partitions)
         if moved != self._moved:
             self._moved, self._moved_at = moved, now
-        patience = (_patience_seconds(p) for p in self._partitions if not self._done(p))
-        return now - self._moved_at >= max(patience, default=0.0)
+        return now - self._moved_at >= max(map(_patience_seconds, missing), default=0.0)
 
     @staticmethod
     def _done(partition: PartitionCopy) -> bool:
@@ -52,12 +53,18 @@ class Goals:
         return reached >= goal
 
 
+def _come(partition: PartitionCopy) -> int:
+    """How far it has come on the way to its goal; what is copied beyond that brings nothing nearer."""
+    reached, goal = partition.next_offset or 0, partition.goal_offset
+    return reached if goal is None else min(reached, goal)
+
+
 def _patience_seconds(partition: PartitionCopy) -> float:
     """How long it is waited for while nothing moves: for ever unless it needs something else to change."""
     if partition.state in HOPELESS:
         return 0.0
-    if partition.state is State.BLOCKED:
-        return ABSENT_SECONDS if partition.reason in _ABSENT else STUCK_SECONDS
-    held = partition.reason is Reason.OPEN_TRANSACTION
+    if partition.reason in _ABSENT:
+        return ABSENT_SECONDS
+    held = partition.state is State.BLOCKED or partition.reason is Reason.OPEN_TRANSACTION
     waits = partition.state is State.UNKNOWN and partition.waiting_for_owner_since is not None
     return STUCK_SECONDS if held or waits else math.inf

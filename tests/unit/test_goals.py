@@ -125,16 +125,23 @@ async def test_a_blocked_partition_is_waited_for_a_while() -> None:
     assert await over(waiting)
 
 
-@pytest.mark.parametrize("reason", [Reason.SOURCE_UNAVAILABLE, Reason.TARGET_UNAVAILABLE])
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (State.LAGGING, Reason.SOURCE_UNAVAILABLE),
+        (State.BLOCKED, Reason.SOURCE_UNAVAILABLE),
+        (State.BLOCKED, Reason.TARGET_UNAVAILABLE),
+    ],
+)
 async def test_a_broker_that_is_being_started_again_is_waited_for_longer(
-    reason: Reason, monkeypatch: pytest.MonkeyPatch
+    state: State, reason: Reason, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    What a broker has refused it will refuse again; one that is not there mostly comes back.
+    What a broker has refused it will refuse again; one that is not there mostly comes back, but not always.
     """
     refused, absent = copied(0, 5, 10), copied(1, 5, 10)
     refused.stop(State.BLOCKED, Reason.RECORD_TOO_LARGE, "seen", 0.0)
-    absent.stop(State.BLOCKED, reason, "seen", 0.0)
+    absent.state, absent.reason = state, reason
     now = 0.0
     monkeypatch.setattr(goals, "time", SimpleNamespace(monotonic=lambda: now))
     alone, both = Goals([refused]), Goals([refused, absent])
@@ -160,6 +167,23 @@ async def test_a_blocked_partition_is_waited_for_as_long_as_another_moves() -> N
     for to in range(1, 8):
         advance(busy, to)
         assert await open_after(waiting, 0.02)
+
+
+async def test_what_is_written_to_other_partitions_meanwhile_is_no_reason_to_wait() -> None:
+    """
+    They are at their goals, and are copied on and on: that brings the blocked one no nearer.
+    """
+    blocked, busy = copied(0, 5, 10), copied(1, 10, 10)
+    blocked.stop(State.BLOCKED, Reason.RECORD_TOO_LARGE, "seen", 0.0)
+
+    async def write_on() -> None:
+        for to in range(11, 1_000):
+            advance(busy, to)
+            await asyncio.sleep(0.01)
+
+    writing = asyncio.create_task(write_on())
+    assert await over(Goals([blocked, busy]))
+    writing.cancel()
 
 
 async def test_what_waits_for_the_end_of_a_transaction_is_not_waited_for_once_that_is_known() -> None:
