@@ -44,6 +44,9 @@ STALE_METADATA_CODES = frozenset({3, 5, 6, 9, 56, 72, 74, 75, 100, 103})
 OPENING_PAUSE_SECONDS = 0.5
 """After a broker refused a connection it is left alone for this long."""
 
+ANY = -1
+"""Stands for the id of a broker that is asked by its address: what several know."""
+
 BeforeSleep = Callable[[RetryCallState], None]
 
 SILENT_SECONDS = 3.0
@@ -196,11 +199,15 @@ class Cluster:
         wanted = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=t) for t in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
         answer = await self.call(request, highest=12)
-        self._forget_gone({node.node_id for node in answer.brokers})
-        return _cluster_info(answer)
+        info = _cluster_info(answer)
+        self._forget_gone(info.brokers)
+        return info
 
-    def _forget_gone(self, nodes: set[int]) -> None:
-        for key in [key for key in self._connections if key[0] >= 0 and key[0] not in nodes]:
+    def _forget_gone(self, brokers: Mapping[int, Address]) -> None:
+        here = {str(address) for address in (*brokers.values(), *self._bootstrap)}
+        for key in [(node, lane) for node, lane in self._connections if node not in brokers]:
+            if key[0] == ANY and key[1] in here:
+                continue
             connection = self._connections.pop(key)
             self._count(connection)
             connection.close("the broker has left the cluster")
@@ -286,8 +293,8 @@ class Cluster:
             return best
         addresses = dict.fromkeys([*self.info.brokers.values(), *self._bootstrap])
         failures: list[TwinsiteError] = []
-        for index, address in sorted(enumerate(addresses), key=lambda pair: pair[1] in silent):
-            key = (-1 - index, "bootstrap")
+        for address in sorted(addresses, key=lambda address: address in silent):
+            key = (ANY, str(address))
             async with self._opening.setdefault(key, asyncio.Lock()):
                 existing = self._connections.get(key)
                 if existing is not None and not existing.closed:

@@ -1,0 +1,96 @@
+"""Which broker is asked what any of them knows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pytest
+
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.connection import Connection
+from mirror.kafka.dial import Address, ConnectionOptions
+
+ONE, TWO, THREE = (Address("east", port) for port in (1, 2, 3))
+
+
+class Asked:
+    """A connection to a broker that answers at once; of what it has not answered a test says."""
+
+    brokers: ClassVar[Mapping[int, Address]] = {}
+    """What all of them say of who is there."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.answered_at = time.monotonic()
+        self.closed = False
+        self.closed_at: float | None = None
+        self.unanswered = 0
+        self.unanswered_seconds = 0.0
+        self.bytes_received = self.bytes_sent = 0
+
+    async def call(self, *_: object) -> SimpleNamespace:
+        self.answered_at = time.monotonic()
+        brokers = [SimpleNamespace(node_id=n, host=a.host, port=a.port) for n, a in self.brokers.items()]
+        return SimpleNamespace(cluster_id="c", controller_id=1, brokers=brokers, topics=[])
+
+    def waits(self, seconds: float) -> None:
+        """A question is on its way for so long."""
+        self.unanswered, self.unanswered_seconds = 1, seconds
+
+    def close(self, _: str = "") -> None:
+        self.closed, self.closed_at = True, time.monotonic()
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
+    """Connections in the order in which they are opened."""
+    made: list[Asked] = []
+
+    async def open_one(address: Address, _: ConnectionOptions) -> Asked:
+        await asyncio.sleep(0)
+        made.append(Asked(address))
+        return made[-1]
+
+    monkeypatch.setattr(Connection, "open", open_one)
+    monkeypatch.setattr(Asked, "brokers", {1: ONE, 2: TWO, 3: THREE})
+    return made
+
+
+async def test_a_frozen_broker_that_is_fenced_is_not_asked_in_the_place_of_another(
+    opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The list of addresses is another one by then; the connection that was opened to the first of it is not.
+    """
+    cluster = Cluster("source", [ONE, TWO, THREE], ConnectionOptions())
+    await cluster.refresh()
+    opened[0].waits(10)
+    monkeypatch.setattr(Asked, "brokers", {2: TWO, 3: THREE})
+    await cluster.refresh()
+    opened[1].waits(0.1)
+
+    asked = await cluster.any_connection()
+
+    assert [one.address for one in opened] == [ONE, TWO]
+    assert asked.address == TWO
+
+
+async def test_a_connection_to_an_address_that_is_nobodys_any_more_is_closed(
+    opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Brokers come and go with new addresses; those the settings name stay.
+    """
+    cluster = Cluster("source", [TWO], ConnectionOptions())
+    await cluster.refresh()
+    opened[0].waits(0.1)
+    await cluster.any_connection()
+    monkeypatch.setattr(Asked, "brokers", {3: THREE})
+
+    await cluster.refresh()
+
+    assert [(one.address, one.closed) for one in opened] == [(TWO, False), (ONE, True)]
