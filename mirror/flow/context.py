@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from mirror.errors import CorruptBatchError
 from mirror.flow.partition import PartitionCopy
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.cluster import Cluster
@@ -72,7 +73,7 @@ class Hooks(Protocol):
     def changed(self, partition: PartitionCopy) -> None:
         """The partition may want something else now: data, a send, the owner, a look."""
 
-    def reread(self, partition: PartitionCopy, why: str) -> None:
+    def reread(self, partition: PartitionCopy, corrupt: CorruptBatchError) -> None:
         """A batch is corrupt on the replica it came from: try the others."""
 
     def stale(self, cluster: Cluster) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 
 import structlog
 
-from mirror.errors import TwinsiteError
+from mirror.errors import CorruptBatchError, TwinsiteError
 from mirror.flow.append_lanes import AppendLanes
 from mirror.flow.appending import AppendLane
 from mirror.flow.context import Flow
@@ -133,11 +133,17 @@ class Engine:
         if not self._crashed.done():
             self._crashed.set_exception(error)
 
-    def reread(self, partition: PartitionCopy, why: str) -> None:
+    def reread(self, partition: PartitionCopy, corrupt: CorruptBatchError) -> None:
         """Try the other replicas for a batch that is corrupt on the leader."""
-        task = asyncio.get_running_loop().create_task(reread(self._flow, partition, why))
+        task = asyncio.get_running_loop().create_task(reread(self._flow, partition, corrupt))
         self._rereading.add(task)
-        task.add_done_callback(self._rereading.discard)
+        task.add_done_callback(self._reread)
+
+    def _reread(self, task: asyncio.Task[None]) -> None:
+        self._rereading.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.crash(error)
 
     def _leader(self, partition: PartitionCopy) -> int:
         info = self._flow.source.info.partition(partition.tp)

@@ -20,7 +20,7 @@ from mirror.failpoints import reach
 from mirror.flow.context import Flow
 from mirror.flow.intake import Intake, take
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.receiving import BATCH_BYTES_DEFAULT, Answers, Outcome, Receiver, Room, not_read
+from mirror.flow.receiving import BATCH_BYTES_DEFAULT, Answers, Outcome, Receiver, Room, block, not_read
 from mirror.flow.states import pause_seconds
 from mirror.kafka.buffers import Buffer
 from mirror.kafka.cluster import broker_error
@@ -224,29 +224,43 @@ class FetchLane:
         self._receiver.bad_batch(partition, key, CorruptBatchError(want.offset, words))
 
 
-async def reread(flow: Flow, partition: PartitionCopy, why: str) -> None:
+async def reread(flow: Flow, partition: PartitionCopy, corrupt: CorruptBatchError) -> None:
     """Read on from another replica: a batch is corrupt on the one it came from.
 
     Consumers may read from followers that are in sync (KIP-392). What comes is checked like anything else;
-    when no replica has a good copy the partition stays blocked and is tried again later.
+    only when no replica has a good copy the partition is blocked, and tried again later.
     """
-    generation, offset = partition.generation, partition.send_offset
+    generation = partition.generation
+    try:
+        intake = await _elsewhere(flow, partition, corrupt)
+    finally:
+        partition.rereading = False
+    if partition.generation == generation:
+        if intake is None:
+            block(partition, corrupt)
+        else:
+            partition.queue.push(intake.items, intake.leader_epochs, None)
+    flow.hooks.changed(partition)
+
+
+async def _elsewhere(flow: Flow, partition: PartitionCopy, corrupt: CorruptBatchError) -> Intake | None:
+    """What the first replica with a good copy has from there on; None where there is no such."""
     info = flow.source.info.partition(partition.tp)
     for node in info.in_sync_replicas if info else ():
         if info is None or node == info.leader:
             continue
+        about = {"partition": str(partition.tp), "node": node}
         try:
-            intake = await _read_once(flow, partition, node, offset)
+            intake = await _read_once(flow, partition, node, partition.fetch_offset)
         except TwinsiteError as error:
-            log.warning("replica_not_readable", partition=str(partition.tp), node=node, error=str(error))
-            continue
-        unmoved = partition.generation == generation and partition.fetch_offset == offset
-        if intake.items and unmoved and not partition.in_flight:
-            log.warning("read_from_another_replica", partition=str(partition.tp), node=node, corrupt=why)
-            partition.resume_with(intake.items, intake.leader_epochs)
-            break
-    partition.rereading = False
-    flow.hooks.changed(partition)
+            log.warning("replica_not_readable", **about, error=str(error))
+        except Exception as error:  # a mistake of ours must not keep others from being asked
+            log.exception("replica_not_readable", **about, error=repr(error))
+        else:
+            if intake.items:
+                log.warning("read_from_another_replica", **about, corrupt=str(corrupt))
+                return intake
+    return None
 
 
 async def _read_once(flow: Flow, partition: PartitionCopy, node: int, offset: int) -> Intake:

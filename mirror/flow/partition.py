@@ -152,9 +152,9 @@ class PartitionCopy:
 
     @property
     def copying(self) -> bool:
-        """True between a look that found where to go on and the next doubt."""
+        """True between a look that found where to go on and the next doubt, but while replicas are asked."""
         copied = self.state is State.ACTIVE or self.state is State.LAGGING or self._retrying
-        return copied and self.look_due_at is None
+        return copied and self.look_due_at is None and not self.rereading
 
     def proceed(
         self,
@@ -224,13 +224,6 @@ class PartitionCopy:
         if self._retrying:
             self._retrying = False
             self.state, self.reason, self.detail = State.ACTIVE, None, ""
-
-    def resume_with(self, items: Sequence[Batch | Gap], epochs: Sequence[tuple[int, int]]) -> None:
-        """Go on, where it was blocked, with what another replica had."""
-        self.generation += 1
-        self.state, self.reason, self.detail = State.ACTIVE, None, ""
-        self.look_due_at = None
-        self.queue.push(items, epochs, None)
 
     def look_anew(self, now: float) -> None:
         """Forget what was concluded and queued, and be looked at: an operator said so."""

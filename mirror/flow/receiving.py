@@ -149,18 +149,17 @@ class Receiver:
         return Outcome.REFUSED
 
     def bad_batch(self, partition: PartitionCopy, key: Key, error: BatchError) -> None:
-        """What stands before the batch is written first; then the partition is blocked."""
+        """What stands before the batch is written first; then the partition is blocked, but for a corrupt one
+        other replicas are asked before that.
+        """
         if partition.pending:
             self._bad_at[key] = partition.fetch_offset
-            return
-        now = time.monotonic()
-        if isinstance(error, CorruptBatchError):
+        elif isinstance(error, CorruptBatchError):
             self._flow.instruments.count_crc_failure("source")
-            if not partition.rereading:
-                partition.rereading = True
-                self._flow.hooks.reread(partition, str(error))
-        partition.attempts += 1
-        partition.stop(State.BLOCKED, error.reason, str(error), now + pause_seconds(partition.attempts))
+            partition.rereading = True
+            self._flow.hooks.reread(partition, error)
+        else:
+            block(partition, error)
 
     def _refused(self, partition: PartitionCopy, fetched: Fetched) -> None:
         now = time.monotonic()
@@ -178,6 +177,13 @@ class Receiver:
             self._flow.hooks.stale(self._flow.source)
         error = broker_error(fetched.error_code, f"source: Fetch of {partition.tp}")
         partition.refused(fetch_refusal(fetched.error_code), str(error), now)
+
+
+def block(partition: PartitionCopy, error: BatchError) -> None:
+    """Nobody has the batch as it should be; it is looked for again, later each time."""
+    partition.attempts += 1
+    look_at = time.monotonic() + pause_seconds(partition.attempts)
+    partition.stop(State.BLOCKED, error.reason, str(error), look_at)
 
 
 def not_read(

@@ -51,7 +51,8 @@ async def test_a_batch_that_is_corrupt_at_the_leader_only_is_read_from_another_r
     breakable: KafkaCluster, target: KafkaCluster, tmp_path: Path
 ) -> None:
     """
-    The copy is complete without anybody's help, and the log says where the batches came from.
+    The copy is complete without anybody's help, nobody is told that it is blocked, and the log says where the
+    batches came from.
     """
     name = f"rotten-at-the-leader-{uuid4().hex[:8]}"
     await breakable.create_topic(name, replication=2)
@@ -71,6 +72,7 @@ async def test_a_batch_that_is_corrupt_at_the_leader_only_is_read_from_another_r
         mend(batch)
     assert done.code == 0, done.stderr
     assert len(events(done.stderr, "read_from_another_replica")) >= len(rotten) == 3
+    assert not [line for line in events(done.stderr, "partition_state_changed") if "BLOCKED" in line]
     assert assert_exact(breakable.bootstrap, target.bootstrap, [name]) == 90
 
 

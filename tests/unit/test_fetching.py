@@ -8,16 +8,19 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
+import pytest
 from kafka.protocol.consumer import FetchResponse
 
+from mirror.errors import ConnectionFailedError, CorruptBatchError
 from mirror.flow import fetching, receiving
 from mirror.flow.context import Flow, Limits
-from mirror.flow.fetching import FetchLane
+from mirror.flow.fetching import FetchLane, reread
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.flow.states import PATIENCE
 from mirror.kafka.buffers import BufferPool
-from mirror.kafka.fetch import FETCH_VERSION, FetchLimits
+from mirror.kafka.cluster import PartitionInfo
+from mirror.kafka.fetch import FETCH_VERSION, Fetched, FetchLimits, Key
 from mirror.model import OffsetMode, Reason, State, TopicPartition
 from tests.harness.node import until
 from tests.unit.batches import entries, v2
@@ -61,12 +64,13 @@ class Source:
 
 
 class Quiet(Hooks):
-    """Notes whether another replica was asked for."""
+    """Notes that another replica was asked for, and asks it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lane: FetchLane | None = None
-        self.rereads: list[str] = []
+        self.flow: Flow | None = None
+        self.rereads: list[asyncio.Task[None]] = []
         self.blocked = asyncio.Event()
         self.doubted = asyncio.Event()
 
@@ -78,8 +82,9 @@ class Quiet(Hooks):
         if partition.look_due_at is not None:
             self.doubted.set()
 
-    def reread(self, partition: PartitionCopy, why: str) -> None:
-        self.rereads.append(why)
+    def reread(self, partition: PartitionCopy, corrupt: CorruptBatchError) -> None:
+        assert self.flow is not None
+        self.rereads.append(asyncio.create_task(reread(self.flow, partition, corrupt)))
 
 
 async def test_a_length_that_cannot_be_true_blocks_the_partition(monkeypatch: Any) -> None:
@@ -126,6 +131,109 @@ async def test_what_stands_before_a_corrupt_batch_is_written_before_the_partitio
     assert (asked, state) == (2, State.ACTIVE)
     assert copy.next_offset == 3
     assert "offset 3" in copy.detail
+
+
+class Replicas(Source):
+    """A leader with a rotten batch and two followers in sync, each of which answers as it is told to.
+
+    Attributes:
+        has: What each follower has, or what happens when it is asked.
+        others_asked: Set when one was.
+        may_answer: They answer once this is set.
+    """
+
+    info = SimpleNamespace(partition=lambda _: PartitionInfo(1, 0, (1, 2, 3), (1, 2, 3)))
+
+    def __init__(self, has: dict[int, bytes | Exception]) -> None:
+        super().__init__(rotten_batch())
+        self.has = has
+        self.others_asked, self.may_answer = asyncio.Event(), asyncio.Event()
+
+    async def connection(self, *way: object) -> Any:
+        return way[0] if way[1] == "reread" else self
+
+    async def peek(self, node: int, wants: dict[Key, Any], _: object) -> list[Fetched]:
+        self.others_asked.set()
+        await self.may_answer.wait()
+        has = self.has[node]
+        if isinstance(has, Exception):
+            raise has
+        [key] = wants
+        return [Fetched(key, 0, 99, 99, 0, None, [], memoryview(bytearray(has)))]
+
+
+def rotten_batch() -> bytes:
+    rotten = bytearray(v2(entries(0, 3)))
+    rotten[-1] ^= 1
+    return bytes(rotten)
+
+
+async def test_a_batch_that_another_replica_has_whole_blocks_nothing(monkeypatch: Any) -> None:
+    """
+    Until it has come the leader is not asked again; where one follower cannot be read the next one is asked.
+    """
+    refuses = ConnectionFailedError("nobody there")
+    source, hooks = Replicas({2: refuses, 3: bytes(v2(entries(0, 3)))}), Quiet()
+    monkeypatch.setattr(fetching, "peek", source.peek)
+    copy, lane, _ = reading(source, hooks)
+
+    running = asyncio.create_task(lane.run())
+    async with asyncio.timeout(SOON):
+        await source.others_asked.wait()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    asked, meanwhile = source.asked, (copy.state, copy.copying)
+    source.may_answer.set()
+    await until(lambda: copy.batch_ready, "the batch came", SOON)
+    running.cancel()
+
+    assert (asked, meanwhile) == (1, (State.ACTIVE, False))
+    assert not hooks.blocked.is_set()
+    assert (copy.state, copy.copying, copy.fetch_offset) == (State.ACTIVE, True, 3)
+
+
+@pytest.mark.parametrize("mistake", [ZeroDivisionError("a bug"), ConnectionFailedError("nobody there")])
+async def test_a_partition_is_blocked_when_no_replica_has_the_batch_whole(
+    mistake: Exception, monkeypatch: Any
+) -> None:
+    """
+    Whatever happens when the followers are asked: when it is looked for again they are asked again.
+    """
+    source, hooks = Replicas({2: mistake, 3: rotten_batch()}), Quiet()
+    source.may_answer.set()
+    monkeypatch.setattr(fetching, "peek", source.peek)
+    copy, lane, _ = reading(source, hooks)
+
+    running = asyncio.create_task(lane.run())
+    async with asyncio.timeout(SOON):
+        await hooks.blocked.wait()
+    blocked = (copy.state, copy.reason, copy.look_due_at is not None)
+    copy.proceed(Proceed(0, 0, 0, 0, 0), OffsetMode.SAME, 0, 0.0)
+    lane.update(copy)
+    await until(lambda: len(hooks.rereads) == 2, "they are asked again", SOON)
+    running.cancel()
+
+    assert blocked == (State.BLOCKED, Reason.CORRUPT_BATCH, True)
+    assert "offset 0" in copy.detail
+
+
+async def test_what_an_operator_has_said_while_other_replicas_were_asked_stands(monkeypatch: Any) -> None:
+    """
+    It was paused meanwhile; what has come is not taken.
+    """
+    source, hooks = Replicas({2: bytes(v2(entries(0, 3)))}), Quiet()
+    monkeypatch.setattr(fetching, "peek", source.peek)
+    copy, lane, _ = reading(source, hooks)
+
+    running = asyncio.create_task(lane.run())
+    async with asyncio.timeout(SOON):
+        await source.others_asked.wait()
+        copy.stop(State.PAUSED, Reason.OPERATOR, "paused", None)
+        source.may_answer.set()
+        await asyncio.gather(*hooks.rereads)
+    running.cancel()
+
+    assert (copy.state, copy.pending) == (State.PAUSED, False)
 
 
 async def test_a_mistake_of_ours_blocks_one_partition_only(monkeypatch: Any) -> None:
@@ -207,7 +315,7 @@ def reading(
     source: Source, hooks: Quiet, *, at: int = 0, buffer_bytes_max: int = 1 << 30
 ) -> tuple[PartitionCopy, FetchLane, Flow]:
     """A partition that is to be read from an offset on, by a lane that is told of it."""
-    flow = _flow(source, hooks, buffer_bytes_max)
+    hooks.flow = flow = _flow(source, hooks, buffer_bytes_max)
     copy = PartitionCopy(ORDERS_0, ORDERS_0, TOPIC_ID, in_flight_max=5)
     copy.proceed(Proceed(at, at, 0, 0, 0), OffsetMode.SAME, 0, 0.0)
     hooks.lane = lane = FetchLane(flow, 1)

@@ -594,7 +594,7 @@ def test_an_epoch_dropped_before_it_was_noted_is_noted_when_it_comes_again() -> 
     copy.queue.push([batch(100, epoch=5)], [(5, 100)], None)
     copy.stop(State.BLOCKED, Reason.CORRUPT_BATCH, "the next batch is corrupt", NOW + 1)
 
-    copy.resume_with([batch(100, epoch=5), batch(105, epoch=5)], [(5, 100)])
+    copy.queue.push([batch(100, epoch=5), batch(105, epoch=5)], [(5, 100)], None)
 
     assert copy.queue.epochs == [(5, 100)]
     assert not copy.batch_ready

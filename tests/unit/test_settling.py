@@ -12,7 +12,8 @@ from typing import Any, cast
 
 import pytest
 
-from mirror.errors import ConnectionFailedError, PartitionError, TwinsiteError
+from mirror.errors import ConnectionFailedError, CorruptBatchError, PartitionError, TwinsiteError
+from mirror.flow import engine as engine_module
 from mirror.flow import settling
 from mirror.flow.engine import Engine
 from mirror.flow.partition import PartitionCopy
@@ -20,7 +21,7 @@ from mirror.flow.position import Known, SourceLook, TargetLook
 from mirror.flow.settling import Look, Settler
 from mirror.flow.states import PATIENCE
 from mirror.kafka.offsets import Answers
-from mirror.model import Batch, OffsetMode, Reason, State, TopicPartition
+from mirror.model import OffsetMode, Reason, State, TopicPartition
 from tests.harness.node import until
 from tests.unit.target_model import Hooks, Mirror
 
@@ -204,25 +205,6 @@ async def test_a_partition_resumed_during_a_look_is_looked_at_again(monkeypatch:
     assert (copy.state, copy.look_due_at) == (State.UNKNOWN, 7.0)
 
 
-async def test_a_batch_of_another_replica_that_came_during_a_look_is_sent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """
-    It is on its way when the look ends: what the look has seen says nothing any more.
-    """
-    copy = partition()
-    world = World(monkeypatch)
-    async with world.looking(copy):
-        pass
-    copy.stop(State.BLOCKED, Reason.CORRUPT_BATCH, "corrupt", time.monotonic())
-
-    async with world.looking(copy):
-        copy.resume_with([Batch(0, 3, 0, 1, memoryview(bytearray(3)))], [])
-        copy.take()
-
-    assert (copy.state, len(copy.in_flight)) == (State.ACTIVE, 1)
-
-
 async def test_a_look_begins_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     What changes before its task gets its turn is not taken for what the look began with.
@@ -403,3 +385,25 @@ async def test_the_metadata_of_a_cluster_is_read_again_though_nobody_complains()
     await eventually(lambda: bool(engine.partitions and heard), engine.run())
 
     assert not engine._stale["target"].is_set()
+
+
+async def test_a_mistake_of_ours_while_other_replicas_are_asked_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    It ends the mirror, as one in any other loop does; else the partition would wait for ever.
+    """
+
+    async def mistaken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(engine_module, "reread", mistaken)
+    engine = engine_of(Patient(), lambda _: 1)
+    running = asyncio.create_task(engine.run())
+
+    engine.reread(partition(), CorruptBatchError(0, "its CRC is another one"))
+
+    with pytest.raises(ExceptionGroup) as ended:
+        async with asyncio.timeout(SOON):
+            await running
+    assert ended.value.subgroup(ZeroDivisionError)
