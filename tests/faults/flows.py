@@ -82,27 +82,28 @@ def complete(mirror: Twinsite, source: KafkaCluster, topics: Sequence[str]) -> b
 
 
 async def says(
-    mirror: Twinsite, topic: str, state: str, reason: str, seconds: float = 60.0
+    mirror: Twinsite, topic: str, state: str, reason: str, seconds: float = 60.0, number: int = 0
 ) -> dict[str, Any]:
-    """Wait until status, metrics and log all say that partition 0 is in a state for a reason.
+    """Wait until status, metrics and log all say that a partition is in a state for a reason.
 
     Returns:
         What the status says of it.
     """
     found: dict[str, Any] = {}
+    fields = f'"{topic}"', f'"partition": {number},', f'"state": "{state}"', f'"reason": "{reason}"'
 
     def told() -> bool:
         found.clear()
-        found.update(partition(partitions(mirror), topic))
-        metric = f'reason="{reason}",state="{state}",topic="{topic}"}} 1.0'
+        found.update(partition(partitions(mirror), topic, number))
+        metric = f'partition="{number}",reason="{reason}",state="{state}",topic="{topic}"}} 1.0'
         logged = events(mirror.stderr, "partition_state_changed")
         return (
             (found.get("state"), found.get("reason")) == (state, reason)
             and metric in mirror.get("/metrics").decode()
-            and any(f'"reason": "{reason}"' in line and f'"{topic}"' in line for line in logged)
+            and any(all(field in line for field in fields) for line in logged)
         )
 
-    await mirror.wait_for(told, f"{topic} is said to be {state} because of {reason}", seconds)
+    await mirror.wait_for(told, f"{topic}-{number} is said to be {state} because of {reason}", seconds)
     return found
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from tests.conftest import TopicFactory
+from tests.faults.flows import says
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Twinsite, twinsite
@@ -51,6 +52,7 @@ async def test_an_operator_asks_pauses_translates_and_stops(
 
         code, table, _ = await ask("status", *url)
         paused = await ask("pause", name, "--partition", "1", *url)
+        await says(mirror, name, "PAUSED", "operator", number=1)
         code_while_paused, table_while_paused, _ = await ask("status", *url)
         loss = await ask("accept-loss", name, "--yes", *url)
         resumed = await ask("resume", name, *url)
