@@ -56,6 +56,7 @@ class FlowRecord(_SingleRecord):
     Attributes:
         producer_id: The idempotent producer id all mirrors of the flow write with.
         producer_epoch: Its epoch, raised by a promotion.
+        topic_prefix: What was put in front of names when the flow began; None when it did not say so.
     """
 
     KEY = FLOW_KEY
@@ -64,6 +65,7 @@ class FlowRecord(_SingleRecord):
     source_cluster_id: str
     target_cluster_id: str
     created_at_ms: int
+    topic_prefix: str | None = None
     version: int = VERSION
 
 

@@ -31,7 +31,8 @@ class TopicsSettings(Section):
     include: tuple[Pattern, ...] = Field(
         min_length=1,
         description="Regular expressions; a topic is copied when one of them matches its whole name. "
-        "Kafka's internal topics and those of mirrors are never copied.",
+        "Kafka's internal topics and those of mirrors are never copied, nor are copies that a flow from the "
+        "target has made, which would go round for ever: see states.md, Topics that are left out.",
     )
     exclude: tuple[Pattern, ...] = Field(
         default=(), description="Regular expressions; a topic whose whole name matches one is not copied."

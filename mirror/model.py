@@ -251,6 +251,18 @@ class LinkStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicLeftOut:
+    """A topic that the lists want and that is not copied."""
+
+    topic: str
+    """Its name at the source."""
+    reason: str
+    """copy_of_target, undecided or gone_round."""
+    detail: str
+    """What was seen, in words."""
+
+
+@dataclass(frozen=True, slots=True)
 class FlowStatus:
     """A snapshot of the whole mirror."""
 
@@ -275,6 +287,8 @@ class FlowStatus:
     link: LinkStatus | None = None
     """The stream that brings what is copied; null where there is none, or none just now."""
     outlook: FlowOutlook = FlowOutlook()
+    topics_left_out: tuple[TopicLeftOut, ...] = ()
+    """Those that the lists want and that are not copied all the same: copies of what the target has."""
 
 
 # -- a relay -----------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from mirror.kafka.topics import describe_configs
 from mirror.model import TopicPartition
 from mirror.offline import NoStateError, flow_state
 from mirror.sync.names import NamePolicy, TopicSelector
+from mirror.sync.returning import Returning
 from spark_jobs.algorithms import Hashing
 from spark_jobs.documents import Scope
 from spark_jobs.extent import Extent
@@ -147,7 +148,7 @@ async def scope(
         selector = TopicSelector(
             settings.topics.include, settings.topics.exclude, NamePolicy(settings.topics.prefix or "")
         )
-        names = await _topics(settings, selector, source)
+        names = await _topics(settings, selector, source, target)
         if wanted.topics:
             names = _only(names, wanted.topics, settings.flow)
             selector = TopicSelector([re.escape(name) for name in names], (), selector.policy)
@@ -174,8 +175,10 @@ async def scope(
         return asking.scope()
 
 
-async def _topics(settings: Settings, selector: TopicSelector, source: Cluster) -> Mapping[str, str]:
-    """Source name to target name."""
+async def _topics(
+    settings: Settings, selector: TopicSelector, source: Cluster, target: Cluster
+) -> Mapping[str, str]:
+    """Source name to target name. What the mirror leaves out, as a copy of what the target has, is none."""
     found = await source.describe_topics(None)
     internal = [topic.name for topic in found.topics.values() if topic.internal]
     chosen = selector.select(found.topics, internal=internal).chosen
@@ -185,7 +188,11 @@ async def _topics(settings: Settings, selector: TopicSelector, source: Cluster) 
             f"none of the {len(found.topics)} topics at the source matches {patterns}",
             hint="see topics.include and topics.exclude; a topic without Describe is not seen",
         )
-    return chosen
+    there = (await target.describe_topics(chosen.values())).topics
+    begun = {name for name, copy in chosen.items() if copy in there}
+    returning = Returning(source, target.info.cluster_id, selector.policy.prefix)
+    left_out = await returning.left_out(found, chosen, begun)
+    return {name: copy for name, copy in chosen.items() if name not in left_out}
 
 
 def _only(names: Mapping[str, str], topics: Sequence[str], flow: str) -> Mapping[str, str]:

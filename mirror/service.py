@@ -138,10 +138,13 @@ async def take_part(
     memory = await begin.take(
         "the flow's state at the target", lambda: open_memory(settings.flow, target, owner), target
     )
-    memory.check_names(NamePolicy(settings.topics.prefix or "").to_target)
+    prefix = settings.topics.prefix or ""
+    memory.check_names(NamePolicy(prefix).to_target)
     token = await begin.take("the transaction coordinator of the target", owner.claim, target)
     await begin.take(
-        "the flow's record at the target", lambda: introduce(memory, owner, token, source, target), target
+        "the flow's record at the target",
+        lambda: introduce(memory, owner, token, source, target, prefix),
+        target,
     )
     return owner, memory
 
@@ -322,7 +325,9 @@ class Service:
 
     def status(self) -> FlowStatus:
         """A snapshot, at once."""
-        return self.snapshots.take(self.engine.partitions.values(), self.follower.topics_ignored)
+        return self.snapshots.take(
+            self.engine.partitions.values(), self.follower.topics_ignored, self.follower.left_out
+        )
 
     async def run(
         self,
@@ -335,7 +340,7 @@ class Service:
         """Run until stopped, or with ``once`` until done, or until the monotonic clock says ``ends_at``."""
         register_metrics(self.registry, self.settings, self.status, (self.flow.source, self.flow.target))
         url = self._answer()
-        if not self.engine.partitions:
+        if not self.engine.partitions and not self.follower.left_out:
             self._say_nothing_matches(once=once)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self.engine.run()), group.create_task(self._watch())]

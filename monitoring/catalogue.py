@@ -93,7 +93,8 @@ LINK_CLOCK_OFFSET = _gauge(
 TOPICS_IGNORED = _gauge(
     "topics_ignored",
     FLOW,
-    "Topics of the source that include and exclude lists leave out, internal ones too.",
+    "Topics of the source that include and exclude lists leave out, internal ones and copies of the "
+    "target's too.",
 )
 PARTITIONS = _gauge("partitions", ("flow", "state"), "Partitions of the flow in each state.")
 LAG_UNKNOWN = _gauge(

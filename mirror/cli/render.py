@@ -16,7 +16,7 @@ from rich.text import Text
 
 from mirror.cli.columns import SPACE, STATE, layout
 from mirror.cli.output import clean, duration, number, plain, size
-from mirror.model import FlowStatus, Forecast, LinkStatus, PartitionStatus, Reason, State
+from mirror.model import FlowStatus, Forecast, LinkStatus, PartitionStatus, Reason, State, TopicLeftOut
 
 SCHEMA = 1
 ROWS_MAX = 60
@@ -28,6 +28,7 @@ FEWER_ALIKE = (3, 1)
 TABLE_LINES = 4
 """Titles, two partitions, and how many there are besides."""
 RANGES_MAX = 3
+LEFT_OUT_MAX = 3
 NOTHING_COPIED = (
     "  hint: no topic of the source matches topics.include and topics.exclude, or none was found yet"
 )
@@ -173,9 +174,19 @@ def _headline(status: FlowStatus) -> Text:
         words += f"\n  {_link(status.link)}"
     if counts[State.LAGGING]:
         words += f"\n  {_outlook(status)}"
+    if status.topics_left_out:
+        words += f"\n  {_left_out(status.topics_left_out)}"
     if status.waits_for:
         return Text(f"{words}\n  waits for {clean(status.waits_for)}")
-    return Text(words if status.partitions else f"{words}\n{NOTHING_COPIED}")
+    nothing = not status.partitions and not status.topics_left_out
+    return Text(f"{words}\n{NOTHING_COPIED}" if nothing else words)
+
+
+def _left_out(topics: Sequence[TopicLeftOut]) -> str:
+    """How many, and a few of them by name."""
+    names = ", ".join(clean(one.topic) for one in topics[:LEFT_OUT_MAX])
+    more = ", ..." if len(topics) > LEFT_OUT_MAX else ""
+    return f"topics left out, as copies of what the target has: {number(len(topics))} ({names}{more})"
 
 
 def _outlook(status: FlowStatus) -> str:

@@ -42,7 +42,9 @@ async def open_memory(flow: str, target: Cluster, owner: Owner) -> FlowMemory:
     return FlowMemory(state)
 
 
-async def introduce(memory: FlowMemory, owner: Owner, token: Token, source: Cluster, target: Cluster) -> None:
+async def introduce(
+    memory: FlowMemory, owner: Owner, token: Token, source: Cluster, target: Cluster, topic_prefix: str
+) -> None:
     """Of several mirrors that start a new flow at once, one writes its record; the others wait for it."""
     while True:
         while not memory.introduced and not await owner.confirm():
@@ -50,7 +52,8 @@ async def introduce(memory: FlowMemory, owner: Owner, token: Token, source: Clus
             await memory.refresh(sole_writer=False)
         await memory.refresh(sole_writer=False)
         try:
-            await memory.introduce(token.producer_id, source.info.cluster_id, target.info.cluster_id)
+            clusters = source.info.cluster_id, target.info.cluster_id
+            await memory.introduce(token.producer_id, *clusters, topic_prefix)
         except StateTakenOverError as error:
             log.info("another_mirror_starts_too", error=str(error))
             await asyncio.sleep(PAUSE_SECONDS)

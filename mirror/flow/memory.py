@@ -41,8 +41,18 @@ class FlowMemory:
     def __init__(self, state: FlowState) -> None:
         self._state = state
 
-    async def introduce(self, producer_id: int, source_cluster_id: str, target_cluster_id: str) -> None:
+    async def introduce(
+        self,
+        producer_id: int,
+        source_cluster_id: str,
+        target_cluster_id: str,
+        topic_prefix: str | None = None,
+    ) -> None:
         """Note who we are, the first time; later check that it is still so.
+
+        Args:
+            topic_prefix: What copies are called, for mirrors that read the target: they know it ahead of
+                the first copy.
 
         Raises:
             AnotherClusterError: The state was written for another source or target.
@@ -55,6 +65,7 @@ class FlowMemory:
                 source_cluster_id=source_cluster_id,
                 target_cluster_id=target_cluster_id,
                 created_at_ms=int(time.time() * 1000),
+                topic_prefix=topic_prefix,
             )
             await self._state.save_flow(record)
         elif (known.source_cluster_id, known.target_cluster_id) != (source_cluster_id, target_cluster_id):

@@ -15,7 +15,7 @@ from mirror.flow.outlook import Outlooks, Projection, of_flow
 from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
 from mirror.link.stream import LinkStream
-from mirror.model import FlowStatus, LinkStatus, PartitionStatus, State, TopicPartition
+from mirror.model import FlowStatus, LinkStatus, PartitionStatus, State, TopicLeftOut, TopicPartition
 from monitoring.objectives import retention_headroom_seconds
 
 
@@ -39,7 +39,12 @@ class Snapshots:
     started_at_ms: int
     started_at: float
 
-    def take(self, partitions: Iterable[PartitionCopy], topics_ignored: int) -> FlowStatus:
+    def take(
+        self,
+        partitions: Iterable[PartitionCopy],
+        topics_ignored: int,
+        left_out: tuple[TopicLeftOut, ...] = (),
+    ) -> FlowStatus:
         """The flow as it is now."""
         now, now_ms = time.monotonic(), int(time.time() * 1000)
         flow = self.flow
@@ -63,6 +68,7 @@ class Snapshots:
             topics_ignored=topics_ignored,
             link=_link(flow.stream) if flow.stream else None,
             outlook=of_flow([projection for _, projection in seen]),
+            topics_left_out=left_out,
         )
 
     def _partition(self, p: PartitionCopy, now: float, now_ms: int) -> tuple[PartitionStatus, Projection]:

@@ -27,10 +27,11 @@ from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.kafka.cluster import ClusterInfo, TopicInfo
 from mirror.link.loops import both
 from mirror.logs import Repeats, warn_repeated
-from mirror.model import Reason, State, TopicPartition
+from mirror.model import Reason, State, TopicLeftOut, TopicPartition
 from mirror.sync.acls import DENY, Skipped
 from mirror.sync.carry_acls import carry_acls, principals
 from mirror.sync.names import Ignored, NamePolicy, TopicSelector
+from mirror.sync.returning import Returning
 from mirror.sync.target_topics import TargetTopics
 from mirror.sync.topics import Conflict
 from monitoring.outlook import Retention
@@ -47,11 +48,13 @@ class Follower:
     Attributes:
         seen: Names of all topics the source shows us, but for internal ones.
         topics_ignored: How many of them are not copied.
+        left_out: Those of them that the lists want, and why they are not copied.
     """
 
     def __init__(self, settings: Settings, flow: Flow, engine: Engine, memory: FlowMemory) -> None:
         self.seen: list[str] = []
         self.topics_ignored = 0
+        self.left_out: tuple[TopicLeftOut, ...] = ()
         self.followed_once = False
         self._settings = settings.topics
         self._flow = flow
@@ -63,6 +66,7 @@ class Follower:
             self._policy,
             same_cluster=flow.source.info.cluster_id == flow.target.info.cluster_id,
         )
+        self._returning = Returning(flow.source, flow.target.info.cluster_id, self._policy.prefix)
         self._in_flight_max = settings.append.batches_in_flight_max
         self._topics = TargetTopics(settings.topics, flow, memory, engine.partitions.values, self._policy)
         self._conflicts: dict[TopicPartition, Conflict] = {}
@@ -118,8 +122,10 @@ class Follower:
         internal = {name for name, topic in found.topics.items() if topic.internal}
         selection = self._selector.select(found.topics, internal=internal)
         self.seen = [n for n in sorted(found.topics) if selection.ignored.get(n) is not Ignored.INTERNAL]
-        self.topics_ignored = len(selection.ignored)
-        chosen = {name: found.topics[name] for name in selection.chosen}
+        left_out = await self._returning.left_out(found, selection.chosen, self._begun())
+        self.left_out = tuple(left_out[name] for name in sorted(left_out))
+        self.topics_ignored = len(selection.ignored) + len(left_out)
+        chosen = {name: found.topics[name] for name in selection.chosen if name not in left_out}
         self._flow.source.follow(chosen)
         if not self.followed_once:
             self._flow.source.open_ahead(_leaders(chosen))
@@ -168,6 +174,10 @@ class Follower:
         self._denials_left_out = left_out
 
     # -- the engine's partitions -----------------------------------------------------------------
+
+    def _begun(self) -> set[str]:
+        """Topics that are copied already, whatever became known of them since."""
+        return {tp.topic for tp in (*self._memory.topic_ids, *self._engine.partitions)}
 
     def _take_up(self) -> None:
         """What an earlier run has copied is followed from there, whatever has become of its topic since."""

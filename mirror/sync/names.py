@@ -27,6 +27,12 @@ class Ignored(StrEnum):
     EXCLUDED = "excluded"
     OWN_COPY = "own_copy"
     """Source and target are one cluster, and this is what the flow writes: copying it would never end."""
+    COPY_OF_TARGET = "copy_of_target"
+    """A flow from the target has made it: see :mod:`mirror.sync.incoming`. So for those that follow."""
+    UNDECIDED = "undecided"
+    """It is empty, and may be about to become such a copy."""
+    GONE_ROUND = "gone_round"
+    """By its name it is a copy of a copy of a copy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from rich.console import Console
 from mirror.cli.columns import shortened
 from mirror.cli.output import PIPE_COLUMNS
 from mirror.cli.render import ALIKE_MAX, status_table
-from mirror.model import LinkStatus, PartitionStatus, Reason, State
+from mirror.model import LinkStatus, PartitionStatus, Reason, State, TopicLeftOut
 from tests.unit.statuses import a_flow, a_late_partition, a_link, a_loss, a_partition, an_unknown_partition
 
 LONG = "orders-of-the-north-region-with-a-name-of-sixty-letters-east"
@@ -324,3 +324,20 @@ def test_how_far_the_relay_is_and_how_it_sends_stands_below_the_flow() -> None:
     )
     assert second_line(unknown) == "through relay relay-1.east:9650: bbr"
     assert second_line(None).startswith("PARTITION")
+
+
+def test_topics_left_out_are_counted_and_a_few_of_them_named() -> None:
+    """
+    Nothing that the lists want is missing without a word, also where nothing else is copied.
+    """
+    copies = [TopicLeftOut(f"west.t{number}", "copy_of_target", "") for number in range(4)]
+
+    def head(left_out: Sequence[TopicLeftOut]) -> str:
+        out = io.StringIO()
+        status = replace(a_flow(), partitions=(), topics_left_out=tuple(left_out))
+        Console(file=out, width=200).print(status_table(status))
+        return out.getvalue()
+
+    assert "topics left out, as copies of what the target has: 1 (west.t0)" in head(copies[:1])
+    assert "has: 4 (west.t0, west.t1, west.t2, ...)" in head(copies)
+    assert "no topic of the source matches" not in head(copies)

@@ -1,0 +1,198 @@
+"""Which topics have come from the target: by what is written down of them, not by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID, uuid4
+
+import pytest
+from structlog.testing import capture_logs
+
+from checkpoint.model import FlowRecord, PartitionRecord
+from mirror.errors import NotAuthorizedError
+from mirror.kafka.cluster import ClusterInfo, PartitionInfo, TopicInfo
+from mirror.model import OffsetMode, TopicLeftOut
+from mirror.sync.incoming import Incoming, has_gone_round
+from mirror.sync.names import Ignored
+from mirror.sync.returning import Returning
+
+STATE = "__twinsite_state.back"
+LEADER = PartitionInfo(1, 0, (1,), (1,))
+
+
+def state(
+    *copied: str, prefix: str | None = "b.", shared: bool = False, source: str = "target-id"
+) -> dict[str, bytes]:
+    """What a flow remembers that has copied the first partition of these topics."""
+    records = [
+        PartitionRecord(t, 0, str(UUID(int=1)), f"b.{t}", OffsetMode.SAME, True, 0, 0, shared=shared)
+        for t in copied
+    ]
+    flow = FlowRecord(4000, 0, source, "source-id", 0, prefix)
+    return {"flow": flow.to_bytes(), **{record.key: record.to_bytes() for record in records}}
+
+
+def judged(
+    topic: str,
+    items: Mapping[str, bytes],
+    *,
+    copy: str = "",
+    partitions: int = 1,
+    written: tuple[int, ...] = (),
+) -> Ignored | None:
+    incoming = Incoming.of("back", items)
+    assert incoming is not None
+    return incoming.judge(topic, range(partitions), copy_name=copy or f"a.{topic}", written=written)
+
+
+def test_what_a_flow_from_the_target_has_written_down_is_not_copied_back() -> None:
+    """
+    Also when the topic it is a copy of is gone.
+    """
+    assert judged("b.orders", state("orders")) is Ignored.COPY_OF_TARGET
+
+
+def test_a_topic_of_ones_own_that_is_called_like_a_copy_is_copied() -> None:
+    """
+    It holds records, and no flow has written it down: a copy would have been, ahead of its first record.
+    """
+    assert judged("b.mine", state("orders"), written=(0,)) is None
+    assert judged("b.mine", state(), written=(0,)) is None
+
+
+def test_an_empty_topic_called_like_a_copy_waits_for_what_it_becomes() -> None:
+    """
+    The other flow may have made it just now. There is nothing in it to copy, whosever it is.
+    """
+    assert judged("b.new", state("orders")) is Ignored.UNDECIDED
+    assert judged("b.new", state()) is Ignored.UNDECIDED
+    assert judged("new", state("orders")) is None
+
+
+def test_a_topic_is_a_copy_only_with_all_its_partitions() -> None:
+    """
+    Beside a partition that is copied into, another one may hold what exists nowhere else.
+    """
+    assert judged("b.orders", state("orders"), partitions=2) is Ignored.UNDECIDED
+    assert judged("b.orders", state("orders"), partitions=2, written=(0,)) is Ignored.UNDECIDED
+    assert judged("b.orders", state("orders"), partitions=2, written=(0, 1)) is None
+    assert judged("b.orders", state("orders", shared=True)) is None
+
+
+def test_a_copy_that_goes_home_under_its_own_name_is_copied() -> None:
+    """
+    That is how a site that has lost its topics is brought back; it makes no further copy.
+    """
+    assert judged("b.orders", state("orders"), copy="orders") is None
+    assert judged("b.orders", state("orders"), copy="b.orders") is Ignored.COPY_OF_TARGET
+
+
+def test_names_of_copies_are_known_before_the_first_one_is_made() -> None:
+    """
+    Of a flow that has not said so, from its first copy on.
+    """
+    assert judged("b.new", state(prefix=None)) is None
+    assert judged("b.new", state("orders", prefix=None)) is Ignored.UNDECIDED
+    assert Incoming.of("back", {}) is None
+
+
+@pytest.mark.parametrize(
+    ("topic", "gone_round"),
+    [("b.a.b.a.t", True), ("b.a.b.a.b.t", True), ("b.a.t", False), ("b.a.b.a.x", False), ("t", False)],
+)
+def test_a_name_that_has_gone_round_twice_is_the_sign_where_nothing_may_be_read(
+    topic: str, gone_round: bool
+) -> None:
+    """
+    Once may be somebody's choice: archive.eu.orders beside orders.
+    """
+    topics = {"t", "b.a.t", "b.t", "b.a.b.t", "b.a.b.a.t", "b.a.b.a.x"}
+
+    assert has_gone_round(topic, topics, "a.") is gone_round
+    assert not has_gone_round(topic, topics, "")
+
+
+# -- read at the source ----------------------------------------------------------------------------
+
+
+class Source:
+    """A source with a few topics, at which flows keep what they remember."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *topics: str) -> None:
+        self.stored: dict[str, bytes] | None = {}
+        self.loads = 0
+        self.topics = {name: TopicInfo(name, uuid4(), False, {0: LEADER}) for name in (STATE, *topics)}
+        self.returning = Returning(self, "target-id", "a.")  # type: ignore[arg-type]
+        monkeypatch.setattr("mirror.sync.returning.TopicStore", lambda _: self)
+
+    async def load(self) -> dict[str, bytes]:
+        self.loads += 1
+        if self.stored is None:
+            raise NotAuthorizedError("source: Fetch: TOPIC_AUTHORIZATION_FAILED")
+        return self.stored
+
+    async def left_out(self, *begun: str) -> dict[str, TopicLeftOut]:
+        wanted = {name: f"a.{name}" for name in self.topics if name != STATE}
+        return await self.returning.left_out(ClusterInfo("source-id", 1, {}, self.topics), wanted, begun)
+
+
+async def test_a_copy_is_named_once_with_its_reason_and_looked_at_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    As long as the flow's state is there; without it, the copy is a topic like any other.
+    """
+    source = Source(monkeypatch, "b.orders", "audit")
+    source.stored = state("orders")
+
+    with capture_logs() as logs:
+        first = await source.left_out()
+        again = await source.left_out("audit")
+
+    detail = "flow back has copied it from the target, where it is called orders"
+    assert first == again == {"b.orders": TopicLeftOut("b.orders", "copy_of_target", detail)}
+    assert [(line["event"], line["topic"]) for line in logs] == [("topic_left_out", "b.orders")]
+    assert source.loads == 1
+
+    del source.topics[STATE]
+    assert await source.left_out("audit") == {}
+
+
+async def test_a_topic_that_the_flow_has_begun_is_copied_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Nothing drops out of a copy that is under way; where nothing is new nothing is read.
+    """
+    source = Source(monkeypatch, "b.orders")
+    source.stored = state("orders")
+
+    assert await source.left_out("b.orders") == {}
+    assert source.loads == 0
+
+
+async def test_flows_from_elsewhere_are_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    What came from a third cluster is not at the target yet.
+    """
+    source = Source(monkeypatch, "b.orders")
+    source.stored = state("orders", source="third-id")
+
+    assert await source.left_out() == {}
+
+
+async def test_a_state_that_may_not_be_read_is_named_and_keeps_no_topic_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    A name that has gone round twice is left out all the same, loudly.
+    """
+    source = Source(monkeypatch, "t", "b.a.t", "b.a.b.a.t")
+    source.stored = None
+
+    with capture_logs() as logs:
+        left_out = await source.left_out()
+
+    assert {name: one.reason for name, one in left_out.items()} == {"b.a.b.a.t": "gone_round"}
+    assert [(line["event"], line["log_level"]) for line in logs] == [
+        ("copies_not_known", "warning"),
+        ("topic_left_out", "warning"),
+    ]
