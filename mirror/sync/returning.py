@@ -117,16 +117,17 @@ class Returning:
                 return _left_out(topic.name, reason, flow)
         return None
 
-    async def _written(
-        self, wanted: Iterable[str], topics: Collection[TopicInfo]
-    ) -> dict[str, frozenset[int]]:
+    async def _written(self, wanted: Iterable[str], topics: Collection[TopicInfo]) -> dict[str, set[int]]:
         """The partitions that hold records; one that cannot be asked may hold none."""
         self._source.follow(wanted)
         await self._source.refresh()
         tps = [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
         ends = await list_offsets(self._source, tps, LATEST)
-        written = {tp for tp, end in ends.items() if not isinstance(end, TwinsiteError) and end > 0}
-        return {t.name: frozenset(tp.partition for tp in written if tp.topic == t.name) for t in topics}
+        written: dict[str, set[int]] = {topic.name: set() for topic in topics}
+        for tp, end in ends.items():
+            if not isinstance(end, TwinsiteError) and end > 0:
+                written[tp.topic].add(tp.partition)
+        return written
 
     async def _read(self, states: Mapping[UUID, str]) -> None:
         unread = {topic_id: name for topic_id, name in states.items() if topic_id not in self._elsewhere}

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from uuid import UUID, uuid4
 
 import pytest
 from structlog.testing import capture_logs
 
 from checkpoint.model import FlowRecord, PartitionRecord
-from mirror.errors import NotAuthorizedError
+from mirror.errors import ConnectionFailedError, NotAuthorizedError
 from mirror.kafka.cluster import ClusterInfo, PartitionInfo, TopicInfo
-from mirror.model import OffsetMode, TopicLeftOut
+from mirror.kafka.offsets import Answers
+from mirror.model import OffsetMode, TopicLeftOut, TopicPartition
 from mirror.sync.incoming import Incoming, has_gone_round
 from mirror.sync.names import Ignored
 from mirror.sync.returning import Returning
@@ -121,15 +122,27 @@ class Source:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *topics: str) -> None:
         self.stored: dict[str, bytes] | None = {}
         self.loads = 0
+        self.ends: dict[str, int] = {}
         self.topics = {name: TopicInfo(name, uuid4(), False, {0: LEADER}) for name in (STATE, *topics)}
         self.returning = Returning(self, "target-id", "a.")  # type: ignore[arg-type]
         monkeypatch.setattr("mirror.sync.returning.TopicStore", lambda _: self)
+        monkeypatch.setattr("mirror.sync.returning.list_offsets", self.list_offsets)
 
     async def load(self) -> dict[str, bytes]:
         self.loads += 1
         if self.stored is None:
             raise NotAuthorizedError("source: Fetch: TOPIC_AUTHORIZATION_FAILED")
         return self.stored
+
+    def follow(self, topics: Collection[str]) -> None:
+        assert STATE not in topics
+
+    async def refresh(self) -> None:
+        """Leaders are known."""
+
+    async def list_offsets(self, _: object, tps: Collection[TopicPartition], __: int) -> Answers[int]:
+        unknown = ConnectionFailedError("no leader")
+        return {tp: self.ends.get(tp.topic, unknown) for tp in tps}
 
     async def left_out(self, *begun: str) -> dict[str, TopicLeftOut]:
         wanted = {name: f"a.{name}" for name in self.topics if name != STATE}
@@ -167,6 +180,28 @@ async def test_a_topic_that_the_flow_has_begun_is_copied_on(monkeypatch: pytest.
 
     assert await source.left_out("b.orders") == {}
     assert source.loads == 0
+
+
+async def test_an_empty_topic_is_looked_at_until_it_is_known_whose_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    One gets records that no flow has written down, one is written down, of one nobody can tell yet.
+    """
+    source = Source(monkeypatch, "b.mine", "b.orders", "b.away")
+    source.stored = state()
+    source.ends = {"b.mine": 0, "b.orders": 0}
+
+    before = await source.left_out()
+    source.stored, source.ends = state("orders"), {"b.mine": 3, "b.orders": 3}
+    after = await source.left_out()
+
+    assert {one.reason for one in before.values()} == {"undecided"}
+    assert before.keys() == {"b.mine", "b.orders", "b.away"}
+    assert {name: one.reason for name, one in after.items()} == {
+        "b.orders": "copy_of_target",
+        "b.away": "undecided",
+    }
 
 
 async def test_flows_from_elsewhere_are_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
