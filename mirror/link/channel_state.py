@@ -5,7 +5,7 @@ Pure; moments are arguments, in monotonic seconds. Source: docs/protocol.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Key
@@ -29,13 +29,22 @@ class ChannelState:
         ended: Nothing more comes.
 
     Args:
+        claim: As :class:`Frames` has it.
         repeats: Whether the same bytes may come over more than one connection.
     """
 
-    def __init__(self, key: bytes, now: float, pool: BufferPool, *, repeats: bool = False) -> None:
+    def __init__(
+        self,
+        key: bytes,
+        now: float,
+        pool: BufferPool,
+        claim: Callable[[int], None],
+        *,
+        repeats: bool = False,
+    ) -> None:
         self.opener = Opener(key, WINDOW_LOG_MAX)
         self.in_order = InOrder(repeats=repeats)
-        self.frames = Frames(pool)
+        self.frames = Frames(pool, claim=claim)
         self.untaken_bytes = self.taken_bytes = 0
         self.whole_at = self.piece_at = now
         self.moved: dict[Key, int] = {}

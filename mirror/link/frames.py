@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import BinaryIO, NamedTuple, cast
 
 import zstandard
@@ -218,17 +218,29 @@ class Arrived(NamedTuple):
         return self.buffer.memory[: self.header.wire_bytes]
 
 
+def _without_bound(_: int) -> None:
+    return
+
+
 class Frames:
     """The slices of one channel become frames again.
 
     Args:
         body_bytes_max: A frame that claims to hold more is refused before anything is done with it.
         pool: Has the buffers into which they are put.
+        claim: Told how many bytes a frame will have before there is a buffer for them; raises where there is
+            no room.
     """
 
-    def __init__(self, pool: BufferPool, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        pool: BufferPool,
+        body_bytes_max: int = BODY_BYTES_MAX,
+        claim: Callable[[int], None] = _without_bound,
+    ) -> None:
         self._body_bytes_max = body_bytes_max
         self._pool = pool
+        self._claim = claim
         self._torn = bytearray()
         self._header: Header | None = None
         self._buffer = pool.take_uncounted(0)
@@ -239,6 +251,11 @@ class Frames:
     def torn(self) -> bool:
         """Of a frame something has come, and not all."""
         return self._header is not None or bool(self._torn)
+
+    @property
+    def missing_bytes(self) -> int:
+        """Of the frame that has begun: the buffer has room for them already."""
+        return len(self._left)
 
     def received(self, data: bytes | memoryview) -> list[Arrived]:
         """What is whole now.
@@ -255,7 +272,9 @@ class Frames:
                 came = came[missing:]
                 if len(self._torn) < HEADER_BYTES:
                     return found
-                self._header = self._read_header(self._torn)
+                header = self._read_header(self._torn)
+                self._claim(header.wire_bytes)
+                self._header = header
                 self._buffer = self._pool.take_uncounted(self._header.wire_bytes)
                 self._left = self._buffer.memory[: self._header.wire_bytes]
                 self._torn.clear()

@@ -69,6 +69,11 @@ BBR, WITH_BBR, WITHOUT_BBR = "bbr", 3, 16
 """Without it so many connections share a link: a lost packet then halves a sixteenth of what is sent."""
 JOIN_TRIES, JOIN_PAUSE_SECONDS = 5, 0.2
 """An address may lead to several relays, of which one has the stream."""
+FRAME_BYTES_MAX = HEADER_BYTES + wire_bound(BODY_BYTES_MAX)
+FRAMES_AT_ONCE = 8
+"""So many frames of all channels may go beyond their windows at a time, and one of the largest size."""
+UNCERTAIN_BYTES = messages.MESSAGE_BYTES_MAX
+"""Of what has just come part may be counted twice."""
 REFUSED_FOR_GOOD = frozenset({"old_epoch"})
 
 
@@ -388,8 +393,7 @@ class LinkStream:
             self._welcome = _welcome(messages.document(payload))
             self._compare_clocks(self._welcome.steady_us)
             self._channels = {
-                c: ChannelState(self._welcome.keys[c], self._heard_at, self._pool, repeats=c is Channel.LIVE)
-                for c in Channel
+                c: self._new_channel(self._welcome.keys[c], repeats=c is Channel.LIVE) for c in Channel
             }
         elif kind == Down.SLICE:
             pass  # it has been heard as it came
@@ -407,13 +411,24 @@ class LinkStream:
     def _heard_slice(self, number: int, at: int, data: memoryview) -> None:
         now = time.monotonic()
         channel = self._channel(number)
-        base = Channel.BULK if number == Channel.BULK else Channel.LIVE
-        held_bytes_max = self._hello.windows[base] + HEADER_BYTES + wire_bound(BODY_BYTES_MAX)
-        if channel.held_bytes + len(data) > held_bytes_max:
+        base = _base(number)
+        if channel.held_bytes + len(data) > self._hello.windows[base] + FRAME_BYTES_MAX:
             raise AnswerError("it sends more than it was allowed to")
+        self._claim(len(data))
         for arrived in channel.received(at, data, now):
             read_at = self._distance.ours(arrived.header.read_us / 1e6, now)
             self._came[base].put_nowait(Came(number, arrived, read_at))
+
+    def _claim(self, size: int) -> None:
+        """So many bytes more are to be kept: what is here of all channels, and has a buffer, is bounded."""
+        held = sum(channel.held_bytes + channel.frames.missing_bytes for channel in self._channels.values())
+        windows = sum(self._hello.windows[_base(number)] for number in self._channels)
+        frames = FRAMES_AT_ONCE * self._hello.frame_bytes + FRAME_BYTES_MAX
+        if held + size > windows + frames + UNCERTAIN_BYTES:
+            raise AnswerError("it sends more than it was allowed to, on all channels together")
+
+    def _new_channel(self, key: bytes, *, repeats: bool = False) -> ChannelState:
+        return ChannelState(key, self._heard_at, self._pool, self._claim, repeats=repeats)
 
     def _channel(self, number: int) -> ChannelState:
         channel = self._channels.get(number)
@@ -435,7 +450,7 @@ class LinkStream:
         elif number in self._channels or len(self._channels) >= CHANNELS_MAX or len(rest) != KEY_BYTES:
             raise AnswerError(f"channel {number} cannot begin")
         else:
-            self._channels[number] = ChannelState(bytes(rest), self._heard_at, self._pool)
+            self._channels[number] = self._new_channel(bytes(rest))
 
     def _heard_trouble(self, document: dict[str, Any]) -> None:
         node, detail = document.get("node"), document.get("detail")
@@ -477,6 +492,11 @@ def _further(connections: int) -> list[Channel]:
     """What each of them carries but the first: one what is urgent, where there is another for what is not."""
     further = [Channel.BULK] * (connections - 1)
     return [*further[1:], Channel.LIVE] if len(further) > 1 else further
+
+
+def _base(channel: int) -> Channel:
+    """Whose window a channel has."""
+    return Channel.BULK if channel == Channel.BULK else Channel.LIVE
 
 
 def _nothing(_: Iterable[Key]) -> None:

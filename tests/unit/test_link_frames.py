@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from mirror.errors import AnswerError
 from mirror.kafka.buffers import BufferPool
 from mirror.link.frames import (
+    BODY_BYTES_MAX,
     HEADER_BYTES,
     KEY_BYTES,
     Arrived,
@@ -32,8 +33,8 @@ WINDOW_LOG_MAX = 27
 Came = tuple[Header, memoryview]
 
 
-def frames(**bounds: int) -> Frames:
-    return Frames(BufferPool(0), **bounds)
+def frames(body_bytes_max: int = BODY_BYTES_MAX) -> Frames:
+    return Frames(BufferPool(0), body_bytes_max)
 
 
 def seen(arrived: list[Arrived]) -> list[Came]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -124,6 +125,47 @@ async def test_more_than_was_allowed_ends_the_stream() -> None:
         slices = [messages.slice_of(channel, 0, b"x"), *slices] if channel == Channel.BULK else slices
         error = await run_with(welcome(), messages.shared(2, KEY), *slices)
         assert isinstance(error, AnswerError)
+
+
+async def test_more_than_one_frame_of_the_largest_is_not_kept() -> None:
+    """
+    However many channels there are: what a frame claims is memory before it is there.
+    """
+    header = struct.pack(">4sQiQII", b"tsf0", 0, 1, 0, BODY_BYTES_MAX, BODY_BYTES_MAX) + bytes(32)
+    numbers = (Channel.LIVE, 2, 3)
+    begun = [messages.slice_of(number, 0, header) for number in numbers]
+
+    error = await run_with(welcome(), *(messages.shared(n, KEY) for n in numbers[1:]), *begun)
+
+    assert isinstance(error, AnswerError)
+    assert "on all channels together" in str(error)
+
+
+async def test_a_window_and_a_frame_of_each_channel_are_kept() -> None:
+    """
+    Of what the mirror has said it has room for, and on all of them at once.
+    """
+    frame = b"".join(Sealer(Compression(0)).seal(1, 0, [bytes(HELLO.frame_bytes - 100)]))
+    shared = range(2, CHANNELS_MAX)
+    slices = [
+        messages.slice_of(number, at, piece)
+        for number in (*Channel, *shared)
+        for at, piece in ((0, frame), (len(frame), frame[:-1]))
+    ]
+
+    async with relay(welcome(), *(messages.shared(n, KEY) for n in shared), *slices) as options:
+        stream = await LinkStream.open(options, HELLO, BufferPool(0), connections=1)
+        running = asyncio.ensure_future(stream.run())
+        try:
+            async with asyncio.timeout(20):
+                for _ in shared:
+                    await stream.next_frame(Channel.LIVE)
+            ended = running.done()
+        finally:
+            running.cancel()
+            stream.close()
+
+    assert not ended
 
 
 @pytest.mark.parametrize("seed", range(20))
