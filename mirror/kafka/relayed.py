@@ -38,6 +38,10 @@ UNKNOWN_PATH = "not_found"
 """Codes of problems that a relay answers with."""
 
 
+class UnknownStreamError(ConnectionFailedError):
+    """There is no such stream to join: it has ended, or another relay at this address has it."""
+
+
 class Head(NamedTuple):
     """What a server has answered before any content."""
 
@@ -128,7 +132,9 @@ def _refusal(relay: str, status: int, content: bytes) -> TwinsiteError:
         return UnsupportedVersionError(
             words, hint="update it; or that is the port of a mirror, and no relay's"
         )
-    if code in {UNKNOWN_BROKER, UNKNOWN_STREAM} or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    if code == UNKNOWN_STREAM:
+        return UnknownStreamError(words)
+    if code == UNKNOWN_BROKER or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return ConnectionFailedError(words)
     return _no_relay(relay, f"it answers with HTTP status {status}")
 

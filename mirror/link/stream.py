@@ -36,7 +36,7 @@ from mirror.kafka.buffers import BufferPool
 from mirror.kafka.dial import Address, ConnectionOptions, dial_one_relay, dial_relay
 from mirror.kafka.fetch import Key
 from mirror.kafka.nonblocking import receive_into, send_all
-from mirror.kafka.relayed import upgrade
+from mirror.kafka.relayed import UnknownStreamError, upgrade
 from mirror.link import messages
 from mirror.link.channel_state import ChannelState
 from mirror.link.clocks import Distance
@@ -68,7 +68,10 @@ WANT_AT_ONCE = 50_000
 BBR, WITH_BBR, WITHOUT_BBR = "bbr", 3, 16
 """Without it so many connections share a link: a lost packet then halves a sixteenth of what is sent."""
 JOIN_TRIES, JOIN_PAUSE_SECONDS = 5, 0.2
-"""An address may lead to several relays, of which one has the stream."""
+"""An address may lead to several relays, of which one has the stream; after so many tries it is said that
+there is no connection, and the pause after each is twice the one before."""
+JOIN_PAUSE_SECONDS_MAX, UNKNOWN_PAUSE_SECONDS_MAX = 30.0, 300.0
+"""Where the relay has no room just now, and where it does not know the stream: another one has it."""
 FRAME_BYTES_MAX = HEADER_BYTES + wire_bound(BODY_BYTES_MAX)
 FRAMES_AT_ONCE = 8
 """So many frames of all channels may go beyond their windows at a time, and one of the largest size."""
@@ -170,6 +173,7 @@ class LinkStream:
         self._sock = sock
         self._hello = hello
         self._more: list[socket.socket] = []
+        self._not_joined_said = False
         self._channels: dict[int, ChannelState] = {}
         self._pool = pool
         self._came: dict[Channel, asyncio.Queue[Came]] = {c: asyncio.Queue() for c in Channel}
@@ -320,20 +324,24 @@ class LinkStream:
         )
 
     async def _join(self, carries: Channel) -> None:
-        """Make one more connection and receive on it; without it the stream goes on with those there are."""
+        """Make one more connection and receive on it; until then the stream goes on with those there are."""
         query = urlencode({JOIN: self.welcome.token, CARRIES: carries.name.lower()})
         ask = partial(upgrade, path=f"{PATH}?{query}", protocol=PROTOCOL)
-        for tries in range(1, JOIN_TRIES + 1):
+        for tries in itertools.count(1):
             try:
                 sock = await dial_one_relay(self.relay, ask, self._options)
             except (ConnectionFailedError, UnsupportedVersionError) as error:
-                if tries == JOIN_TRIES:
-                    log.warning("connection_not_joined", relay=str(self.relay), error=str(error))
-                await asyncio.sleep(JOIN_PAUSE_SECONDS * tries)
+                self._not_joined(tries, error)
+                await asyncio.sleep(join_pause_seconds(tries, error))
             else:
                 self._more.append(sock)
                 await self._receive_on(sock, Messages(on_slice=self._heard_slice))
-        await asyncio.Event().wait()
+
+    def _not_joined(self, tries: int, error: TwinsiteError) -> None:
+        """Said once of a stream, however many connections it is to have."""
+        if tries >= JOIN_TRIES and not self._not_joined_said:
+            self._not_joined_said = True
+            log.warning("connection_not_joined", relay=str(self.relay), error=str(error))
 
     async def _receive_on(self, sock: socket.socket, came: Messages) -> None:
         room, waking = memoryview(bytearray(RECEIVE_BYTES)), Waking(sock)
@@ -492,6 +500,12 @@ def _further(connections: int) -> list[Channel]:
     """What each of them carries but the first: one what is urgent, where there is another for what is not."""
     further = [Channel.BULK] * (connections - 1)
     return [*further[1:], Channel.LIVE] if len(further) > 1 else further
+
+
+def join_pause_seconds(tries: int, error: TwinsiteError) -> float:
+    """How long to wait until a further connection is tried again, after so many tries."""
+    longest = UNKNOWN_PAUSE_SECONDS_MAX if isinstance(error, UnknownStreamError) else JOIN_PAUSE_SECONDS_MAX
+    return min(JOIN_PAUSE_SECONDS * 2.0 ** min(tries - 1, 16), longest)
 
 
 def _base(channel: int) -> Channel:

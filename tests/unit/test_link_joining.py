@@ -1,0 +1,64 @@
+"""Further connections of a stream, for which a relay has no room at first."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import structlog
+
+from mirror.errors import ConnectionFailedError
+from mirror.kafka.buffers import BufferPool
+from mirror.kafka.relayed import UnknownStreamError
+from mirror.link import stream as streams
+from mirror.link.stream import Hello, LinkStream, join_pause_seconds
+from tests.harness.node import until
+from tests.unit.fake_relay import SWITCHING, fake_relay, problem, welcome
+
+HELLO = Hello("flow", 1, 0, 1, (1 << 20, 1 << 20), 1 << 20, 0, recode=True)
+
+
+@pytest.mark.parametrize(
+    "refusal", [problem(503, "too_many_connections"), problem(404, "unknown_stream")], ids=["full", "unknown"]
+)
+async def test_a_connection_is_tried_until_the_relay_has_room(
+    refusal: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    However often it had none; that is said once, not for each of them.
+    """
+    monkeypatch.setattr(streams, "JOIN_PAUSE_SECONDS", 0.001)
+    refused = 0
+
+    def answer(path: str) -> bytes:
+        nonlocal refused
+        if "join=" not in path or refused == 16:
+            return SWITCHING
+        refused += 1
+        return refusal
+
+    with structlog.testing.capture_logs() as lines:
+        async with fake_relay(answer, welcome()) as options:
+            stream = await LinkStream.open(options, HELLO, BufferPool(0), connections=3)
+            running = asyncio.create_task(stream.run())
+            try:
+                await until(lambda: stream.connections == 3, "both are joined", 10)
+            finally:
+                running.cancel()
+                await asyncio.wait([running])
+                stream.close()
+
+    assert refused == 16
+    assert [line["event"] for line in lines] == ["connection_not_joined"]
+
+
+def test_a_connection_is_tried_less_and_less_often() -> None:
+    """
+    At most every half a minute; where another relay has the stream every five minutes.
+    """
+    full, unknown = ConnectionFailedError("full"), UnknownStreamError("unknown")
+
+    assert [join_pause_seconds(tries, full) for tries in (1, 2, 3, 8, 9, 10_000)] == pytest.approx(
+        [0.2, 0.4, 0.8, 25.6, 30, 30]
+    )
+    assert [join_pause_seconds(tries, unknown) for tries in (1, 5, 10_000)] == pytest.approx([0.2, 3.2, 300])
