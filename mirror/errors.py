@@ -74,6 +74,19 @@ class UnsupportedVersionError(TwinsiteError):
     hint = "source and target must be Kafka 3.1 or newer; docs/design.md lists the versions that were tried"
 
 
+class RelayTooOldError(UnsupportedVersionError):
+    """A relay knows no streams, and what is asked for cannot be kept without one."""
+
+    hint = "update the relay, or take link.limits away: without a stream no rate can be kept"
+
+
+class FencedError(TwinsiteError):
+    """Another mirror of the flow, of a newer epoch, has taken over."""
+
+    exit_code = 4
+    hint = "stop this mirror: another one of a newer epoch has taken over"
+
+
 class BrokerError(TwinsiteError):
     """A broker answered with an error code.
 

@@ -84,6 +84,7 @@ class Reason(StrEnum):
     OFFSETS_DIFFER = "offsets_differ"
     TOPIC_ID_CHANGED = "topic_id_changed"
     TOPIC_DELETED = "topic_deleted"
+    RELAY_TOO_OLD = "relay_too_old"
     NEWER_EPOCH = "newer_epoch"
     ANOTHER_MIRROR = "another_mirror"
     INTERNAL_ERROR = "internal_error"

@@ -132,6 +132,10 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
             "The source topic was deleted, or Describe on it was taken away: the copy is kept; exclude the "
             "topic from the flow when that was meant, else grant Describe."
         ),
+        Reason.RELAY_TOO_OLD: (
+            "Update the relay, or take link.limits away: an older version knows no streams, and without "
+            "them no rate is kept."
+        ),
         Reason.NEWER_EPOCH: "Another mirror of a newer epoch has taken over: stop this one.",
         Reason.ANOTHER_MIRROR: (
             "Another mirror of this flow writes its control markers: stop one of them, no harm was done."

@@ -17,7 +17,7 @@ from typing import ParamSpec, TypeVar
 
 import structlog
 
-from mirror.errors import AnswerError, TwinsiteError, UnsupportedVersionError
+from mirror.errors import AnswerError, RelayTooOldError, TwinsiteError, UnsupportedVersionError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow, LinkLimits
 from mirror.flow.partition import PartitionCopy
@@ -45,6 +45,8 @@ LIVE_SHARE = 8
 """The eighth part of the buffers, and of the window, is for partitions that are up to date."""
 ATTEMPTS_COUNTED = 4
 """A stream is tried again every second or two: a link that is back is not left unused."""
+LOOK_AGAIN_SECONDS = 60.0
+"""So often a stream is asked for where relays were too old for one: they may have been updated."""
 NOT_OF_A_BROKER = -1
 """The node of frames in which the relay speaks for itself."""
 Way = tuple[int, int]
@@ -140,21 +142,17 @@ class LinkLane:
 
         The first stream is begun before anybody wants anything: it takes three round trips.
 
-        It ends where the relays are too old for a stream: then brokers are asked through them.
+        While the relays are too old for a stream brokers are asked through them.
         """
         attempts = 0
         while True:
             begun_at = time.monotonic()
             try:
                 await self._follow()
-            except UnsupportedVersionError as error:
-                self._do_without(error)
-                return
             except TwinsiteError as error:
                 attempts = 0 if (self._heard_at or 0.0) > begun_at else attempts + 1
-                self._lost(error)
-                await asyncio.sleep(pause_seconds(min(attempts, ATTEMPTS_COUNTED)))
-            while not self._members:
+                await asyncio.sleep(self._given_up(error, attempts))
+            while not self._members and self._flow.link is not None:
                 self._work.clear()
                 await self._work.wait()
 
@@ -171,6 +169,9 @@ class LinkLane:
         self._repeats = Repeats()
         flow.stream = stream
         stream.on_moved = self._moved
+        if flow.link is None:
+            flow.link = limits
+            flow.hooks.stale(flow.source)  # then all partitions come back
         try:
             for key, partition in self._members.items():
                 if key not in self._crowded:
@@ -201,12 +202,22 @@ class LinkLane:
         for key in keys:
             self._ways.pop(key, None)
 
+    def _given_up(self, error: TwinsiteError, attempts: int) -> float:
+        """There is no stream; answers after how many seconds another one is to be begun."""
+        if isinstance(error, UnsupportedVersionError):
+            if all(period.rate is None for period in self._limits.rates):
+                self._do_without(error)
+                return LOOK_AGAIN_SECONDS
+            error = RelayTooOldError(f"{error}; without a stream the rates of link.limits cannot be kept")
+        self._lost(error)
+        return pause_seconds(min(attempts, ATTEMPTS_COUNTED))
+
     def _lost(self, error: TwinsiteError) -> None:
         warn_repeated(log, self._repeats, str(error), "stream_lost", error=str(error))
         not_read(self._flow, self._members.values(), error, self._heard_at)
 
     def _do_without(self, error: UnsupportedVersionError) -> None:
-        log.warning("relay_without_streams", error=str(error))
+        warn_repeated(log, self._repeats, "without", "relay_without_streams", error=str(error))
         self._flow.link = None
         for partition in list(self._members.values()):
             self._flow.hooks.changed(partition)

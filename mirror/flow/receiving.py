@@ -17,7 +17,7 @@ from mirror.errors import BatchError, CorruptBatchError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.intake import Intake, take
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.states import fetch_refusal, pause_seconds
+from mirror.flow.states import fetch_refusal, pause_seconds, way_refusal
 from mirror.kafka.buffers import Buffer
 from mirror.kafka.cluster import STALE_METADATA_CODES, broker_error
 from mirror.kafka.fetch import Fetched, Key
@@ -26,6 +26,8 @@ from mirror.model import Reason, State
 log = structlog.get_logger(__name__)
 
 BATCH_BYTES_DEFAULT = 1 << 20
+LOOK_AFTER_SECONDS = 5.0
+"""So long after the way was refused a partition is looked at again, or after the last answer it says so."""
 ROOM_WAIT_SECONDS = 5.0
 """So long without an answer from the target while the buffers are full, and they are taken back."""
 
@@ -197,9 +199,11 @@ def not_read(
     now = time.monotonic()
     for partition in list(partitions):
         if not error.retriable:
-            partition.stop(State.BLOCKED, Reason.SOURCE_UNAVAILABLE, str(error), now + 5)
+            refusal = way_refusal(error)
+            look_at = now + LOOK_AFTER_SECONDS if refusal.retry else None
+            partition.stop(refusal.state or State.BLOCKED, refusal.reason, str(error), look_at)
             flow.hooks.changed(partition)
-        elif answered_at is None or now - answered_at > 5:
+        elif answered_at is None or now - answered_at > LOOK_AFTER_SECONDS:
             partition.detail = str(error)
     flow.hooks.stale(flow.source)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mirror.errors import BrokerError, NotAuthorizedError, TwinsiteError
+from mirror.errors import BrokerError, FencedError, NotAuthorizedError, RelayTooOldError, TwinsiteError
 from mirror.model import Reason, State
 
 RETRY_SECONDS_FIRST = 0.1
@@ -91,6 +91,15 @@ def look_refusal(error: TwinsiteError, *, at_source: bool) -> Refusal:
     if isinstance(error, BrokerError) and not at_source and error.code in APPEND_REFUSALS:
         return APPEND_REFUSALS[error.code]
     return Refusal(None, Reason.SOURCE_UNAVAILABLE if at_source else Reason.TARGET_UNAVAILABLE)
+
+
+def way_refusal(error: TwinsiteError) -> Refusal:
+    """What it means for a partition that the way it is read on is closed, and waiting may not open it."""
+    if isinstance(error, FencedError):
+        return Refusal(State.FENCED, Reason.NEWER_EPOCH, retry=False)
+    if isinstance(error, RelayTooOldError):
+        return Refusal(_BLOCKED, Reason.RELAY_TOO_OLD)
+    return Refusal(_BLOCKED, Reason.SOURCE_UNAVAILABLE)
 
 
 def pause_seconds(attempts: int) -> float:

@@ -79,7 +79,7 @@ async def dial(address: Address, options: ConnectionOptions) -> socket.socket:
     Raises:
         ConnectionFailedError: The name has no address, or nobody answers at any of them.
         AuthenticationError: One side does not accept the other's certificate.
-        UnsupportedVersionError: What is named as a relay is none.
+        UnsupportedVersionError: The relay says that it is of another version.
     """
     if options.relays is None:
         return await _reach(address, options)
@@ -97,7 +97,7 @@ async def dial_relay(ask: Ask, options: ConnectionOptions) -> tuple[socket.socke
     Raises:
         ConnectionFailedError: None of them does, and one at least cannot be reached just now.
         AuthenticationError: One side does not accept the other's certificate, at all of them.
-        UnsupportedVersionError: What is named as a relay is none, or of another version.
+        UnsupportedVersionError: They say that they are of another version.
     """
     assert options.relays is not None
     failures: list[ConnectionFailedError | AuthenticationError | UnsupportedVersionError] = []

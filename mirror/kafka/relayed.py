@@ -68,9 +68,10 @@ async def upgrade(sock: socket.socket, relay: str, path: str, protocol: str) -> 
     """Make a connection to a relay speak another protocol from now on.
 
     Raises:
-        ConnectionFailedError: The relay ends the connection, or cannot do it just now.
+        ConnectionFailedError: The relay ends the connection, cannot do it just now, or something else has
+            answered: what stands before a relay that is being started again, or a bit is another.
         AuthenticationError: It does not let us.
-        UnsupportedVersionError: It is no relay, or of another version.
+        UnsupportedVersionError: It says itself that it is of another version.
     """
     try:
         await send_all(sock, _request(relay, path, protocol))
@@ -98,11 +99,11 @@ async def _answer(sock: socket.socket, relay: str) -> Head:
             raise ConnectionFailedError(words, hint=NO_TLS)
         came += more
         if len(came) >= HEAD_BYTES_MAX:
-            raise _no_relay(relay, "its answer has no end")
+            raise _no_relay(relay, "an answer without an end")
     head, _, content = came.partition(b"\r\n\r\n")
     found = STATUS.match(head)
     if found is None:
-        raise _no_relay(relay, "its answer is no HTTP")
+        raise _no_relay(relay, "an answer that is no HTTP")
     length = LENGTH.search(head)
     return Head(int(found[1]), int(length[1]) if length else 0, content)
 
@@ -134,10 +135,13 @@ def _refusal(relay: str, status: int, content: bytes) -> TwinsiteError:
         )
     if code == UNKNOWN_STREAM:
         return UnknownStreamError(words)
-    if code == UNKNOWN_BROKER or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    if code or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return ConnectionFailedError(words)
-    return _no_relay(relay, f"it answers with HTTP status {status}")
+    return _no_relay(relay, f"HTTP status {status}")
 
 
-def _no_relay(relay: str, why: str) -> UnsupportedVersionError:
-    return UnsupportedVersionError(f"{relay} is no relay: {why}", hint=LISTENS)
+def _no_relay(relay: str, why: str) -> ConnectionFailedError:
+    """Nobody knows for how long: so it is asked again."""
+    return ConnectionFailedError(
+        f"{relay} is no relay, or something else answers there just now: {why}", hint=LISTENS
+    )

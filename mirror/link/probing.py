@@ -54,7 +54,7 @@ async def observe(options: ConnectionOptions, load_for: Callable[[tuple[Echo, ..
     Raises:
         ConnectionFailedError: None of them answers, somebody else probes there, or the connection is lost.
         AuthenticationError: One side does not accept the other.
-        UnsupportedVersionError: It is no relay, or one that knows no probes.
+        UnsupportedVersionError: It is one that knows no probes.
     """
     sock, relay = await dial_relay(_ask_for_probe, options)
     with sock:

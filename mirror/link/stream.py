@@ -27,8 +27,8 @@ import structlog
 
 from mirror.errors import (
     AnswerError,
-    AuthenticationError,
     ConnectionFailedError,
+    FencedError,
     TwinsiteError,
     UnsupportedVersionError,
 )
@@ -77,7 +77,8 @@ FRAMES_AT_ONCE = 8
 """So many frames of all channels may go beyond their windows at a time, and one of the largest size."""
 UNCERTAIN_BYTES = messages.MESSAGE_BYTES_MAX
 """Of what has just come part may be counted twice."""
-REFUSED_FOR_GOOD = frozenset({"old_epoch"})
+OLD_EPOCH = "old_epoch"
+"""Code of a BYE to a mirror that was deposed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,8 @@ class LinkStream:
         Raises:
             ConnectionFailedError: None of them answers.
             AuthenticationError: One side does not accept the other.
-            UnsupportedVersionError: What is named as a relay is none, or of another version.
+            UnsupportedVersionError: They say that they are of another version.
+            FencedError: A mirror of the flow with a newer epoch was there.
         """
         sock, relay = await dial_relay(_ask_for_stream, options)
         stream = cls(sock, relay, hello, options, pool, connections)
@@ -315,7 +317,8 @@ class LinkStream:
         Raises:
             ConnectionFailedError: It is lost, or nothing has come for too long.
             AnswerError: What came is not what the protocol says.
-            AuthenticationError: The relay does not let us go on.
+            AuthenticationError: The relay does not let us in with one more connection.
+            FencedError: A mirror of the flow with a newer epoch was there.
         """
         with_auto = WITH_BBR if self.welcome.congestion == BBR else WITHOUT_BBR
         more = (self._join(carries) for carries in _further(self._connections or with_auto))
@@ -489,8 +492,7 @@ class LinkStream:
 
     def _refusal(self, document: dict[str, Any]) -> TwinsiteError:
         words = f"relay {self.relay}: {document.get('detail')}"
-        refused = document.get("code") in REFUSED_FOR_GOOD
-        return AuthenticationError(words) if refused else ConnectionFailedError(words)
+        return FencedError(words) if document.get("code") == OLD_EPOCH else ConnectionFailedError(words)
 
     def _lost(self, error: OSError) -> ConnectionFailedError:
         return ConnectionFailedError(f"relay {self.relay}: connection lost: {error}")

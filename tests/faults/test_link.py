@@ -186,6 +186,37 @@ def _untouched(_: int, __: int, data: bytes) -> bytes:
     return data
 
 
+def test_what_answers_in_a_relays_place_for_a_moment_ends_no_streams(
+    source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    A page of what stands before it, and one bit of its own answer; then it comes by a stream as ever.
+    """
+    name = asyncio.run(topic(source, prefix="in-its-place"))
+    load(source.bootstrap, name, json_rows(1_000, 100))
+    streams: list[int] = []
+
+    def look(number: int, before: int, data: bytes) -> bytes:
+        if not before and data.startswith(b"GET /v1/frames HTTP"):
+            streams.append(number)
+        return data
+
+    def answer(number: int, before: int, data: bytes) -> bytes:
+        if not before and number in streams[:1]:
+            return Last(b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nnone")
+        return data.replace(b"HTTP", b"HTTQ", 1) if not before and number in streams[1:2] else data
+
+    with proxy(relay.address, answer, look) as between:
+        command = once(through(source, between.address), target, name, name)
+        done = asyncio.run(twinsite(*command, work_dir=tmp_path))
+
+    assert done.code == 0
+    assert len(streams) == 3
+    assert events(done.stderr, "relay_without_streams") == []
+    assert len(events(done.stderr, "stream_begun")) == 1
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
 def test_through_a_relay_that_knows_no_streams_brokers_are_asked(
     source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path
 ) -> None:

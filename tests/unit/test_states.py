@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 from kafka import errors as kafka_errors
 
-from mirror.errors import BrokerError, ConnectionFailedError, NotAuthorizedError
+from mirror.errors import (
+    AuthenticationError,
+    BrokerError,
+    ConnectionFailedError,
+    FencedError,
+    NotAuthorizedError,
+    RelayTooOldError,
+    TwinsiteError,
+)
 from mirror.flow.states import (
     APPEND_REFUSALS,
     FETCH_REFUSALS,
@@ -16,6 +24,7 @@ from mirror.flow.states import (
     fetch_refusal,
     look_refusal,
     pause_seconds,
+    way_refusal,
 )
 from mirror.model import Reason, State
 
@@ -58,6 +67,23 @@ def test_a_fenced_producer_is_deposed_and_nothing_is_tried_again() -> None:
     assert append_refusal(code("ProducerFencedError")) == Refusal(
         State.FENCED, Reason.NEWER_EPOCH, retry=False
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "refusal"),
+    [
+        (FencedError("newer"), Refusal(State.FENCED, Reason.NEWER_EPOCH, retry=False)),
+        (RelayTooOldError("old"), Refusal(State.BLOCKED, Reason.RELAY_TOO_OLD)),
+        (AuthenticationError("who"), Refusal(State.BLOCKED, Reason.SOURCE_UNAVAILABLE)),
+    ],
+)
+def test_a_way_that_waiting_does_not_open_is_refused_for_a_reason(
+    error: TwinsiteError, refusal: Refusal
+) -> None:
+    """
+    A relay that has met a newer mirror of the flow deposes us as the target does.
+    """
+    assert way_refusal(error) == refusal
 
 
 def test_a_newer_epoch_is_looked_at_first() -> None:

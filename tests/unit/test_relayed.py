@@ -1,0 +1,74 @@
+"""What is made of an answer to the one request that a relay is asked."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from mirror.errors import (
+    AuthenticationError,
+    ConnectionFailedError,
+    TwinsiteError,
+    UnsupportedVersionError,
+)
+from mirror.kafka.relayed import UnknownStreamError, upgrade
+from tests.unit.fake_relay import OF_ITS_OWN, SWITCHING, problem
+
+
+async def refusal(answer: bytes) -> TwinsiteError:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs:
+        theirs.sendall(answer)
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises(TwinsiteError) as refused:
+            await upgrade(ours, "relay-1:9650", "/v1/frames", "twinsite-frames/1")
+    return refused.value
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (problem(404, "not_found"), UnsupportedVersionError),
+        (problem(426, "other_protocol"), UnsupportedVersionError),
+        (problem(404, "unknown_stream"), UnknownStreamError),
+        (problem(404, "unknown_broker"), ConnectionFailedError),
+        (problem(400, "bad_request"), ConnectionFailedError),
+        (problem(503, "too_many_connections"), ConnectionFailedError),
+        (problem(403, "unknown_identity"), AuthenticationError),
+    ],
+)
+async def test_a_relay_says_what_is_the_matter(answer: bytes, kind: type[TwinsiteError]) -> None:
+    """
+    By its code; only where the other side is of another version waiting does not help.
+    """
+    error = await refusal(answer)
+
+    assert type(error) is kind
+    assert str(error).startswith("relay relay-1:9650")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (OF_ITS_OWN, "HTTP status 404"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP status 400"),
+        (b"HTTP/1.1 426 Upgrade Required\r\n\r\n", "HTTP status 426"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "HTTP status 200"),
+        (problem(404, "not_found")[:-9], "HTTP status 404"),
+        (SWITCHING.replace(b"HTTP", b"HTTQ", 1), "no HTTP"),
+        (SWITCHING.replace(b"101", b"111", 1), "HTTP status 111"),
+        (b"x" * (20 << 10), "without an end"),
+        (b"HTTP/1.1 502 Bad Gateway\r\n\r\n", "HTTP status 502"),
+    ],
+)
+async def test_what_no_relay_has_said_is_asked_again(answer: bytes, words: str) -> None:
+    """
+    It may be what stands before a relay that is being started again, or one bit of its answer.
+    """
+    error = await refusal(answer)
+
+    assert type(error) is ConnectionFailedError
+    assert "relay-1:9650" in str(error)
+    assert words in str(error)
