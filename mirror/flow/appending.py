@@ -82,6 +82,8 @@ class AppendLane:
         if partition not in self._members:
             self._members.add(partition)
             self._waiting.append(partition)
+            if not partition.in_flight:
+                partition.waits_for = self._node
 
     async def close(self) -> None:
         self._waiting.clear()
@@ -129,6 +131,7 @@ class AppendLane:
                     self._flow.hooks.changed(partition)
                 continue
             sent, sequence = partition.take()
+            partition.waits_for = self._node
             seal(sent.batch.view, self._flow.producer_id, partition.producer_epoch, sequence)
             request.append((partition, sent))
             room -= len(sent.batch.view)
@@ -147,7 +150,10 @@ class AppendLane:
     def _send(self, connection: Connection, request: Request) -> None:
         body = encode_request([(p.target, s.batch.view) for p, s in request], self._timeout_ms)
         version = connection.version(PRODUCE, PRODUCE_VERSION_MAX, "Produce")
-        connection.submit(PRODUCE, version, body, partial(self._on_answer, request, time.monotonic()))
+        now = time.monotonic()
+        if not connection.unanswered:
+            self._flow.silence.begins(self._node, now)
+        connection.submit(PRODUCE, version, body, partial(self._on_answer, request, now))
         reach("produce_sent")
 
     async def _open(self) -> None:
@@ -196,6 +202,7 @@ class AppendLane:
             self._flow.instruments.observe_request("produce", now - sent_at)
             self._flow.instruments.count_throttled("produce", throttle_ms / 1000)
             self._flow.target.last_answer_at = now
+            self._flow.silence.begins(self._node, now + throttle_ms / 1000)
             stirred = [p for p, sent in request if not self._goes_on(p, sent, outcomes.get(p.target), now)]
             self._observe_latency(request[0][0])
             if now - sent_at > self._flow.limits.idle_look_seconds:

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 from mirror.errors import CorruptBatchError
 from mirror.flow.partition import PartitionCopy
+from mirror.flow.silence import Silence
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import FetchLimits
@@ -104,5 +105,6 @@ class Flow:
     """On which it does, while there is one."""
     draining: bool = False
     """Nothing more is sent."""
+    silence: Silence = field(default_factory=Silence)
     room: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever buffers were given back."""

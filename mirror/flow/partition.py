@@ -54,7 +54,11 @@ class Counters:
 
 
 class PartitionCopy:
-    """The state of one partition; mutable, owned by the event loop."""
+    """The state of one partition; mutable, owned by the event loop.
+
+    Attributes:
+        waits_for: The target broker to which its batches were sent last, or are to be sent.
+    """
 
     __slots__ = (
         "_in_flight_room",
@@ -96,6 +100,7 @@ class PartitionCopy:
         "topic_id",
         "tp",
         "waiting_for_owner_since",
+        "waits_for",
     )
 
     def __init__(
@@ -123,6 +128,7 @@ class PartitionCopy:
         self.producer_epoch = 0
         self.generation = 0
         self.in_flight: deque[Sent] = deque()
+        self.waits_for: int | None = None
         self.markers_under_way = False
         self.queue = Queue()
         self._in_flight_room = 1

@@ -29,7 +29,7 @@ BATCH_BYTES_DEFAULT = 1 << 20
 LOOK_AFTER_SECONDS = 5.0
 """So long after the way was refused a partition is looked at again, or after the last answer it says so."""
 ROOM_WAIT_SECONDS = 5.0
-"""So long without an answer from the target while the buffers are full, and they are taken back."""
+"""So long no buffer was given back, and those are taken back that wait for a broker as long silent."""
 
 
 class Outcome(Enum):
@@ -242,11 +242,13 @@ class Room:
         await self._flow.room.wait()
 
     def _take_back(self) -> None:
-        """Nothing was answered for so long: what waits for the target is dropped, or it would hold up others.
+        """What waits for a broker that answers nothing is dropped, or it would hold up others.
 
-        A small batch that waits for a dead broker keeps the whole buffer in which it came.
+        A small batch that waits for a dead broker keeps the whole buffer in which it came. A broker that is
+        slow, but answers, makes room in the end: what waits for it would be read again for nothing.
         """
-        now = time.monotonic()
-        for partition in [p for p in self._members.values() if p.pending]:
+        now, silence = time.monotonic(), self._flow.silence
+        pending = [p for p in self._members.values() if p.pending]
+        for partition in [p for p in pending if silence.of(p, now) >= ROOM_WAIT_SECONDS]:
             partition.doubt(now)
             self._flow.hooks.changed(partition)

@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 import yaml
 from confluent_kafka import TopicPartition
-from kafka.protocol.admin import AlterClientQuotasRequest
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitoring import catalogue
 from tests.conftest import TopicFactory
-from tests.contract.connected import connected
 from tests.harness.data import json_rows, load, load_transactions
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Twinsite, twinsite
 from tests.harness.promtool import promtool
+from tests.harness.quotas import limit
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -92,17 +91,6 @@ async def test_quotas_of_the_brokers_show(
         other = "produce" if api == "fetch" else "fetch"
 
         assert throttled(mirror)[other] == 0
-
-
-async def limit(cluster: KafkaCluster, *, client_id: str, quota: str, bytes_per_second: float) -> None:
-    """Set a quota of one client."""
-    entry = AlterClientQuotasRequest.EntryData
-    entity = entry.EntityData(entity_type="client-id", entity_name=client_id)
-    change = entry.OpData(key=quota, value=bytes_per_second, remove=False)
-    request = AlterClientQuotasRequest(entries=[entry(entity=[entity], ops=[change])], validate_only=False)
-    async with connected(cluster) as way:
-        answer = await way.call(request)
-    assert [told.error_code for told in answer.entries] == [0]
 
 
 def throttled(mirror: Twinsite) -> dict[str, float]:

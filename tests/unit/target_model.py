@@ -206,7 +206,7 @@ class Mirror:
             padding_limit=0,
             idle_look_seconds=IDLE_LOOK_SECONDS,
         )
-        flow = Flow(
+        self.flow = Flow(
             name="f",
             source=cast(Any, None),
             target=cast(Any, self.target),
@@ -217,7 +217,7 @@ class Mirror:
             producer_id=OURS,
             room=asyncio.Event(),
         )
-        self.lane = AppendLane(flow, 1, queue_bytes_max=queue_bytes_max)
+        self.lane = AppendLane(self.flow, 1, queue_bytes_max=queue_bytes_max)
 
     @property
     def connection(self) -> Connection | None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+import struct
 from typing import Any
 
 from mirror.errors import ConnectionFailedError
 from mirror.flow.position import Proceed
 from mirror.model import OffsetMode, State
 from tests.unit.target_model import IDLE_LOOK_SECONDS, Mirror, said, source_batch
+
+SOON = 5.0
 
 
 def a_mirror(*, looked_at: float, queue_bytes_max: float = math.inf) -> Mirror:
@@ -128,3 +131,27 @@ async def test_who_outgrows_a_lane_is_handed_back_with_its_last_answer() -> None
     assert not mirror.copy.in_flight
     assert mirror.hooks.changes == [mirror.copy]
     assert len(mirror.target.connections[-1].unheard) == 0
+
+
+async def test_a_broker_is_not_silent_when_it_was_just_asked_nor_for_as_long_as_a_quota_holds_us_back() -> (
+    None
+):
+    """
+    Whoever else waits for it looks at that, too.
+    """
+    mirror, other = a_mirror(looked_at=now()), a_mirror(looked_at=now() - 50).copy
+    silence = mirror.flow.silence
+    other.waits_for = 1
+    before = silence.of(other, now())
+
+    mirror.lane.offer(mirror.copy)
+    await turns()
+    asked = silence.of(other, now())
+    answer = bytearray(said(0, 0))
+    struct.pack_into(">i", answer, len(answer) - 5, 30_000)
+    _, on_answer = mirror.target.connections[-1].unheard.popleft()
+    on_answer(memoryview(answer))
+
+    assert before > 49
+    assert asked < SOON
+    assert silence.of(other, now() + 30) < SOON
