@@ -145,7 +145,11 @@ class ConnectionSettings(Section):
         default_factory=SecuritySettings, description="What a connection is protected with."
     )
     request_timeout_seconds: Seconds = Field(
-        default=30.0, ge=1, le=600, description="Without an answer for so long a connection is given up."
+        default=30.0,
+        ge=1,
+        le=600,
+        description="A connection on which an answer is due and no byte comes for so long is given up. An "
+        "answer that comes slowly may take ten times as long.",
     )
     connect_timeout_seconds: Seconds = Field(
         default=10.0, ge=0.1, le=120, description="For opening a connection, TLS and login included."

@@ -2,7 +2,7 @@
 
 One fetch session a lane, and a few lanes to a broker; the next request leaves before this
 answer's batches are sent on, so that the broker works while we do. An answer is received into
-one pooled buffer, the batches in it are views.
+one pooled buffer, the batches in it are views. What did not come in time is asked for in smaller portions.
 
 Sources: KIP-227 (sessions), KIP-392 (reading from a follower), docs/design.md.
 """
@@ -20,15 +20,18 @@ from mirror.failpoints import reach
 from mirror.flow.context import Flow
 from mirror.flow.intake import Intake, take
 from mirror.flow.partition import PartitionCopy
+from mirror.flow.portion import Portion
 from mirror.flow.receiving import BATCH_BYTES_DEFAULT, Answers, Outcome, Receiver, Room, block, not_read
 from mirror.flow.states import pause_seconds
 from mirror.kafka.buffers import Buffer
 from mirror.kafka.cluster import broker_error
+from mirror.kafka.connection import Allocate, Connection
 from mirror.kafka.fetch import (
     FETCH,
     FETCH_VERSION,
     FetchAnswer,
     Fetched,
+    FetchLimits,
     FetchSession,
     Key,
     Want,
@@ -57,6 +60,7 @@ class FetchLane:
             slot: Which of the lanes from that broker this is, counted from 0.
         """
         self._answered_at: float | None = None
+        self._connection: Connection | None = None
         self._flow = flow
         self._node = node
         self._purpose = f"fetch-{slot}"
@@ -66,6 +70,7 @@ class FetchLane:
         self._members, self._crowded = self._receiver.members, self._receiver.crowded
         self._room = Room(flow, self._members)
         self._share = flow.limits.partition_fetch_bytes_max
+        self._portion = Portion(flow.limits.fetch.bytes_max, flow.source.options.request_timeout_seconds)
         self._spare = 0
         self._work = asyncio.Event()
         self._repeats = Repeats()
@@ -94,8 +99,8 @@ class FetchLane:
         return self._answered_at
 
     def arriving_at(self, partition: PartitionCopy) -> float | None:  # noqa: ARG002 - as LinkLane has it
-        """Of an answer nothing is known before it is whole."""
-        return None
+        """When a piece came last of an answer that is on its way."""
+        return self._connection.arriving_at if self._connection is not None else None
 
     def _want(self, key: Key, partition: PartitionCopy) -> Want:
         info = self._flow.source.info.partition(partition.tp)
@@ -144,30 +149,40 @@ class FetchLane:
             self.update(self._members[key])
 
     async def _round(self) -> None:
-        limits = self._flow.limits.fetch
+        limits = replace(self._flow.limits.fetch, bytes_max=self._portion.bytes)
         if self._crowded:
             limits = replace(limits, wait_ms_max=min(CROWDED_WAIT_MS, limits.wait_ms_max))
-        connection = await self._flow.source.connection(self._node, self._purpose)
+        connection = self._connection = await self._flow.source.connection(self._node, self._purpose)
         connection.version(FETCH, FETCH_VERSION, "Fetch", lowest=FETCH_VERSION)
         held: list[Buffer] = []
-        asked_at = time.monotonic()
 
         def allocate(size: int) -> memoryview:
             held.append(self._flow.pool.take(size))
             return held[0].memory[:size]
 
         try:
-            body = await connection.send(
-                FETCH, FETCH_VERSION, [self._session.request(limits)], allocate=allocate
-            )
-            reach("fetched")
-            self._flow.instruments.observe_request("fetch", time.monotonic() - asked_at)
-            answer = decode_answer(body)
+            answer = decode_answer(await self._ask(connection, limits, allocate))
             self._flow.instruments.count_throttled("fetch", answer.throttle_ms / 1000)
-            self._take(answer, held[0])
+            self._take(answer, limits.bytes_max, held[0])
         finally:
             for buffer in held:
                 buffer.release()
+
+    async def _ask(self, connection: Connection, limits: FetchLimits, allocate: Allocate) -> memoryview:
+        """The next answer. How long it takes, or was waited for in vain, says how much to ask for next."""
+        asked_at = time.monotonic()
+        try:
+            body = await connection.send(
+                FETCH, FETCH_VERSION, [self._session.request(limits)], allocate=allocate
+            )
+        except TwinsiteError:
+            self._portion.lost(time.monotonic() - asked_at)
+            raise
+        reach("fetched")
+        seconds = time.monotonic() - asked_at
+        self._portion.came(seconds)
+        self._flow.instruments.observe_request("fetch", seconds)
+        return body
 
     def _lost(self, error: TwinsiteError) -> None:
         warn_repeated(log, self._repeats, "fetch", "broker_not_read", broker=self._node, error=str(error))
@@ -176,14 +191,18 @@ class FetchLane:
 
     # -- an answer -------------------------------------------------------------------------------
 
-    def _take(self, answer: FetchAnswer, buffer: Buffer) -> None:
+    def _take(self, answer: FetchAnswer, bytes_max: int, buffer: Buffer) -> None:
+        """
+        Args:
+            bytes_max: What was asked for.
+        """
         if not self._session.answered(answer):
             raise broker_error(answer.error_code, f"source: Fetch from broker {self._node}")
         answers = Answers(time.monotonic(), self._answered_at)
         self._answered_at = self._flow.source.last_answer_at = answers.at
         came = sum(len(fetched.records) for fetched in answer.partitions)
-        self._spare = self._flow.limits.fetch.bytes_max - came
-        self._share = self._fair_share(came)
+        self._spare = bytes_max - came
+        self._share = self._fair_share(came, bytes_max)
         for fetched in answer.partitions:
             partition = self._members.get(fetched.key)
             want = self._session.told.get(fetched.key)
@@ -191,17 +210,17 @@ class FetchLane:
                 self._take_partition(partition, fetched, want, buffer, answers)
                 self._flow.hooks.changed(partition)
 
-    def _fair_share(self, came: int) -> int:
+    def _fair_share(self, came: int, bytes_max: int) -> int:
         """What a partition may bring in one answer: as many as are behind should fit, so that requests to the
         target hold batches of all of them. One alone may bring as much as it likes, and while answers are
         small nobody needs to be counted.
         """
         limits = self._flow.limits
-        if came < limits.fetch.bytes_max // 4:
+        if came < bytes_max // 4:
             return limits.partition_fetch_bytes_max
         isolation = limits.fetch.isolation
         behind = sum(p.fetch_offset < p.readable_end(isolation) for p in self._members.values())
-        fair = max(limits.fetch.bytes_max // max(behind, 1), SHARE_BYTES_MIN)
+        fair = max(bytes_max // max(behind, 1), SHARE_BYTES_MIN)
         return min(fair, limits.partition_fetch_bytes_max)
 
     def _take_partition(

@@ -27,6 +27,10 @@ one little is copied once more."""
 WAKE_BYTES_MAX = 256 << 10
 """Of a long answer so much at a time; more can fill the socket's buffer, so that the broker has to wait."""
 
+WHOLE_WITHIN = 10
+"""An answer whose bytes keep coming may take so many times as long as one of which nothing comes: a slow link
+is waited for, a broker that never comes to an end is not."""
+
 Allocate = Callable[[int], memoryview]
 """Gives a writable buffer of exactly the number of bytes asked for."""
 Ended = ConnectionFailedError | AuthenticationError
@@ -58,19 +62,35 @@ class Answers:
         due: The requests without an answer, the oldest first. Whoever sends one appends it.
         room: Where the next bytes are received; never empty.
         answered_at: When the last whole answer came, in monotonic seconds; in the beginning, now.
+        received_at: When the last bytes came, likewise.
     """
 
-    __slots__ = ("_ahead", "_body", "_given_up", "_kept", "_where", "answered_at", "due", "room")
+    __slots__ = (
+        "_ahead",
+        "_body",
+        "_given_up",
+        "_kept",
+        "_where",
+        "answered_at",
+        "due",
+        "received_at",
+        "room",
+    )
 
     def __init__(self, where: str) -> None:
         self.due: deque[Due] = deque()
-        self.answered_at = time.monotonic()
+        self.answered_at = self.received_at = time.monotonic()
         self._where = where
         self._ahead = memoryview(bytearray(READ_AHEAD_BYTES))
         self._kept = 0
         self._body: memoryview | None = None
         self._given_up = False
         self.room = self._ahead
+
+    @property
+    def arriving_at(self) -> float | None:
+        """When the last bytes came of an answer that is not whole; None where there is none."""
+        return None if self._body is None else self.received_at
 
     @property
     def worth_waking(self) -> int:
@@ -85,6 +105,7 @@ class Answers:
         Returns:
             Why the connection cannot go on; None when it can. Who waits is not told that here.
         """
+        self.received_at = time.monotonic()
         if self._body is not None:
             room = self.room = self.room[count:]
             return None if room else self._body_is_whole(self._body)
@@ -136,6 +157,25 @@ class Answers:
             f"{self._where}: {start!r} is not the start of a Kafka answer",
             hint="the port may expect TLS, or belong to another service; check security.protocol",
         )
+
+    def overdue(self, now: float, silence_seconds: float) -> str | None:
+        """Why the oldest answer is not waited for any more, in words; None while it is.
+
+        The broker works on one request after the other, so each has its time from when the one before it was
+        answered.
+
+        Args:
+            silence_seconds: So long no byte may come while an answer is due.
+        """
+        if not self.due:
+            return None
+        asked_at = max(self.due[0].sent_at, self.answered_at)
+        silent, waited = now - max(asked_at, self.received_at), now - asked_at
+        if silent >= silence_seconds:
+            return f"no answer for {silent:.0f} s"
+        if waited >= silence_seconds * WHOLE_WITHIN:
+            return f"an answer is not whole after {waited:.0f} s"
+        return None
 
     def give_up(self) -> list[Due]:
         """The connection is over: who has waited, the oldest first. Nobody is told any answer from now on."""

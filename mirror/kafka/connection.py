@@ -174,6 +174,11 @@ class Connection:
         return self._answers.answered_at
 
     @property
+    def arriving_at(self) -> float | None:
+        """When the last bytes came of an answer that is not whole, in monotonic seconds; None without one."""
+        return None if self.closed else self._answers.arriving_at
+
+    @property
     def unanswered(self) -> int:
         """Requests that wait for their answer."""
         return len(self._answers.due) + len(self._held or ())
@@ -378,13 +383,15 @@ class Connection:
         self._timer = self._loop.call_later(self._options.request_timeout_seconds / 4, self._on_timer)
 
     def _on_timer(self) -> None:
+        """Give up, or look again later. What has come counts, also what is not worth waking up for."""
         self._timer = None
         if not self._answers.due:
             return
-        waited = self.unanswered_seconds
-        if waited >= self._options.request_timeout_seconds:
-            self._fail(ConnectionFailedError(f"{self.address}: no answer for {waited:.0f} s"))
-        else:
+        self._on_readable()
+        overdue = self._answers.overdue(time.monotonic(), self._options.request_timeout_seconds)
+        if overdue is not None:
+            self._fail(ConnectionFailedError(f"{self.address}: {overdue}"))
+        elif self._answers.due and self._timer is None:
             self._arm_timer()
 
     def close(self, why: str = "closed by the mirror") -> None:

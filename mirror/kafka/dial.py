@@ -59,7 +59,8 @@ class ConnectionOptions:
     """How connections of one cluster are made.
 
     Attributes:
-        request_timeout_seconds: After this long without the oldest answer the connection is closed.
+        request_timeout_seconds: After this long without a byte, while an answer is due, the connection is
+            closed; also when an answer takes ten times as long, though its bytes keep coming.
         relays: Through which its brokers are reached; None where they are reached themselves.
     """
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.errors import ConnectionFailedError, TwinsiteError
-from mirror.kafka.answers import READ_AHEAD_BYTES, WAKE_BYTES_MAX
+from mirror.kafka.answers import READ_AHEAD_BYTES, WAKE_BYTES_MAX, WHOLE_WITHIN, Answers, Due
 from mirror.kafka.connection import Connection
 from mirror.kafka.dial import Address, ConnectionOptions
 
@@ -23,13 +23,15 @@ EDGES = [0, 1, READ_AHEAD_BYTES - 10, READ_AHEAD_BYTES - 9, READ_AHEAD_BYTES - 8
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[tuple[Connection, socket.socket]]:
+async def connected(timeout_seconds: float = 30.0) -> AsyncIterator[tuple[Connection, socket.socket]]:
     """A connection past its greeting, and the broker's end of it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         ours = socket.create_connection(server.getsockname())
         theirs, _ = server.accept()
     ours.setblocking(False)
-    connection = Connection(ours, Address("broker", 9092), ConnectionOptions())
+    connection = Connection(
+        ours, Address("broker", 9092), ConnectionOptions(request_timeout_seconds=timeout_seconds)
+    )
     connection._start()
     try:
         yield connection, theirs
@@ -164,3 +166,87 @@ async def test_what_is_no_answer_ends_the_connection(strange: bytes) -> None:
         assert connection.closed
     assert isinstance(answers[0], ConnectionFailedError)
     assert "is not the start of a Kafka answer" in str(answers[0])
+
+
+NOW, PATIENCE = 1_000.0, 30.0
+
+
+def due_at(*moments: float) -> Answers:
+    """Requests sent at these moments, none of them answered, on a connection that was heard long before."""
+    answers = Answers("broker")
+    answers.answered_at = answers.received_at = NOW - 500
+    for number, moment in enumerate(moments):
+        answers.due.append(Due(number, lambda _: None, moment, lambda size: memoryview(bytearray(size)), 5))
+    return answers
+
+
+def test_an_answer_of_which_nothing_comes_is_given_up() -> None:
+    """
+    From when it was asked for, not from when something came last before that.
+    """
+    answers = due_at(NOW)
+
+    assert answers.overdue(NOW + PATIENCE - 1, PATIENCE) is None
+    assert answers.overdue(NOW + PATIENCE, PATIENCE) == "no answer for 30 s"
+    assert due_at().overdue(NOW, PATIENCE) is None
+
+
+def test_an_answer_that_comes_slowly_is_waited_for_but_not_for_ever() -> None:
+    """
+    Each byte that comes shows that there is a broker; whether it ever comes to an end it does not show.
+    """
+    answers, late = due_at(NOW), NOW + WHOLE_WITHIN * PATIENCE
+
+    answers.received_at = late - 1
+
+    assert answers.overdue(late - 1, PATIENCE) is None
+    assert answers.overdue(late, PATIENCE) == "an answer is not whole after 300 s"
+
+
+def test_each_answer_has_its_time_from_when_the_one_before_it_came() -> None:
+    """
+    Five requests on their way, each of which a slow broker works on for twenty seconds.
+    """
+    answers = due_at(NOW, NOW)
+    answers.due.popleft()
+
+    answers.answered_at = answers.received_at = NOW + 20
+
+    assert answers.overdue(NOW + 40, PATIENCE) is None
+    assert answers.overdue(NOW + 20 + PATIENCE, PATIENCE) is not None
+
+
+def test_an_answer_is_arriving_from_its_first_piece_to_its_last() -> None:
+    """
+    Whoever waits for it is not told meanwhile that the broker is silent.
+    """
+    answers, stream, seen = due_at(NOW), framed(0, bytes(2000)), []
+
+    for piece in (stream[:1000], stream[1000:1500], stream[1500:]):
+        answers.room[: len(piece)] = piece
+        seen.append(answers.arriving_at)
+        answers.received(len(piece))
+    seen.append(answers.arriving_at)
+
+    assert [at is not None for at in seen] == [False, True, True, False]
+
+
+async def test_bytes_too_few_to_wake_up_for_show_that_an_answer_comes() -> None:
+    """
+    Of a long answer a quarter of a megabyte is waited for; over a slow link that takes longer than a broker
+    may be silent. A second of silence is the end.
+    """
+    heard: asyncio.Queue[memoryview | TwinsiteError] = asyncio.Queue()
+    body = bytes(WAKE_BYTES_MAX)
+    stream = framed(1, body)
+    async with connected(timeout_seconds=1.0) as (connection, theirs):
+        connection.submit(KEY, VERSION, [b"?"], heard.put_nowait)
+        connection.submit(KEY, VERSION, [b"?"], heard.put_nowait)
+        for at in range(0, len(stream), len(stream) // 6):
+            theirs.sendall(stream[at : at + len(stream) // 6])
+            await asyncio.sleep(0.3)
+        async with asyncio.timeout(5):
+            first, second = await heard.get(), await heard.get()
+
+    assert first == memoryview(body)
+    assert "no answer for 1 s" in str(second)

@@ -36,6 +36,7 @@ class Source:
 
     info = SimpleNamespace(partition=lambda _: None)
     last_answer_at = None
+    options = SimpleNamespace(request_timeout_seconds=30.0)
     address = "broker"
 
     def __init__(self, records: bytes) -> None:

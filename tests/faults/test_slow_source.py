@@ -1,0 +1,77 @@
+"""Answers come from the source more slowly than they are waited for: the copy goes on all the same."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.faults.flows import complete, configured
+from tests.harness.checker import assert_exact
+from tests.harness.data import Row, load
+from tests.harness.kafka import KafkaCluster
+from tests.harness.process import Twinsite, events
+from tests.harness.proxy import Proxy, proxy
+
+pytestmark = pytest.mark.timeout(120)
+
+KIB = 1 << 10
+RECORDS, RECORD_BYTES = 48, 16_000
+BYTES_PER_SECOND = 190 * KIB
+"""What is asked for at once takes four seconds: with less than three nobody would be taken for silent."""
+PATIENCE_SECONDS = 1
+
+
+class Slow:
+    """Passes on what a broker answers, so many bytes a second, and says that the broker is where we are."""
+
+    def __init__(self, broker: str) -> None:
+        self.passed = 0
+        self._broker = broker
+        self.between: Proxy | None = None
+
+    def __call__(self, _: int, __: int, data: bytes) -> bytes:
+        assert self.between is not None
+        self.passed += len(data)
+        time.sleep(len(data) / BYTES_PER_SECOND)
+        return data.replace(_placed(self._broker), _placed(self.between.address))
+
+
+def _placed(address: str) -> bytes:
+    """As a broker's metadata have it."""
+    host, _, port = address.rpartition(":")
+    return host.encode() + struct.pack(">i", int(port))
+
+
+async def test_an_answer_that_comes_slowly_is_not_given_up_and_asked_for_again(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Whoever only looks at how long it takes never copies anything.
+    """
+    name = await topic(source)
+    dice = random.Random(48)
+    rows = (Row(key=None, value=dice.randbytes(RECORD_BYTES)) for _ in range(RECORDS))
+    load(source.bootstrap, name, rows, batch_num_messages=1)
+    slow = Slow(source.bootstrap)
+
+    with proxy(source.bootstrap, slow) as slow.between:
+        command = configured(
+            tmp_path, source, target, name,
+            source={
+                "bootstrap_servers": slow.between.address,
+                "request_timeout_seconds": PATIENCE_SECONDS,
+            },
+            topics={"include": [name]}, lagging_after_seconds=1,
+        )  # fmt: skip
+        with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+            await mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 30)
+            lost = events(mirror.stderr, "broker_not_read") + events(mirror.stderr, "source_unavailable")
+
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+    assert lost == []
+    assert slow.passed > RECORDS * RECORD_BYTES

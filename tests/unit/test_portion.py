@@ -1,0 +1,82 @@
+"""How much is asked for at a time: nothing is asked for again and again that cannot come in time."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror.flow.portion import PORTION_BYTES_MIN, Portion
+
+MIB = 1 << 20
+PATIENCE = 30.0
+
+
+def test_what_did_not_come_in_time_is_asked_for_in_halves() -> None:
+    """
+    However slow the link is, a little is asked for still.
+    """
+    portion, seen = Portion(4 * MIB, PATIENCE), []
+
+    for _ in range(20):
+        portion.lost(10 * PATIENCE)
+        seen.append(portion.bytes)
+
+    assert seen[:2] == [2 * MIB, MIB]
+    assert seen[-1] == PORTION_BYTES_MIN
+
+
+def test_a_limit_below_the_least_portion_is_kept() -> None:
+    """
+    Nobody asks for more because an answer was lost.
+    """
+    portion = Portion(PORTION_BYTES_MIN // 2, PATIENCE)
+
+    portion.lost(PATIENCE)
+
+    assert portion.bytes == PORTION_BYTES_MIN // 2
+
+
+def test_a_broker_that_ends_a_connection_at_once_is_asked_for_as_much() -> None:
+    """
+    That says nothing of the link.
+    """
+    portion = Portion(4 * MIB, PATIENCE)
+
+    portion.lost(PATIENCE / 2)
+
+    assert portion.bytes == 4 * MIB
+
+
+def test_more_is_asked_for_again_as_far_as_it_comes_in_time() -> None:
+    """
+    Up to what may be asked for at all; not where twice as much would be late.
+    """
+    portion = Portion(4 * MIB, PATIENCE)
+    portion.lost(PATIENCE)
+    portion.lost(PATIENCE)
+
+    portion.came(PATIENCE / 2)
+    late = portion.bytes
+    for _ in range(5):
+        portion.came(PATIENCE / 3)
+
+    assert (late, portion.bytes) == (MIB, 4 * MIB)
+
+
+@given(st.integers(1_000, 10 * MIB))
+def test_on_a_steady_link_hardly_anything_is_thrown_away(bytes_per_second: int) -> None:
+    """
+    An answer is waited for ten times as long as its bytes may be missing; some are lost in the beginning.
+    """
+    portion, lost = Portion(128 * MIB, PATIENCE), 0
+
+    for _ in range(50):
+        seconds = portion.bytes / bytes_per_second
+        if seconds < 10 * PATIENCE:
+            portion.came(seconds)
+        else:
+            portion.lost(10 * PATIENCE)
+            lost += 1
+
+    assert lost <= 11
+    assert portion.bytes / bytes_per_second < 10 * PATIENCE
