@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Container, Coroutine, Iterable
+from collections.abc import Callable, Collection, Container, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -38,11 +38,12 @@ from mirror.kafka.fetch import (
     Want,
     decode_answer,
 )
-from mirror.link.messages import RANK_LAST, Channel, Position
+from mirror.link.messages import Channel, Position
 from mirror.link.parts import ASTRAY, Part, Whole, whole_batches
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import TopicPartition
 from mirror.relay.sending import Gone, News, Taken, steady_us
+from mirror.relay.turns import Turns
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +62,8 @@ gets through, too."""
 PART_BYTES_CEILING = 128 << 20
 HEARTBEAT_SECONDS = 0.5
 """Where a broker has nothing new, this is said so often."""
+SILENT_SECONDS = 1.0
+"""So long others wait for a broker that is asked and does not answer."""
 IDLE_BYTES_MAX = 16 << 20
 ROUTE_PAUSE_SECONDS = 0.1
 ROUTE_TRIES = 30
@@ -97,7 +100,7 @@ class Place:
 
     Attributes:
         rank: Of those that are behind the lowest is read first.
-        behind: It is known to be: an answer has said so.
+        behind: It is known to be: an answer has said so on the lane on which it is.
         lane: On which it travels; None while it is between two.
         tries: To find out who leads it, without success.
     """
@@ -148,8 +151,7 @@ class SourceReader:
         self.as_is: set[Key] = set()
         self.pool = BufferPool(IDLE_BYTES_MAX)
         self._lanes: dict[tuple[int, Channel], BrokerLane] = {}
-        self._ranks = Counter[int]()
-        """Of partitions that are behind, on lanes."""
+        self.turns = Turns()
         self._astray: dict[Key, Place] = {}
         self._strayed = asyncio.Event()
         self._topics: tuple[ClusterInfo | None, dict[bytes, str]] = (None, {})
@@ -219,25 +221,16 @@ class SourceReader:
             if lane is None or not place.behind:
                 place.rank = rank
                 continue
-            self.count(place.rank, -1)
+            self.turned(self.turns.count(lane, place.rank, -1))
             place.rank = rank
-            self.count(rank, 1)
+            self.turned(self.turns.count(lane, rank, 1))
             lane.ranked([(key, place)])
 
-    def count(self, rank: int, by: int) -> None:
-        """One more or one less that is behind; where another rank is the lowest now, it has its turn."""
-        before = self.rank_served
-        self._ranks[rank] += by
-        if not self._ranks[rank]:
-            del self._ranks[rank]
-        if self.rank_served != before:
+    def turned(self, others: bool) -> None:
+        """Where others have their turn now, they are read."""
+        if others:
             for lane in self._lanes.values():
                 lane.ranked()
-
-    @property
-    def rank_served(self) -> int:
-        """Of those that are behind, partitions of this rank are read."""
-        return min(self._ranks, default=RANK_LAST)
 
     # -- which way a partition goes ------------------------------------------------------------------
 
@@ -366,8 +359,6 @@ class BrokerLane:
         place.lane = self
         place.bytes_max = max(place.bytes_max, self._part_bytes)
         self.places[key] = place
-        if place.behind:
-            self._reader.count(place.rank, 1)
         self._want(key, place)
 
     def leave(self, key: Key, place: Place) -> None:
@@ -375,26 +366,38 @@ class BrokerLane:
         place.lane = None
         del self.places[key]
         self._session.forget(key)
-        if place.behind:
-            self._reader.count(place.rank, -1)
+        self._count_behind(place, behind=False)
 
     def ranked(self, places: Iterable[tuple[Key, Place]] | None = None) -> None:
         """It may be others that have their turn now, of these or of all."""
         for key, place in self.places.items() if places is None else places:
-            if not self._has_turn(place):
-                self._session.forget(key)
-            elif key not in self._session.wanted:
+            if key not in self._session.wanted or not self._has_turn(place):
                 self._want(key, place)
 
     def _has_turn(self, place: Place) -> bool:
-        return not place.behind or place.rank <= self._reader.rank_served
+        return not place.behind or place.rank <= self._reader.turns.served
 
     def _found(self, place: Place, *, behind: bool) -> None:
         """An answer has said whether it is behind; on LIVE nothing waits for its turn."""
-        behind = behind and self._channel is Channel.BULK
+        self._count_behind(place, behind=behind and self._channel is Channel.BULK)
+
+    def _count_behind(self, place: Place, *, behind: bool) -> None:
         if behind != place.behind:
             place.behind = behind
-            self._reader.count(place.rank, 1 if behind else -1)
+            self._reader.turned(self._reader.turns.count(self, place.rank, 1 if behind else -1))
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """In this block its broker is waited for; while that takes long, others have their turn."""
+        turns, turned = self._reader.turns, self._reader.turned
+        fallen_silent = asyncio.get_running_loop().call_later(
+            SILENT_SECONDS, lambda: turned(turns.silent(self))
+        )
+        try:
+            yield
+        finally:
+            fallen_silent.cancel()
+        turned(turns.heard(self))
 
     def close(self) -> None:
         """The connection ends."""
@@ -415,6 +418,7 @@ class BrokerLane:
 
     def _want(self, key: Key, place: Place) -> None:
         if not self._has_turn(place):
+            self._session.forget(key)
             return
         known = self._reader.partition(key)
         leader_epoch = known.leader_epoch if known else -1
@@ -440,7 +444,6 @@ class BrokerLane:
                 await asyncio.sleep(pause_seconds(attempts))
 
     async def _round(self) -> None:
-        connection = await self._connected()
         held: list[Buffer] = []
 
         def allocate(size: int) -> memoryview:
@@ -448,8 +451,10 @@ class BrokerLane:
             return held[0].memory[:size]
 
         try:
-            request = self._session.request(self._limits)
-            body = await connection.send(FETCH, FETCH_VERSION, [request], allocate=allocate)
+            with self._listening():
+                connection = await self._connected()
+                request = self._session.request(self._limits)
+                body = await connection.send(FETCH, FETCH_VERSION, [request], allocate=allocate)
             self._count()
             read = self._read(decode_answer(body))
             reach("source_read")

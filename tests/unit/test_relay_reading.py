@@ -1,0 +1,205 @@
+"""What a relay reads for one mirror while one of two brokers of the source does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Container
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from mirror.errors import ConnectionFailedError
+from mirror.kafka.cluster import Cluster, ClusterInfo, PartitionInfo, TopicInfo
+from mirror.kafka.dial import Address
+from mirror.kafka.fetch import FETCH_VERSION, Isolation, Key
+from mirror.link.messages import Channel, Position
+from mirror.relay import reading
+from mirror.relay.reading import SourceReader
+from mirror.relay.sending import Gone, News, Taken
+from tests.unit.batches import entries, v2
+from tests.unit.test_fetch_codec import Said, answer
+
+TOPIC = UUID(int=7)
+FIRST, SECOND = Key(TOPIC.bytes, 0), Key(TOPIC.bytes, 1)
+LED_BY = {0: 2, 1: 1}
+"""Of each partition: the broker."""
+FAR = 1 << 40
+BATCH = bytes(v2(entries(0, 1)))
+
+
+class Broker:
+    """Has a partition without end, of which it hands out a record at a time.
+
+    Attributes:
+        answers: While this is not set it does not, neither to requests nor to new connections.
+        cut: It ends its connection instead.
+    """
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.cut = False
+
+    async def open(self) -> Connection:
+        await self.answers.wait()
+        return Connection(self)
+
+
+class Connection:
+    """One to such a broker, as far as it is used."""
+
+    bytes_received = bytes_sent = 0
+
+    def __init__(self, broker: Broker) -> None:
+        self.closed = False
+        self._broker = broker
+
+    def version(self, *_: object, **__: object) -> int:
+        return FETCH_VERSION
+
+    def close(self, _: str) -> None:
+        self.closed = True
+
+    async def send(self, *_: object, allocate: Callable[[int], memoryview]) -> memoryview:
+        await asyncio.sleep(0.001)
+        if self._broker.cut:
+            self.closed = True
+            raise ConnectionFailedError(f"broker {self._broker.node} has ended the connection")
+        await self._broker.answers.wait()
+        partition = next(number for number, node in LED_BY.items() if node == self._broker.node)
+        body = answer([(TOPIC.bytes, [Said(partition, 0, FAR, FAR, 0, [], BATCH, None, None)])])
+        room = allocate(len(body))
+        room[:] = body
+        return room
+
+
+class Sink:
+    """An outlet that takes everything at once, and counts the frames of each broker."""
+
+    def __init__(self) -> None:
+        self.frames = {1: 0, 2: 0}
+        self.came = asyncio.Event()
+
+    async def send(self, _: Channel, news: News, as_is: Container[Key], taken: Taken, gone: Gone) -> None:
+        self.frames[news.node] += bool(news.parts)
+        gone()
+        taken()
+        self.came.set()
+
+    def trouble(self, node: int, words: str) -> None:
+        """Nobody is told."""
+
+    def closed(self, topics: Collection[str]) -> None:
+        """Everything may be read."""
+
+    async def more(self, node: int, frames: int = 20) -> None:
+        """Wait until so many more frames have come from a broker."""
+        until = self.frames[node] + frames
+        async with asyncio.timeout(5):
+            while self.frames[node] < until:
+                self.came.clear()
+                await self.came.wait()
+
+    async def only_from(self, node: int) -> None:
+        """While frames come from one broker none comes from the other."""
+        before = self.frames[3 - node]
+        await self.more(node)
+        assert self.frames[3 - node] == before
+
+
+class Source:
+    """Two brokers, and the cluster that they are."""
+
+    def __init__(self) -> None:
+        self.brokers = {node: Broker(node) for node in LED_BY.values()}
+        partitions = {number: PartitionInfo(node, 0, (node,), (node,)) for number, node in LED_BY.items()}
+        self.info = ClusterInfo(
+            "cluster",
+            1,
+            {node: Address("broker", node) for node in self.brokers},
+            {"topic": TopicInfo("topic", TOPIC, False, partitions)},
+        )
+        self.options = None
+
+    def count(self, received: int, sent: int) -> None:
+        """Nobody wants to know."""
+
+    async def refresh(self, **_: float) -> ClusterInfo:
+        return self.info
+
+
+@asynccontextmanager
+async def reading_of(
+    monkeypatch: pytest.MonkeyPatch, source: Source, sink: Sink, *, silent_seconds: float = 3600.0
+) -> AsyncIterator[SourceReader]:
+    """A mirror wants both partitions, the first one first; in this block both are known to be behind."""
+
+    async def opened(address: Address, _: object) -> Connection:
+        return await source.brokers[address.port].open()
+
+    monkeypatch.setattr(reading, "Connection", SimpleNamespace(open=opened))
+    monkeypatch.setattr(reading, "SILENT_SECONDS", silent_seconds)
+    reader = SourceReader(cast(Cluster, source), Isolation.READ_COMMITTED, sink, 1 << 20)
+    running = asyncio.create_task(reader.run())
+    reader.want([Position(FIRST, 1, 0, -1, True, 0), Position(SECOND, 1, 0, -1, True, 5)])
+    try:
+        source.brokers[1].answers.clear()
+        await sink.more(2)
+        source.brokers[1].answers.set()
+        await sink.more(1, 1)
+        await sink.only_from(2)
+        yield reader
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def test_who_has_waited_for_his_turn_has_it_when_nobody_is_before_him(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Of two ranks, and whichever of the two was found to be behind first.
+    """
+    source, sink = Source(), Sink()
+
+    async with reading_of(monkeypatch, source, sink) as reader:
+        reader.forget([FIRST])
+        await sink.more(1)
+
+
+async def test_nobody_waits_longer_than_a_second_for_a_broker_that_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    When it answers what comes first there is before all others again.
+    """
+    source, sink = Source(), Sink()
+
+    async with reading_of(monkeypatch, source, sink, silent_seconds=0.05):
+        source.brokers[2].answers.clear()
+        await sink.more(1)
+        source.brokers[2].answers.set()
+        await sink.more(2)
+        await sink.only_from(2)
+
+
+async def test_nobody_waits_for_what_was_behind_on_a_connection_that_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The broker is not reached any more: what it has counts when it has answered, and not before.
+    """
+    source, sink = Source(), Sink()
+
+    async with reading_of(monkeypatch, source, sink):
+        source.brokers[2].cut = True
+        source.brokers[2].answers.clear()
+        await sink.more(1, 200)
+        source.brokers[2].cut = False
+        source.brokers[2].answers.set()
+        await sink.more(2)
+        await sink.only_from(2)
