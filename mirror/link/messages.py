@@ -33,6 +33,8 @@ _NUMBER = struct.Struct(">Q")
 _PONG = struct.Struct(">QQQ")
 _SLICE = struct.Struct(">BQ")
 _MOVED = struct.Struct(">16siI")
+MOVED_BYTES = _MOVED.size
+"""What it takes to say of one partition that it moves."""
 CHANNELS_MAX = 32
 """Of one stream, at the same time."""
 TOKEN_BYTES = 16

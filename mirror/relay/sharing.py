@@ -11,6 +11,7 @@ Source: docs/protocol.md (SHARED, MOVED, ENDED).
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable
@@ -24,7 +25,7 @@ from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Isolation, Key
 from mirror.link import messages
 from mirror.link.frames import Compression, Sealer
-from mirror.link.messages import Channel, Position
+from mirror.link.messages import MOVED_BYTES, Channel, Position
 from mirror.relay.reading import Place, SourceReader
 from mirror.relay.sending import Frame, Gone, News, Sender, Taken, records_bytes, sealed
 from mirror.relay.tuning import Spent
@@ -32,6 +33,12 @@ from mirror.relay.tuning import Spent
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 1.0
+MOVES_MAX = 10_000
+"""So many partitions of a mirror move at once at most, and no more than there is room to tell it of: else
+that stands before what is urgent, or looks as if the mirror did not read.
+"""
+RETURN_SECONDS = 0.1
+"""So soon the next of those go back to a mirror for which all at once were too many."""
 GROUPS_MAX = 16
 """More sets of mirrors than these are not looked after: they read for themselves."""
 SLOW_SECONDS = 0.5
@@ -54,6 +61,7 @@ class Member:
 
     Attributes:
         write: Sends it a message.
+        room: So many bytes of messages may be sent to it now.
         trouble: Tells it of a broker that cannot be read.
         alone_until: It shares nothing before that, by the monotonic clock.
     """
@@ -63,8 +71,14 @@ class Member:
     reader: SourceReader
     sender: Sender
     write: Callable[[bytes], None]
+    room: Callable[[], int]
     trouble: Callable[[int, str], None]
     alone_until: float = 0.0
+
+    @property
+    def moves(self) -> int:
+        """Of so many partitions it can be told now that they move."""
+        return max(min(self.room() // MOVED_BYTES, MOVES_MAX), 0)
 
 
 class Wanted(NamedTuple):
@@ -206,12 +220,19 @@ class Sharing:
         self._cluster = cluster
         self._members: list[Member] = []
         self._groups: list[Group] = []
+        self._returning: dict[Member, dict[Key, Wanted]] = {}
+        """What is not shared any more, and was too much to be given back at once."""
 
     async def run(self) -> None:
         """Look again and again until cancelled."""
+        look_at = time.monotonic() + LOOK_SECONDS
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            self.look(time.monotonic())
+            left = max(look_at - time.monotonic(), 0.0)
+            await asyncio.sleep(min(left, RETURN_SECONDS) if self._returning else left)
+            self.go_on_returning()
+            if time.monotonic() >= look_at:
+                look_at = time.monotonic() + LOOK_SECONDS
+                self.look(time.monotonic())
 
     def join(self, member: Member) -> None:
         """A mirror has come."""
@@ -220,12 +241,16 @@ class Sharing:
     def leave(self, member: Member) -> None:
         """It is gone."""
         self._members.remove(member)
+        self._returning.pop(member, None)
         for group in [group for group in self._groups if member in group.members]:
             group.drop(member)
             self._close_where_useless(group)
 
     def released(self, member: Member, keys: Iterable[Key]) -> None:
         """A mirror wants something else of these partitions, or nothing: each reads them for itself again."""
+        keys = list(keys)
+        for key in keys if member in self._returning else ():
+            self._returning[member].pop(key, None)
         for group in [group for group in self._groups if member in group.members]:
             mine = [key for key in keys if member in group.wanted.get(key, ())]
             self._give_back(group, mine, but=member)
@@ -237,11 +262,15 @@ class Sharing:
             return
         for group in list(self._groups):
             self._give_back(group, group.behind)
+        moves = {member: member.moves for member in self._members}
         for members, keys in self._common(now).items():
-            into = self._group_of(members)
+            move = keys[: min(moves[member] for member in members)]
+            into = self._group_of(members) if move else None
             if into is not None:
-                into.take_over({key: self._collect(members, key) for key in keys})
-                log.info("partitions_shared", partitions=len(keys), mirrors=len(members))
+                into.take_over({key: self._collect(members, key) for key in move})
+                log.info("partitions_shared", partitions=len(move), mirrors=len(members))
+                for member in members:
+                    moves[member] -= len(move)
         for group in list(self._groups):
             self._close_where_useless(group)
 
@@ -295,10 +324,35 @@ class Sharing:
         return collected
 
     def _give_back(self, group: Group, keys: Iterable[Key], but: Member | None = None) -> None:
+        back: defaultdict[Member, dict[Key, Wanted]] = defaultdict(dict)
         for key in list(keys):
             for member, wanted in group.release(key).items():
                 if member is not but:
-                    _take_back(member, key, wanted)
+                    back[member][key] = wanted
+        for member, released in back.items():
+            self._return(member, released)
+
+    def _return(self, member: Member, wanted: dict[Key, Wanted]) -> None:
+        """A mirror reads partitions for itself again: as many as may move at once, the others soon."""
+        self._returning.setdefault(member, {}).update(wanted)
+        self._return_some(member)
+
+    def go_on_returning(self) -> None:
+        """Give back more of what was too much at once."""
+        for member in list(self._returning):
+            self._return_some(member)
+
+    def _return_some(self, member: Member) -> None:
+        left = self._returning[member]
+        some = dict(itertools.islice(left.items(), member.moves))
+        if some:
+            numbers = ((key, one.place.number) for key, one in some.items())
+            member.write(messages.moved(Channel.LIVE, numbers))
+        for key, one in some.items():
+            del left[key]
+            member.reader.take_back(key, *one)
+        if not left:
+            del self._returning[member]
 
     def _alone(self, member: Member) -> None:
         """It holds up others."""
@@ -306,8 +360,7 @@ class Sharing:
         member.alone_until = time.monotonic() + ALONE_SECONDS
         for group in [group for group in self._groups if member in group.members]:
             member.sender.end_shared(group.members[member])
-            for key, one in group.drop(member).items():
-                _take_back(member, key, one)
+            self._return(member, group.drop(member))
             self._close_where_useless(group)
 
     def _close_where_useless(self, group: Group) -> None:
@@ -323,9 +376,3 @@ class Sharing:
 
 def _nothing() -> None:
     return
-
-
-def _take_back(member: Member, key: Key, wanted: Wanted) -> None:
-    """A mirror reads a partition for itself again."""
-    member.write(messages.moved(Channel.LIVE, [(key, wanted.place.number)]))
-    member.reader.take_back(key, *wanted)

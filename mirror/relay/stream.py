@@ -318,7 +318,9 @@ class Stream(asyncio.Protocol):
         self.reader = SourceReader(self._cluster, isolation, self, hello.frame_bytes, allows)
         self._reading = self._loop.create_task(self._read(self.reader))
         kind = Kind(isolation, hello.recode)
-        self._member = Member(kind, hello.frame_bytes, self.reader, sender, self.write, self.trouble)
+        self._member = Member(
+            kind, hello.frame_bytes, self.reader, sender, self.write, self._room, self.trouble
+        )
         self._sharing.join(self._member)
         log.info("stream_begun", flow=hello.flow, congestion=self.congestion, **self.visitor.fields)
         welcome = {
@@ -383,6 +385,11 @@ class Stream(asyncio.Protocol):
     def unsent(self) -> bool:
         """Likewise."""
         return _unsent(self._transport)
+
+    def _room(self) -> int:
+        """So many bytes of messages may be written now, far from what nobody would read."""
+        waits = self._transport.get_write_buffer_size() if self._transport is not None else UNREAD_BYTES_MAX
+        return UNREAD_BYTES_MAX // 2 - waits
 
     def write(self, data: bytes) -> None:
         """A mirror that asks and does not read is not waited for."""

@@ -1,0 +1,211 @@
+"""How partitions that mirrors have in common move: little by little, and none is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import cast
+
+import pytest
+
+from mirror.kafka.cluster import Cluster, ClusterInfo
+from mirror.kafka.fetch import Isolation, Key
+from mirror.link import messages
+from mirror.link.messages import Channel, Down, Messages
+from mirror.relay import sharing
+from mirror.relay.reading import Place, SourceReader
+from mirror.relay.sending import Sender
+from mirror.relay.sharing import Kind, Member, Sharing
+
+MOVES_MAX = 1_000
+KEYS = [Key(bytes(16), number) for number in range(MOVES_MAX * 2 + 500)]
+WAITS_MAX = 30_000
+"""Bytes that a mirror may be told before it has read any."""
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand stand for ten thousand."""
+    monkeypatch.setattr(sharing, "MOVES_MAX", MOVES_MAX)
+
+
+class Reading:
+    """What a mirror reads for itself: all of it up to its end."""
+
+    def __init__(self, keys: Iterable[Key]) -> None:
+        self.places = {key: Place(1, 0, -1, channel=Channel.LIVE) for key in keys}
+
+    def at_end(self) -> list[Key]:
+        return list(self.places)
+
+    def hand_over(self, key: Key) -> tuple[Place, bool]:
+        return self.places.pop(key), True
+
+    def take_back(self, key: Key, place: Place, _: bool) -> None:
+        assert key not in self.places
+        self.places[key] = place
+
+
+class Sending:
+    """Shared channels of a mirror, with nothing on them."""
+
+    def __init__(self) -> None:
+        self._free = 2
+
+    def begin_shared(self, _: bytes) -> int:
+        self._free += 1
+        return self._free
+
+    def end_shared(self, channel: int) -> None:
+        """Nothing is on it."""
+
+
+class Mirror:
+    """One that hears where its partitions are.
+
+    Attributes:
+        waits: Bytes that it has not read yet.
+        reads: Of these, so many before each look.
+        moves: Of how many partitions each message has told it.
+        way: By which channel each comes.
+    """
+
+    def __init__(self, keys: Iterable[Key], *, reads: int = 1 << 30) -> None:
+        self.waits = 0
+        self.most_waited = 0
+        self.reads = reads
+        self.moves: list[int] = []
+        self.way = dict.fromkeys(keys, 0)
+        self.reading = Reading(self.way)
+        self.member = Member(
+            Kind(Isolation.READ_COMMITTED, True),
+            1 << 20,
+            cast(SourceReader, self.reading),
+            cast(Sender, Sending()),
+            self.told,
+            lambda: WAITS_MAX - self.waits,
+            lambda _node, _words: None,
+        )
+
+    def told(self, data: bytes) -> None:
+        self.waits += len(data)
+        self.most_waited = max(self.most_waited, self.waits)
+        for kind, payload in Messages().received(data):
+            assert kind == Down.MOVED
+            channel, moved = messages.read_moved(payload)
+            self.moves.append(len(moved))
+            self.way |= {key: channel for key, _ in moved}
+
+    def read(self) -> None:
+        self.waits = max(self.waits - self.reads, 0)
+
+    @property
+    def shared(self) -> int:
+        return sum(channel != Channel.LIVE for channel in self.way.values())
+
+
+class Relayed(Cluster):
+    """A cluster without brokers."""
+
+    def __init__(self) -> None:
+        self.info = ClusterInfo("cluster", -1, {}, {})
+
+    async def refresh(self, **_: float) -> ClusterInfo:
+        return self.info
+
+
+def sharing_of(*mirrors: Mirror) -> Sharing:
+    """All of these have come."""
+    shares = Sharing(Relayed())
+    for mirror in mirrors:
+        shares.join(mirror.member)
+    return shares
+
+
+def look(shares: Sharing, *mirrors: Mirror) -> None:
+    for mirror in mirrors:
+        mirror.read()
+    shares.go_on_returning()
+    shares.look(0.0)
+
+
+async def test_very_many_partitions_move_little_by_little() -> None:
+    """
+    As many with each look as one message may name; every one is read in one place only, all the while.
+    """
+    one, other = Mirror(KEYS), Mirror(KEYS)
+    shares = sharing_of(one, other)
+
+    for moved in (MOVES_MAX, 2 * MOVES_MAX, len(KEYS), len(KEYS)):
+        look(shares, one, other)
+        assert one.shared == other.shared == moved
+        assert len(one.reading.places) == len(other.reading.places) == len(KEYS) - moved
+
+    assert one.moves == other.moves == [MOVES_MAX, MOVES_MAX, len(KEYS) - 2 * MOVES_MAX]
+
+
+async def test_a_mirror_is_told_no_more_than_it_reads() -> None:
+    """
+    Its link is slow: everything moves all the same, and it never looks as if it did not read at all.
+    """
+    slow, other = Mirror(KEYS, reads=5_000), Mirror(KEYS)
+    shares = sharing_of(slow, other)
+
+    looks = 0
+    while slow.shared < len(KEYS):
+        looks += 1
+        look(shares, slow, other)
+        assert slow.shared == other.shared
+    assert looks < 20
+    assert slow.most_waited < WAITS_MAX + 100
+
+    shares.leave(other.member)
+    while slow.shared:
+        assert len(slow.reading.places) == len(KEYS) - slow.shared
+        look(shares, slow)
+    assert slow.most_waited < WAITS_MAX + 100
+    assert slow.reading.places.keys() == set(KEYS)
+    assert len(slow.moves) < 40
+
+
+async def test_what_is_wanted_otherwise_meanwhile_does_not_come_back() -> None:
+    """
+    Its turn to go back would have come later.
+    """
+    one, other = Mirror(KEYS), Mirror(KEYS)
+    shares = sharing_of(one, other)
+    for _ in range(3):
+        look(shares, one, other)
+    one.reads = 0
+    shares.leave(other.member)
+    waits = next(key for key in KEYS if one.way[key] != Channel.LIVE)
+
+    shares.released(one.member, [waits])
+    one.reads = 1 << 30
+    for _ in range(3):
+        look(shares, one)
+
+    assert one.reading.places.keys() == set(KEYS) - {waits}
+
+
+async def test_all_comes_back_soon_to_a_mirror_that_shares_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The next of them as soon as it has read of those before, not with the next look.
+    """
+    one, other = Mirror(KEYS), Mirror(KEYS)
+    shares = sharing_of(one, other)
+    for _ in range(3):
+        look(shares, one, other)
+    shares.leave(other.member)
+    monkeypatch.setattr(sharing, "LOOK_SECONDS", 3600.0)
+
+    running = asyncio.create_task(shares.run())
+    async with asyncio.timeout(5):
+        while one.shared:
+            one.read()
+            await asyncio.sleep(0.001)
+
+    running.cancel()
+    assert one.reading.places.keys() == set(KEYS)
