@@ -8,9 +8,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Protocol
 
+import structlog
+
 from mirror.link.messages import Channel
+from mirror.timetable import TIMETABLE_SECONDS, Period, rate_at
+
+log = structlog.get_logger(__name__)
 
 BURST_SECONDS = 0.02
 """What was not sent in so long a time may follow at once: a timer is no more exact than this."""
@@ -99,3 +106,19 @@ class Turnstile:
     def _again(self) -> None:
         self._timer = None
         self._turn()
+
+
+async def follow(turnstile: Turnstile, periods: Sequence[Period], clock: Callable[[], datetime]) -> None:
+    """Let through as much as a timetable says, until cancelled.
+
+    Args:
+        clock: What time it is, of any zone, but with one.
+    """
+    before: float | None = None
+    while True:
+        rate = rate_at(periods, clock())
+        if rate != before:
+            log.info("rate_limited", bytes_per_second=rate)
+            turnstile.change(rate)
+            before = rate
+        await asyncio.sleep(TIMETABLE_SECONDS)

@@ -6,6 +6,7 @@ import asyncio
 import resource
 import signal
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -20,6 +21,7 @@ from mirror.kafka.cluster import Cluster
 from mirror.kafka.tls import TlsOptions, make_listening_context
 from mirror.logs import Repeats, warn_repeated
 from mirror.relay.eyes import Eyes, expiries
+from mirror.relay.lasting import lasting
 from mirror.relay.server import RelayServer
 from mirror.relay.watching import Watch
 from monitoring.relay_metrics import register_relay
@@ -70,7 +72,7 @@ async def _serve(settings: RelaySettings, stop: asyncio.Event, listens: asyncio.
     tls = make_listening_context(_tls(listen)) if listen.certificate_file else None
     async with connected("source", settings.cluster) as cluster:
         cluster.follow(None)
-        fresh = asyncio.create_task(_keep_fresh(cluster))
+        fresh = asyncio.create_task(lasting("metadata", partial(_keep_fresh, cluster)))
         server = RelayServer(cluster, listen, periods_of(settings.limits))
         eyes = await _watched(server, cluster, settings, stop.is_set)
         try:

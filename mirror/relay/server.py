@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
 
-import structlog
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
@@ -41,15 +40,14 @@ from mirror.relay.audit import Audit
 from mirror.relay.door import Door
 from mirror.relay.guarding import Guard
 from mirror.relay.identity import names_of
-from mirror.relay.pacing import Turnstile
+from mirror.relay.lasting import lasting
+from mirror.relay.pacing import Turnstile, follow
 from mirror.relay.probe import Probe
 from mirror.relay.sharing import Sharing
 from mirror.relay.stream import Epochs, Joined, Stream
 from mirror.relay.tally import Handed, Tally
 from mirror.relay.tunnel import GuardedTunnel, Tunnel
-from mirror.timetable import TIMETABLE_SECONDS, Period, rate_at
-
-log = structlog.get_logger(__name__)
+from mirror.timetable import Period
 
 BODY_BYTES_MAX = 4096
 HEADER_BYTES_MAX, HEADERS_MAX = 8190, 64
@@ -143,7 +141,12 @@ class RelayServer:
             raise UsageError(
                 words, hint="choose another address with --listen, or listen in the settings"
             ) from error
-        self._tasks = [asyncio.create_task(self._shape()), asyncio.create_task(self._sharing.run())]
+        clock = partial(datetime.now, UTC)
+        calendar = partial(follow, self._turnstile, self._rates, clock)
+        self._tasks = [
+            asyncio.create_task(lasting("calendar", calendar)),
+            asyncio.create_task(lasting("sharing", self._sharing.run)),
+        ]
 
     async def close(self) -> None:
         """Listen no more; mirrors are told to go on elsewhere, what is under way has seconds to end."""
@@ -159,17 +162,6 @@ class RelayServer:
         for one in list(self.tally.open):
             one.close()
         await self._runner.cleanup()
-
-    async def _shape(self) -> None:
-        """Be as fast as the timetable says."""
-        before: float | None = None
-        while True:
-            rate = rate_at(self._rates, datetime.now(UTC))
-            if rate != before:
-                log.info("rate_limited", bytes_per_second=rate)
-                self._turnstile.change(rate)
-                before = rate
-            await asyncio.sleep(TIMETABLE_SECONDS)
 
     def _new_handler(self) -> RequestHandler:
         assert self._runner.server is not None

@@ -11,6 +11,7 @@ Sources: libfaketime's README.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 LIBRARIES = Path("/usr/lib")
@@ -18,7 +19,16 @@ LIBRARY = next(iter(sorted(LIBRARIES.glob("*/faketime/libfaketimeMT.so.1"))), No
 """The one for programs with threads; None where it is not installed."""
 
 
+def clock_at(when: datetime) -> dict[str, str]:
+    """The environment of a process whose clock shows this now, and goes on from there."""
+    return _clock(f"{(when - datetime.now(UTC)).total_seconds():+.3f}")
+
+
 def clock_off_by(*, hours: int) -> dict[str, str]:
     """The environment of a process whose clock is so many hours ahead, or behind where they are negative."""
+    return _clock(f"{hours:+d}h")
+
+
+def _clock(off: str) -> dict[str, str]:
     assert LIBRARY is not None, "the Debian package faketime is not installed"
-    return {"LD_PRELOAD": str(LIBRARY), "FAKETIME": f"{hours:+d}h", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    return {"LD_PRELOAD": str(LIBRARY), "FAKETIME": off, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}

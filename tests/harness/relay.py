@@ -32,13 +32,19 @@ class Relay:
 
 @contextmanager
 def running_relay(
-    cluster: KafkaCluster, work_dir: Path, port: int | None = None, failpoints: str = "", **settings: object
+    cluster: KafkaCluster,
+    work_dir: Path,
+    port: int | None = None,
+    failpoints: str = "",
+    environment: Mapping[str, str] | None = None,
+    **settings: object,
 ) -> Iterator[Relay]:
     """A relay next to a cluster; not for where an event loop runs.
 
     Args:
         port: Where it listens; None: anywhere.
         failpoints: Where it is killed; see :mod:`mirror.failpoints`.
+        environment: Variables of its own.
         settings: Its settings, beside the cluster.
     """
     address = f"127.0.0.1:{port or free_ports(1)[0]}"
@@ -46,7 +52,9 @@ def running_relay(
     document = {"cluster": {"bootstrap_servers": cluster.bootstrap.split(",")}, **settings}
     file.write_text(json.dumps(document))
     command = "relay", "--config", str(file), "--listen", address
-    with Twinsite.run(*command, work_dir=work_dir, failpoints=failpoints, listen=False) as process:
+    with Twinsite.run(
+        *command, work_dir=work_dir, failpoints=failpoints, environment=environment, listen=False
+    ) as process:
         asyncio.run(listens(process))
         yield Relay(process, address)
 

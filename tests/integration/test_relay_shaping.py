@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,10 @@ from mirror.link.messages import Channel, Position
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured
 from tests.harness.checker import assert_exact
+from tests.harness.clock import LIBRARY, clock_at
 from tests.harness.data import Row, json_rows, load
 from tests.harness.kafka import KafkaCluster
+from tests.harness.node import until
 from tests.harness.process import Twinsite, events
 from tests.harness.proxy import Last, Proxy, proxy
 from tests.harness.relay import Relay, running_relay, through
@@ -107,6 +110,38 @@ def test_no_more_is_sent_than_a_limit_allows(
 
     assert shared > came.total() / RATE * 0.9
     assert alone > 2 * 0.9
+
+
+@pytest.mark.skipif(LIBRARY is None, reason="Debian's faketime is not installed")
+def test_a_limit_begins_under_a_stream_that_goes_on(
+    source: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    At eight, by the relay's clock: until then a catch-up is as fast as it goes, from then on no faster than
+    allowed, without another connection.
+    """
+    name = filled(source, topic, "calendar", 12)
+    wanted = messages.want([Position(key_of(source, name), 1, 0, -1, True)])
+    limits = [{"rate": RATE, "hours": "08:00-09:00"}]
+    environment = clock_at(datetime(2026, 3, 2, 7, 59, 52, tzinfo=UTC))
+
+    with (
+        running_relay(source, tmp_path, environment=environment, limits=limits) as relay,
+        Client(relay, hello(), wanted) as client,
+    ):
+        before = seconds_for(client, 4_000_000)
+        asyncio.run(until(lambda: bool(events(relay.process.stderr, "rate_limited")), "the limit holds", 30))
+        after = seconds_for(client, 4_000_000)
+
+    assert before < 2
+    assert after > 2
+
+
+def seconds_for(client: Client, size: int) -> float:
+    """How long it takes to get so many bytes."""
+    began = time.monotonic()
+    arrived(client, size)
+    return time.monotonic() - began
 
 
 def arrived(client: Client, size: int) -> int:

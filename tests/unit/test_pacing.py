@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from datetime import UTC, datetime
 
 import pytest
+from structlog.testing import capture_logs
 
 from mirror.link.messages import Channel
-from mirror.relay.pacing import BURST_SECONDS, Pace, Turnstile
+from mirror.relay import pacing
+from mirror.relay.pacing import BURST_SECONDS, Pace, Turnstile, follow
+from mirror.timetable import Period, days_of, hours_of
 
 SLICE = 1000
 
@@ -116,3 +120,48 @@ def held_up() -> Turnstile:
     turnstile.change(1.0)
     turnstile.pace.spent(SLICE, time.monotonic())
     return turnstile
+
+
+class Clock:
+    """Stands where a test has put it."""
+
+    def __init__(self, at: str) -> None:
+        self._now = datetime.fromisoformat(at)
+        self._asked = asyncio.Event()
+
+    def __call__(self) -> datetime:
+        self._asked.set()
+        return self._now
+
+    async def turned_to(self, at: str) -> None:
+        """It is so late now, and somebody has looked."""
+        self._now = datetime.fromisoformat(at)
+        self._asked.clear()
+        async with asyncio.timeout(5):
+            await self._asked.wait()
+
+
+async def test_a_limit_begins_and_ends_when_the_calendar_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Under what is waiting to be sent, which goes on at the new rate at once; each change is told once.
+    """
+    monkeypatch.setattr(pacing, "TIMETABLE_SECONDS", 0.001)
+    by_day = Period(2.0 * SLICE, days_of("mon-fri"), *hours_of("08:00-18:00"), zone=UTC)
+    by_night = Period(1e9, days_of("mon-fri"), *hours_of("22:00-06:00"), zone=UTC)
+    clock, turnstile, rates = Clock("2026-11-20T07:59:59Z"), Turnstile(), []
+    somebody = Somebody([], "one", BULK=1000)
+
+    with capture_logs() as logged:
+        following = asyncio.create_task(follow(turnstile, [by_day, by_night], clock))
+        for hours in ("20T07:59", "20T08:00", "20T17:59", "20T18:00", "20T22:00", "21T05:59", "21T06:00"):
+            await clock.turned_to(f"2026-11-{hours}:59Z")
+            rates.append(turnstile.pace.rate)
+            if hours == "20T17:59":
+                turnstile.wants(somebody, Channel.BULK)
+                held = somebody.left.total()
+        following.cancel()
+
+    assert rates == [None, 2.0 * SLICE, 2.0 * SLICE, None, 1e9, 1e9, None]
+    assert held > 990
+    assert somebody.left.total() == 0
+    assert [line["bytes_per_second"] for line in logged] == [2.0 * SLICE, None, 1e9, None]
