@@ -77,6 +77,14 @@ class ListenSettings(Section):
         description="So long a connection has for TLS, then for its request, then for the first thing it has "
         "to say as what it has become. One that sends nothing, or half of it, is ended.",
     )
+    level_max: Whole = Field(
+        default=9,
+        ge=1,
+        le=19,
+        description="The highest level of zstd at which what is behind is compressed here, whatever a mirror "
+        "asks for (link.compression); its status says so. 9 is the highest that is chosen by itself; 19 "
+        "takes some twenty times as long, and a hundred megabytes for each stream.",
+    )
     roles: dict[RoleName, RoleSettings] = Field(
         default_factory=dict, description="Names of roles, and what who has one may read; for identities."
     )

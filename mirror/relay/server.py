@@ -90,6 +90,7 @@ class RelayServer:
         self.tally = Tally(cluster)
         self._cluster = cluster
         self._greeting_seconds = settings.greeting_timeout_seconds
+        self._level_max = settings.level_max
         self._epochs = Epochs()
         self._turnstile = Turnstile()
         self._rates = rates
@@ -193,6 +194,7 @@ class RelayServer:
                 visitor,
                 self.audit,
                 greeting_seconds=self._greeting_seconds,
+                level_max=self._level_max,
             )
             self._streams[stream.token] = stream
             try:

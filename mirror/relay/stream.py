@@ -123,6 +123,7 @@ class Stream(asyncio.Protocol):
         sharing: What they have in common.
         visitor: Who asks.
         greeting_seconds: So soon he has said who he is.
+        level_max: What is behind is not compressed at a higher level of zstd.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class Stream(asyncio.Protocol):
         audit: Audit,
         *,
         greeting_seconds: float,
+        level_max: int,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.slice_bytes = UNSENT_BYTES
@@ -149,6 +151,7 @@ class Stream(asyncio.Protocol):
         self._sharing = sharing
         self._member: Member | None = None
         self._audit = audit
+        self._level_max = level_max
         self._full = False
         self._joined: set[Joined] = set()
         self._messages = Messages(MESSAGE_BYTES_MAX)
@@ -308,7 +311,7 @@ class Stream(asyncio.Protocol):
         windows = dict(zip(Channel, hello.windows, strict=True))
         steps = {
             Channel.LIVE: ladder(LIVE_LEVEL, recode=hello.recode),
-            Channel.BULK: ladder(hello.level, recode=hello.recode),
+            Channel.BULK: ladder(hello.level, recode=hello.recode, level_max=self._level_max),
         }
         self.sender = sender = Sender(self, windows, steps, self._chosen, self._turnstile)
         self._patience.cancel()

@@ -42,27 +42,33 @@ WINDOW_LOG = 24
 
 
 class Step(NamedTuple):
-    """How what is behind is sent."""
+    """How what is behind is sent; ``why`` is said where there is nothing else to choose."""
 
     compression: Compression
     recode: bool
+    why: str = "as configured"
 
 
 STORED = 0
 LEVELS = (1, 3, 6, 9)
 LEVEL_FIRST = 3
+LEVEL_MAX = 19
 
 
-def ladder(level: int, *, recode: bool) -> list[Step]:
+def ladder(level: int, *, recode: bool, level_max: int = LEVEL_MAX) -> list[Step]:
     """What there is to choose from, from what costs least time to what makes least bytes.
 
     Args:
         level: zstd's; 0: as the link needs.
         recode: Whether batches may be inflated for the way.
+        level_max: No higher level is taken, whatever was asked for.
     """
+    if level > level_max:
+        why = f"level {level} was asked for; listen.level_max of the relay is {level_max}"
+        return [Step(Compression(level_max, WINDOW_LOG), recode, why)]
     if level:
         return [Step(Compression(level, WINDOW_LOG), recode)]
-    steps = [Step(Compression(one, WINDOW_LOG), recode) for one in LEVELS]
+    steps = [Step(Compression(one, WINDOW_LOG), recode) for one in LEVELS if one <= level_max]
     return [Step(Compression(STORED, WINDOW_LOG), recode=False), *steps]
 
 
@@ -128,7 +134,7 @@ class Tuner:
         self._at = next(
             (at for at, step in enumerate(steps) if step.compression.level >= LEVEL_FIRST), len(steps) - 1
         )
-        self.why = "not measured yet" if len(steps) > 1 else "as configured"
+        self.why = "not measured yet" if len(steps) > 1 else steps[0].why
         self._made: dict[int, Made] = {}
         self._link_rate, self._link_known = 0.0, False
         self._since = now

@@ -221,6 +221,18 @@ def test_what_makes_no_sense_ends_the_stream(said: list[bytes], code: str, words
         assert other.next() is not None
 
 
+def test_a_mirror_that_asks_for_too_high_a_level_is_told(relay: Relay) -> None:
+    """
+    What it gets instead, and why.
+    """
+    with Client(relay, hello(level=19)) as client:
+        said = dict(message for _ in range(2) if (message := client.next()) is not None)
+
+    choice = json.loads(said[Down.CHOICE])
+    assert choice["level"] == 9
+    assert choice["why"] == "level 19 was asked for; listen.level_max of the relay is 9"
+
+
 def test_a_topic_nobody_knows_is_refused_and_others_go_on(
     source: KafkaCluster, relay: Relay, topic: TopicFactory
 ) -> None:

@@ -169,3 +169,25 @@ def test_what_is_configured_stays() -> None:
     assert run(fixed, 1.0, SHARES) == [6] * 12
     assert fixed.why == "as configured"
     assert [step.recode for step in ladder(6, recode=False)] == [False]
+
+
+@pytest.mark.parametrize(
+    ("asked", "level_max", "levels", "why"),
+    [
+        (19, 9, [9], "level 19 was asked for; listen.level_max of the relay is 9"),
+        (9, 9, [9], "as configured"),
+        (19, 19, [19], "as configured"),
+        (0, 3, [0, 1, 3], "not measured yet"),
+        (0, 19, [0, 1, 3, 6, 9], "not measured yet"),
+    ],
+)
+def test_no_level_is_above_what_the_relay_allows(
+    asked: int, level_max: int, levels: list[int], why: str
+) -> None:
+    """
+    And whoever has asked for more is told.
+    """
+    steps = ladder(asked, recode=True, level_max=level_max)
+
+    assert [step.compression.level for step in steps] == levels
+    assert Tuner(steps, 0.0).why == why
