@@ -1,7 +1,7 @@
 """Messages between a mirror and a relay: how they are framed, and what the short ones say.
 
-A message is four bytes of length, one of kind, and a payload of ``length - 1`` bytes. Integers are
-big-endian, as in Kafka's protocol.
+A message is four bytes of length, one of kind, a payload of ``length - 5`` bytes, and the CRC-32C of what
+stands before. A slice has none: frames have digests. Integers are big-endian, as in Kafka's protocol.
 
 Pure. Source: docs/protocol.md.
 """
@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from crc32c import crc32c
+
 from mirror.errors import AnswerError
 from mirror.kafka.fetch import Key
 
@@ -25,6 +27,7 @@ MESSAGE_BYTES_MAX = 4 << 20
 """A mirror that wants a hundred thousand partitions sends as much; frames are cut into far less."""
 
 _HEAD = struct.Struct(">IB")
+_CRC_BYTES = 4
 _WANT = struct.Struct(">16siIqi?B")
 _KEY = struct.Struct(">16si")
 _RANK = struct.Struct(">16siB")
@@ -103,7 +106,7 @@ class Messages:
 
     Args:
         on_slice: Told what comes of slices, as it comes and until that is overwritten: so nothing is gathered
-            here that belongs into a frame. Without it a slice is a message like others.
+            here that belongs into a frame. None: there are no slices.
     """
 
     def __init__(self, bytes_max: int = MESSAGE_BYTES_MAX, on_slice: OnSlice | None = None) -> None:
@@ -120,7 +123,7 @@ class Messages:
         slice of which somebody was told is empty.
 
         Raises:
-            AnswerError: A length cannot be true; nothing that follows means anything.
+            AnswerError: A length cannot be true, or what came is not what was said; the rest means nothing.
         """
         came = memoryview(data)
         while came:
@@ -137,7 +140,7 @@ class Messages:
                 self._slice = _SLICE.unpack_from(whole, _HEAD.size)
                 self._left = int.from_bytes(whole[:4], "big") - 1 - _SLICE.size
             else:
-                yield whole[4], whole[_HEAD.size :]
+                yield whole[4], _payload(whole)
 
     @property
     def left(self) -> int:
@@ -182,7 +185,20 @@ class Messages:
 
 def message(kind: IntEnum, payload: bytes | memoryview) -> bytes:
     """A message as it goes over the link."""
-    return b"".join((_HEAD.pack(len(payload) + 1, kind), payload))
+    said = _HEAD.pack(1 + len(payload) + _CRC_BYTES, kind) + payload
+    return said + int(crc32c(said)).to_bytes(_CRC_BYTES, "big")
+
+
+def _payload(whole: memoryview) -> memoryview:
+    """That of a message.
+
+    Raises:
+        AnswerError: Its CRC is not that of the rest: TCP has not seen what became of it on its way.
+    """
+    said, crc = whole[:-_CRC_BYTES], whole[-_CRC_BYTES:]
+    if len(said) < _HEAD.size or crc32c(said) != int.from_bytes(crc, "big"):
+        raise AnswerError(f"a message of kind {whole[4]} and {len(whole)} bytes was spoiled on its way")
+    return said[_HEAD.size :]
 
 
 # -- what the payloads say -----------------------------------------------------------------------

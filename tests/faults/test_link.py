@@ -27,6 +27,8 @@ CONNECTIONS_AT_MOST = 9
 """For each cut: two of the stream, and those to brokers."""
 SPOILED_AT_MOST = 60
 """Connections of which a byte is flipped, or bytes are left out; those after them are whole."""
+SAID_FIRST_BYTES = 0, 350
+"""Of a stream: who the mirror is, and what it wants."""
 IMPATIENT = {"request_timeout_seconds": 5, "connect_timeout_seconds": 2}
 TINY, LONGER_THAN_ANYTHING_THERE_IS = 1_000, 32
 """Messages below so many bytes have lengths of which only the last two bytes are not 0."""
@@ -78,22 +80,39 @@ def test_flipped_bits_are_refused_and_sent_again(
     source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    One bit of each of many connections, that TCP knows nothing of: nothing of it is ever written.
+    One bit of each of many connections, that TCP knows nothing of: nothing of it is ever written, and nothing
+    that a mirror has said is taken for something else. Of the first stream and the third it is one of what
+    goes there, and no other.
     """
     name = asyncio.run(topic(source, partitions=3, prefix="bits"))
     load(source.bootstrap, name, json_rows(40_000, 1_000), "zstd", batch_size=100_000)
     dice = random.Random(1126)
-    spoiled = []
+    spoiled, spoiled_there = list[int](), list[int]()
 
     def flip(number: int, before: int, data: bytes) -> bytes:
         at = places.setdefault(number, dice.randrange(500, 300_000)) - before
-        if number >= SPOILED_AT_MOST or not 0 <= at < len(data):
+        last = streams[-1] if streams else number
+        if last in places_there or number >= SPOILED_AT_MOST or not 0 <= at < len(data):
             return data
         spoiled.append(number)
-        return data[:at] + bytes([data[at] ^ 1 << dice.randrange(8)]) + data[at + 1 :]
+        return _flipped(data, at, dice)
+
+    def flip_there(number: int, before: int, data: bytes) -> bytes:
+        if not before and data.startswith(b"GET /v1/frames HTTP"):
+            streams.append(number)
+            if len(streams) in {1, 3}:
+                places_there[number] = len(data) + dice_there.randrange(*SAID_FIRST_BYTES)
+        at = places_there.get(number, -1) - before
+        if not 0 <= at < len(data):
+            return data
+        spoiled_there.append(number)
+        return _flipped(data, at, dice_there)
 
     places: dict[int, int] = {}
-    with proxy(relay.address, flip) as between:
+    places_there: dict[int, int] = {}
+    streams: list[int] = []
+    dice_there = random.Random(1122)
+    with proxy(relay.address, flip, flip_there) as between:
         topics = {"topics": {"include": [name]}}
         command = configured(tmp_path, through(source, between.address), target, name, **topics)
         with Twinsite.run(*command, work_dir=tmp_path) as mirror:
@@ -103,8 +122,13 @@ def test_flipped_bits_are_refused_and_sent_again(
 
     assert_exact(source.bootstrap, target.bootstrap, [name])
     assert len(spoiled) > 3
+    assert spoiled_there
     assert said, "what is refused is said"
     assert odd == []
+
+
+def _flipped(data: bytes, at: int, dice: random.Random) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1 << dice.randrange(8)]) + data[at + 1 :]
 
 
 def test_bytes_that_are_missing_from_the_middle_are_noticed(

@@ -63,7 +63,7 @@ class Client:
         while b"\r\n\r\n" not in answer:
             answer += self.sock.recv(1)
         assert answer.startswith(b"HTTP/1.1 101 ")
-        self.messages = Messages()
+        self.messages = Messages(on_slice=self._slice)
         self.waiting: list[tuple[int, bytes]] = []
         self.frames = {channel: Frames(BufferPool(0)) for channel in Channel}
         self.openers: dict[Channel, Opener] = {}
@@ -83,8 +83,13 @@ class Client:
             data = self.sock.recv(65536)
             if not data:
                 return None
-            self.waiting += [(kind, bytes(payload)) for kind, payload in self.messages.received(data)]
+            for kind, payload in self.messages.received(data):
+                if kind != Down.SLICE:
+                    self.waiting.append((kind, bytes(payload)))
         return self.waiting.pop(0)
+
+    def _slice(self, channel: int, at: int, data: memoryview) -> None:
+        self.waiting.append((Down.SLICE, struct.pack(">BQ", channel, at) + data))
 
     def next_frame(self) -> tuple[Channel, Header, list[Part]]:
         """The next frame, opened; everything else is passed over."""
