@@ -203,7 +203,8 @@ class LinkSettings(ConnectionSettings):
     recode: Literal["auto", "never"] = Field(
         default="auto",
         description="Whether the relay may inflate lz4 batches for the way, where zstd halves them again. "
-        "Next to the target they become the same bytes again, as their CRC says, or they travel as they are.",
+        "Next to the target they become the same bytes again, as their CRC says, or they travel as they are: "
+        "those of other encoders than Kafka's and librdkafka's.",
     )
 
     connections: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = Field(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import ParamSpec, TypeVar
 
@@ -30,6 +30,7 @@ from mirror.link.frames import Header, Opener
 from mirror.link.loops import first_to_end, in_thread
 from mirror.link.messages import Channel, Position
 from mirror.link.parts import ASTRAY, Part, decode_parts, restored
+from mirror.link.recodable import Recodable
 from mirror.link.stream import Came, Hello, LinkStream
 from mirror.logs import Repeats, warn_repeated
 from mirror.timetable import TIMETABLE_SECONDS, rate_at
@@ -59,6 +60,7 @@ class LinkLane:
     def __init__(self, flow: Flow, limits: LinkLimits) -> None:
         self._flow = flow
         self._limits = limits
+        self._recodable = Recodable()
         self._as_is: set[Key] = set()
         self._receiver = Receiver(flow, flow.limits.buffer_bytes_max // 2)
         self._members, self._crowded = self._receiver.members, self._receiver.crowded
@@ -82,7 +84,7 @@ class LinkLane:
             return
         self._work.set()
         _, coming = self._coming.get(key, (0, None))
-        if coming != partition.fetch_offset:
+        if coming != partition.fetch_offset or self._recodes_again(partition):
             self._want(key, partition)
 
     def leave(self, key: Key) -> None:
@@ -111,6 +113,8 @@ class LinkLane:
 
     def _want(self, key: Key, partition: PartitionCopy) -> None:
         number = next(self._numbers) % (1 << 32)
+        recode = self._recodable.allows(key, partition.fetch_offset, time.monotonic())
+        (self._as_is.discard if recode else self._as_is.add)(key)
         self._coming[key] = number, partition.fetch_offset
         self._ways.pop(key, None)
         if not self._wanted:
@@ -120,9 +124,14 @@ class LinkLane:
             number,
             partition.fetch_offset,
             partition.queue.fetched_epoch,
-            key not in self._as_is,
+            recode,
             partition.rank,
         )
+
+    def _recodes_again(self, partition: PartitionCopy) -> bool:
+        """What was to come as it is has come."""
+        key = partition.key
+        return key in self._as_is and self._recodable.allows(key, partition.fetch_offset, time.monotonic())
 
     def _tell(self) -> None:
         wanted, self._wanted = list(self._wanted.values()), {}
@@ -276,7 +285,7 @@ class LinkLane:
             opened = held[-1]
             room = opened.memory[: header.body_bytes]
             parts = await _run(large, _parts_of, opener, header, came.arrived.wire, room)
-            buffers, others = [opened] * len(parts), set[Key]()
+            buffers, others = [opened] * len(parts), dict[Key, int]()
             size = sum(part.recoded_bytes for part in parts)
             if size:
                 held.append(pool.take(size))
@@ -296,19 +305,19 @@ class LinkLane:
         parts: Sequence[Part],
         numbers: Sequence[int | None],
         buffers: Sequence[Buffer],
-        others: Collection[Key],
+        others: Mapping[Key, int],
     ) -> None:
         """
         Args:
             read_at: When the relay has read it, or before, in monotonic seconds.
             numbers: With which each part was wanted.
             buffers: In which the records of each part are.
-            others: Partitions of which a batch did not come out as it was: they are asked for as it is.
+            others: Partitions of which a batch did not come out as it was, with the offset after it: up to
+                there they are asked for as they are.
         """
         reach("fetched")
         before = self._answered_at.get(way)
         self._answered_at[way] = self._heard_at = self._flow.source.last_answer_at = read_at
-        self._as_is.update(others)
         for part, number, buffer in zip(parts, numbers, buffers, strict=True):
             key = part.fetched.key
             partition = self._members.get(key)
@@ -323,6 +332,8 @@ class LinkLane:
             if part.fetched.error_code == ASTRAY:
                 self._ways.pop(key, None)  # nothing is known of it until another part comes
                 continue
+            if key in others:
+                self._recodable.met(key, others[key], time.monotonic())
             answers = Answers(read_at, before if self._ways.get(key) == way else None)
             self._ways[key] = way
             self._coming[key] = number, part.next_offset

@@ -100,21 +100,21 @@ def encode_parts(parts: Sequence[Part], recode: Container[Key] = ()) -> list[byt
     return pieces
 
 
-def restored(parts: Sequence[Part], room: memoryview) -> tuple[list[Part], set[Key]]:
+def restored(parts: Sequence[Part], room: memoryview) -> tuple[list[Part], dict[Key, int]]:
     """The parts with all records as they were.
 
     Args:
         room: Where the recoded ones go; as long as their ``recoded_bytes`` together.
 
     Returns:
-        The parts, and the partitions of which a batch did not come out as it was: what stands before it is in
-        the part, and the rest has to be asked for again, as it is.
+        The parts, and the partitions of which a batch did not come out as it was, with the offset after it:
+        what stands before it is in the part, and the rest has to be asked for again, the batch as it is.
 
     Raises:
         AnswerError: The recoded bytes are not what they should be.
     """
     found: list[Part] = []
-    others: set[Key] = set()
+    others: dict[Key, int] = {}
     at = 0
     for part in parts:
         size = part.recoded_bytes
@@ -123,9 +123,9 @@ def restored(parts: Sequence[Part], room: memoryview) -> tuple[list[Part], set[K
             continue
         records = room[at : at + size]
         at += size
-        filled, same = restore(part.fetched.records, records)
-        if not same:
-            others.add(part.fetched.key)
+        filled, odd_end = restore(part.fetched.records, records)
+        if odd_end is not None:
+            others[part.fetched.key] = odd_end
         found.append(part._replace(fetched=part.fetched._replace(records=records[:filled]), recoded_bytes=0))
     return found, others
 

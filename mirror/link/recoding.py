@@ -1,7 +1,8 @@
 """Batches that were compressed with lz4, inflated for the way: zstd makes half of them again.
 
 Next to the target they are deflated as Kafka's clients do it, with the very same bytes as a result: the CRC
-that their producer or broker gave them says so. One that does not come out the same travels as it is.
+that their producer or broker gave them says so. One that does not come out the same travels as it is; most of
+those show it by how they begin.
 
 Pure. Sources: the lz4 frame format, Kafka's ``Lz4BlockOutputStream``, librdkafka's ``rdkafka_lz4.c``.
 """
@@ -13,10 +14,21 @@ from typing import NamedTuple
 
 from mirror.errors import AnswerError
 from mirror.kafka.codecs import LZ4, CodecError, deflate, inflate
-from mirror.kafka.record_batch import CODEC_BITS, HEADER_BYTES, MAGIC_V2, BatchHeader, crc_matches, walk
+from mirror.kafka.record_batch import (
+    CODEC_BITS,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC_V2,
+    BatchHeader,
+    crc_matches,
+    walk,
+)
 
 _ENTRY = struct.Struct(">BI")
 _AS_IT_IS, _INFLATED = 0, 1
+_FRAME_HEAD_BYTES = 7
+_FRAME_HEAD = deflate(LZ4, b"")[:_FRAME_HEAD_BYTES]
+"""So begins every frame that comes out of here: other encoders name other blocks, or a checksum."""
 
 
 class Restored(NamedTuple):
@@ -24,15 +36,17 @@ class Restored(NamedTuple):
 
     Attributes:
         bytes: So many were written.
-        same: False where the batch behind those did not come out as it had been.
+        odd_end: The offset after the batch behind those, where it did not come out as it had been; else None.
     """
 
     bytes: int
-    same: bool
+    odd_end: int | None
 
 
 def recoded(records: memoryview, bytes_max: int) -> list[bytes | memoryview] | None:
     """The whole batches of a part with those of lz4 inflated, in pieces; None where there are none of those.
+
+    A batch that would certainly not come out as it was stays as it is.
 
     Args:
         bytes_max: To how much they may inflate together; the others travel as they are.
@@ -52,6 +66,8 @@ def recoded(records: memoryview, bytes_max: int) -> list[bytes | memoryview] | N
 
 def _payload(header: BatchHeader, view: memoryview, bytes_max: int) -> bytes | None:
     if header.magic != MAGIC_V2 or header.attributes & CODEC_BITS != LZ4:
+        return None
+    if view[HEADER_BYTES : HEADER_BYTES + _FRAME_HEAD_BYTES] != _FRAME_HEAD:
         return None
     try:
         return inflate(LZ4, view[HEADER_BYTES:], bytes_max)
@@ -78,13 +94,13 @@ def restore(entries: memoryview, records: memoryview) -> Restored:
             head, payload = head[:HEADER_BYTES], deflate(LZ4, bytes(head[HEADER_BYTES:]))
         after = filled + len(head) + len(payload)
         if kind == _INFLATED and (after > len(records) or not _is_whole(head, payload)):
-            return Restored(filled, same=False)
+            return Restored(filled, BatchHeader._make(HEADER.unpack_from(head)).next_offset)
         if after > len(records):
             raise AnswerError(f"{len(records)} bytes of records become {after}")
         records[filled : filled + len(head)] = head
         records[filled + len(head) : after] = payload
         filled = after
-    return Restored(filled, same=True)
+    return Restored(filled, odd_end=None)
 
 
 def _is_whole(head: memoryview, payload: bytes) -> bool:

@@ -260,23 +260,29 @@ def test_a_topic_nobody_knows_is_refused_and_others_go_on(
     assert came[known].fetched.error_code == 0
 
 
-@pytest.mark.parametrize(("level", "share_max"), [(None, 0.75), (9, 1.2)])
+@pytest.mark.parametrize(
+    ("odd", "usual", "share_max"),
+    [(0, 20_000, 0.75), (20_000, 0, 1.2), (10, 20_000, 0.75)],
+    ids=["none", "all", "the first"],
+)
 async def test_lz4_is_recoded_where_it_comes_out_the_same(
     source: KafkaCluster,
     target: KafkaCluster,
     relay: Relay,
     topic: TopicFactory,
     tmp_path: Path,
-    level: int | None,
+    odd: int,
+    usual: int,
     share_max: float,
 ) -> None:
     """
     Nearly half of its bytes do not cross the link. What another encoder has made crosses as it is, and is
-    copied as exactly.
+    copied as exactly, and what stands behind it crosses inflated again.
     """
     name = await topic(source, partitions=2, prefix="recode")
-    settings = {} if level is None else {"compression_level": level}
-    await asyncio.to_thread(load, source.bootstrap, name, json_rows(20_000, 1_000), "lz4", **settings)
+    at_once = {"compression_level": 9, "linger_ms": 500}
+    for rows, settings in ((odd, at_once), (usual, {})):
+        await asyncio.to_thread(load, source.bootstrap, name, json_rows(rows, 1_000), "lz4", **settings)
 
     done = await twinsite(*once(through(source, relay.address), target, name, name), work_dir=tmp_path)
 
