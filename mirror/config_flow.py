@@ -203,7 +203,9 @@ class LimitsSettings(Section):
         default=2 * MIB,
         ge=64 * KIB,
         le=4 * GIB,
-        description="Batches of one partition; beyond it no more is fetched.",
+        description="Batches of one partition; beyond it no more is fetched. Through a relay, where what is "
+        "on its way by then is sent in vain, a partition of which the target acknowledges nothing may have a "
+        "quarter of what is free where that is more, and any other half of buffer_bytes_max.",
     )
 
 

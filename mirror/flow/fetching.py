@@ -66,7 +66,7 @@ class FetchLane:
         self._purpose = f"fetch-{slot}"
         self._session = FetchSession()
         self._bytes_max: dict[Key, int] = {}
-        self._receiver = Receiver(flow, flow.limits.partition_buffer_bytes_max)
+        self._receiver = Receiver(flow, self._full)
         self._members, self._crowded = self._receiver.members, self._receiver.crowded
         self._room = Room(flow, self._members)
         self._share = flow.limits.partition_fetch_bytes_max
@@ -101,6 +101,9 @@ class FetchLane:
     def arriving_at(self, partition: PartitionCopy) -> float | None:  # noqa: ARG002 - as LinkLane has it
         """When a piece came last of an answer that is on its way."""
         return self._connection.arriving_at if self._connection is not None else None
+
+    def _full(self, partition: PartitionCopy) -> bool:
+        return partition.queue.bytes >= self._flow.limits.partition_buffer_bytes_max
 
     def _want(self, key: Key, partition: PartitionCopy) -> Want:
         info = self._flow.source.info.partition(partition.tp)

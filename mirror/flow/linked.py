@@ -20,6 +20,7 @@ import structlog
 from mirror.errors import AnswerError, RelayTooOldError, TwinsiteError, UnsupportedVersionError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow, LinkLimits
+from mirror.flow.crowding import Crowding
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.receiving import Answers, Receiver, Room, not_read
 from mirror.flow.states import pause_seconds
@@ -62,7 +63,8 @@ class LinkLane:
         self._limits = limits
         self._recodable = Recodable()
         self._as_is: set[Key] = set()
-        self._receiver = Receiver(flow, flow.limits.buffer_bytes_max // 2)
+        self._crowding = Crowding(flow.limits.buffer_bytes_max, flow.limits.partition_buffer_bytes_max)
+        self._receiver = Receiver(flow, self._full)
         self._members, self._crowded = self._receiver.members, self._receiver.crowded
         self._room = Room(flow, self._members)
         self._coming: dict[Key, tuple[int, int]] = {}
@@ -90,7 +92,12 @@ class LinkLane:
     def leave(self, key: Key) -> None:
         """Read this partition no more."""
         self._receiver.leave(key)
+        self._crowding.forget(key)
         self._forget(key)
+
+    def _full(self, partition: PartitionCopy) -> bool:
+        waiting, used = partition.queue.bytes, self._flow.pool.used_bytes
+        return self._crowding.full(partition.key, waiting, partition.acknowledged_at, used)
 
     def answered_at(self, partition: PartitionCopy) -> float | None:
         """When the relay last told news of a partition, or the lack of them."""

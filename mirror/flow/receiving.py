@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -62,14 +62,14 @@ class Receiver:
         crowded: Those that are left out for now: they have no room, or something is to be written first.
 
     Args:
-        partition_bytes_max: So much may wait of one of them.
+        full: Whether so much waits of one of them that no more is to come for now.
     """
 
-    def __init__(self, flow: Flow, partition_bytes_max: int) -> None:
+    def __init__(self, flow: Flow, full: Callable[[PartitionCopy], bool]) -> None:
         self.members: dict[Key, PartitionCopy] = {}
         self.crowded: set[Key] = set()
         self._flow = flow
-        self._partition_bytes_max = partition_bytes_max
+        self._full = full
         self._bad_at: dict[Key, int] = {}
 
     def admit(self, partition: PartitionCopy) -> bool:
@@ -79,7 +79,7 @@ class Receiver:
             self.leave(key)
             return False
         self.members[key] = partition
-        full = partition.queue.bytes >= self._partition_bytes_max
+        full = self._full(partition)
         waits = partition.pending and self._bad_at.get(key) == partition.fetch_offset
         (self.crowded.add if full or waits else self.crowded.discard)(key)
         return not (full or waits)

@@ -1,0 +1,123 @@
+"""A lane through a relay, and what it tells the relay of partitions that are not written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from mirror.flow.context import Flow, Limits, LinkLimits
+from mirror.flow.linked import LinkLane
+from mirror.flow.partition import PartitionCopy
+from mirror.flow.position import Proceed
+from mirror.kafka.buffers import BufferPool
+from mirror.kafka.fetch import FetchLimits, Key
+from mirror.link.messages import Position
+from mirror.model import Batch, OffsetMode, TopicPartition
+from tests.unit.target_model import Hooks, Meters
+
+MIB = 1 << 20
+BUFFERS, EACH = 32 * MIB, 2 * MIB
+FOR_WHAT_IS_BEHIND = BUFFERS - BUFFERS // 8
+
+
+class Stream:
+    """Notes which partitions are to be sent no more."""
+
+    def __init__(self) -> None:
+        self.forgotten: set[Key] = set()
+
+    def want(self, positions: Iterable[Position]) -> None:
+        self.forgotten -= {position.key for position in positions}
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        self.forgotten |= set(keys)
+
+
+async def test_partitions_that_are_not_written_leave_room_for_the_others() -> None:
+    """
+    Six of them, as of a broker of the target that does not answer: a part of another one still fits.
+    """
+    lane, flow, stream = reading()
+
+    for number in range(6):
+        copy = partition(number)
+        lane.update(copy)
+        while copy.key not in stream.forgotten:
+            bring(flow, copy)
+            lane.update(copy)
+        assert copy.queue.bytes >= EACH
+
+    assert flow.pool.used_bytes + MIB <= FOR_WHAT_IS_BEHIND
+
+
+async def test_a_partition_that_is_written_slowly_is_not_left_out_before_it_has_half() -> None:
+    """
+    What is on its way of it would have been sent in vain.
+    """
+    lane, flow, stream = reading()
+    copy = partition(0)
+    lane.update(copy)
+
+    parts = 0
+    while copy.key not in stream.forgotten:
+        if parts % 2:
+            sent, _ = copy.take()
+            copy.answered(sent, appended=True, now=copy.acknowledged_at + 1)
+            lane.update(copy)
+        bring(flow, copy)
+        lane.update(copy)
+        parts += 1
+
+    assert copy.queue.bytes == BUFFERS // 2
+
+
+async def test_a_partition_that_is_written_again_is_read_again() -> None:
+    """
+    Though most of what waits for its broker still waits.
+    """
+    lane, flow, stream = reading()
+    copy = partition(0)
+    lane.update(copy)
+    while copy.key not in stream.forgotten:
+        bring(flow, copy)
+        lane.update(copy)
+
+    sent, _ = copy.take()
+    copy.answered(sent, appended=True, now=1.0)
+    lane.update(copy)
+    await asyncio.sleep(0)
+
+    assert stream.forgotten == set()
+
+
+def reading() -> tuple[LinkLane, Flow, Stream]:
+    """A lane whose stream has begun."""
+    limits = Limits(
+        fetch=FetchLimits(), partition_fetch_bytes_max=1 << 16, request_bytes_max=MIB,
+        fetch_connections=1, append_connections=1, requests_in_flight_max=5, batches_in_flight_max=5,
+        buffer_bytes_max=BUFFERS, partition_buffer_bytes_max=EACH, gap_limit=1_000, padding_limit=0,
+    )  # fmt: skip
+    stream = Stream()
+    flow = Flow(
+        name="f", source=cast(Any, SimpleNamespace()), target=cast(Any, None), limits=limits,
+        pool=BufferPool(idle_bytes_max=0), instruments=Meters(), hooks=Hooks(), stream=cast(Any, stream),
+    )  # fmt: skip
+    return LinkLane(flow, LinkLimits(16 * MIB, 0, recode=True)), flow, stream
+
+
+def partition(number: int) -> PartitionCopy:
+    """One that goes on from its beginning."""
+    one = TopicPartition("orders", number)
+    copy = PartitionCopy(one, one, b"t" * 16, in_flight_max=5)
+    copy.proceed(Proceed(0, 0, 0, 0, 0), OffsetMode.SAME, 0, 0.0)
+    return copy
+
+
+def bring(flow: Flow, copy: PartitionCopy) -> None:
+    """A part of a megabyte comes, in a buffer of its own."""
+    buffer = flow.pool.take(MIB)
+    at = copy.fetch_offset
+    copy.queue.push([Batch(at, at + 1, 0, 0, buffer.memory)], (), buffer)
+    buffer.release()
