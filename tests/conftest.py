@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.harness.kafka import KafkaCluster
@@ -18,6 +20,20 @@ settings.register_profile("shared", deadline=None, suppress_health_check=[Health
 settings.load_profile("shared")  # how fast examples are made says more of a shared machine than of them
 signal.signal(signal.SIGINT, signal.default_int_handler)
 """Whoever is started in the background ignores it, and so would the programs that are interrupted here."""
+
+
+@pytest.fixture(autouse=True)
+def _logging_put_back() -> Iterator[None]:
+    """How a command logs that ran in this process ends with its test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    quiet = {name: logging.getLogger(name).level for name in ("kafka", "aiohttp", "asyncio")}
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for name, before in quiet.items():
+        logging.getLogger(name).setLevel(before)
+    structlog.reset_defaults()
 
 
 class TopicFactory(Protocol):

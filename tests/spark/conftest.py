@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from pyspark.sql import SparkSession
 
 from spark_jobs.session import JARS_VARIABLE, session
@@ -45,14 +43,9 @@ def spark(jars: None) -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def reconcile(spark: SparkSession) -> Iterator[Command]:
-    """``twinsite reconcile``, in this process and session; how it logs ends with the test."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield commands.reconcile
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
+def reconcile(spark: SparkSession) -> Command:
+    """``twinsite reconcile``, in this process and session."""
+    return commands.reconcile
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,19 +23,6 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
-
-
-@pytest.fixture(autouse=True)
-def _logging_put_back() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    quiet = {name: logging.getLogger(name).level for name in ("kafka", "aiohttp", "asyncio")}
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    for name, before in quiet.items():
-        logging.getLogger(name).setLevel(before)
-    structlog.reset_defaults()
 
 
 def set_up(**settings: Any) -> io.StringIO:
