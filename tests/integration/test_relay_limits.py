@@ -229,8 +229,8 @@ def question(number: int, names: list[str]) -> bytes:
 
 
 def held_back(key: Key) -> bytes:
-    """A Fetch that the broker answers after eight seconds, as nothing comes; its correlation id is 0."""
-    limits = FetchLimits(wait_ms_max=8_000, bytes_min=1 << 20)
+    """A Fetch that the broker answers after five seconds, as nothing comes; its correlation id is 0."""
+    limits = FetchLimits(wait_ms_max=5_000, bytes_min=1 << 20)
     body = encode_request(limits, session=(0, -1), changed={key: Want(0, -1, -1, 1)}, forgotten=())
     request = FETCH.to_bytes(2) + FETCH_VERSION.to_bytes(2) + bytes(4) + b"\xff\xff\0" + body
     return len(request).to_bytes(4) + request
@@ -258,7 +258,7 @@ def test_more_requests_than_a_broker_answers_wait_at_the_mirror(
     asked = b"".join(question(number, names) for number in range(1, 201))
     with upgraded(relay, KAFKA) as sock:
         sock.sendall(held_back(Key(asyncio.run(source.topic_id(name)).bytes, 0)))
-        sent = sent_until_it_stands(sock, asked, seconds=2)
+        sent = sent_until_it_stands(sock, asked, seconds=1)
         stood_at = sent
         sock.settimeout(30)
         answers, numbers = sock.makefile("rb"), []

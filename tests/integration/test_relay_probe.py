@@ -102,11 +102,13 @@ async def test_a_link_that_carries_less_than_is_produced_is_not_called_so_while_
     name = await topic(source, prefix="held-back")
     async with writing(source, name):
         done = await link_test(
-            "--relay", relay.address, "--topics", name, "--rate-max", "10000", *LITTLE, work_dir=tmp_path
+            "--relay", relay.address, "--topics", name, "--rate-max", "50000", *LITTLE, work_dir=tmp_path
         )
-    [link] = json.loads(done.stdout)["relays"]
+    document = json.loads(done.stdout)
+    [link], made = document["relays"], document["production"]
 
     assert done.code == 0, done.stderr
+    assert made["bytes_per_second"] * made["wire_share"] > link["rate"]["bytes_per_second"]
     assert link["limit"] == "rate_max"
     assert link["expected"]["times_production"] is None
     assert "--rate-max" in link["expected"]["unknown"]["times_production"]

@@ -17,6 +17,9 @@ from typing import Any
 import pytest
 import yaml
 
+from mirror import service
+from mirror.config import load as load_settings
+from mirror.errors import TwinsiteError
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, copied, partition, partitions
 from tests.harness.checker import assert_exact
@@ -29,6 +32,7 @@ from tests.harness.relay import Relay, listens
 from tests.harness.security import Authority, Identity
 
 PASSWORD = "locked-horse-staple"
+LITTLE_PATIENCE_SECONDS = 1.0
 
 
 @contextmanager
@@ -124,12 +128,19 @@ def test_a_mirror_with_a_certificate_copies_through_tls(
     ],
 )
 def test_whom_the_relay_does_not_know_gets_nothing(
-    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path, who: str, reason: str
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    who: str,
+    reason: str,
 ) -> None:
     """
     Without a certificate, with one of another authority, with an expired one: the relay says which it is, and
-    the mirror where to look.
+    the mirror where to look, once it has tried again for long enough.
     """
+    monkeypatch.setattr(service, "START_SECONDS", LITTLE_PATIENCE_SECONDS)
     name = asyncio.run(topic(source, prefix="stranger"))
     load(source.bootstrap, name, json_rows(10, 100))
     authority = Authority(tmp_path)
@@ -142,11 +153,13 @@ def test_whom_the_relay_does_not_know_gets_nothing(
     if identity is not None:
         security = as_client(authority, identity)
     with secured_relay(source, authority, tmp_path) as relay:
-        done = copy_through(relay, target, name, tmp_path, security)
+        _, _, file = mirror_through(relay, target, name, tmp_path, security)
+        with pytest.raises(TwinsiteError) as refused:
+            asyncio.run(service.run(load_settings(Path(file)), stop=asyncio.Event(), once=True))
         printed = relay.process.stderr
 
-    assert done.code == 1
-    assert "tls_refused in the log there" in done.stderr
+    assert refused.value.exit_code == 1
+    assert "tls_refused in the log there" in f"{refused.value} {refused.value.hint}"
     assert {json.loads(line)["reason"] for line in events(printed, "tls_refused")} == {reason}
     assert events(printed, "stream_begun") == []
 
