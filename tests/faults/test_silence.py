@@ -2,42 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from mirror import service
+from mirror.flow.context import Limits
 from tests.conftest import TopicFactory
-from tests.faults.flows import complete, configured, mirror_of, partitions, reached
+from tests.faults.flows import complete, configured, partitions, reached
 from tests.harness.checker import assert_exact, watermarks
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
+from tests.harness.mirror import flow_of, running
 from tests.harness.process import Twinsite
 
 pytestmark = pytest.mark.timeout(240)
 
-SILENT_SECONDS = 61
-"""After a minute without a write the mirror looks before it writes."""
+IDLE_SECONDS, SILENT_SECONDS = 2.0, 2.5
+"""After so long without a write this mirror looks before it writes; others do after a minute."""
 AT_ONCE_SECONDS = 10
 """Far below the 30 seconds after which a partition that is not looked at is found to lag."""
 
 
 async def test_the_first_record_after_a_long_silence_is_copied_at_once(
-    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
     The broker may have forgotten the producer by then: the mirror looks first, and then goes on by itself.
     """
     name = await topic(source)
     load(source.bootstrap, name, json_rows(10, 100))
+    monkeypatch.setattr(service, "Limits", partial(Limits, idle_look_seconds=IDLE_SECONDS))
 
-    with Twinsite.run(*mirror_of(source, target, name, name), work_dir=tmp_path) as mirror:
-        await mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied")
-        long_after = mirror.status()["uptime_seconds"] + SILENT_SECONDS
-        await mirror.wait_for(lambda: mirror.status()["uptime_seconds"] > long_after, "a long silence", 90)
-        load(source.bootstrap, name, json_rows(1, 100, seed=2))
-        await mirror.wait_for(lambda: complete(mirror, source, [name]), "it goes on", AT_ONCE_SECONDS)
+    async with running(flow_of(source, target, name)) as until:
+        await until(lambda p: p[0].next_offset == 10)
+        await asyncio.sleep(SILENT_SECONDS)
+        await asyncio.to_thread(load, source.bootstrap, name, json_rows(1, 100, seed=2))
+        async with asyncio.timeout(AT_ONCE_SECONDS):
+            await until(lambda p: p[0].next_offset == 11)
 
     assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 11
 

@@ -65,7 +65,7 @@ def test_a_mirror_goes_on_with_another_relay(
         with Twinsite.run(*command, work_dir=tmp_path) as mirror:
             asyncio.run(mirror.wait_for(lambda: copied(mirror) > 1_000, "some is copied"))
             second.process.kill()
-            load(source.bootstrap, name, json_rows(30_000, 1_000, seed=2))
+            load(source.bootstrap, name, json_rows(5_000, 1_000, seed=2))
             asyncio.run(mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 60))
             states = {state(mirror, name, number) for number in range(3)}
 
