@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from mirror.link.messages import PROTOCOL, Messages
 from tests.conftest import TopicFactory
-from tests.faults.flows import complete, configured, once
+from tests.faults.flows import complete, configured, copied, once
 from tests.harness.checker import assert_exact
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
@@ -21,7 +23,7 @@ from tests.harness.process import Twinsite, events, twinsite
 from tests.harness.proxy import Last, proxy
 from tests.harness.relay import Relay, running_relay, through
 
-CUTS, MIRRORS = 1_000, 5
+CUTS, MIRRORS, RECORDS = 1_000, 5, 60_000
 """Many mirrors at once: between two streams of one there is a pause, as for operators."""
 CONNECTIONS_AT_MOST = 9
 """For each cut: two of the stream, and those to brokers."""
@@ -44,10 +46,11 @@ def test_streams_are_cut_at_a_thousand_places(
     source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    Within the first bytes, in headers, in frames, at their borders: after each cut it goes on where it was.
+    Within the first bytes, in headers, at borders, mostly within a frame: after each cut it goes on where it
+    was, and to the last one there is something to copy.
     """
     name = asyncio.run(topic(source, partitions=3, prefix="cuts"))
-    load(source.bootstrap, name, json_rows(60_000, 1_000), "lz4", batch_size=20_000)
+    load(source.bootstrap, name, json_rows(RECORDS, 1_000), "lz4", batch_size=20_000)
     dice = random.Random(2026)
     ends = [
         dice.choice((dice.randrange(1, 2_000), *dice.choices(range(1, 200_000), k=3)))
@@ -55,10 +58,17 @@ def test_streams_are_cut_at_a_thousand_places(
     ]
 
     def cut(number: int, before: int, data: bytes) -> bytes:
+        came = passing.setdefault(number, Passing())
         if number >= len(ends) or between.cuts >= CUTS or before + len(data) < ends[number]:
+            came.take(data)
             return data
-        return Last(data[: ends[number] - before])
+        last = Last(data[: ends[number] - before])
+        came.take(last)
+        torn.append(came.in_a_frame)
+        return last
 
+    passing: dict[int, Passing] = {}
+    torn: list[bool] = []
     with ExitStack() as stack:
         between = stack.enter_context(proxy(relay.address, cut))
         relayed = through(source, between.address)
@@ -68,12 +78,43 @@ def test_streams_are_cut_at_a_thousand_places(
             command = configured(tmp_path, relayed, target, f"{name}-{number}", topics=topics)
             mirrors.append(stack.enter_context(Twinsite.run(*command, work_dir=tmp_path)))
         asyncio.run(mirrors[0].wait_for(lambda: between.cuts >= CUTS, "all the cuts", 200))
+        there = [copied(mirror) for mirror in mirrors]
         for mirror in mirrors:
             done = partial(complete, mirror, source, [name])
             asyncio.run(mirror.wait_for(done, "all is copied", 60))
 
     for number in range(MIRRORS):
         assert_exact(source.bootstrap, target.bootstrap, [name], rename=f"m{number}.{{}}".format)
+    assert sum(torn) > CUTS / 2
+    assert max(there) < RECORDS, "there was something to copy all the time"
+
+
+class Passing:
+    """What goes from a relay to a mirror over one connection, as far as it has passed."""
+
+    def __init__(self) -> None:
+        self._head: bytes | None = b""
+        self._is_stream = False
+        self._messages = Messages(on_slice=_heard)
+
+    def take(self, data: bytes) -> None:
+        """It goes on so."""
+        if self._head is not None:
+            self._head, end, data = (self._head + data).partition(b"\r\n\r\n")
+            if not end:
+                return
+            self._is_stream, self._head = PROTOCOL.encode() in self._head, None
+        if self._is_stream:
+            deque(self._messages.received(data), maxlen=0)
+
+    @property
+    def in_a_frame(self) -> bool:
+        """It ends within a slice of one, and more of that had come."""
+        return self._messages.left > 0
+
+
+def _heard(_: int, __: int, ___: memoryview) -> None:
+    return
 
 
 def test_flipped_bits_are_refused_and_sent_again(
