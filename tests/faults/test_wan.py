@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from tests.faults.flows import complete, configured, copied, partitions
+from tests.faults.flows import complete, configured, copied, partitions, writing
 from tests.harness.checker import assert_exact
 from tests.harness.data import json_rows, load
+from tests.harness.datagrams import sent_over
+from tests.harness.jvm import REPOSITORY
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import Site, free_ports
-from tests.harness.process import Twinsite, events
+from tests.harness.process import COMMAND, Twinsite, events
 from tests.harness.relay import listens, through
 from tests.harness.wan import Wan, wan, why_not
 
@@ -26,6 +33,12 @@ pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not()), pytest.mark
 
 MBIT = 1e6 / 8
 LOST_ANSWERS = 20
+IMPATIENT = {"request_timeout_seconds": 8, "connect_timeout_seconds": 3}
+CUT_SECONDS, LOOK_SECONDS = 15.0, 0.2
+FRESH_SECONDS, OFF_AT_MOST_SECONDS = 3.0, 3.0
+"""Three waits of half a second, and one second: what a source said before that is not believed any more."""
+FEW = 40
+"""Datagrams of which none waits for another one."""
 SEND = """
 import socket, sys
 listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
@@ -41,8 +54,8 @@ def link() -> Iterator[Wan]:
         yield one
 
 
-def fetch(link: Wan, size: int) -> tuple[float, float]:
-    """Bring so many bytes over; answers the seconds to connect, and those from the first byte to the last."""
+def fetch(link: Wan, size: int) -> float:
+    """Bring so many bytes over; answers the seconds to connect."""
     port = free_ports(1)[0]
     command = (*link.inside, sys.executable, "-c", SEND, link.far, str(port), str(size))
     with subprocess.Popen(command, stdout=subprocess.PIPE) as sender:
@@ -51,11 +64,9 @@ def fetch(link: Wan, size: int) -> tuple[float, float]:
         began = time.monotonic()
         with socket.create_connection((link.far, port)) as sock:
             connected = time.monotonic() - began
-            left = size - len(sock.recv(1))
-            began = time.monotonic()
-            while left:
-                left -= len(sock.recv(1 << 20))
-            return connected, time.monotonic() - began
+            while size:
+                size -= len(sock.recv(1 << 20))
+    return connected
 
 
 @pytest.mark.parametrize(
@@ -65,20 +76,33 @@ def test_the_link_is_as_long_and_as_narrow_as_it_is_told(
     link: Wan, mbit: int, rtt_seconds: float, mtu: int
 ) -> None:
     """
-    A handshake takes a round trip, and no more gets through than the rate.
+    Either way: a datagram takes as long as the way is, and of half as many again as it carries the rate comes
+    through, no more and no less. A handshake takes a round trip.
     """
+    rate, there, back = mbit * MBIT, 0.3 * rtt_seconds, 0.7 * rtt_seconds
     link.packets_of(mtu)
-    link.both(rate=mbit * MBIT, delay_seconds=rtt_seconds / 2, queue_bytes=mbit * MBIT * rtt_seconds)
+    link.to_far(rate=rate, delay_seconds=there, queue_bytes=rate * rtt_seconds)
+    link.to_near(rate=rate, delay_seconds=back, queue_bytes=rate * rtt_seconds)
 
-    size = int(3 * mbit * MBIT)
-    connected, seconds = fetch(link, size)
+    connected = fetch(link, 500_000)
     to_near, _ = link.counted()
 
     assert rtt_seconds <= connected < rtt_seconds + 0.05
-    assert 0.5 < size / seconds / (mbit * MBIT) <= 1.02
-    assert to_near.bytes >= size
     assert to_near.bytes / to_near.packets > 0.9 * mtu
-    assert to_near.lost == 0
+    send = partial(sent_over, packet_bytes=mtu)
+    for way, seconds in (
+        (partial(send, link.far, taker=link.inside), there),
+        (partial(send, link.near, sender=link.inside), back),
+    ):
+        took = [one.came_at - one.sent_at for one in way(rate=200 * mtu, count=FEW)]
+        came = way(rate=1.5 * rate, count=int(rate / mtu))
+
+        assert len(took) == FEW
+        assert 0 <= median(took) - seconds - mtu / rate < 0.004
+        over = came[-1].came_at - came[0].came_at
+        assert sum(one.bytes for one in came[1:]) / over == pytest.approx(rate, rel=0.05)
+    assert min(one.dropped for one in link.counted()) > 0
+    assert max(one.lost for one in link.counted()) == 0
 
 
 def test_packets_are_lost_as_often_as_it_is_told(link: Wan) -> None:
@@ -109,44 +133,106 @@ async def test_a_copy_goes_through_everything_that_happens_to_a_link(
     link: Wan, target: KafkaCluster, tmp_path: Path
 ) -> None:
     """
-    Cut both ways for longer than anybody waits, cut one way so that answers are lost, a twentieth of the
-    packets lost and others out of order: exact in the end, and never said to be up to date meanwhile.
+    Cut both ways for longer than anybody waits, cut one way so that answers are lost for as long, a twentieth
+    of the packets lost and others out of order: exact in the end, and never said to be up to date meanwhile.
     """
     async with KafkaCluster.start(name="far", work_dir=tmp_path, site=Site(link.home)) as source:
         topic = "over-the-sea"
         await source.create_topic(topic, 3)
-        await asyncio.to_thread(load, source.bootstrap, topic, json_rows(40_000, 1_000), "lz4")
+        await asyncio.to_thread(load, source.bootstrap, topic, json_rows(3_000, 1_000), "lz4")
         link.both(rate=20 * MBIT, delay_seconds=0.05, queue_bytes=250_000)
         port = free_ports(1)[0]
         command = ("relay", "--cluster", source.bootstrap, "--listen", f"{link.far}:{port}")
         settings = {"topics": {"include": [topic]}, "lagging_after_seconds": 2}
+        settings["link"] = {"relays": [f"{link.far}:{port}"], **IMPATIENT}
         relayed = through(source, f"{link.far}:{port}")
-        with Twinsite.run(*command, work_dir=tmp_path, listen=False, inside=link.inside) as relay:
+        with Twinsite.run(*command, work_dir=tmp_path, inside=link.inside) as relay:
             await listens(relay)
             to_copy = configured(tmp_path, relayed, target, topic, **settings)
             with Twinsite.run(*to_copy, work_dir=tmp_path) as mirror:
-                await mirror.wait_for(lambda: copied(mirror) > 2_000, "something is copied", 60)
+                await mirror.wait_for(lambda: complete(mirror, source, [topic]), "it is up to date", 60)
 
-                link.both(is_cut=True)
-                await asyncio.to_thread(load, source.bootstrap, topic, json_rows(1_000, 1_000, seed=2))
-                await mirror.wait_for(lambda: all_behind(mirror), "it says that it is behind", 60)
-                await mirror.wait_for(lambda: bool(events(mirror.stderr, "stream_lost")), "it gives up", 60)
-                assert [p["lag_seconds"] for p in partitions(mirror) if p["lag_seconds"] == 0] == []
+                async with writing(source, topic):
+                    link.both(is_cut=True)
+                    looks = await asyncio.to_thread(looked_at, mirror, CUT_SECONDS)
+                assert [look for look in looks if look.seconds > FRESH_SECONDS and 0 in look.behind] == []
+                assert [look for look in looks if min(look.lags) < look.seconds - OFF_AT_MOST_SECONDS] == []
+                assert len(looks) > CUT_SECONDS
+                assert all_behind(mirror)
+                assert losses(mirror) > 0
                 link.both(is_cut=False)
 
                 before = copied(mirror)
                 await mirror.wait_for(lambda: copied(mirror) > before, "it goes on", 60)
+                lost, (cut, _) = losses(mirror), link.counted()
                 link.to_near(is_cut=True)
-                lost = link.counted()[0].cut + LOST_ANSWERS
-                await mirror.wait_for(lambda: link.counted()[0].cut > lost, "answers are lost", 60)
+                await asyncio.to_thread(load, source.bootstrap, topic, json_rows(40_000, 1_000), "lz4")
+                await mirror.wait_for(lambda: losses(mirror) > lost, "the mirror gives up", 60)
+                await relay.wait_for(lambda: not streams(link, relay), "so does the relay")
+                assert link.counted()[0].cut - cut.cut > LOST_ANSWERS
+                assert not complete(mirror, source, [topic])
                 link.to_near(is_cut=False)
+
                 link.both(loss=0.05, reorder=0.02, jitter_seconds=0.01)
+                then, _ = link.counted()
                 await mirror.wait_for(lambda: complete(mirror, source, [topic]), "all is copied", 120)
+                now, _ = link.counted()
                 shown: dict[str, Any] = mirror.status()["link"]
 
         assert_exact(source.bootstrap, target.bootstrap, [topic])
     assert shown["relay"] == f"{link.far}:{port}"
     assert shown["round_trip_seconds"] > 0.1
+    assert 0.03 < (now.lost - then.lost) / (now.packets - then.packets) < 0.08
+    assert 0.01 < (now.overtook - then.overtook) / (now.packets - then.packets) < 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is said of all partitions, by the status and by the metrics, so long after something began.
+
+    Attributes:
+        lags: In seconds.
+        behind: Those, and lags in records as far as they are known.
+    """
+
+    seconds: float
+    lags: list[float]
+    behind: list[float]
+
+
+def looked_at(mirror: Twinsite, seconds: float) -> list[Look]:
+    """Look again and again for so long."""
+    began, looks = time.monotonic(), []
+    while (since := time.monotonic() - began) < seconds:
+        shown = partitions(mirror)
+        values = metrics(mirror)
+        lags = [p["lag_seconds"] for p in shown] + values["lag_seconds"]
+        records = [p["lag_records"] for p in shown if p["lag_records"] is not None]
+        looks.append(Look(since, lags, lags + records + values["lag_records"]))
+        time.sleep(LOOK_SECONDS)
+    return looks
+
+
+def metrics(mirror: Twinsite) -> dict[str, list[float]]:
+    """Values of all series, by the name of the metric."""
+    families = text_string_to_metric_families(mirror.get("/metrics").decode())
+    return {
+        family.name.removeprefix("twinsite_"): [sample.value for sample in family.samples]
+        for family in families
+    }
+
+
+def losses(mirror: Twinsite) -> int:
+    """How often it has said that a stream is lost, or cannot be begun."""
+    return len(events(mirror.stderr, "stream_lost"))
+
+
+def streams(link: Wan, relay: Twinsite) -> list[dict[str, Any]]:
+    """Those a relay at the far site has, as it says there."""
+    command = (*link.inside, *COMMAND, "status", "-o", "json", "--url", f"http://127.0.0.1:{relay.port}")
+    said = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, check=True)
+    found: list[dict[str, Any]] = json.loads(said.stdout)["streams"]
+    return found
 
 
 def all_behind(mirror: Twinsite) -> bool:

@@ -62,12 +62,17 @@ class Direction:
 
 @dataclass
 class Counted:
-    """Of one direction, since the beginning."""
+    """Of one direction, since the beginning.
+
+    Attributes:
+        overtook: Packets that come before others which were sent before them.
+    """
 
     packets: int = 0
     bytes: int = 0
     dropped: int = 0
     lost: int = 0
+    overtook: int = 0
     cut: int = 0
 
 
@@ -100,6 +105,7 @@ class Wire:
         arrives = self._free_at + how.delay_seconds
         if how.reorder and self.dice.random() < how.reorder:
             arrives = now + how.delay_seconds / 2
+            self.counted.overtook += arrives < self._last_arrival
         else:
             arrives += how.jitter_seconds * self.dice.random() if how.jitter_seconds else 0.0
             self._last_arrival = arrives = max(arrives, self._last_arrival)

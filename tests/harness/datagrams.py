@@ -1,0 +1,117 @@
+"""Datagrams sent at a rate, and when each was sent and came: what a link does without the help of TCP.
+
+One process sends them, another one takes them at the other end. Both have the same clock, as both run on this
+machine, and the kernel notes when a datagram came, so that a busy processor does not make it late.
+
+It needs root, as the link does. Source: socket(7).
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.harness.jvm import REPOSITORY
+
+HEADER_BYTES = 28
+"""Of IP and UDP, before what a datagram holds."""
+ROOM_BYTES = 32 << 20
+SILENT_SECONDS = 0.3
+"""So long after the last one there comes none any more."""
+SO_RCVBUFFORCE, SO_TIMESTAMPNS = 33, 35
+"""Of Linux; Python has no names for them."""
+_SENT_AT = struct.Struct("=q")
+_CAME_AT = struct.Struct("=qq")
+
+
+@dataclass(frozen=True, slots=True)
+class Datagram:
+    """One that came; seconds since 1970, and bytes with all headers."""
+
+    sent_at: float
+    came_at: float
+    bytes: int
+
+
+def sent_over(
+    to: str,
+    *,
+    packet_bytes: int,
+    rate: float,
+    count: int,
+    sender: Sequence[str] = (),
+    taker: Sequence[str] = (),
+) -> list[Datagram]:
+    """Send so many datagrams to an address, and answer those that came there, in that order.
+
+    Args:
+        packet_bytes: Of each, with all headers.
+        rate: Bytes a second.
+        sender, taker: What the commands at both ends are put behind.
+    """
+    run = sys.executable, "-m", "tests.harness.datagrams"
+    with subprocess.Popen(
+        [*taker, *run, "take", to], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
+    ) as taking:
+        assert taking.stdout is not None
+        port = taking.stdout.readline().strip()
+        subprocess.run(
+            [*sender, *run, "send", to, port, str(packet_bytes), str(rate), str(count)],
+            cwd=REPOSITORY,
+            check=True,
+        )
+        return [Datagram(*one) for one in json.loads(taking.stdout.readline())]
+
+
+def send(to: tuple[str, int], packet_bytes: int, rate: float, count: int) -> None:
+    """Each is sent when it is due, or at once where that was before."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM_BYTES)
+        sock.connect(to)
+        rest = bytes(packet_bytes - HEADER_BYTES - _SENT_AT.size)
+        began = time.monotonic()
+        for number in range(count):
+            time.sleep(max(began + number * packet_bytes / rate - time.monotonic(), 0.0))
+            sock.send(_SENT_AT.pack(time.time_ns()) + rest)
+
+
+def take(at: str) -> list[tuple[float, float, int]]:
+    """Say where datagrams are taken, and take them until no more come."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, ROOM_BYTES)
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        sock.bind((at, 0))
+        print(sock.getsockname()[1], flush=True)
+        came = [_taken(sock)]
+        sock.settimeout(SILENT_SECONDS)
+        while True:
+            try:
+                came.append(_taken(sock))
+            except TimeoutError:
+                return came
+
+
+def _taken(sock: socket.socket) -> tuple[float, float, int]:
+    data, told, _, _ = sock.recvmsg(1 << 16, 256)
+    ((_, _, stamp),) = told
+    seconds, ns = _CAME_AT.unpack(stamp)
+    (sent_ns,) = _SENT_AT.unpack_from(data)
+    return sent_ns / 1e9, seconds + ns / 1e9, len(data) + HEADER_BYTES
+
+
+def main() -> None:
+    if sys.argv[1] == "take":
+        print(json.dumps(take(sys.argv[2])), flush=True)
+        return
+    to, port, packet_bytes, rate, count = sys.argv[2:]
+    send((to, int(port)), int(packet_bytes), float(rate), int(count))
+
+
+if __name__ == "__main__":
+    main()
