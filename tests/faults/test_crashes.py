@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,7 +18,9 @@ from tests.faults import flows
 from tests.harness.checker import assert_exact, read_partition, watermarks
 from tests.harness.data import json_rows, load, load_interleaved
 from tests.harness.kafka import KafkaCluster
+from tests.harness.node import free_ports
 from tests.harness.process import Finished, Twinsite, events, twinsite
+from tests.harness.relay import listens, through
 
 KILLED = -9
 RACED_RECORDS = 5_000
@@ -258,32 +261,48 @@ async def test_a_broker_that_dies_and_comes_back_is_waited_for(
 async def test_a_source_leader_that_moves_twice_while_it_is_read(tmp_path: Path) -> None:
     """
     Three nodes at the source, and records arrive all the while: the copy is exact over three leader epochs,
-    nothing is taken for lost or diverged.
+    nothing is taken for lost or diverged. So it is with a mirror that reads through a relay, over one stream.
     """
     async with (
         KafkaCluster.start(version="3.9", nodes=3, name="a", work_dir=tmp_path / "a") as source,
         KafkaCluster.start(version="4.3", name="b", work_dir=tmp_path / "b") as target,
     ):
         await source.create_topic("t", 2, replication=3)
-        await target.create_topic("t", 2)
-        with Twinsite.run(
-            *command(source.bootstrap, target.bootstrap, "t", "f"), work_dir=tmp_path
-        ) as mirror:
+        for name in ("t", "relayed.t"):
+            await target.create_topic(name, 2)
+        address = f"127.0.0.1:{free_ports(1)[0]}"
+        listen = ("relay", "--cluster", source.bootstrap, "--listen", address)
+        direct = command(source.bootstrap, target.bootstrap, "t", "f")
+        topics = {"include": ["t"], "names": "prefix", "prefix": "relayed."}
+        relayed = flows.configured(tmp_path, through(source, address), target, "relayed", topics=topics)
+        with ExitStack() as stack:
+            relay = stack.enter_context(Twinsite.run(*listen, work_dir=tmp_path, listen=False))
+            await listens(relay)
+            mirrors = [
+                stack.enter_context(Twinsite.run(*one, work_dir=tmp_path)) for one in (direct, relayed)
+            ]
             async with flows.writing(source, "t"):
                 for _ in range(2):
-                    await _goes_on(mirror)
+                    await _go_on(mirrors)
                     leader = await source.leader("t")
                     await source.move_leader("t", 0, leader % 3 + 1)
-                await _goes_on(mirror)
-            await mirror.wait_for(partial(flows.complete, mirror, source, ["t"]), "all is copied", 60)
-            states = [p["state"] for p in flows.partitions(mirror)]
+                await _go_on(mirrors)
+            for mirror in mirrors:
+                await mirror.wait_for(partial(flows.complete, mirror, source, ["t"]), "all is copied", 60)
+            states = [p["state"] for mirror in mirrors for p in flows.partitions(mirror)]
 
-        assert states == ["ACTIVE", "ACTIVE"]
-        assert [
-            word for word in ("DIVERGED", "DATA_LOSS", "broker_not_written") if word in mirror.stderr
-        ] == []
+        assert states == ["ACTIVE"] * 4
+        said = mirrors[0].stderr + mirrors[1].stderr
+        assert [word for word in ("DIVERGED", "DATA_LOSS", "broker_not_written") if word in said] == []
+        assert events(mirrors[1].stderr, "stream_lost") == []
         assert len(_leader_epochs(source, "t")) >= 3
         assert_exact(source.bootstrap, target.bootstrap, ["t"])
+        assert_exact(source.bootstrap, target.bootstrap, ["t"], rename="relayed.{}".format)
+
+
+async def _go_on(mirrors: Sequence[Twinsite]) -> None:
+    """Wait until each of them goes on."""
+    await asyncio.gather(*map(_goes_on, mirrors))
 
 
 async def _goes_on(mirror: Twinsite) -> None:
