@@ -249,7 +249,9 @@ function show(status, now) {
   const source = status.source_cluster_id || "source not reached";
   put("clusters", `${source} \u2192 ${status.target_cluster_id || "target not reached"}`);
   const owner = status.owner ? "" : ", not the owner of the flow";
-  put("about", `twinsite ${status.version}, up ${duration(status.uptime_seconds)}${owner}`);
+  const copies = status.topics_left_out.length;
+  const left = copies ? `, ${many(copies, "topic")} left out as copies of what the target has` : "";
+  put("about", `twinsite ${status.version}, up ${duration(status.uptime_seconds)}${owner}${left}`);
   put("asof", `as of ${new Date().toISOString().slice(11, 19)} UTC`);
   banner(...verdict(status.partitions));
   figures(status); troubles(status.partitions); topics(status.partitions);
