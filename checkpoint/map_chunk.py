@@ -6,9 +6,8 @@ never change, unless runs written ahead are superseded across their border. Whol
 at its beginning may be removed, the first one first: those left keep their numbers, and
 a map begins with the lowest there is.
 
-A chunk is: version (1 byte), number of runs, source start, target start, then for each
-further run its length at the target and the gap before it, all unsigned varints; at the
-end the CRC-32C of what is before it, 4 bytes, big-endian. Two bytes a gap are common.
+A chunk is: version (1 byte), the runs as :func:`checkpoint.runs.pack` makes them, and the
+CRC-32C of what is before it, 4 bytes, big-endian. Two bytes a gap are common.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from checkpoint.errors import CorruptStateError
-from checkpoint.offset_map import OffsetMap, Run
+from checkpoint.offset_map import OffsetMap
+from checkpoint.runs import Run, pack, unpack
 
 CHUNK_RUNS = 512
 """The most runs in one chunk: a new gap writes half as many again, a kilobyte at most in ordinary times."""
@@ -36,22 +36,8 @@ def encode_chunk(runs: Sequence[Run]) -> bytes:
     """
     if not 0 < len(runs) <= CHUNK_RUNS:
         raise ValueError(f"a chunk holds 1 to {CHUNK_RUNS} runs, not {len(runs)}")
-    out = bytearray((VERSION,))
-    _put(out, len(runs))
-    source, target = runs[0]
-    _put(out, source)
-    _put(out, target)
-    for next_source, next_target in runs[1:]:
-        length = next_target - target
-        gap = next_source - source - length
-        if 0 < length < 0x80 and 0 < gap < 0x80:
-            out += bytes((length, gap))
-        else:
-            _put(out, length)
-            _put(out, gap)
-        source, target = next_source, next_target
-    out += crc32c(out).to_bytes(CRC_BYTES, "big")
-    return bytes(out)
+    out = bytes((VERSION,)) + pack(runs)
+    return out + int(crc32c(out)).to_bytes(CRC_BYTES, "big")
 
 
 def decode_chunk(data: bytes) -> list[Run]:
@@ -68,27 +54,11 @@ def decode_chunk(data: bytes) -> list[Run]:
             f"a chunk of an offset map has version {body[0]}, this program reads {VERSION}"
         )
     try:
-        return _decode_runs(body)
+        runs = unpack(body, 1)
     except (IndexError, ValueError) as error:
         raise CorruptStateError(f"a chunk of an offset map cannot be read: {error}") from error
-
-
-def _decode_runs(body: bytes) -> list[Run]:
-    count, at = _get(body, 1)
-    if not 0 < count <= CHUNK_RUNS:
-        raise ValueError(f"it claims {count} runs")
-    source, at = _get(body, at)
-    target, at = _get(body, at)
-    runs = [(source, target)]
-    for _ in range(count - 1):
-        length, at = _get(body, at)
-        gap, at = _get(body, at)
-        if not length or not gap:
-            raise ValueError(f"a run of {length} records before a gap of {gap} offsets")
-        source, target = source + length + gap, target + length
-        runs.append((source, target))
-    if at != len(body):
-        raise ValueError(f"{len(body) - at} bytes follow the last run")
+    if len(runs) > CHUNK_RUNS:
+        raise CorruptStateError(f"a chunk of an offset map has {len(runs)} runs, the most is {CHUNK_RUNS}")
     return runs
 
 
@@ -176,26 +146,3 @@ def changed_chunks(
 
 def _cut(runs: list[Run]) -> list[list[Run]]:
     return [runs[at : at + CHUNK_RUNS] for at in range(0, len(runs), CHUNK_RUNS)]
-
-
-def _put(out: bytearray, value: int) -> None:
-    if value < 0:
-        raise ValueError(f"{value} in an offset map: runs must be in order")
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-
-
-def _get(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-    if value >= 1 << 63:
-        raise ValueError("an offset above 2^63")
-    return value, at

@@ -17,20 +17,16 @@ a gap in front of it, :meth:`OffsetMap.drop_ahead` is called.
 Runs that speak only of records the target has deleted may be forgotten, the oldest first
 (:meth:`OffsetMap.below`, :meth:`OffsetMap.forget`): the map then begins later.
 
-Nothing is extrapolated: an offset is translated exactly or refused. Two columns
-of 64-bit integers hold the runs: 16 bytes a gap, a binary search a question.
+Nothing is extrapolated: an offset is translated exactly or refused. A question is a binary
+search; how runs are kept, in two or three bytes each, is :mod:`checkpoint.runs`'s business.
 """
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
 from checkpoint.errors import UntranslatableError
-
-Run = tuple[int, int]
-"""Where a run begins: (source offset, target offset)."""
+from checkpoint.runs import Run, Runs
 
 
 class OffsetMap:
@@ -47,31 +43,31 @@ class OffsetMap:
     def __init__(self, runs: Iterable[Run] = (), *, begins_at: int | None = None, forgotten: int = 0) -> None:
         self.begins_at = begins_at
         self.forgotten = forgotten
-        self._sources = array("q")
-        self._targets = array("q")
+        self._runs = Runs()
         self.extend(runs)
 
     def __len__(self) -> int:
-        return len(self._targets)
+        return len(self._runs)
 
     def __iter__(self) -> Iterator[Run]:
-        return zip(self._sources, self._targets, strict=True)
+        return iter(self._runs)
 
     def tail(self, index: int) -> OffsetMap:
         """A map of its own that holds the runs from the ``index``-th on."""
         copy = OffsetMap(forgotten=self.forgotten + index)
-        copy._sources, copy._targets = self._sources[index:], self._targets[index:]
+        copy._runs = self._runs.from_index(index)
         return copy
 
     def head(self, count: int) -> OffsetMap:
         """A map of its own that holds the first ``count`` runs."""
         copy = OffsetMap(begins_at=self.begins_at, forgotten=self.forgotten)
-        copy._sources, copy._targets = self._sources[:count], self._targets[:count]
+        copy._runs = self._runs.from_index(0)
+        copy._runs.truncate(count)
         return copy
 
     def reached(self, target_offset: int) -> int:
         """How many runs begin below a target offset."""
-        return bisect_left(self._targets, target_offset)
+        return self._runs.below(target_offset)
 
     # -- growing ---------------------------------------------------------------------------------
 
@@ -87,7 +83,7 @@ class OffsetMap:
                 unchanged.
         """
         kept = self.reached(target_start)
-        if kept < len(self) and (self._sources[kept], self._targets[kept]) == (source_start, target_start):
+        if kept < len(self) and self._runs[kept] == (source_start, target_start):
             return
         self._keep_some(kept)
         expected = self._expected(kept, target_start)
@@ -96,11 +92,10 @@ class OffsetMap:
                 f"a run cannot begin at source offset {source_start}, target offset {target_start}: "
                 f"the run before it reaches source offset {expected}"
             )
-        del self._sources[kept:], self._targets[kept:]
+        self._runs.truncate(kept)
         if kept and source_start == expected:
             return
-        self._sources.append(source_start)
-        self._targets.append(target_start)
+        self._runs.append(source_start, target_start)
 
     def extend(self, runs: Iterable[Run]) -> None:
         """Add several runs, one after the other.
@@ -118,8 +113,7 @@ class OffsetMap:
             ValueError: The first one does not follow on this map.
         """
         self.extend(runs[:1])
-        self._sources.extend(source for source, _ in runs[1:])
-        self._targets.extend(target for _, target in runs[1:])
+        self._runs.extend(runs[1:])
 
     def drop_ahead(self, target_log_end: int) -> None:
         """Drop the runs that begin beyond the log end: what is read next may have other gaps.
@@ -129,27 +123,27 @@ class OffsetMap:
         """
         kept = len(self) - self.ahead_of(target_log_end)
         self._keep_some(kept)
-        del self._sources[kept:], self._targets[kept:]
+        self._runs.truncate(kept)
 
     def runs_after(self, target_offset: int) -> list[Run]:
         """The runs that begin beyond a target offset."""
-        first = bisect_right(self._targets, target_offset)
-        return list(zip(self._sources[first:], self._targets[first:], strict=True))
+        return list(self._runs.from_index(self._runs.up_to(target_offset)))
 
     def ahead_of(self, target_log_end: int) -> int:
         """How many runs begin beyond a log end."""
-        return len(self) - bisect_right(self._targets, target_log_end)
+        return len(self) - self._runs.up_to(target_log_end)
 
     def _keep_some(self, kept: int) -> None:
         """Without its first run a map of which runs were forgotten could go on anywhere."""
-        if self.forgotten and self._targets and not kept:
+        if self.forgotten and len(self) and not kept:
             raise ValueError(f"the offset map {self._beginning()}, and what was before that is forgotten")
 
     def _expected(self, kept: int, target_start: int) -> int:
         """The source offset that continues the first ``kept`` runs at a target offset."""
         if not kept:
             return 0
-        return self._sources[kept - 1] + target_start - self._targets[kept - 1]
+        source, target = self._runs[kept - 1]
+        return source + target_start - target
 
     # -- forgetting ------------------------------------------------------------------------------
 
@@ -166,7 +160,7 @@ class OffsetMap:
         if not 0 <= count < max(1, len(self)):
             raise ValueError(f"{count} of {len(self)} runs cannot be forgotten")
         if count:
-            self._sources, self._targets = self._sources[count:], self._targets[count:]
+            self._runs = self._runs.from_index(count)
             self.forgotten += count
             self.begins_at = None
 
@@ -178,10 +172,11 @@ class OffsetMap:
         Raises:
             UntranslatableError: The log ends before the first run begins.
         """
-        index = bisect_right(self._targets, target_log_end) - 1
+        index = self._runs.up_to(target_log_end) - 1
         if index < 0:
             raise UntranslatableError(f"the offset map {self._beginning()}, the log ends at {target_log_end}")
-        return self._sources[index] + target_log_end - self._targets[index]
+        source, target = self._runs[index]
+        return source + target_log_end - target
 
     # -- records ---------------------------------------------------------------------------------
 
@@ -211,7 +206,7 @@ class OffsetMap:
             raise UntranslatableError(
                 f"target offset {target_offset} is not written yet: the log ends at {target_log_end}"
             )
-        if not self._targets or target_offset < self._targets[0]:
+        if not len(self) or target_offset < self._runs[0][1]:
             raise UntranslatableError(f"target offset {target_offset}: the offset map {self._beginning()}")
         return self.position(target_offset)
 
@@ -253,23 +248,30 @@ class OffsetMap:
         In a gap it is the target offset of the next record after the gap. Runs that begin beyond the
         log end do not count: they may be superseded yet.
         """
-        known = bisect_right(self._targets, target_log_end)
-        index = bisect_right(self._sources, source_offset, 0, known) - 1
+        known = self._runs.up_to(target_log_end)
+        index = min(self._runs.up_to_source(source_offset), known) - 1
         if index < 0:
             return self._locate_before(source_offset, known)
-        target = self._targets[index] + source_offset - self._sources[index]
-        if index + 1 < known and target >= self._targets[index + 1]:
-            gap_start = self._expected(index + 1, self._targets[index + 1])
-            return self._targets[index + 1], (gap_start, self._sources[index + 1])
+        source_start, target_start = self._runs[index]
+        target = target_start + source_offset - source_start
+        if index + 1 < known:
+            next_source, next_target = self._runs[index + 1]
+            if target >= next_target:
+                return next_target, (self._expected(index + 1, next_target), next_source)
         return target, None
 
     def _locate_before(self, source_offset: int, known: int) -> tuple[int, tuple[int, int]]:
         if not known or self.begins_at is None or source_offset < self.begins_at:
             raise UntranslatableError(f"source offset {source_offset}: the offset map {self._beginning()}")
-        return self._targets[0], (self.begins_at, self._sources[0])
+        first_source, first_target = self._runs[0]
+        return first_target, (self.begins_at, first_source)
 
     def _beginning(self) -> str:
-        if not self._targets:
+        if not len(self):
             return "is empty"
-        source = self._sources[0] if self.begins_at is None else self.begins_at
-        return f"begins at source offset {source}, target offset {self._targets[0]}"
+        source, target = self._runs[0]
+        source = source if self.begins_at is None else self.begins_at
+        return f"begins at source offset {source}, target offset {target}"
+
+
+__all__ = ["OffsetMap", "Run"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpoint import map_chunk
+from checkpoint import map_chunk, runs
 from checkpoint.errors import CorruptStateError, UntranslatableError
 from checkpoint.map_chunk import (
     CHUNK_RUNS,
@@ -26,6 +27,14 @@ Segments = list[tuple[int, int]]
 segments = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 6)), min_size=1, max_size=6)
 passes = st.lists(st.tuples(segments, st.integers(0, 40)), max_size=12)
 """What a mirror reads, and how many of those records it appends before it crashes."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _packed_early() -> Iterator[None]:
+    """All but the last few runs of a map are packed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "GROUP_RUNS", 2)
+        yield
 
 
 @dataclass
