@@ -43,6 +43,8 @@ P = ParamSpec("P")
 INLINE_BYTES_MAX = 64 << 10
 """Less than this is opened at once, more in another thread."""
 FRAMES_IN_BUFFER = 8
+PART_BYTES_MAX = 1 << 20
+"""So much a relay sends of a partition in one frame, or one batch: whoever has that may have another."""
 LIVE_SHARE = 8
 """The eighth part of the buffers, and of the window, is for partitions that are up to date."""
 ATTEMPTS_COUNTED = 4
@@ -63,7 +65,9 @@ class LinkLane:
         self._limits = limits
         self._recodable = Recodable()
         self._as_is: set[Key] = set()
-        self._crowding = Crowding(flow.limits.buffer_bytes_max, flow.limits.partition_buffer_bytes_max)
+        part_bytes = min(flow.limits.buffer_bytes_max // FRAMES_IN_BUFFER, PART_BYTES_MAX)
+        each = max(flow.limits.partition_buffer_bytes_max, 2 * part_bytes)
+        self._crowding = Crowding(flow.limits.buffer_bytes_max, each)
         self._receiver = Receiver(flow, self._full)
         self._members, self._crowded = self._receiver.members, self._receiver.crowded
         self._room = Room(flow, self._members)

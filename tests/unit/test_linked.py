@@ -92,12 +92,26 @@ async def test_a_partition_that_is_written_again_is_read_again() -> None:
     assert stream.forgotten == set()
 
 
-def reading() -> tuple[LinkLane, Flow, Stream]:
+async def test_a_partition_has_room_for_more_than_one_part_whatever_the_settings_say() -> None:
+    """
+    Nothing is free, as one buffer is all there are: it would be left out each time something comes.
+    """
+    lane, flow, stream = reading(buffers=MIB, each=64 << 10)
+    copy = partition(0)
+    lane.update(copy)
+
+    bring(flow, copy, size=MIB // 8)
+    lane.update(copy)
+
+    assert stream.forgotten == set()
+
+
+def reading(buffers: int = BUFFERS, each: int = EACH) -> tuple[LinkLane, Flow, Stream]:
     """A lane whose stream has begun."""
     limits = Limits(
         fetch=FetchLimits(), partition_fetch_bytes_max=1 << 16, request_bytes_max=MIB,
         fetch_connections=1, append_connections=1, requests_in_flight_max=5, batches_in_flight_max=5,
-        buffer_bytes_max=BUFFERS, partition_buffer_bytes_max=EACH, gap_limit=1_000, padding_limit=0,
+        buffer_bytes_max=buffers, partition_buffer_bytes_max=each, gap_limit=1_000, padding_limit=0,
     )  # fmt: skip
     stream = Stream()
     flow = Flow(
@@ -115,9 +129,9 @@ def partition(number: int) -> PartitionCopy:
     return copy
 
 
-def bring(flow: Flow, copy: PartitionCopy) -> None:
-    """A part of a megabyte comes, in a buffer of its own."""
-    buffer = flow.pool.take(MIB)
+def bring(flow: Flow, copy: PartitionCopy, size: int = MIB) -> None:
+    """A part comes, in a buffer of its own."""
+    buffer = flow.pool.take(size)
     at = copy.fetch_offset
-    copy.queue.push([Batch(at, at + 1, 0, 0, buffer.memory)], (), buffer)
+    copy.queue.push([Batch(at, at + 1, 0, 0, buffer.memory[:size])], (), buffer)
     buffer.release()
