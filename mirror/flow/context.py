@@ -106,5 +106,7 @@ class Flow:
     draining: bool = False
     """Nothing more is sent."""
     silence: Silence = field(default_factory=Silence)
+    closer_look: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by whoever writes batches again that came: what they inflate to is in memory once at a time."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever buffers were given back."""

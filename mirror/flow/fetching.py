@@ -166,7 +166,7 @@ class FetchLane:
         try:
             answer = decode_answer(await self._ask(connection, limits, allocate))
             self._flow.instruments.count_throttled("fetch", answer.throttle_ms / 1000)
-            self._take(answer, limits.bytes_max, held[0])
+            await self._take(answer, limits.bytes_max, held[0])
         finally:
             for buffer in held:
                 buffer.release()
@@ -194,7 +194,7 @@ class FetchLane:
 
     # -- an answer -------------------------------------------------------------------------------
 
-    def _take(self, answer: FetchAnswer, bytes_max: int, buffer: Buffer) -> None:
+    async def _take(self, answer: FetchAnswer, bytes_max: int, buffer: Buffer) -> None:
         """
         Args:
             bytes_max: What was asked for.
@@ -210,7 +210,7 @@ class FetchLane:
             partition = self._members.get(fetched.key)
             want = self._session.told.get(fetched.key)
             if partition is not None and want is not None and partition.fetch_offset == want.offset:
-                self._take_partition(partition, fetched, want, buffer, answers)
+                await self._take_partition(partition, fetched, want, buffer, answers)
                 self._flow.hooks.changed(partition)
 
     def _fair_share(self, came: int, bytes_max: int) -> int:
@@ -226,13 +226,13 @@ class FetchLane:
         fair = max(bytes_max // max(behind, 1), SHARE_BYTES_MIN)
         return min(fair, limits.partition_fetch_bytes_max)
 
-    def _take_partition(
+    async def _take_partition(
         self, partition: PartitionCopy, fetched: Fetched, want: Want, buffer: Buffer, answers: Answers
     ) -> None:
         """Where no batch came although there is one, and the answer had room, it is larger than what was
         asked for. Where the answer was full, the broker begins with this partition another time (KIP-227).
         """
-        outcome = self._receiver.take(partition, fetched, want.offset, buffer, answers)
+        outcome = await self._receiver.take(partition, fetched, want.offset, buffer, answers)
         missing = partition.readable_end(self._flow.limits.fetch.isolation) > want.offset
         left_out = outcome is Outcome.EMPTY and missing and want.bytes_max <= self._spare
         if outcome is Outcome.TORN or left_out:

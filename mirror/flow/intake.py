@@ -88,8 +88,29 @@ def take(
         aborted: (producer id, first offset) of aborted transactions, as the answer lists them.
         batch_bytes_max: Larger batches are split.
     """
+    intake, rest = take_plain(records, fetch_offset=fetch_offset, batch_bytes_max=batch_bytes_max)
+    take_rest(intake, rest, fetch_offset=fetch_offset, aborted=aborted, batch_bytes_max=batch_bytes_max)
+    return intake
+
+
+def take_plain(records: memoryview, *, fetch_offset: int, batch_bytes_max: int) -> tuple[Intake, memoryview]:
+    """The batches at the beginning that pass as they are; and the rest, which wants a closer look. A torn
+    batch alone wants none.
+    """
     intake = Intake(fetch_offset)
-    records = records[_take_plain(intake, records, batch_bytes_max) :]
+    rest = records[_take_plain(intake, records, batch_bytes_max) :]
+    return intake, rest if next(walk(rest), None) is not None else rest[:0]
+
+
+def take_rest(
+    intake: Intake,
+    records: memoryview,
+    *,
+    fetch_offset: int,
+    aborted: Sequence[tuple[int, int]],
+    batch_bytes_max: int,
+) -> None:
+    """Take what :func:`take_plain` has left, too. That may take long: batches are written again."""
     taking = _Taking(intake, _Aborted(aborted), fetch_offset, batch_bytes_max)
     batches = walk(records)
     # old formats stand at the beginning of a log, if anywhere
@@ -102,8 +123,7 @@ def take(
             else:
                 taking.take_old(header, view)
     except BatchError as error:
-        taking.intake.error = error
-    return taking.intake
+        intake.error = error
 
 
 def _take_plain(intake: Intake, records: memoryview, batch_bytes_max: int) -> int:

@@ -85,6 +85,8 @@ class LinkLane:
     def update(self, partition: PartitionCopy) -> None:
         """Read this partition from where it now wants to be read, or leave it alone."""
         key = partition.key
+        if key in self._receiver.sorting:
+            return  # where it goes on is known when that is done
         if not self._receiver.admit(partition):
             self._forget(key)
             return
@@ -303,13 +305,13 @@ class LinkLane:
                 buffers = [held[-1] if part.recoded_bytes else opened for part in parts]
                 parts, others = await _run(large, restored, parts, held[-1].memory[:size])
             numbers = [stream.number_of(came.channel, part) for part in parts]
-            self._take_parts((came.channel, header.node), came.read_at, parts, numbers, buffers, others)
+            await self._take_parts((came.channel, header.node), came.read_at, parts, numbers, buffers, others)
         finally:
             for buffer in held:
                 buffer.release()
             self._flow.room.set()
 
-    def _take_parts(
+    async def _take_parts(
         self,
         way: Way,
         read_at: float,
@@ -348,7 +350,7 @@ class LinkLane:
             answers = Answers(read_at, before if self._ways.get(key) == way else None)
             self._ways[key] = way
             self._coming[key] = number, part.next_offset
-            self._receiver.take(partition, part.fetched, at, buffer, answers)
+            await self._receiver.take(partition, part.fetched, at, buffer, answers)
             if way[1] == NOT_OF_A_BROKER and part.fetched.error_code in AUTHORIZATION_CODES:
                 partition.detail = self._not_in_role(partition)
             self._flow.hooks.changed(partition)

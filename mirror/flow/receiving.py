@@ -9,23 +9,27 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 import structlog
 
 from mirror.errors import BatchError, CorruptBatchError, TwinsiteError
 from mirror.flow.context import Flow
-from mirror.flow.intake import Intake, take
+from mirror.flow.intake import Intake, take_plain, take_rest
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.states import fetch_refusal, pause_seconds, way_refusal
 from mirror.kafka.buffers import Buffer
 from mirror.kafka.cluster import STALE_METADATA_CODES, broker_error
 from mirror.kafka.fetch import Fetched, Key
+from mirror.link.loops import in_thread
 from mirror.model import Reason, State
 
 log = structlog.get_logger(__name__)
 
 BATCH_BYTES_DEFAULT = 1 << 20
+INLINE_BYTES_MAX = 64 << 10
+"""Less than this is looked at closely at once, more in another thread: to write batches again takes long."""
 LOOK_AFTER_SECONDS = 5.0
 """So long after the way was refused a partition is looked at again, or after the last answer it says so."""
 ROOM_WAIT_SECONDS = 5.0
@@ -40,6 +44,8 @@ class Outcome(Enum):
     TORN = "torn"
     """There is no whole batch in it."""
     REFUSED = "refused"
+    OVERTAKEN = "overtaken"
+    """Something else was concluded of the partition before it was looked at."""
 
 
 class Answers(NamedTuple):
@@ -60,6 +66,7 @@ class Receiver:
     Attributes:
         members: All of them.
         crowded: Those that are left out for now: they have no room, or something is to be written first.
+        sorting: Those of which something has come that is being looked at; :meth:`take` has not returned.
 
     Args:
         full: Whether so much waits of one of them that no more is to come for now.
@@ -68,6 +75,7 @@ class Receiver:
     def __init__(self, flow: Flow, full: Callable[[PartitionCopy], bool]) -> None:
         self.members: dict[Key, PartitionCopy] = {}
         self.crowded: set[Key] = set()
+        self.sorting: set[Key] = set()
         self._flow = flow
         self._full = full
         self._bad_at: dict[Key, int] = {}
@@ -90,7 +98,7 @@ class Receiver:
         self.crowded.discard(key)
         self._bad_at.pop(key, None)
 
-    def take(
+    async def take(
         self,
         partition: PartitionCopy,
         fetched: Fetched,
@@ -100,12 +108,15 @@ class Receiver:
     ) -> Outcome:
         """Take what came for a partition, as read at ``offset``, where it is to be read next.
 
+        Batches that are to be written again take time; other lanes go on meanwhile. What is concluded of the
+        partition in that time holds, and what came is dropped.
+
         Args:
-            buffer: In which the records are.
+            buffer: In which the records are; held by the caller until this returns.
             answers: When this one came, and the one before.
         """
         try:
-            return self._take(partition, fetched, offset, buffer, answers)
+            return await self._take(partition, fetched, offset, buffer, answers)
         except Exception as error:  # a mistake of ours must not hold up the other partitions
             log.exception("partition_not_taken", partition=str(partition.tp))
             partition.attempts += 1
@@ -114,7 +125,7 @@ class Receiver:
             partition.stop(State.BLOCKED, Reason.INTERNAL_ERROR, words, look_at)
             return Outcome.REFUSED
 
-    def _take(
+    async def _take(
         self, partition: PartitionCopy, fetched: Fetched, offset: int, buffer: Buffer, answers: Answers
     ) -> Outcome:
         if fetched.error_code or fetched.diverging is not None:
@@ -132,13 +143,29 @@ class Receiver:
             if not missing and not partition.pending:
                 partition.attempts = 0  # all is well; nothing will be appended that could show it
             return Outcome.EMPTY
-        intake = take(
-            fetched.records,
-            fetch_offset=offset,
-            aborted=fetched.aborted,
-            batch_bytes_max=self._flow.batch_bytes_max.get(partition.tp.topic, BATCH_BYTES_DEFAULT),
+        bytes_max = self._flow.batch_bytes_max.get(partition.tp.topic, BATCH_BYTES_DEFAULT)
+        intake, rest = take_plain(fetched.records, fetch_offset=offset, batch_bytes_max=bytes_max)
+        closer = partial(
+            take_rest, intake, rest, fetch_offset=offset, aborted=fetched.aborted, batch_bytes_max=bytes_max
         )
+        if len(rest) <= INLINE_BYTES_MAX:
+            closer()
+        elif not await self._beside(partition, fetched.key, closer):
+            return Outcome.OVERTAKEN
         return self._push(partition, fetched.key, intake, buffer)
+
+    async def _beside(self, partition: PartitionCopy, key: Key, work: Callable[[], None]) -> bool:
+        """Do it in another thread, one of the flow at a time; True if nothing has become of the partition
+        meanwhile.
+        """
+        before = partition.generation, partition.fetch_offset
+        self.sorting.add(key)
+        try:
+            async with self._flow.closer_look:
+                await in_thread(work)
+        finally:
+            self.sorting.discard(key)
+        return before == (partition.generation, partition.fetch_offset)
 
     def _push(self, partition: PartitionCopy, key: Key, intake: Intake, buffer: Buffer) -> Outcome:
         partition.counters.batches_reencoded += intake.reencoded

@@ -247,7 +247,7 @@ async def test_a_mistake_of_ours_blocks_one_partition_only(monkeypatch: Any) -> 
     def mistake(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(receiving, "take", mistake)
+    monkeypatch.setattr(receiving, "take_plain", mistake)
     running = asyncio.create_task(lane.run())
     async with asyncio.timeout(SOON):
         await hooks.blocked.wait()

@@ -1,0 +1,123 @@
+"""Batches that are to be written again, and what goes on while that takes its time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mirror.flow.context import Flow, Limits
+from mirror.flow.intake import take_rest
+from mirror.flow.partition import PartitionCopy
+from mirror.flow.position import Proceed
+from mirror.flow.receiving import Answers, Outcome, Receiver
+from mirror.kafka.buffers import BufferPool
+from mirror.kafka.fetch import Fetched, FetchLimits
+from mirror.model import OffsetMode, TopicPartition
+from tests.unit.batches import Entry, entries, v2
+from tests.unit.target_model import Hooks, Meters
+
+MIB = 1 << 20
+SOON = 30.0
+COUNT = 2_000
+SPARSE = [Entry(offset, value=b"x" * 100) for offset in (*range(COUNT), *range(COUNT + 1, 2 * COUNT))]
+"""One is missing in the middle, as compaction leaves it: all are to be written again."""
+
+
+async def test_others_go_on_while_batches_are_written_again() -> None:
+    """
+    The event loop turns meanwhile, and what has come of another partition is taken.
+    """
+    receiver, flow = begun()
+    one, other = partition(0), partition(1)
+    taking = asyncio.create_task(came(receiver, flow, one, bytes(v2(SPARSE))))
+    turns = 0
+
+    outcome = await came(receiver, flow, other, bytes(v2(entries(0, 3))))
+    before_that = taking.done()
+    while not taking.done():
+        turns += 1
+        await asyncio.sleep(0)
+
+    assert (outcome, before_that) == (Outcome.TAKEN, False)
+    assert turns > 100
+    assert await taking is Outcome.TAKEN
+    assert (one.fetch_offset, other.fetch_offset) == (2 * COUNT, 3)
+    assert not receiver.sorting
+
+
+async def test_what_is_concluded_meanwhile_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Of a partition that is doubted while its batches are being written again nothing is taken.
+    """
+    receiver, flow = begun()
+    copy, looking, told = partition(0), threading.Event(), threading.Event()
+
+    def when_told(*args: Any, **kwargs: Any) -> None:
+        looking.set()
+        assert told.wait(SOON)
+        take_rest(*args, **kwargs)
+
+    monkeypatch.setattr("mirror.flow.receiving.take_rest", when_told)
+    taking = asyncio.create_task(came(receiver, flow, copy, bytes(v2(SPARSE))))
+    assert await asyncio.to_thread(looking.wait, SOON)
+    sorting = set(receiver.sorting)
+    copy.doubt(0.0)
+    told.set()
+
+    assert await taking is Outcome.OVERTAKEN
+    assert sorting == {copy.key}
+    assert (copy.fetch_offset, copy.pending, receiver.sorting) == (0, False, set())
+
+
+async def test_a_torn_batch_wants_no_closer_look() -> None:
+    """
+    Brokers hand out half of one at the end of nearly every answer: it is taken no notice of, at once.
+    """
+    receiver, flow = begun()
+    copy = partition(0)
+    torn = bytes(v2([Entry(3 + offset, value=b"x" * 100) for offset in range(COUNT)]))[:-1]
+
+    taking = came(receiver, flow, copy, bytes(v2(entries(0, 3))) + torn)
+
+    with pytest.raises(StopIteration) as done:
+        taking.send(None)  # it waits for nothing
+    assert done.value.value is Outcome.TAKEN
+    assert copy.fetch_offset == 3
+
+
+def begun() -> tuple[Receiver, Flow]:
+    limits = Limits(
+        fetch=FetchLimits(), partition_fetch_bytes_max=1 << 16, request_bytes_max=MIB,
+        fetch_connections=1, append_connections=1, requests_in_flight_max=5, batches_in_flight_max=5,
+        buffer_bytes_max=8 * MIB, partition_buffer_bytes_max=MIB, gap_limit=1_000, padding_limit=0,
+    )  # fmt: skip
+    flow = Flow(
+        name="f", source=cast(Any, SimpleNamespace()), target=cast(Any, None), limits=limits,
+        pool=BufferPool(idle_bytes_max=0), instruments=Meters(), hooks=Hooks(),
+    )  # fmt: skip
+    return Receiver(flow, lambda _: False), flow
+
+
+def partition(number: int) -> PartitionCopy:
+    """One that goes on from its beginning."""
+    one = TopicPartition("orders", number)
+    copy = PartitionCopy(one, one, b"t" * 16, in_flight_max=5)
+    copy.proceed(Proceed(0, 0, 0, 0, 0), OffsetMode.SAME, 0, 0.0)
+    return copy
+
+
+async def came(receiver: Receiver, flow: Flow, copy: PartitionCopy, records: bytes) -> Outcome:
+    """A part of an answer that holds these records."""
+    buffer = flow.pool.take(len(records))
+    memory = buffer.memory[: len(records)]
+    memory[:] = records
+    end = 10 * COUNT
+    fetched = Fetched(copy.key, 0, end, end, 0, None, [], memory)
+    try:
+        return await receiver.take(copy, fetched, copy.fetch_offset, buffer, Answers(0.0, None))
+    finally:
+        buffer.release()
