@@ -85,7 +85,7 @@ class LinkLane:
     def update(self, partition: PartitionCopy) -> None:
         """Read this partition from where it now wants to be read, or leave it alone."""
         key = partition.key
-        if key in self._receiver.sorting:
+        if partition.copying and key in self._receiver.sorting:
             return  # where it goes on is known when that is done
         if not self._receiver.admit(partition):
             self._forget(key)

@@ -163,6 +163,10 @@ class Receiver:
         try:
             async with self._flow.closer_look:
                 await in_thread(work)
+        except asyncio.CancelledError:
+            self.sorting.discard(key)
+            self._flow.hooks.changed(partition)  # nobody has looked at it meanwhile
+            raise
         finally:
             self.sorting.discard(key)
         return before == (partition.generation, partition.fetch_offset)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from mirror.flow.context import Flow, Limits
-from mirror.flow.intake import take_rest
+from mirror.flow.intake import Intake, take_rest
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.flow.receiving import Answers, Outcome, Receiver
@@ -27,23 +27,43 @@ SPARSE = [Entry(offset, value=b"x" * 100) for offset in (*range(COUNT), *range(C
 """One is missing in the middle, as compaction leaves it: all are to be written again."""
 
 
-async def test_others_go_on_while_batches_are_written_again() -> None:
+class Thread:
+    """Where batches are written again: it waits until it is told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._looking, self._told = threading.Event(), threading.Event()
+        monkeypatch.setattr("mirror.flow.receiving.take_rest", self._when_told)
+
+    def _when_told(self, intake: Intake, records: memoryview, **how: Any) -> None:
+        if len(records):
+            self._looking.set()
+            assert self._told.wait(SOON)
+        take_rest(intake, records, **how)
+
+    async def looks(self) -> None:
+        """Return when it has something to do."""
+        assert await asyncio.to_thread(self._looking.wait, SOON)
+
+    def tell(self) -> None:
+        """Let it go on."""
+        self._told.set()
+
+
+async def test_others_go_on_while_batches_are_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    The event loop turns meanwhile, and what has come of another partition is taken.
+    What has come of another partition is taken meanwhile.
     """
+    thread = Thread(monkeypatch)
     receiver, flow = begun()
     one, other = partition(0), partition(1)
     taking = asyncio.create_task(came(receiver, flow, one, bytes(v2(SPARSE))))
-    turns = 0
+    await thread.looks()
 
     outcome = await came(receiver, flow, other, bytes(v2(entries(0, 3))))
     before_that = taking.done()
-    while not taking.done():
-        turns += 1
-        await asyncio.sleep(0)
+    thread.tell()
 
     assert (outcome, before_that) == (Outcome.TAKEN, False)
-    assert turns > 100
     assert await taking is Outcome.TAKEN
     assert (one.fetch_offset, other.fetch_offset) == (2 * COUNT, 3)
     assert not receiver.sorting
@@ -53,23 +73,40 @@ async def test_what_is_concluded_meanwhile_holds(monkeypatch: pytest.MonkeyPatch
     """
     Of a partition that is doubted while its batches are being written again nothing is taken.
     """
+    thread = Thread(monkeypatch)
     receiver, flow = begun()
-    copy, looking, told = partition(0), threading.Event(), threading.Event()
-
-    def when_told(*args: Any, **kwargs: Any) -> None:
-        looking.set()
-        assert told.wait(SOON)
-        take_rest(*args, **kwargs)
-
-    monkeypatch.setattr("mirror.flow.receiving.take_rest", when_told)
+    copy = partition(0)
     taking = asyncio.create_task(came(receiver, flow, copy, bytes(v2(SPARSE))))
-    assert await asyncio.to_thread(looking.wait, SOON)
+    await thread.looks()
+
     sorting = set(receiver.sorting)
     copy.doubt(0.0)
-    told.set()
+    thread.tell()
 
     assert await taking is Outcome.OVERTAKEN
     assert sorting == {copy.key}
+    assert (copy.fetch_offset, copy.pending, receiver.sorting) == (0, False, set())
+
+
+async def test_a_lane_that_ends_meanwhile_leaves_the_partition_to_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    It is told that it wants to be read, and nothing was taken.
+    """
+    thread = Thread(monkeypatch)
+    receiver, flow = begun()
+    copy, changed = partition(0), list[PartitionCopy]()
+    monkeypatch.setattr(flow.hooks, "changed", changed.append)
+    taking = asyncio.create_task(came(receiver, flow, copy, bytes(v2(SPARSE))))
+    await thread.looks()
+
+    taking.cancel()
+    thread.tell()
+
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    assert changed == [copy]
     assert (copy.fetch_offset, copy.pending, receiver.sorting) == (0, False, set())
 
 
