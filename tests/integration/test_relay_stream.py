@@ -262,7 +262,7 @@ def test_a_topic_nobody_knows_is_refused_and_others_go_on(
 
 @pytest.mark.parametrize(
     ("odd", "usual", "share_max"),
-    [(0, 20_000, 0.75), (20_000, 0, 1.2), (10, 20_000, 0.75)],
+    [(0, 20_000, 0.75), (20_000, 0, 1.5), (10, 20_000, 0.75)],
     ids=["none", "all", "the first"],
 )
 async def test_lz4_is_recoded_where_it_comes_out_the_same(
@@ -277,7 +277,8 @@ async def test_lz4_is_recoded_where_it_comes_out_the_same(
 ) -> None:
     """
     Nearly half of its bytes do not cross the link. What another encoder has made crosses as it is, and is
-    copied as exactly, and what stands behind it crosses inflated again.
+    copied as exactly, and what stands behind it crosses inflated again. Twice in each partition what is on
+    its way is sent in vain, which is much of so little.
     """
     name = await topic(source, partitions=2, prefix="recode")
     at_once = {"compression_level": 9, "linger_ms": 500}
