@@ -6,57 +6,24 @@ import asyncio
 import random
 import re
 import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
 from mirror.errors import AnswerError, TwinsiteError
 from mirror.kafka.buffers import BufferPool
-from mirror.kafka.dial import Address, ConnectionOptions, Relays
 from mirror.kafka.fetch import Key
 from mirror.link import messages
 from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, Compression, Sealer
-from mirror.link.messages import CHANNELS_MAX, PROTOCOL, Channel, Down
+from mirror.link.messages import CHANNELS_MAX, Channel, Down
 from mirror.link.stream import Hello, LinkStream
+from tests.unit.fake_relay import KEY, SWITCHING, fake_relay, welcome
 
 HELLO = Hello("flow", 1, 0, 1, (1 << 20, 1 << 20), 1 << 20, 0, recode=True)
-SWITCHING = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n\r\n"
-KEY = bytes(range(32))
 TOPIC = Key(bytes(16), 0)
 
-
-def welcome(**changes: object) -> bytes:
-    document = {
-        "relay": "0.1.0",
-        "congestion": "bbr",
-        "keys": [KEY.hex(), KEY.hex()],
-        "steady_us": 5_000_000,
-        "token": "00",
-    }
-    return messages.say(Down.WELCOME, document | changes)
-
-
-@asynccontextmanager
-async def relay(*said: bytes) -> AsyncIterator[ConnectionOptions]:
-    """It says these things and then nothing, whatever it hears."""
-    over = asyncio.Event()
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(SWITCHING.encode())
-        await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
-        writer.write(b"".join(said))
-        await over.wait()
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    try:
-        yield ConnectionOptions(relays=Relays([Address("127.0.0.1", port)]))
-    finally:
-        over.set()
-        server.close()
+relay = partial(fake_relay, lambda _: SWITCHING)
+"""It lets everybody in, says these things and then nothing."""
 
 
 async def run_with(*said: bytes) -> TwinsiteError:
