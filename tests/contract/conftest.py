@@ -8,8 +8,7 @@ import pytest
 import pytest_asyncio
 
 from checkpoint.topic_store import LogPort
-from mirror.kafka.log_port import TopicLog, ensure_state_topic
-from tests.contract.connected import BROKERS, NUMBERS, connected
+from tests.contract.connected import BROKERS, connected, state_log
 from tests.contract.memory_log import MemoryLog
 from tests.harness.kafka import KafkaCluster
 
@@ -26,7 +25,5 @@ async def log(brokers: KafkaCluster | None) -> AsyncIterator[LogPort]:
     if brokers is None:
         yield MemoryLog()
         return
-    async with connected(brokers) as cluster:
-        topic = f"__twinsite_state.contract-{next(NUMBERS)}"
-        await ensure_state_topic(cluster, topic, 1)
-        yield TopicLog(cluster, topic)
+    async with connected(brokers) as cluster, state_log(brokers, cluster) as log:
+        yield log

@@ -7,9 +7,8 @@ import pytest
 from checkpoint.errors import StateTakenOverError, StateUnavailableError
 from checkpoint.topic_store import LogPort, TopicStore, Writer
 from mirror.errors import BrokerError, ConnectionFailedError
-from mirror.kafka.log_port import TopicLog, ensure_state_topic
 from mirror.kafka.transactions import init_producer_id
-from tests.contract.connected import BROKERS, NUMBERS, connected
+from tests.contract.connected import BROKERS, NUMBERS, connected, state_log
 from tests.contract.memory_log import MemoryLog
 from tests.harness.kafka import KafkaCluster
 
@@ -117,13 +116,12 @@ async def test_every_claim_of_the_transactional_id_fences_the_one_before(
     """
     The coordinator's own epochs, as mirrors get them.
     """
-    async with connected(source if version == "3.9" else target) as cluster:
-        topic = f"__twinsite_state.claims-{next(NUMBERS)}"
-        await ensure_state_topic(cluster, topic, 1)
-        log = TopicLog(cluster, topic)
-        first = store(log, await init_producer_id(cluster, topic))
+    brokers = source if version == "3.9" else target
+    async with connected(brokers) as cluster, state_log(brokers, cluster) as log:
+        claimed = f"claims-{next(NUMBERS)}"
+        first = store(log, await init_producer_id(cluster, claimed))
         await first.put({"a": b"1"})
-        second = store(log, await init_producer_id(cluster, topic))
+        second = store(log, await init_producer_id(cluster, claimed))
         await second.load()
 
         with pytest.raises(StateTakenOverError):

@@ -19,9 +19,8 @@ from checkpoint.model import PartitionRecord
 from checkpoint.store import MemoryStore, StateStore
 from checkpoint.topic_store import BATCH_BYTES_MAX, LogPort, TopicStore
 from mirror.errors import BrokerError
-from mirror.kafka.log_port import TopicLog, ensure_state_topic
 from mirror.model import OffsetMode, TopicPartition
-from tests.contract.connected import NUMBERS, connected
+from tests.contract.connected import connected, state_log
 from tests.contract.memory_log import MemoryLog
 from tests.harness.kafka import KafkaCluster
 
@@ -53,10 +52,8 @@ def kind(request: pytest.FixtureRequest) -> tuple[str, KafkaCluster | None]:
 async def open_store(kind: tuple[str, KafkaCluster | None], tmp_path: Path) -> AsyncIterator[Open]:
     name, brokers = kind
     if brokers is not None:
-        async with connected(brokers) as cluster:
-            topic = f"__twinsite_state.{next(NUMBERS)}"
-            await ensure_state_topic(cluster, topic, 1)
-            yield lambda: guarded(TopicLog(cluster, topic))
+        async with connected(brokers) as cluster, state_log(brokers, cluster) as log:
+            yield lambda: guarded(log)
         return
     items: dict[str, bytes] = {}
     log = MemoryLog()
