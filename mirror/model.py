@@ -306,7 +306,9 @@ class ChannelTotals:
     records_bytes: int
     """Batches as the brokers have them, before they were compressed for the way."""
     waited_seconds: float
-    """In which a frame could have been made and waited for the link, or for the mirror."""
+    """In which a frame could have been made and waited for the link."""
+    held_seconds: float
+    """Likewise, for the mirror, which had not taken what was there."""
     sealed_seconds: float
     """In which frames were compressed."""
 
@@ -316,6 +318,7 @@ class ChannelTotals:
             self.bytes_sent + other.bytes_sent,
             self.records_bytes + other.records_bytes,
             self.waited_seconds + other.waited_seconds,
+            self.held_seconds + other.held_seconds,
             self.sealed_seconds + other.sealed_seconds,
         )
 

@@ -292,7 +292,12 @@ RELAY_FRAMES = _counter("relay_frames_total", ("channel",), "Frames made.")
 RELAY_WAITED = _counter(
     "relay_waited_seconds_total",
     ("channel",),
-    "How long frames could have been made and waited for the link, or for the mirror.",
+    "How long frames could have been made and waited for the link.",
+)
+RELAY_HELD = _counter(
+    "relay_held_seconds_total",
+    ("channel",),
+    "How long frames could have been made and waited for the mirror, which had not taken what was there.",
 )
 RELAY_SEALED = _counter("relay_sealed_seconds_total", ("channel",), "How long frames were being compressed.")
 RELAY_READ = _counter("relay_read_bytes_total", (), "Bytes that brokers have sent to the relay.")
@@ -307,7 +312,7 @@ RELAY_CERT_EXPIRY = _gauge(
 RELAY_METRICS = (
     *(RELAY_BUILD_INFO, RELAY_SOURCE_INFO, RELAY_START, RELAY_CONNECTIONS, RELAY_CONNECTIONS_MAX),
     *(RELAY_STREAMS, RELAY_STREAMS_WAITING, RELAY_STREAMS_LEVEL, RELAY_CONGESTION, RELAY_TUNNELS),
-    *(RELAY_PARTITIONS, RELAY_SENT, RELAY_RECORDS, RELAY_FRAMES, RELAY_WAITED, RELAY_SEALED),
+    *(RELAY_PARTITIONS, RELAY_SENT, RELAY_RECORDS, RELAY_FRAMES, RELAY_WAITED, RELAY_HELD, RELAY_SEALED),
     *(RELAY_READ, RELAY_REFUSED, RELAY_CERT_EXPIRY),
 )
 """Every metric of a relay; a mirror has none of them."""

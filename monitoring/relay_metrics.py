@@ -94,6 +94,7 @@ def _of_channels(status: RelayStatus) -> Iterator[Family]:
     yield each(catalogue.RELAY_RECORDS, lambda of: of.records_bytes)
     yield each(catalogue.RELAY_FRAMES, lambda of: of.frames)
     yield each(catalogue.RELAY_WAITED, lambda of: of.waited_seconds)
+    yield each(catalogue.RELAY_HELD, lambda of: of.held_seconds)
     yield each(catalogue.RELAY_SEALED, lambda of: of.sealed_seconds)
 
 

@@ -18,7 +18,7 @@ INFO_BYTES_MAX = 512
 RECEIVE_BUFFERS, SEND_BUFFERS = Path("/proc/sys/net/ipv4/tcp_rmem"), Path("/proc/sys/net/ipv4/tcp_wmem")
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
-SO_MEMINFO, SIOCOUTQNSD = 55, 0x894B
+SO_MEMINFO, SIOCOUTQ, SIOCOUTQNSD = 55, 0x5411, 0x894B
 """Of Linux; Python has no names for them."""
 
 _SNDBUF, _WMEM_QUEUED = 12, 20
@@ -82,8 +82,19 @@ def send_buffer_is_full(sock: socket.socket) -> bool | None:
 
 def unsent_bytes(sock: socket.socket) -> int | None:
     """What waits in the kernel for its place on the wire, never sent so far; None where it does not say."""
+    return _asked(sock, SIOCOUTQNSD)
+
+
+def unacknowledged_bytes(sock: socket.socket) -> int | None:
+    """What the kernel has of a connection that the other side's kernel has not acknowledged, unsent or on its
+    way; None where it does not say.
+    """
+    return _asked(sock, SIOCOUTQ)
+
+
+def _asked(sock: socket.socket, request: int) -> int | None:
     try:
-        told = fcntl.ioctl(sock.fileno(), SIOCOUTQNSD, bytes(_INT.size))
+        told = fcntl.ioctl(sock.fileno(), request, bytes(_INT.size))
     except (OSError, ValueError):  # it is closed: it has no number any more
         return None
     return int(_INT.unpack(told)[0])

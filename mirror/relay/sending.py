@@ -105,10 +105,19 @@ class Lane:
     taken_bytes: int = 0
     ending: bool = False
     room: asyncio.Event = field(default_factory=asyncio.Event)
+    held_seconds: float = 0.0
+    held_since: float | None = None
 
     @property
     def may_send(self) -> bool:
         return bool(self.frames) and (self.begun or self.sent_bytes - self.taken_bytes < self.window_bytes)
+
+    def held_until(self, now: float) -> float:
+        """For how many seconds so far a frame was ready, and as much as may be was not taken."""
+        if self.held_since is not None:
+            self.held_seconds += now - self.held_since
+        self.held_since = now if self.frames and not self.may_send else None
+        return self.held_seconds
 
     async def has_room(self) -> None:
         """Wait until another frame may be made."""
@@ -155,6 +164,10 @@ class Wire(Protocol):
     def unsent(self) -> bool:
         """Something waits in it for a place on the wire."""
 
+    @property
+    def on_way_bytes(self) -> int:
+        """Handed over, and not yet at the other side's kernel."""
+
 
 class Sender:
     """Sends to one mirror.
@@ -167,7 +180,7 @@ class Sender:
         wire: Carries everything, until there are more of them: then what is urgent, and those what is behind.
         windows: Of each channel, how many bytes may be on their way.
         steps: Of each channel, from which to choose.
-        chosen: Told of a channel that is sent another way from now on.
+        chosen: Told of a channel that is sent another way from now on, or as before for another reason.
         turnstile: Through which everybody's slices go.
     """
 
@@ -212,8 +225,10 @@ class Sender:
         size = records_bytes(news)
         async with maker.turn:
             began = time.monotonic()
+            held_before = lane.held_until(began)
             await lane.has_room()
             waited = time.monotonic() - began
+            held = lane.held_until(began + waited) - held_before if self._at_mirror(lane) else 0.0
             stored = maker.sealer.stores
             frame = Frame(
                 await sealed(maker.sealer, news, as_is, recode=maker.tuner.step.recode),
@@ -225,14 +240,22 @@ class Sender:
                 gone()
             now = time.monotonic()
             sealing = now - began - waited
-            spent = Spent(waited, sealing, size, frame.left, dry=sealing if self._dry(lane) else 0.0)
+            dry = sealing if self._dry(lane) else 0.0
+            spent = Spent(waited - held, sealing, size, frame.left, dry, held)
             self.put(channel, frame, spent)
+            before = maker.tuner.step
             if maker.tuner.watched(spent, now):
-                maker.sealer.change(maker.tuner.step.compression)
+                if maker.tuner.step != before:
+                    maker.sealer.change(maker.tuner.step.compression)
                 self._chosen(channel)
 
     def _dry(self, lane: Lane) -> bool:
         return not lane.frames and not any(wire.unsent for wire in self._more or (self._wire,))
+
+    def _at_mirror(self, lane: Lane) -> bool:
+        """Most of what it has not taken is there: what waits does not wait for the link."""
+        on_way = sum(wire.on_way_bytes for wire in self._more or (self._wire,))
+        return lane.sliced_bytes - lane.taken_bytes > 2 * on_way
 
     def put(self, channel: int, frame: Frame, spent: Spent) -> None:
         """Send a frame that is made, after those that were put before."""
@@ -240,7 +263,9 @@ class Sender:
         totals = self.totals[urgency]
         totals.frames += 1
         totals.spent = totals.spent.and_also(spent)
-        self._lanes[channel].frames.append(frame)
+        lane = self._lanes[channel]
+        lane.frames.append(frame)
+        lane.held_until(time.monotonic())
         self._offer(urgency)
 
     def taken(self, channel: int, wire_bytes: int) -> bool:
@@ -249,6 +274,7 @@ class Sender:
         if lane is None or not lane.taken_bytes <= wire_bytes <= lane.sent_bytes:
             return False
         lane.taken_bytes = wire_bytes
+        lane.held_until(time.monotonic())
         while lane.untaken and lane.untaken[0][0] <= wire_bytes:
             lane.untaken.popleft()[1]()
             reach("frame_taken")
@@ -374,6 +400,7 @@ class Sender:
             frame.gone()
             lane.begun = False
             lane.frames.popleft()
+            lane.held_until(now)
             lane.room.set()
             self._end_where_sent(channel)
         return size + again

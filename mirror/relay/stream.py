@@ -26,7 +26,7 @@ from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Isolation, Key
 from mirror.link import messages
 from mirror.link.messages import MESSAGE_BYTES_MAX, TOKEN_BYTES, Channel, Down, Messages, Up
-from mirror.link.tcp_info import tcp_info, unsent_bytes
+from mirror.link.tcp_info import tcp_info, unacknowledged_bytes, unsent_bytes
 from mirror.relay.access import Visitor
 from mirror.relay.audit import Audit
 from mirror.relay.calming import Calming
@@ -389,6 +389,11 @@ class Stream(asyncio.Protocol):
         """Likewise."""
         return _unsent(self._transport)
 
+    @property
+    def on_way_bytes(self) -> int:
+        """Likewise."""
+        return _on_way(self._transport)
+
     def _room(self) -> int:
         """So many bytes of messages may be written now, far from what nobody would read."""
         waits = self._transport.get_write_buffer_size() if self._transport is not None else UNREAD_BYTES_MAX
@@ -455,6 +460,11 @@ class Joined(asyncio.Protocol):
         """Likewise."""
         return _unsent(self._transport)
 
+    @property
+    def on_way_bytes(self) -> int:
+        """Likewise."""
+        return _on_way(self._transport)
+
     def drain(self) -> None:
         """Send nothing more; it ends with the stream."""
         self._draining = True
@@ -480,6 +490,13 @@ def _unsent(transport: asyncio.Transport | None) -> bool:
     if transport is None:
         return False
     return bool(transport.get_write_buffer_size()) or unsent_bytes(transport.get_extra_info("socket")) != 0
+
+
+def _on_way(transport: asyncio.Transport | None) -> int:
+    if transport is None:
+        return 0
+    sock = transport.get_extra_info("socket")
+    return transport.get_write_buffer_size() + (unacknowledged_bytes(sock) or 0)
 
 
 def tune(sock: socket.socket, unsent_bytes: int) -> str:

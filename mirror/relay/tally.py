@@ -17,7 +17,7 @@ from mirror.relay.tunnel import Tunnel
 
 Handed = Tunnel | Stream | Joined | Probe
 """What a connection becomes."""
-NOTHING = ChannelTotals(0, 0, 0, 0.0, 0.0)
+NOTHING = ChannelTotals(0, 0, 0, 0.0, 0.0, 0.0)
 
 
 class Tally:
@@ -90,5 +90,6 @@ def of_channel(stream: Stream, channel: Channel) -> ChannelTotals:
         bytes_sent=totals.sent_bytes,
         records_bytes=spent.records_bytes,
         waited_seconds=spent.waited,
+        held_seconds=spent.held,
         sealed_seconds=spent.sealed,
     )

@@ -1,4 +1,4 @@
-"""How to compress: so that most gets to the other side, whether the link or a core is what limits it.
+"""How to compress: so that most gets to the other side, whether the link, a core or the mirror limits it.
 
 Pure. It is told what a channel did with its time, and answers with a step of a :func:`ladder`.
 """
@@ -26,6 +26,10 @@ WAITING_ABOVE = 0.1
 """So much waiting, and it is the link."""
 DRY_ABOVE = 0.5
 """So much of compressing left the link without work, and that is the limit."""
+HELD_ABOVE = 0.1
+"""So much waiting for the mirror, and more than for the link, and that is the limit."""
+ROOMY = 2.0
+"""Where the mirror is the limit: what a core makes so many times as fast costs nothing that is carried."""
 MORE, TIMES = 1.25, 4.0
 """A link that ran dry, and carried so many times what it was said to, is taken to carry so many times as much
 as that; and so is one of which nothing is known.
@@ -77,6 +81,7 @@ class Spent(NamedTuple):
 
     Attributes:
         waited: Seconds in which a frame was ready and waited for the link.
+        held: Likewise, for the mirror: most of what it had not taken was there.
         sealed: Seconds in which the next one was made.
         dry: Of these, where the link had nothing left to carry at the end.
     """
@@ -86,6 +91,7 @@ class Spent(NamedTuple):
     records_bytes: int = 0
     wire_bytes: int = 0
     dry: float = 0.0
+    held: float = 0.0
 
     def and_also(self, more: Spent) -> Spent:
         """Both together."""
@@ -95,6 +101,7 @@ class Spent(NamedTuple):
             self.records_bytes + more.records_bytes,
             self.wire_bytes + more.wire_bytes,
             self.dry + more.dry,
+            self.held + more.held,
         )
 
 
@@ -131,9 +138,11 @@ class Tuner:
 
     def __init__(self, steps: Sequence[Step], now: float) -> None:
         self._steps = steps
-        self._at = next(
+        self._at = self._first = next(
             (at for at, step in enumerate(steps) if step.compression.level >= LEVEL_FIRST), len(steps) - 1
         )
+        self._limit = ""
+        """What it is, as far as is known."""
         self.why = "not measured yet" if len(steps) > 1 else steps[0].why
         self._made: dict[int, Made] = {}
         self._link_rate, self._link_known = 0.0, False
@@ -146,7 +155,7 @@ class Tuner:
         return self._steps[self._at]
 
     def watched(self, spent: Spent, now: float) -> bool:
-        """A frame was made; True when another step is to be taken from now on."""
+        """A frame was made; True when another step is to be taken from now on, or for another reason."""
         self._spent = self._spent.and_also(spent)
         period = now - self._since
         if period < PERIOD_SECONDS or self._spent.records_bytes < PERIOD_BYTES:
@@ -154,36 +163,53 @@ class Tuner:
         spent, self._spent, self._since = self._spent, Spent(), now
         if len(self._steps) == 1:
             return False
-        before = self._at
+        before = self._at, self._limit
         self._made = {at: made for at, made in self._made.items() if now < made.good_until}
         self._conclude(spent, period, now)
-        return self._at != before
+        return (self._at, self._limit) != before
 
     def _conclude(self, spent: Spent, period: float, now: float) -> None:
+        if spent.held > max(spent.waited, HELD_ABOVE * period):
+            self._save_bytes(spent, period, now)
+            return
         if spent.waited + spent.sealed < OCCUPIED_ABOVE * period:
             return
         full = spent.waited > WAITING_ABOVE * period or spent.dry < DRY_ABOVE * spent.sealed
+        self._limit = "the link is full" if full else "compression is the limit"
         self._learn_link_rate(spent.wire_bytes / period, full=full)
-        self._made[self._at] = Made(
-            core_rate=spent.records_bytes / spent.sealed if spent.sealed else math.inf,
-            share=spent.wire_bytes / spent.records_bytes,
-            good_until=now + (FORGET_SECONDS if full else FORGET_SLOW_SECONDS),
-        )
+        self._learn_made(spent, now + (FORGET_SECONDS if full else FORGET_SLOW_SECONDS))
         if full:
             self._full_seconds += period
-            if self._full_seconds < SETTLE_SECONDS:
-                return
-        untried = self._untried(full=full)
+        settled = not full or self._full_seconds >= SETTLE_SECONDS
+        self._take(self._untried(full=full) if settled else None, self._best())
+
+    def _save_bytes(self, spent: Spent, period: float, now: float) -> None:
+        """The mirror is the limit, and less on the link carries no more: spare what a core has time for."""
+        self._learn_made(spent, now + FORGET_SLOW_SECONDS)
+        rate = spent.records_bytes / period
+        roomy = {at: made.share for at, made in self._made.items() if made.core_rate >= ROOMY * rate}
+        beside = self._at + 1 if self._at in roomy else self._at - 1
+        untried = beside if 0 <= beside <= self._first and beside not in self._made else None
+        self._limit = "the mirror is the limit"
+        self._take(untried, min(roomy, key=roomy.__getitem__, default=self._at))
+
+    def _take(self, untried: int | None, best: int) -> None:
         if untried is not None:
             self._at = untried
-            self.why = "being tried: " + ("the link is full" if full else "compression was the limit")
+            self.why = f"being tried: {self._limit}"
             return
-        self._at = self._best()
-        limit = "the link is full" if full else "compression is the limit"
+        self._at = best
         made = ", ".join(
             f"{one.share:.3f} at level {self._level(at)}" for at, one in sorted(self._made.items())
         )
-        self.why = f"{limit}; of what was tried this is best: {made}"
+        self.why = f"{self._limit}; of what was tried this is best: {made}"
+
+    def _learn_made(self, spent: Spent, good_until: float) -> None:
+        self._made[self._at] = Made(
+            core_rate=spent.records_bytes / spent.sealed if spent.sealed else math.inf,
+            share=spent.wire_bytes / spent.records_bytes,
+            good_until=good_until,
+        )
 
     def _learn_link_rate(self, carried: float, *, full: bool) -> None:
         """It has carried so much, and could carry no more, or nobody knows how much more."""

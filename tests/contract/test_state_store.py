@@ -52,8 +52,8 @@ def kind(request: pytest.FixtureRequest) -> tuple[str, KafkaCluster | None]:
 async def open_store(kind: tuple[str, KafkaCluster | None], tmp_path: Path) -> AsyncIterator[Open]:
     name, brokers = kind
     if brokers is not None:
-        async with connected(brokers) as cluster, state_log(brokers, cluster) as log:
-            yield lambda: guarded(log)
+        async with connected(brokers) as cluster, state_log(brokers, cluster) as there:
+            yield lambda: guarded(there)
         return
     items: dict[str, bytes] = {}
     log = MemoryLog()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirror.kafka.fetch import Fetched, Key
 from mirror.link.messages import Channel
+from mirror.link.parts import Part
 from mirror.relay.pacing import Turnstile
-from mirror.relay.sending import AGAIN_BYTES_MAX, Frame, Sender
+from mirror.relay.sending import AGAIN_BYTES_MAX, FRAMES_READY_MAX, Frame, News, Sender
 from mirror.relay.tuning import Spent, ladder
 
 MB = 1 << 20
@@ -23,6 +27,7 @@ class Wire:
     slice_bytes: int = 64 << 10
     full: bool = False
     unsent: bool = False
+    on_way_bytes: int = 0
     written: list[bytes] = field(default_factory=list)
 
     def write(self, data: bytes) -> None:
@@ -33,11 +38,11 @@ class Wire:
         return sum(map(len, self.written))
 
 
-def sending() -> tuple[Sender, Wire, Wire, Wire]:
+def sending(window_bytes: int = 64 * MB) -> tuple[Sender, Wire, Wire, Wire]:
     """A sender, its first connection, one for what is behind, and the second one for what is urgent."""
     first, behind, again = Wire(), Wire(), Wire()
     steps = {channel: ladder(3, recode=True) for channel in Channel}
-    sender = Sender(first, dict.fromkeys(Channel, 64 * MB), steps, lambda _: None, Turnstile())
+    sender = Sender(first, dict.fromkeys(Channel, window_bytes), steps, lambda _: None, Turnstile())
     sender.add(behind, Channel.BULK)
     sender.add(again, Channel.LIVE)
     return sender, first, behind, again
@@ -122,3 +127,32 @@ def test_the_second_time_is_not_waited_for() -> None:
     put(sender, Channel.LIVE, 300, times=10)
 
     assert (len(first.written), again.written) == (10, [])
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_who_is_waited_for_is_known(is_there: bool) -> None:
+    """
+    The mirror, where what it has not taken has arrived; the link, where that is on its way.
+    """
+    sender, _, behind, _ = sending(window_bytes=1)
+    await asyncio.gather(*(send(sender) for _ in range(FRAMES_READY_MAX + 1)))  # the first one has left
+    behind.on_way_bytes = 0 if is_there else behind.bytes
+
+    waiting = asyncio.create_task(send(sender))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    before = sender.totals[Channel.BULK].spent
+    assert sender.taken(Channel.BULK, behind.bytes - SLICE_HEAD_BYTES)
+    await waiting
+
+    spent = sender.totals[Channel.BULK].spent
+    held, waited = spent.held - before.held, spent.waited - before.waited
+    assert max(held, waited) > 0
+    assert (held > waited) is is_there
+
+
+async def send(sender: Sender) -> None:
+    """A frame of what is behind, and small."""
+    fetched = Fetched(Key(bytes(16), 0), 0, 1, 1, 0, None, [], memoryview(b"records"))
+    news = News(1, 0, [Part(1, 0, 1, fetched)])
+    await sender.send(Channel.BULK, news, {fetched.key}, nothing, nothing)

@@ -25,7 +25,7 @@ from tests.unit.fake_mirror import serving
 from tests.unit.test_status_schema import complaints
 
 SCHEMA_FILE = Path(__file__).parents[2] / "docs" / "relay-status.schema.json"
-BULK = ChannelTotals(12, 250_000, 1_000_000, 3.5, 0.5)
+BULK = ChannelTotals(12, 250_000, 1_000_000, 3.5, 1.5, 0.5)
 STREAM = StreamStatus(
     flow="east",
     peer="10.0.0.7:5001",
@@ -39,7 +39,7 @@ STREAM = StreamStatus(
     why="the link is full",
     partitions_wanted=9,
     waits=True,
-    live=ChannelTotals(3, 5_000, 9_000, 0.0, 0.1),
+    live=ChannelTotals(3, 5_000, 9_000, 0.0, 0.2, 0.1),
     bulk=BULK,
 )
 UNKNOWN = replace(
@@ -56,7 +56,7 @@ STATUS = RelayStatus(
     connections_max=1_000,
     tunnels=5,
     streams=(STREAM, UNKNOWN),
-    live=ChannelTotals(3, 5_000, 9_000, 0.0, 0.1),
+    live=ChannelTotals(3, 5_000, 9_000, 0.0, 0.2, 0.1),
     bulk=BULK,
     tunnelled_bytes=77_000,
     bytes_read=1_200_000,

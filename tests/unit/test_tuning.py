@@ -23,25 +23,28 @@ def run(
     periods: int = 12,
     began: float = 0.0,
     speeds: dict[int, float] = SPEEDS,
+    taker: float = math.inf,
 ) -> list[int]:
     """The levels taken over time, of a channel with plenty behind.
 
     Args:
         link: What it carries, in MB/s.
         shares: What each level makes of the records.
+        taker: The mirror takes no more of them, in MB/s.
     """
     taken, now = [], began
     for _ in range(periods):
         level = tuner.step.compression.level
         by_core, by_link = speeds[level], link / shares[level]
-        rate = min(by_core, by_link)
+        rate = min(by_core, by_link, taker)
         sealed, seconds = rate / by_core, max(MEGABYTES / rate, PERIOD_SECONDS)
         spent = Spent(
-            waited=(1 - sealed) * seconds,
+            waited=(1 - sealed) * seconds if rate < taker else 0.0,
+            held=(1 - sealed) * seconds if rate == taker else 0.0,
             sealed=sealed * seconds,
             records_bytes=math.ceil(rate * seconds * 1e6),
             wire_bytes=math.ceil(rate * seconds * 1e6 * shares[level]),
-            dry=sealed * seconds if by_core < by_link else 0.0,
+            dry=sealed * seconds if by_core < by_link and rate < taker else 0.0,
         )
         now += seconds
         tuner.watched(spent, now)
@@ -104,6 +107,42 @@ def test_in_between_it_stays_where_both_have_the_same_time() -> None:
     tuner = Tuner(ladder(0, recode=True), 0.0)
 
     assert run(tuner, 45.0, SHARES)[-1] in {1, 3}
+
+
+def test_nothing_more_is_tried_of_a_link_that_is_not_the_limit() -> None:
+    """
+    The mirror takes less than comes: what is lighter would carry no more, and what is heavier neither.
+    """
+    tuner = Tuner(ladder(0, recode=True), 0.0)
+
+    assert run(tuner, 1000.0, SHARES, taker=20.0) == [3] * 12
+    assert tuner.why.startswith("the mirror is the limit; of what was tried this is best: ")
+
+
+@pytest.mark.parametrize(("taker", "best"), [(60.0, 3), (90.0, 1), (150.0, 0)])
+def test_where_the_mirror_is_the_limit_bytes_are_saved_as_far_as_a_core_has_time(
+    taker: float, best: int
+) -> None:
+    """
+    A core was the limit before, and nothing was compressed any more.
+    """
+    tuner = Tuner(ladder(0, recode=True), 0.0)
+    assert run(tuner, 1000.0, SHARES)[-1] == 0
+
+    taken = run(tuner, 1000.0, SHARES, taker=taker, began=100.0, periods=30)
+
+    assert taken[-1] == best
+    assert set(taken) <= {0, 1, 3}
+
+
+def test_of_a_wide_link_that_is_full_uncompressed_it_is_known_at_once() -> None:
+    """
+    400 Mbit/s, and slow cores: one look at what goes without compression is enough.
+    """
+    tuner = Tuner(ladder(0, recode=True), 0.0)
+    shares = SHARES | {1: 0.3, 3: 0.215}
+
+    assert run(tuner, 50.0, shares, speeds=SPEEDS | {1: 130.0, 3: 100.0}) == [1, 0, *[1] * 10]
 
 
 @pytest.mark.parametrize(("before", "after", "level"), [(1000.0, 1.0, 6), (1.0, 1000.0, 0)])
