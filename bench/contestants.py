@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.harness import mm2 as maker
 from tests.harness.jvm import BENCHMARK_JVM, REPOSITORY, java_command, logging_flag, spawn
 from tests.harness.kafka import KafkaCluster
-from tests.harness.mm2 import DEFAULT, TUNED, mirror_maker
+from tests.harness.mm2 import mirror_maker
 from tests.harness.node import free_ports
 from tests.harness.process import Twinsite
 
@@ -135,14 +136,14 @@ def _running(command: list[str], output: Path) -> Iterator[Sequence[int]]:
         process.wait()
 
 
+OURS, RELAYED = "twinsite", "twinsite through a relay"
+DEFAULT, TUNED, CEILING = "MirrorMaker 2", "MirrorMaker 2 tuned", "bare produce loop"
 CONTESTANTS: Mapping[str, Contestant] = {
-    "twinsite": twinsite(),
-    "twinsite through a relay": relayed,
-    "MirrorMaker 2": mm2(DEFAULT),
-    "MirrorMaker 2 tuned": mm2(TUNED),
+    OURS: twinsite(),
+    RELAYED: relayed,
+    DEFAULT: mm2(maker.DEFAULT),
+    TUNED: mm2(maker.TUNED),
     "ProducerPerformance": producer_performance,
     "bare pass-through": pass_through,
-    "bare produce loop": bare,
+    CEILING: bare,
 }
-OURS = "twinsite"
-CEILING = "bare produce loop"

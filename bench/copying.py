@@ -18,7 +18,8 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from bench.contestants import CEILING, CONTESTANTS, OURS, Contestant, Job
+from bench.contestants import CEILING, CONTESTANTS, DEFAULT, OURS, RELAYED, TUNED, Contestant, Job
+from bench.goals import Goal, ratio
 from bench.measuring import LogEnds, Run, measure, median
 from tests.harness.data import json_rows, load
 from tests.harness.jvm import BENCHMARK_JVM
@@ -163,3 +164,28 @@ def table(title: str, runs: Mapping[str, Sequence[Run]]) -> Table:
             f"{run.cpu_seconds_per_gigabyte / ours.cpu_seconds_per_gigabyte:.1f}",
         )
     return shown
+
+
+def judged(title: str, runs: Mapping[str, Sequence[Run]]) -> list[Goal]:
+    """What is wanted of a case, as far as those competed that it is compared with."""
+    medians = {name: median(of) for name, of in runs.items()}
+    ours = medians[OURS]
+
+    def faster(name: str, wanted: float) -> Goal:
+        times = ratio(ours.megabytes_per_second, medians[name].megabytes_per_second)
+        return Goal(f"{title}: MB/s, times {name}", wanted, times)
+
+    def cheaper(name: str, wanted: float) -> Goal:
+        times = ratio(medians[name].cpu_seconds_per_gigabyte, ours.cpu_seconds_per_gigabyte)
+        return Goal(f"{title}: CPU, {name} takes times ours", wanted, times)
+
+    found = [Goal(f"{title}: memory", 150.0, ours.peak_megabytes, at_most=True, unit=" MB")]
+    if DEFAULT in medians:
+        found += [faster(DEFAULT, 5.0), cheaper(DEFAULT, 15.0)]
+    if TUNED in medians:
+        found += [faster(TUNED, 2.5), cheaper(TUNED, 10.0)]
+    if CEILING in medians:
+        found.append(faster(CEILING, 0.85))
+    if RELAYED in medians:
+        found.append(Goal(f"{title}: MB/s through a relay, of ours", 0.75, 1 / faster(RELAYED, 1.0).found))
+    return found

@@ -16,6 +16,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from bench import goals
+from bench.goals import Goal
 from bench.measuring import LogEnds, wait
 from bench.over_the_link import FULL_SPEED, PROFILES, Profile
 from bench.standing import Latency, trickle
@@ -29,6 +31,8 @@ from tests.harness.relay import listens, through
 from tests.harness.wan import Wan, wan, why_not
 
 BEHIND, LIVE, PARTITIONS = "behind", "live", 4
+LATER_MS = 200.0
+"""Than a round trip, of 99 of 100 at most."""
 RECORD_BYTES = 1024
 
 
@@ -62,8 +66,9 @@ async def measure(
     return late, used
 
 
-async def run(profiles: list[Profile], megabytes: int, folder: Path) -> Table:
+async def run(profiles: list[Profile], megabytes: int, folder: Path) -> tuple[Table, list[Goal]]:
     """Each profile in turn."""
+    wanted: list[Goal] = []
     shown = Table(title="100 records/s while a catch-up fills the link, producer to consumer")
     for column in ("", "p50 ms", "p99 ms", "longest ms", "link used"):
         shown.add_column(column, justify="right" if column else "left")
@@ -82,19 +87,24 @@ async def run(profiles: list[Profile], megabytes: int, folder: Path) -> Table:
                 late, used = await measure(link, profile, source, target, folder, records)
                 figures = (late.p50, late.p99, late.longest)
                 shown.add_row(str(profile), *(f"{figure:.0f}" for figure in figures), f"{used:.0%}")
-    return shown
+                latest = profile.rtt_ms + LATER_MS
+                wanted.append(Goal(f"{profile}: p99", latest, late.p99, at_most=True, unit=" ms"))
+    return shown, wanted
 
 
 @click.command(context_settings={"show_default": True})
 @click.option("--profile", "which", type=click.IntRange(1, len(PROFILES)), multiple=True, help="Only these.")
 @click.option("--megabytes", default=3000, help="Of values, at the source: more than is copied in a minute.")
 def main(which: tuple[int, ...], megabytes: int) -> None:
-    """Measure how late records are that nothing keeps from going first."""
+    """Measure how late records are that nothing keeps from going first; 1 where later than wanted."""
     if why_not():
         raise click.ClickException(f"there can be no emulated link here: {why_not()}")
     profiles = [PROFILES[number - 1] for number in which] or list(PROFILES)
     with tempfile.TemporaryDirectory(prefix="twinsite-bench-") as folder:
-        Console(width=110).print(asyncio.run(run(profiles, megabytes, Path(folder))))
+        shown, wanted = asyncio.run(run(profiles, megabytes, Path(folder)))
+    Console(width=110).print(shown)
+    Console(width=110).print(goals.table("Goals", wanted))
+    goals.end(wanted)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from bench import goals
+from bench.goals import Goal, ratio
 from bench.measuring import LogEnds, cpu_seconds, peak_megabytes
 from tests.harness.data import json_rows, load
 from tests.harness.jvm import BENCHMARK_JVM
@@ -159,11 +161,12 @@ LONG = {**TUNED, "source.consumer.receive.buffer.bytes": -1}
 LOSSY = {key: value for key, value in LONG.items() if "fetch" not in key} | {"tasks.max": 4}
 """Where packets are lost its large fetches take longer than it waits for them, and begin again for ever."""
 OURS, ONE_CONNECTION = "twinsite", "twinsite over one connection"
+AS_IT_COMES, BEST, SURVIVES = "MirrorMaker 2", "MirrorMaker 2 tuned", "MirrorMaker 2 tuned for loss"
 CONTESTANTS: Mapping[str, Contestant] = {
     OURS: ours(),
-    "MirrorMaker 2": theirs(DEFAULT),
-    "MirrorMaker 2 tuned": theirs(LONG),
-    "MirrorMaker 2 tuned for loss": theirs(LOSSY),
+    AS_IT_COMES: theirs(DEFAULT),
+    BEST: theirs(LONG),
+    SURVIVES: theirs(LOSSY),
 }
 WITHOUT_BBR: Mapping[str, Contestant] = {OURS: ours(), ONE_CONNECTION: ours(connections=1)}
 
@@ -199,6 +202,39 @@ def _first(ends: LogEnds) -> int:
     return 0
 
 
+def judged(profile: Profile, codec: str, found: Mapping[str, Crossed]) -> list[Goal]:
+    """What is wanted of this data over this link, and what was found.
+
+    Of a link that loses packets the best MirrorMaker 2 is the one that gets most over.
+    """
+    best = found[OURS]
+    if ONE_CONNECTION in found:
+        one = found[ONE_CONNECTION]
+        times = ratio(best.megabytes_per_second, one.megabytes_per_second)
+        return [Goal("MB/s, times those of one connection", 10.0, times)]
+    rival = found[BEST]
+    wanted = (3.2, 0.35) if codec == "none" else (1.7, 0.6)
+    if profile.loss:
+        rival = max((found[BEST], found[SURVIVES]), key=lambda one: one.megabytes_per_second)
+        wanted = 10.0, wanted[1]
+    speed, cpu = best.megabytes_per_second, best.cpu_seconds_per_gigabyte
+    default = found[AS_IT_COMES]
+    return [
+        Goal("MB/s, times the best MirrorMaker 2", wanted[0], ratio(speed, rival.megabytes_per_second)),
+        Goal("MB/s, times MirrorMaker 2 as it comes", 10.0, ratio(speed, default.megabytes_per_second)),
+        Goal("link used", 0.9 if profile.loss else 0.93, best.link_used),
+        Goal(
+            "bytes on the wire, of the best",
+            wanted[1],
+            ratio(best.wire_share, rival.wire_share),
+            at_most=True,
+        ),
+        Goal("CPU, the best takes times ours", 10.0, ratio(rival.cpu_seconds_per_gigabyte, cpu)),
+        Goal("CPU, as it comes takes times ours", 10.0, ratio(default.cpu_seconds_per_gigabyte, cpu)),
+        Goal("memory of a side", 256.0, best.peak_megabytes, at_most=True, unit=" MB"),
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Races:
     """What is run: each kind of data, over each link, by each contestant, so many rounds.
@@ -217,9 +253,10 @@ class Races:
     out: Path
 
 
-async def compete(races: Races, folder: Path) -> None:
-    """Run them all; prints a table after each profile, and saves it."""
+async def compete(races: Races, folder: Path) -> list[Goal]:
+    """Run them all; prints tables after each profile, and saves them. Answers all goals."""
     contestants = CONTESTANTS if races.bbr else WITHOUT_BBR
+    wanted: list[Goal] = []
     saved = json.loads(races.out.read_text()) if races.out.exists() else {}
     races.out.parent.mkdir(parents=True, exist_ok=True)
     with wan() as link:
@@ -244,11 +281,16 @@ async def compete(races: Races, folder: Path) -> None:
                         race = Race(link, profile, source, target, ends, records, size, folder)
                         found[name].append(await asyncio.to_thread(cross, race, contestant))
                     title = f"{profile}; records of {size} B, {codec}{'' if races.bbr else ', no BBR'}"
-                    Console(width=120).print(table(title, {name: median(of) for name, of in found.items()}))
+                    medians = {name: median(of) for name, of in found.items()}
+                    Console(width=120).print(table(title, medians))
+                    judgement = judged(profile, codec, medians)
+                    Console(width=120).print(goals.table("Goals", judgement))
+                    wanted += judgement
                     saved[title] = {name: [asdict(one) for one in of] for name, of in found.items()}
                     races.out.write_text(json.dumps(saved, indent=1) + "\n")
                 link.both(**FULL_SPEED)
                 await source.delete_topic(TOPIC)
+    return wanted
 
 
 async def _begin(link: Wan, source: KafkaCluster, target: KafkaCluster) -> LogEnds:
@@ -314,13 +356,14 @@ def main(
     bbr: bool,
     out: Path,
 ) -> None:
-    """Compare with MirrorMaker 2 over links that are long, narrow and lossy."""
+    """Compare with MirrorMaker 2 over links that are long, narrow and lossy; 1 where a goal is missed."""
     if why_not():
         raise click.ClickException(f"there can be no emulated link here: {why_not()}")
     profiles = [PROFILES[number - 1] for number in which] or list(PROFILES)
     with tempfile.TemporaryDirectory(prefix="twinsite-bench-") as folder:
         races = Races(profiles, codecs, sizes, megabytes, rounds, bbr, out)
-        asyncio.run(compete(races, Path(folder)))
+        wanted = asyncio.run(compete(races, Path(folder)))
+    goals.end(wanted)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """``make bench``: latency, idle cost and memory, then every kind of data through every contestant.
 
-Takes a good hour on two cores. Prints tables and saves every run as JSON, with the tables beside it.
+Takes a good hour on two cores. Prints tables, holds them against the goals, and saves every run as JSON, with
+the tables beside it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench import copying, standing
+from bench import copying, goals, standing
 from bench.contestants import CONTESTANTS, OURS, Contestant, twinsite
 from bench.copying import Case
+from bench.goals import Goal
 from bench.measuring import as_json, from_json
 
 SIZES = {100: 100, 1024: 1000, 10240: 1000}
@@ -41,12 +43,15 @@ class Report:
         self._figures, self._tables = out / "figures.json", out / "tables.txt"
         out.mkdir(parents=True, exist_ok=True)
         self._found: dict[str, Any] = {}
+        self.wanted: list[Goal] = []
+        """Goals of what was measured by this run."""
         if self._figures.exists():
             self._found = json.loads(self._figures.read_text())
 
     def add(self, name: str, figures: Any) -> None:
         """One more part."""
         self._found[name] = figures
+        self.wanted += judged(name, figures)
         Console(width=WIDTH).print(shown(name, figures))
         self._figures.write_text(json.dumps(self._found, indent=1) + "\n")
         with self._tables.open("w") as file:
@@ -60,6 +65,13 @@ def shown(name: str, figures: Any) -> Table:
     if name == STANDING:
         return standing.table(standing.from_json(figures))
     return copying.table(name, from_json(figures))
+
+
+def judged(name: str, figures: Any) -> list[Goal]:
+    """The goals of a part, from its figures."""
+    if name == STANDING:
+        return standing.judged(standing.from_json(figures))
+    return copying.judged(name, from_json(figures))
 
 
 def cases(
@@ -131,7 +143,9 @@ def main(
     with_standing: bool,
     out: Path,
 ) -> None:
-    """Compare with MirrorMaker 2, ProducerPerformance and a bare produce loop, on the same data in turn."""
+    """Compare with MirrorMaker 2, ProducerPerformance and a bare produce loop, on the same data in turn; ends
+    with 1 where a goal is missed.
+    """
     todo = cases(sizes, codecs, partitions, megabytes) if rounds else []
     competing = {name: start for name, start in CONTESTANTS.items() if name in {OURS, *names}}
     competing |= {f"twinsite of {checkout}": twinsite(checkout) for checkout in checkouts}
@@ -139,6 +153,8 @@ def main(
     asyncio.run(
         bench(todo, rounds, competing, report, with_standing=with_standing, target_alone=target_alone)
     )
+    Console(width=WIDTH).print(goals.table("Goals", report.wanted))
+    goals.end(report.wanted)
 
 
 if __name__ == "__main__":

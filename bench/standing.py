@@ -17,7 +17,8 @@ import click
 from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 from rich.table import Table
 
-from bench.contestants import CONTESTANTS, Job
+from bench.contestants import CONTESTANTS, OURS, Job
+from bench.goals import Goal, ratio
 from bench.measuring import LogEnds, cpu_seconds, peak_megabytes, resident_megabytes, wait
 from tests.harness.data import json_rows, load
 from tests.harness.jvm import BENCHMARK_JVM
@@ -65,6 +66,17 @@ def from_json(saved: dict[str, Any]) -> Standing:
     """What ``dataclasses.asdict`` made of it, back again."""
     latency = {name: Latency(**figures) for name, figures in saved["latency"].items()}
     return Standing(**{**saved, "latency": latency})
+
+
+def judged(found: Standing) -> list[Goal]:
+    """What is wanted of a mirror that has caught up, or is far behind."""
+    first, *_, last = found.resident_megabytes
+    return [
+        Goal("a trickle: p99", 50.0, found.latency[OURS].p99, at_most=True, unit=" ms"),
+        Goal("idle partitions, of a core", 3.0, found.idle_core_percent, at_most=True, unit=" %"),
+        Goal("a backlog: memory", 150.0, found.peak_megabytes, at_most=True, unit=" MB"),
+        Goal("a backlog: memory at its end, times that at first", 1.1, ratio(last, first), at_most=True),
+    ]
 
 
 async def stand(folder: Path) -> Standing:
