@@ -202,9 +202,11 @@ class LinkSettings(ConnectionSettings):
     )
     recode: Literal["auto", "never"] = Field(
         default="auto",
-        description="Whether the relay may inflate lz4 batches for the way, where zstd halves them again. "
-        "Next to the target they become the same bytes again, as their CRC says, or they travel as they are: "
-        "those of other encoders than Kafka's and librdkafka's.",
+        description="Whether the relay may inflate batches of lz4, gzip and snappy for the way, where zstd "
+        "halves them again. Next to the target they become the same bytes again, as their CRC says, or they "
+        "travel as they are: those of other encoders than Kafka's and librdkafka's, gzip of a level other "
+        "than 6, snappy of librdkafka, and gzip where a core cannot keep up with the link, above some 200 "
+        "Mbit/s.",
     )
 
     connections: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = Field(

@@ -298,18 +298,31 @@ class LinkLane:
             opened = held[-1]
             room = opened.memory[: header.body_bytes]
             parts = await _run(large, _parts_of, opener, header, came.arrived.wire, room)
-            buffers, others = [opened] * len(parts), dict[Key, int]()
+            buffers, others, resting = [opened] * len(parts), dict[Key, int](), list[Key]()
             size = sum(part.recoded_bytes for part in parts)
             if size:
                 held.append(pool.take(size))
                 buffers = [held[-1] if part.recoded_bytes else opened for part in parts]
+                began, recoded = time.monotonic(), [part.fetched.key for part in parts if part.recoded_bytes]
                 parts, others = await _run(large, restored, parts, held[-1].memory[:size])
+                resting = self._too_slow(recoded, began)
             numbers = [stream.number_of(came.channel, part) for part in parts]
             await self._take_parts((came.channel, header.node), came.read_at, parts, numbers, buffers, others)
+            for key in resting:
+                if key in self._members and key in self._coming:
+                    self._want(key, self._members[key])
         finally:
             for buffer in held:
                 buffer.release()
             self._flow.room.set()
+
+    def _too_slow(self, recoded: Sequence[Key], began: float) -> list[Key]:
+        """Partitions that are better left as they are, as to restore them takes longer than to bring them."""
+        now = time.monotonic()
+        resting = list(self._recodable.restored(recoded, now - began, now))
+        if resting:
+            log.info("recoding_too_slow", partitions=len(resting))
+        return resting
 
     async def _take_parts(
         self,

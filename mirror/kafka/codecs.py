@@ -79,6 +79,34 @@ def _gzip(data: bytes) -> bytes:
     return writer.compress(data) + writer.flush()
 
 
+GZIP_HEAD_BYTES = 10
+_GZIP_LEVELS = {2: 9, 4: 1}
+"""What RFC 1952 has a header say of the level. Java says nothing of it."""
+_GZIP_LEVEL = 6
+
+
+def is_plain_gzip(data: memoryview) -> bool:
+    """Whether data begins with a header of ten bytes: no file name or the like stands in it."""
+    return data[:4] == _GZIP_MAGIC + b"\x08\x00" and len(data) > GZIP_HEAD_BYTES
+
+
+def gzip_behind(head: bytes, data: bytes) -> bytes:
+    """Compress as zlib does, behind the header of another encoder: each names its system there.
+
+    Args:
+        head: Of ten bytes.
+    """
+    level = _GZIP_LEVELS.get(head[8], _GZIP_LEVEL)
+    writer = zlib.compressobj(level, wbits=-15)
+    end = struct.pack("<II", zlib.crc32(data), len(data) & 0xFFFFFFFF)
+    return b"".join((head, writer.compress(data), writer.flush(), end))
+
+
+def is_xerial(data: memoryview) -> bool:
+    """Whether it is in blocks of snappy-java, as Kafka's Java clients write."""
+    return data[: len(_XERIAL_HEADER)] == _XERIAL_HEADER
+
+
 def _unsnappy(data: bytes, bytes_max: int) -> bytes:
     if not data.startswith(_XERIAL_HEADER[:8]):
         return _unsnappy_block(data, 0, bytes_max)

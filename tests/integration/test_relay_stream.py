@@ -9,8 +9,9 @@ import asyncio
 import json
 import socket
 import struct
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests.conftest import TopicFactory
 from tests.faults.flows import once
 from tests.harness.checker import assert_exact
 from tests.harness.data import json_rows, load
+from tests.harness.jvm import FAST_JVM, java_command, logging_flag
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import twinsite
 from tests.harness.relay import Relay, running_relay, through
@@ -291,4 +293,54 @@ async def test_lz4_is_recoded_where_it_comes_out_the_same(
     totals = json.loads(done.stdout)["totals"]
     assert totals["bytes_fetched"] < totals["bytes"] * share_max
     assert totals["batches"] > 4
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
+def produced_by_java(cluster: KafkaCluster, name: str, codec: str, folder: Path) -> None:
+    """JSON records, by Kafka's own producer."""
+    payload = folder / "payload"
+    payload.write_bytes(b"\n".join(row.value or b"" for row in json_rows(5_000, 1_000)))
+    command = java_command(
+        "3.9", "org.apache.kafka.tools.ProducerPerformance",
+        "--topic", name, "--num-records", "8000", "--throughput", "-1", "--payload-file", str(payload),
+        "--producer-props", f"bootstrap.servers={cluster.bootstrap}", f"compression.type={codec}",
+        "batch.size=65536", "linger.ms=50", jvm=(*FAST_JVM, logging_flag("3.9", folder)),
+    )  # fmt: skip
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
+
+
+def produced_by_librdkafka(cluster: KafkaCluster, name: str, codec: str, _: Path) -> None:
+    """The same records."""
+    load(cluster.bootstrap, name, json_rows(8_000, 1_000), codec, batch_size=65_536, linger_ms=50)
+
+
+@pytest.mark.parametrize(
+    ("codec", "produce", "share_max"),
+    [
+        ("gzip", produced_by_java, 0.6),
+        ("gzip", produced_by_librdkafka, 0.6),
+        ("snappy", produced_by_java, 0.3),
+    ],
+)
+async def test_what_clients_have_compressed_is_recoded(
+    source: KafkaCluster,
+    target: KafkaCluster,
+    relay: Relay,
+    topic: TopicFactory,
+    tmp_path: Path,
+    codec: str,
+    produce: Callable[[KafkaCluster, str, str, Path], None],
+    share_max: float,
+) -> None:
+    """
+    Far fewer bytes cross the link than stand in the log, and the batches arrive with every byte.
+    """
+    name = await topic(source, prefix="packed")
+    await asyncio.to_thread(produce, source, name, codec, tmp_path)
+
+    done = await twinsite(*once(through(source, relay.address), target, name, name), work_dir=tmp_path)
+
+    assert done.code == 0
+    totals = json.loads(done.stdout)["totals"]
+    assert totals["bytes_fetched"] < totals["bytes"] * share_max
     assert_exact(source.bootstrap, target.bootstrap, [name])

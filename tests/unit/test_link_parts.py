@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import cramjam
 import lz4.frame
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.errors import AnswerError
-from mirror.kafka.codecs import LZ4, deflate
+from mirror.kafka.codecs import GZIP, LZ4, SNAPPY, ZSTD, deflate
 from mirror.kafka.fetch import Fetched, Key
 from mirror.kafka.record_batch import build, null_batch
 from mirror.link import parts as parts_module
@@ -125,6 +128,94 @@ def lz4_batch(base_offset: int, payload: bytes, encode: Callable[[bytes], bytes]
     return bytes(
         build(packed, count=1, codec=LZ4, base_timestamp=0, max_timestamp=0, base_offset=base_offset)
     )
+
+
+def gzip_of(level: int, head: str) -> Callable[[bytes], bytes]:
+    """As zlib does it, behind a header of our choice."""
+
+    def encode(payload: bytes) -> bytes:
+        writer = zlib.compressobj(level, wbits=31)
+        return bytes.fromhex(head) + (writer.compress(payload) + writer.flush())[10:]
+
+    return encode
+
+
+def harder_snappy(payload: bytes) -> bytes:
+    """In smaller blocks than any client makes."""
+    blocks = [deflate(SNAPPY, payload[at : at + 1000]) for at in range(0, len(payload), 1000)]
+    return b"".join((blocks[0], *(block[16:] for block in blocks[1:])))
+
+
+def packed_batch(codec: int, encode: Callable[[bytes], bytes]) -> bytes:
+    """Of one record as far as the header goes."""
+    return bytes(build(encode(WORDS), count=1, codec=codec, base_timestamp=0, max_timestamp=0, base_offset=0))
+
+
+JAVA_8, JAVA_17, LIBRDKAFKA = "1f8b0800000000000000", "1f8b08000000000000ff", "1f8b0800000000000003"
+
+
+@pytest.mark.parametrize(
+    ("codec", "encode"),
+    [
+        (GZIP, gzip_of(6, JAVA_8)),
+        (GZIP, gzip_of(6, JAVA_17)),
+        (GZIP, gzip_of(6, LIBRDKAFKA)),
+        (GZIP, gzip_of(9, "1f8b0800000000000203")),
+        (GZIP, gzip_of(1, "1f8b0800000000000403")),
+        (SNAPPY, partial(deflate, SNAPPY)),
+    ],
+    ids=["gzip of Java 8", "of Java 17", "of librdkafka", "level 9", "level 1", "snappy-java"],
+)
+def test_what_clients_have_compressed_comes_out_as_it_was(
+    codec: int, encode: Callable[[bytes], bytes]
+) -> None:
+    """
+    Their headers differ, and travel as they are.
+    """
+    mixed = part_of(0, packed_batch(codec, encode), lz4_batch(1, WORDS))
+
+    came, others, size = sent([mixed], {mixed.fetched.key})
+
+    assert (came, others) == ([mixed], {})
+    assert size > 2 * len(WORDS)
+
+
+@pytest.mark.parametrize(
+    ("codec", "encode"),
+    [
+        (GZIP, gzip_of(6, "1f8b0808000000000003")),
+        (GZIP, lambda _: bytes.fromhex(JAVA_17)),
+        (SNAPPY, lambda payload: bytes(cramjam.snappy.compress_raw(payload))),
+        (SNAPPY, harder_snappy),
+        (ZSTD, partial(deflate, ZSTD)),
+    ],
+    ids=[
+        "a file name",
+        "nothing behind the header",
+        "snappy without blocks",
+        "snappy of another encoder",
+        "zstd",
+    ],
+)
+def test_what_begins_otherwise_travels_as_it_is(codec: int, encode: Callable[[bytes], bytes]) -> None:
+    """
+    Nothing has to be asked for again.
+    """
+    other = part_of(0, packed_batch(codec, encode), lz4_batch(1, WORDS))
+
+    came, others, size = sent([other], {other.fetched.key})
+
+    assert (came, others) == ([other], {})
+    assert size < 2 * len(WORDS)
+
+
+def test_of_another_level_that_no_header_tells_it_is_named() -> None:
+    """
+    Java writes the same header for each.
+    """
+    odd = part_of(0, packed_batch(GZIP, gzip_of(2, JAVA_17)))
+
+    assert sent([odd], {odd.fetched.key})[1] == {odd.fetched.key: 1}
 
 
 def part_of(number: int, *batches: bytes) -> Part:

@@ -7,13 +7,21 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from mirror.flow.context import Flow, Limits, LinkLimits
 from mirror.flow.linked import LinkLane
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.kafka.buffers import BufferPool
-from mirror.kafka.fetch import FetchLimits, Key
-from mirror.link.messages import Position
+from mirror.kafka.codecs import LZ4, deflate
+from mirror.kafka.fetch import Fetched, FetchLimits, Key
+from mirror.kafka.record_batch import build
+from mirror.link import recodable
+from mirror.link.frames import Compression, Frames, Opener, Sealer
+from mirror.link.messages import Channel, Position
+from mirror.link.parts import Part, encode_parts
+from mirror.link.stream import Came
 from mirror.model import Batch, OffsetMode, TopicPartition
 from tests.unit.target_model import Hooks, Meters
 
@@ -23,12 +31,31 @@ FOR_WHAT_IS_BEHIND = BUFFERS - BUFFERS // 8
 
 
 class Stream:
-    """Notes which partitions are to be sent no more."""
+    """Notes which partitions are to be sent, and which no more."""
 
     def __init__(self) -> None:
         self.forgotten: set[Key] = set()
+        self.wanted: list[Position] = []
+        self._sealer = Sealer(Compression(0))
+
+    def frame(self, key: Key, records: memoryview) -> Came:
+        """What was wanted last has come, recoded."""
+        at = self.wanted[-1].offset
+        fetched = Fetched(key, 0, 9, 9, 0, None, [], records)
+        parts = [Part(self.wanted[-1].number, at, at + 1, fetched)]
+        pieces = self._sealer.seal(1, 0, encode_parts(parts, {key}))
+        (arrived,) = Frames(BufferPool(0)).received(b"".join(pieces))
+        return Came(Channel.BULK, arrived, 1.0)
+
+    def opener(self, _: int) -> Opener:
+        return Opener(self._sealer.key, 27)
+
+    def number_of(self, _: int, part: Part) -> int:
+        return part.number
 
     def want(self, positions: Iterable[Position]) -> None:
+        positions = list(positions)
+        self.wanted += positions
         self.forgotten -= {position.key for position in positions}
 
     def forget(self, keys: Iterable[Key]) -> None:
@@ -104,6 +131,29 @@ async def test_a_partition_has_room_for_more_than_one_part_whatever_the_settings
     lane.update(copy)
 
     assert stream.forgotten == set()
+
+
+async def test_a_partition_that_takes_too_long_to_restore_is_wanted_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    From where it is now: what has come counts.
+    """
+    monkeypatch.setattr(recodable, "RESTORING_SECONDS", 0.0)
+    monkeypatch.setattr(recodable, "RESTORING_ABOVE", -1.0)
+    lane, _, stream = reading()
+    copy = partition(0)
+    lane.update(copy)
+    await asyncio.sleep(0)
+    records = memoryview(
+        build(deflate(LZ4, bytes(900)), count=1, codec=LZ4, base_timestamp=0, max_timestamp=0)
+    )
+
+    await lane._take_frame(cast(Any, stream), stream.frame(copy.key, records))
+    await asyncio.sleep(0)
+
+    assert copy.fetch_offset == 1
+    assert [(position.offset, position.recode) for position in stream.wanted] == [(0, True), (1, False)]
 
 
 def reading(buffers: int = BUFFERS, each: int = EACH) -> tuple[LinkLane, Flow, Stream]:
