@@ -341,7 +341,13 @@ def table(title: str, found: Mapping[str, Crossed]) -> Table:
 
 @click.command(context_settings={"show_default": True})
 @click.option("--profile", "which", type=click.IntRange(1, len(PROFILES)), multiple=True, help="Only these.")
-@click.option("--codec", "codecs", type=click.Choice(["none", "lz4"]), multiple=True, default=("none", "lz4"))
+@click.option(
+    "--codec",
+    "codecs",
+    type=click.Choice(["none", "lz4", "gzip", "snappy"]),
+    multiple=True,
+    default=("none", "lz4"),
+)
 @click.option("--size", "sizes", type=int, multiple=True, default=(1024, 100), help="Bytes of a record.")
 @click.option("--megabytes", default=1500, help="Of values, at the source.")
 @click.option("--rounds", default=1, help="Medians of so many.")
