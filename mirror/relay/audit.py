@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 
 import structlog
 
+from mirror.link.messages import words
 from mirror.logs import Repeats, warn_repeated
 from mirror.relay.access import TOO_MANY_CONNECTIONS, UNKNOWN_IDENTITY, Visitor, Way
 
@@ -17,9 +18,10 @@ log = structlog.get_logger(__name__)
 
 SHOWN_MAX = 20
 TOO_SLOW, NOT_ONLY_READING, TOPIC = "too_slow", "request_refused", "topic_refused"
+BAD_REQUEST = "bad_request"
 CODES = (
-    *(UNKNOWN_IDENTITY, TOO_MANY_CONNECTIONS, "other_protocol", "unknown_broker", "bad_request"),
-    *("source_unavailable", TOO_SLOW, NOT_ONLY_READING, TOPIC),
+    *(UNKNOWN_IDENTITY, TOO_MANY_CONNECTIONS, "other_protocol", "unknown_broker", BAD_REQUEST),
+    *("unknown_stream", "probe_running", "source_unavailable", TOO_SLOW, NOT_ONLY_READING, TOPIC),
     *("bad_message", "old_epoch", "internal_error", "silent", "unread"),
 )
 """Why something was refused, or a connection ended by the relay: all there are."""
@@ -52,6 +54,17 @@ class Audit:
         warn_repeated(
             log, self._repeats, key, "mirror_not_let_in", peer=peer, names=shown, code=code, why=why
         )
+
+    def no_request(self, host: str, why: str) -> None:
+        """What somebody has sent is no HTTP, or asks for what there is not.
+
+        Args:
+            host: The address he comes from, as far as it is known.
+        """
+        self.refused[BAD_REQUEST] += 1
+        key = (BAD_REQUEST, host)
+        fields = {"peer": host, "code": BAD_REQUEST, "why": words(why)}
+        warn_repeated(log, self._repeats, key, "mirror_not_let_in", **fields)
 
     def topics(self, visitor: Visitor, by: str, topics: Collection[str]) -> None:
         """Somebody has asked for topics that his role does not have, and got nothing of them.

@@ -10,6 +10,7 @@ Nothing is remembered between connections: any number of relays may stand beside
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,9 @@ from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
 
+import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
 from mirror.api.problems import Handler, ProblemError, problems
@@ -48,6 +51,8 @@ from mirror.relay.stream import Epochs, Joined, Stream
 from mirror.relay.tally import Handed, Tally
 from mirror.relay.tunnel import GuardedTunnel, Tunnel
 from mirror.timetable import Period
+
+log = structlog.get_logger(__name__)
 
 BODY_BYTES_MAX = 4096
 HEADER_BYTES_MAX, HEADERS_MAX = 8190, 64
@@ -119,6 +124,7 @@ class RelayServer:
             max_headers=HEADERS_MAX,
             lingering_time=SHUTDOWN_SECONDS,
             auto_decompress=False,
+            logger=_http_logger(self.audit),
         )
         self._door = Door(
             self._new_handler,
@@ -172,7 +178,11 @@ class RelayServer:
     async def _welcome(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Somebody has said what he wants: his time for that is over."""
         self._door.has_asked(request.transport)
-        return await handler(request)
+        response = await handler(request)
+        nothing = request.match_info.http_exception
+        if nothing is not None:
+            self.audit.no_request(request.remote or "", f"{request.method} {request.path}: {nothing.reason}")
+        return response
 
     # -- connections that become something else ------------------------------------------------------
 
@@ -323,6 +333,28 @@ class RelayServer:
         except TwinsiteError as error:
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=f"source: {error}\n")
         return web.Response(text="ok: the source answers\n")
+
+
+class _Refusals(logging.Handler):
+    """Hears what the HTTP server says: what it cannot read is refused like other things, and no mistake."""
+
+    def __init__(self, audit: Audit) -> None:
+        super().__init__()
+        self._audit = audit
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            host = record.args[0] if isinstance(record.args, tuple) and record.args else ""
+            self._audit.no_request(str(host), f"no HTTP that is understood: {error.message}")
+        elif record.levelno >= logging.WARNING:
+            log.error("http_broken", said=record.getMessage(), error=repr(error), exc_info=error)
+
+
+def _http_logger(audit: Audit) -> logging.Logger:
+    logger = logging.Logger("http")  # nobody else's: each relay has an audit of its own
+    logger.addHandler(_Refusals(audit))
+    return logger
 
 
 def _check_protocol(request: web.Request, protocol: str) -> None:

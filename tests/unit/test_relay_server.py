@@ -1,0 +1,103 @@
+"""The port of a relay, where others than mirrors arrive too: each refusal says why, and is no mistake."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from mirror.config_relay import ListenSettings
+from mirror.kafka.cluster import Cluster, ClusterInfo
+from mirror.link import messages
+from mirror.link.messages import Down
+from mirror.relay.server import RelayServer
+from tests.faults.hostile_peers import STREAM, asking, hello
+
+
+class NoCluster(Cluster):
+    """A source without brokers."""
+
+    def __init__(self) -> None:
+        self.info = ClusterInfo("cluster", -1, {}, {})
+
+    async def refresh(self, **_: float) -> ClusterInfo:
+        return self.info
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[RelayServer]:
+    server = RelayServer(NoCluster(), ListenSettings(), ())
+    await server.start("127.0.0.1", 0, None)
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+async def answer(server: RelayServer, said: bytes) -> bytes:
+    """All that comes back, to the end."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(said)
+    async with asyncio.timeout(10):
+        came = await reader.read()
+    writer.close()
+    return came
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n", b"400"),
+        (b"GET /v1/frames HTTP/1.1\r\nHo st: x\r\n\r\n", b"400"),
+        (b"GET /v1/frames HTTP/9.1\r\nHost: x\r\n\r\n", b"400"),
+        (b"GET /elsewhere HTTP/1.1\r\nHost: x\r\n\r\n", b"404"),
+        (b"POST /v1/frames HTTP/1.1\r\nHost: x\r\n\r\n", b"405"),
+        (asking("/v1/frames?join=x&carries=y", messages.PROTOCOL), b"400"),
+    ],
+    ids=["a TLS greeting", "a bad header", "a version", "a path", "a method", "a parameter"],
+)
+async def test_what_is_no_request_is_refused_like_others(
+    said: bytes, status: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    It is counted, and no library cries out about it.
+    """
+    caplog.set_level(logging.DEBUG)
+    async with served() as server:
+        came = await answer(server, said)
+        refused = server.audit.refused["bad_request"]
+
+    assert came.split(b" ")[1] == status
+    assert refused == 1
+    assert [record.name for record in caplog.records if record.name.startswith("aiohttp")] == []
+
+
+async def test_who_says_something_on_a_joined_connection_ends_the_stream() -> None:
+    """
+    The mirror is told why, over the first one.
+    """
+    async with served() as server, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(STREAM)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(hello())
+        size = int.from_bytes(await reader.readexactly(4))
+        token = json.loads((await reader.readexactly(size))[1:-4])["token"]
+        joining, joined = await asyncio.open_connection("127.0.0.1", server.port)
+        joined.write(asking(f"{messages.PATH}?join={token}", messages.PROTOCOL))
+        await joining.readuntil(b"\r\n\r\n")
+
+        joined.write(b"x")
+        said = [(kind, bytes(payload)) for kind, payload in messages.Messages().received(await reader.read())]
+        refused = server.audit.refused["bad_message"]
+        for one in (writer, joined):
+            one.close()
+
+    kind, payload = said[-1]
+    assert kind == Down.BYE
+    assert json.loads(payload)["detail"] == "something came on a connection that was joined"
+    assert refused == 1
