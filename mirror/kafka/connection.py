@@ -85,6 +85,7 @@ class Connection:
         self._reauthentication: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[None]] = set()
         self._held: list[tuple[Due, Buffers]] | None = None
+        self._paused = False
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -323,6 +324,18 @@ class Connection:
 
     # -- the socket ------------------------------------------------------------------------------
 
+    def pause(self, paused: bool) -> None:
+        """Receive nothing for now, or go on. What waits for an answer meanwhile is not given up."""
+        if self.closed or paused is self._paused:
+            return
+        self._paused = paused
+        if paused:
+            self._loop.remove_reader(self._sock.fileno())
+        else:
+            self._answers.received_at = self._answers.answered_at = time.monotonic()
+            self._start()
+            self._loop.call_soon(self._on_readable)  # of TLS something may have left the kernel already
+
     def _flush(self) -> None:
         try:
             self._outgoing.send()
@@ -343,7 +356,8 @@ class Connection:
             self._loop.remove_writer(self._sock.fileno())
 
     def _on_readable(self) -> None:
-        self._receive()
+        if not (self._paused or self.closed):
+            self._receive()
         if not (self._tls or self.closed) and self._answers.worth_waking != self._wakes_at:
             self._wakes_at = self._answers.worth_waking
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, self._wakes_at)
@@ -362,7 +376,9 @@ class Connection:
                 ended = answers.received(count)
                 if ended is not None:
                     self._fail(ended)
-                if self.closed_because is not None or not (count == len(room) or self._tls):
+                if self.closed_because is not None or self._paused:
+                    return
+                if not (count == len(room) or self._tls):
                     return  # less than asked for: there is no more
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
@@ -388,6 +404,9 @@ class Connection:
         if not self._answers.due:
             return
         self._on_readable()
+        if self._paused:
+            self._arm_timer()
+            return
         overdue = self._answers.overdue(time.monotonic(), self._options.request_timeout_seconds)
         if overdue is not None:
             self._fail(ConnectionFailedError(f"{self.address}: {overdue}"))

@@ -127,10 +127,12 @@ class Tunnel(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._unread = True
+        self.broker.pause(True)
         self._read_or_not()
 
     def resume_writing(self) -> None:
         self._unread = False
+        self.broker.pause(False)
         self._read_or_not()
 
     def connection_lost(self, _: Exception | None) -> None:

@@ -168,6 +168,26 @@ async def test_what_is_no_answer_ends_the_connection(strange: bytes) -> None:
     assert "is not the start of a Kafka answer" in str(answers[0])
 
 
+async def test_nothing_is_received_while_a_connection_rests() -> None:
+    """
+    Nor is it given up meanwhile, however long that is; what waits in the kernel comes afterwards.
+    """
+    answers: list[memoryview | TwinsiteError] = []
+    async with connected(timeout_seconds=0.1) as (connection, theirs):
+        connection.submit(KEY, VERSION, [b"?"], answers.append)
+        connection.pause(True)
+        theirs.sendall(framed(1, b"one"))
+        await asyncio.sleep(0.4)
+        meanwhile = list(answers)
+        connection.pause(False)
+        async with asyncio.timeout(5):
+            while not answers:
+                await turns()
+
+    assert meanwhile == []
+    assert answers == [memoryview(b"one")]
+
+
 NOW, PATIENCE = 1_000.0, 30.0
 
 

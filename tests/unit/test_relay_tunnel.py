@@ -27,7 +27,7 @@ class Broker:
     def __init__(self) -> None:
         self.address = Address("kafka-1", 9092)
         self.waiting: list[tuple[bytes, OnAnswer]] = []
-        self.closed = False
+        self.closed = self.paused = False
         self.on_closed: Callable[[], None] | None = None
 
     def forward(self, request: bytes, on_answer: OnAnswer) -> None:
@@ -37,6 +37,9 @@ class Broker:
         """The oldest request."""
         request, on_answer = self.waiting.pop(0)
         on_answer(memoryview(request[4:8]))
+
+    def pause(self, paused: bool) -> None:
+        self.paused = paused
 
     def close(self, _: str) -> None:
         self.closed = True
@@ -125,6 +128,22 @@ async def test_a_quiet_mirror_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> 
             await asyncio.wait_for(reader.read(1), 0.3)
 
     assert made.audit.refused["too_slow"] == 0
+
+
+async def test_a_broker_is_not_read_either_while_the_mirror_does_not_read() -> None:
+    """
+    Its answers would wait here, sixteen of them, each as large as there may be.
+    """
+    async with line() as (made, reader, writer):
+        writer.write(request(1))
+        await made.seen(lambda: len(made.broker.waiting) == 1)
+        made.broker.waiting.pop(0)[1](memoryview(bytes(20 << 20)))
+        paused = made.broker.paused
+        assert int.from_bytes(await reader.readexactly(4)) == 20 << 20
+        await reader.readexactly(20 << 20)
+        await made.seen(lambda: not made.broker.paused)
+
+    assert paused
 
 
 async def test_what_was_asked_is_answered_before_a_relay_ends() -> None:
