@@ -212,19 +212,23 @@ class SourceReader:
     # -- which of those that are behind ------------------------------------------------------------
 
     def rank(self, ranks: Iterable[tuple[Key, int]]) -> None:
-        """These partitions have another rank; those that are not wanted are left out."""
-        for key, rank in ranks:
+        """These partitions have another rank, the one that is said last; those that are not wanted are left
+        out. Who has his turn is looked at once, however many they are.
+        """
+        others = False
+        for key, rank in dict(ranks).items():
             place = self.places.get(key)
-            if place is None:
+            if place is None or place.rank == rank:
                 continue
             lane = place.lane
             if lane is None or not place.behind:
                 place.rank = rank
                 continue
-            self.turned(self.turns.count(lane, place.rank, -1))
+            left = self.turns.count(lane, place.rank, -1)
             place.rank = rank
-            self.turned(self.turns.count(lane, rank, 1))
+            others |= self.turns.count(lane, rank, 1) | left
             lane.ranked([(key, place)])
+        self.turned(others)
 
     def turned(self, others: bool) -> None:
         """Where others have their turn now, they are read."""

@@ -46,6 +46,8 @@ SLOW_SECONDS = 0.5
 ALONE_SECONDS = 60.0
 """And for so long at least."""
 COMPRESSION = Compression(3, 22)
+FRAME_BYTES_MIN = 64 << 10
+"""Who has room for less in a frame reads for itself: others would get as little at a time."""
 
 
 class Kind(NamedTuple):
@@ -202,11 +204,13 @@ class Group:
         """Nothing is shared that its mirrors may not read."""
 
     async def _room(self) -> None:
+        """Wait until all have room, or so long: for all of them together, however many are too slow."""
+        ends_at = asyncio.get_running_loop().time() + SLOW_SECONDS
         for member in list(self.members):
             if member not in self.members:
                 continue  # it has left while another was waited for
             try:
-                async with asyncio.timeout(SLOW_SECONDS):
+                async with asyncio.timeout_at(ends_at):
                     await member.sender.has_room(self.members[member])
             except TimeoutError:
                 if member in self.members:
@@ -278,7 +282,7 @@ class Sharing:
         """Partitions that some mirror reads up to their end, and others too, by all of these mirrors."""
         found: defaultdict[tuple[Kind, Key], set[Member]] = defaultdict(set)
         for member in self._members:
-            if member.alone_until <= now:
+            if member.alone_until <= now and member.frame_bytes >= FRAME_BYTES_MIN:
                 for key in member.reader.at_end():
                     found[member.kind, key].add(member)
         for group in self._groups:

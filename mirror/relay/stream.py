@@ -180,9 +180,9 @@ class Stream(asyncio.Protocol):
                 self._heard_at = time.monotonic()  # bytes alone may be of a message that never ends
                 self._heard(kind, payload)
         except AnswerError as error:
-            self._refuse("bad_message", str(error))
+            self.refuse("bad_message", str(error))
         except Refused as refused:
-            self._refuse(refused.code, str(refused))
+            self.refuse(refused.code, str(refused))
 
     def pause_writing(self) -> None:
         self._full = True
@@ -217,7 +217,8 @@ class Stream(asyncio.Protocol):
             member, self._member = self._member, None
             self._sharing.leave(member)
 
-    def _refuse(self, code: str, detail: str) -> None:
+    def refuse(self, code: str, detail: str) -> None:
+        """The mirror has said what it should not: it is told so, and the stream ends."""
         self._audit.stream(self.visitor, code, detail)
         self._say_bye(code, detail)
 
@@ -304,8 +305,9 @@ class Stream(asyncio.Protocol):
         try:
             hello = Hello.model_validate(document)
         except ValidationError as error:
-            first = error.errors()[0]
-            raise AnswerError(f"hello: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            where = messages.words(".".join(map(str, first["loc"])))
+            raise AnswerError(f"hello: {where}: {first['msg']}") from error
         self._epochs.check(hello, self.visitor.role.name if self.visitor.role else None)
         reach("hello_taken")
         windows = dict(zip(Channel, hello.windows, strict=True))
@@ -342,7 +344,7 @@ class Stream(asyncio.Protocol):
             await reader.run()
         except Exception as error:  # a mistake of ours: the mirror begins again
             log.exception("stream_broken", error=repr(error), **self.visitor.fields)
-            self._refuse("internal_error", repr(error))
+            self.refuse("internal_error", repr(error))
 
     # -- what it is told -----------------------------------------------------------------------------
 
@@ -377,7 +379,7 @@ class Stream(asyncio.Protocol):
 
     def trouble(self, node: int, words: str) -> None:
         """As :class:`mirror.relay.reading.Outlet` says."""
-        self.write(messages.say(Down.TROUBLE, {"node": node, "detail": words}))
+        self.write(messages.say(Down.TROUBLE, {"node": node, "detail": messages.words(words)}))
 
     @property
     def full(self) -> bool:
@@ -437,7 +439,8 @@ class Joined(asyncio.Protocol):
         self._stream.join(self)
 
     def data_received(self, _: bytes) -> None:
-        self.close()
+        if not self.ended.done():
+            self._stream.refuse("bad_message", "something came on a connection that was joined")
 
     def pause_writing(self) -> None:
         self._full = True

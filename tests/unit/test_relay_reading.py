@@ -132,6 +132,23 @@ class Source:
         return self.info
 
 
+async def test_of_many_ranks_of_a_partition_the_last_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A mirror may say as many as a message holds: who has his turn is looked at once.
+    """
+    async with reading_of(monkeypatch, Source(), sink := Sink()) as reader:
+        turned: list[bool] = []
+        monkeypatch.setattr(reader, "turned", turned.append)
+        reader.rank([(SECOND, number % 256) for number in range(50_000)] + [(SECOND, 5), (FIRST, 0)])
+        ranks = [reader.places[key].rank for key in (FIRST, SECOND)]
+        monkeypatch.undo()
+        reader.rank([(FIRST, 9)])
+        await sink.only_from(1)
+
+    assert ranks == [0, 5]
+    assert turned == [False]
+
+
 @asynccontextmanager
 async def reading_of(
     monkeypatch: pytest.MonkeyPatch, source: Source, sink: Sink, *, silent_seconds: float = 3600.0

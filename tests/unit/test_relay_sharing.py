@@ -59,6 +59,10 @@ class Sending:
     def end_shared(self, channel: int) -> None:
         """Nothing is on it."""
 
+    async def has_room(self, channel: int) -> None:
+        """Never."""
+        await asyncio.Event().wait()
+
 
 class Mirror:
     """One that hears where its partitions are.
@@ -142,6 +146,36 @@ async def test_very_many_partitions_move_little_by_little() -> None:
         assert len(one.reading.places) == len(other.reading.places) == len(KEYS) - moved
 
     assert one.moves == other.moves == [MOVES_MAX, MOVES_MAX, len(KEYS) - 2 * MOVES_MAX]
+
+
+async def test_a_mirror_with_room_for_little_reads_alone() -> None:
+    """
+    Others would get as little at a time.
+    """
+    one, little = Mirror(KEYS[:9]), Mirror(KEYS[:9])
+    little.member.frame_bytes = sharing.FRAME_BYTES_MIN - 1
+    shares = sharing_of(one, little)
+
+    look(shares, one, little)
+
+    assert one.shared == little.shared == 0
+
+
+async def test_mirrors_that_are_too_slow_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A group is held up no longer by ten of them than by one.
+    """
+    monkeypatch.setattr(sharing, "SLOW_SECONDS", 0.2)
+    mirrors = [Mirror(KEYS[:1]) for _ in range(10)]
+    given_up: list[Member] = []
+    group = sharing.Group(Relayed(), [mirror.member for mirror in mirrors], given_up.append)
+
+    began = asyncio.get_running_loop().time()
+    await group._room()
+    took = asyncio.get_running_loop().time() - began
+
+    assert given_up == [mirror.member for mirror in mirrors]
+    assert 0.2 <= took < 1.0
 
 
 async def test_a_mirror_is_told_no_more_than_it_reads() -> None:
