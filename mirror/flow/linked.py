@@ -11,13 +11,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import ParamSpec, TypeVar
 
 import structlog
 
-from mirror.errors import AnswerError, RelayTooOldError, TwinsiteError, UnsupportedVersionError
+from mirror.errors import (
+    AnswerError,
+    CorruptBatchError,
+    RelayTooOldError,
+    TwinsiteError,
+    UnsupportedVersionError,
+)
 from mirror.failpoints import reach
 from mirror.flow.context import Flow, LinkLimits
 from mirror.flow.crowding import Crowding
@@ -30,7 +36,7 @@ from mirror.kafka.fetch import Key
 from mirror.link.frames import Header, Opener
 from mirror.link.loops import first_to_end, in_thread
 from mirror.link.messages import Channel, Position
-from mirror.link.parts import ASTRAY, Part, decode_parts, restored
+from mirror.link.parts import ASTRAY, Part, decode_parts, goes_on, restored
 from mirror.link.recodable import Recodable
 from mirror.link.stream import Came, Hello, LinkStream
 from mirror.logs import Repeats, warn_repeated
@@ -219,10 +225,12 @@ class LinkLane:
             self._ways.clear()
             self._answered_at.clear()
 
-    def _moved(self, keys: Iterable[Key]) -> None:
-        """Nothing is known of these until they come by their new channel."""
-        for key in keys:
+    def _moved(self, moved: Sequence[tuple[Key, int]]) -> list[tuple[Key, int]]:
+        """Nothing is known of these until they come by their new channel; answers which still count."""
+        still = [(key, number) for key, number in moved if self._coming.get(key, (None, 0))[0] == number]
+        for key, _ in still:
             self._ways.pop(key, None)
+        return still
 
     def _given_up(self, error: TwinsiteError, attempts: int) -> float:
         """There is no stream; answers after how many seconds another one is to be begun."""
@@ -363,17 +371,24 @@ class LinkLane:
             answers = Answers(read_at, before if self._ways.get(key) == way else None)
             self._ways[key] = way
             self._coming[key] = number, part.next_offset
-            await self._receiver.take(partition, part.fetched, at, buffer, answers)
+            if goes_on(part, cut=key in others):
+                await self._receiver.take(partition, part.fetched, at, buffer, answers)
+            else:
+                words = f"{self._relay}: batches that do not go from {part.offset} to {part.next_offset}"
+                self._receiver.bad_batch(partition, key, CorruptBatchError(part.offset, words))
             if way[1] == NOT_OF_A_BROKER and part.fetched.error_code in AUTHORIZATION_CODES:
                 partition.detail = self._not_in_role(partition)
             self._flow.hooks.changed(partition)
 
     def _not_in_role(self, partition: PartitionCopy) -> str:
-        relay = f"relay {self._flow.stream.relay}" if self._flow.stream else "the relay"
         return (
-            f"{relay}: the role of this mirror's certificate there (listen.roles) does not have topic "
+            f"{self._relay}: the role of this mirror's certificate there (listen.roles) does not have topic "
             f"{partition.tp.topic}"
         )
+
+    @property
+    def _relay(self) -> str:
+        return f"relay {self._flow.stream.relay}" if self._flow.stream else "the relay"
 
 
 def _parts_of(opener: Opener, header: Header, wire: memoryview, room: memoryview) -> list[Part]:

@@ -12,8 +12,12 @@ from mirror.kafka.fetch import Key
 from mirror.link.frames import Arrived, Frames, Opener
 from mirror.link.ordering import InOrder
 
-WINDOW_LOG_MAX = 27
-"""A relay that compresses with a window above 128 MiB is refused."""
+WINDOW_LOG_MAX, SHARED_WINDOW_LOG_MAX = 27, 23
+"""A relay that compresses with a window above 128 MiB is refused, and above 8 MiB on a channel that is
+shared: there can be thirty of those, and each has one.
+"""
+FRAME_COSTS_BYTES = 1 << 10
+"""So much memory a frame takes here, however short it is."""
 
 
 class ChannelState:
@@ -30,6 +34,7 @@ class ChannelState:
 
     Args:
         claim: As :class:`Frames` has it.
+        window_log_max: As :class:`Opener` has it.
         repeats: Whether the same bytes may come over more than one connection.
     """
 
@@ -39,10 +44,11 @@ class ChannelState:
         now: float,
         pool: BufferPool,
         claim: Callable[[int], None],
+        window_log_max: int,
         *,
         repeats: bool = False,
     ) -> None:
-        self.opener = Opener(key, WINDOW_LOG_MAX)
+        self.opener = Opener(key, window_log_max)
         self.in_order = InOrder(repeats=repeats)
         self.frames = Frames(pool, claim=claim)
         self.untaken_bytes = self.taken_bytes = 0

@@ -26,6 +26,11 @@ JOIN, CARRIES = "join", "carries"
 MESSAGE_BYTES_MAX = 4 << 20
 """A mirror that wants a hundred thousand partitions sends as much; frames are cut into far less."""
 
+DOCUMENT_BYTES_MAX = 64 << 10
+"""Of JSON: what is said in it is short, and what becomes of it in memory is not."""
+WORDS_MAX = 1_000
+"""So many characters are taken of what the other side says to people."""
+
 _HEAD = struct.Struct(">IB")
 _CRC_BYTES = 4
 _WANT = struct.Struct(">16siIqi?B")
@@ -208,8 +213,10 @@ def document(payload: bytes | memoryview) -> dict[str, Any]:
     """The JSON object of a message.
 
     Raises:
-        AnswerError: It is none.
+        AnswerError: It is none, or a long one.
     """
+    if len(payload) > DOCUMENT_BYTES_MAX:
+        raise AnswerError(f"{len(payload)} bytes of JSON, the most is {DOCUMENT_BYTES_MAX}")
     try:
         found = json.loads(bytes(payload))
     except (ValueError, RecursionError) as error:
@@ -217,6 +224,12 @@ def document(payload: bytes | memoryview) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise AnswerError(f"a JSON object was due, {type(found).__name__} came")
     return found
+
+
+def words(said: object) -> str:
+    """As much of what the other side says to people as a line has room for."""
+    text = str(said)
+    return text if len(text) <= WORDS_MAX else f"{text[:WORDS_MAX]}.."
 
 
 def say(kind: IntEnum, document: Mapping[str, Any]) -> bytes:

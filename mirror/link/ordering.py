@@ -10,6 +10,9 @@ from collections.abc import Iterator
 
 from mirror.errors import AnswerError
 
+PIECE_COSTS_BYTES = 160
+"""So much memory a piece takes that is kept, besides what is in it."""
+
 
 class InOrder:
     """The slices of one channel. Each says how many bytes of the channel come before it.
@@ -17,7 +20,7 @@ class InOrder:
     What is early is kept; how much that may be is for the caller to watch.
 
     Attributes:
-        early_bytes: So much of it.
+        early_bytes: So much of it, and of what it costs to keep it in pieces.
 
     Args:
         repeats: Whether the same bytes may come again, cut elsewhere: they are passed over then.
@@ -43,12 +46,12 @@ class InOrder:
         """
         if at > self._next:
             heapq.heappush(self._early, (at, bytes(data)))
-            self.early_bytes += len(data)
+            self.early_bytes += len(data) + PIECE_COSTS_BYTES
             return
         yield from self._given_out(at, data)
         while self._early and self._early[0][0] <= self._next:
             at, early = heapq.heappop(self._early)
-            self.early_bytes -= len(early)
+            self.early_bytes -= len(early) + PIECE_COSTS_BYTES
             yield from self._given_out(at, memoryview(early))
 
     def _given_out(self, at: int, data: memoryview) -> Iterator[memoryview]:

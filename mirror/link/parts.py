@@ -14,12 +14,14 @@ from typing import NamedTuple
 
 from mirror.errors import AnswerError
 from mirror.kafka.fetch import Fetched, Key
-from mirror.kafka.record_batch import walk
+from mirror.kafka.record_batch import HEADER_BYTES, MAGIC_V2, PREFIX_BYTES, walk
 from mirror.link.frames import BODY_BYTES_MAX
 from mirror.link.recoding import recoded, restore
 
 _PART = struct.Struct(">16siIhqqqqqiqIII")
 _ABORTED = struct.Struct(">qq")
+_PLACE = struct.Struct(">qi4xb6xi")
+"""Of a v2 batch: base offset, length, magic, last offset delta. The CRC is of the last one only."""
 _NO_DIVERGENCE = (-1, -1)
 ASTRAY = 6
 """Error code of a part that is looked for, at another broker; NOT_LEADER_OR_FOLLOWER to Kafka."""
@@ -128,6 +130,29 @@ def restored(parts: Sequence[Part], room: memoryview) -> tuple[list[Part], dict[
             others[part.fetched.key] = odd_end
         found.append(part._replace(fetched=part.fetched._replace(records=records[:filled]), recoded_bytes=0))
     return found, others
+
+
+def goes_on(part: Part, *, cut: bool = False) -> bool:
+    """Whether the batches of a part follow one another, from the offset at which it was read to the one from
+    which it goes on.
+
+    Where a batch belongs stands in front of what its CRC covers: one that is in another place would else look
+    as if compaction had taken away what stood there. Of old formats it is not looked at here.
+
+    Args:
+        cut: The last batches are not there.
+    """
+    records, at, end, first = part.fetched.records, 0, part.offset, True
+    size = len(records)
+    while size - at >= HEADER_BYTES:
+        base_offset, length, magic, delta = _PLACE.unpack_from(records, at)
+        if magic != MAGIC_V2 or length < HEADER_BYTES - PREFIX_BYTES:
+            return True  # who takes it says what it is
+        after = base_offset + delta + 1
+        if after <= end or not (first or base_offset >= end):
+            return False
+        at, end, first = at + PREFIX_BYTES + length, after, False
+    return at == size and (end <= part.next_offset if cut else end == part.next_offset)
 
 
 def decode_parts(body: memoryview) -> list[Part]:

@@ -17,7 +17,7 @@ import itertools
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -38,7 +38,12 @@ from mirror.kafka.fetch import Key
 from mirror.kafka.nonblocking import receive_into, send_all
 from mirror.kafka.relayed import UnknownStreamError, upgrade
 from mirror.link import messages
-from mirror.link.channel_state import ChannelState
+from mirror.link.channel_state import (
+    FRAME_COSTS_BYTES,
+    SHARED_WINDOW_LOG_MAX,
+    WINDOW_LOG_MAX,
+    ChannelState,
+)
 from mirror.link.clocks import Distance
 from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, KEY_BYTES, Arrived, Opener, wire_bound
 from mirror.link.loops import first_to_end
@@ -75,6 +80,9 @@ JOIN_PAUSE_SECONDS_MAX, UNKNOWN_PAUSE_SECONDS_MAX = 30.0, 300.0
 FRAME_BYTES_MAX = HEADER_BYTES + wire_bound(BODY_BYTES_MAX)
 FRAMES_AT_ONCE = 8
 """So many frames of all channels may go beyond their windows at a time, and one of the largest size."""
+LEVEL_MAX = 22
+"""zstd has no higher one."""
+NUMBER_MAX = (1 << 64) - 1
 UNCERTAIN_BYTES = messages.MESSAGE_BYTES_MAX
 """Of what has just come part may be counted twice."""
 OLD_EPOCH = "old_epoch"
@@ -131,6 +139,11 @@ class Trouble:
     detail: str
 
 
+Wanted = tuple[Key, int]
+"""A partition, and the number with which it was wanted."""
+OnMoved = Callable[[Sequence[Wanted]], Iterable[Wanted]]
+
+
 class Came(NamedTuple):
     """A frame: its channel, what has arrived, and a moment not after it was read, in monotonic seconds."""
 
@@ -149,7 +162,8 @@ class LinkStream:
         bytes_sent: Likewise.
         choice: What the relay has said last; None before that.
         rate_limit: What it was told, in bytes a second; None: no limit.
-        on_moved: Told of partitions that come by another channel from now on.
+        on_moved: Told of partitions that come by another channel from now on, and of the numbers with which
+            they were wanted; answers which of them are still wanted so. Others will never be taken.
     """
 
     def __init__(
@@ -170,7 +184,7 @@ class LinkStream:
         self.bytes_received = self.bytes_sent = 0
         self.choice: Choice | None = None
         self.rate_limit: float | None = None
-        self.on_moved: Callable[[Iterable[Key]], None] = _nothing
+        self.on_moved: OnMoved = _none
         self._sock = sock
         self._hello = hello
         self._more: list[socket.socket] = []
@@ -404,7 +418,8 @@ class LinkStream:
             self._welcome = _welcome(messages.document(payload))
             self._compare_clocks(self._welcome.steady_us)
             self._channels = {
-                c: self._new_channel(self._welcome.keys[c], repeats=c is Channel.LIVE) for c in Channel
+                c: self._new_channel(self._welcome.keys[c], WINDOW_LOG_MAX, repeats=c is Channel.LIVE)
+                for c in Channel
             }
         elif kind == Down.SLICE:
             pass  # it has been heard as it came
@@ -433,13 +448,15 @@ class LinkStream:
     def _claim(self, size: int) -> None:
         """So many bytes more are to be kept: what is here of all channels, and has a buffer, is bounded."""
         held = sum(channel.held_bytes + channel.frames.missing_bytes for channel in self._channels.values())
+        held += FRAME_COSTS_BYTES * sum(came.qsize() for came in self._came.values())
         windows = sum(self._hello.windows[_base(number)] for number in self._channels)
         frames = FRAMES_AT_ONCE * self._hello.frame_bytes + FRAME_BYTES_MAX
         if held + size > windows + frames + UNCERTAIN_BYTES:
             raise AnswerError("it sends more than it was allowed to, on all channels together")
 
-    def _new_channel(self, key: bytes, *, repeats: bool = False) -> ChannelState:
-        return ChannelState(key, self._heard_at, self._pool, self._claim, repeats=repeats)
+    def _new_channel(self, key: bytes, window_log_max: int, *, repeats: bool = False) -> ChannelState:
+        now = self._heard_at
+        return ChannelState(key, now, self._pool, self._claim, window_log_max, repeats=repeats)
 
     def _channel(self, number: int) -> ChannelState:
         channel = self._channels.get(number)
@@ -450,25 +467,24 @@ class LinkStream:
     def _heard_of_shared(self, kind: int, payload: memoryview) -> None:
         number, rest = messages.read_channel(payload)
         if kind == Down.MOVED:
-            moved = messages.read_moved(payload)[1]
-            self._channel(number).moved.update(moved)
-            self.on_moved(key for key, _ in moved)
+            moved = self._channel(number).moved
+            moved.update(self.on_moved(messages.read_moved(payload)[1]))
         elif number in self._came:
             raise AnswerError(f"channel {number} is not shared")
         elif kind == Down.ENDED:
             self._channel(number).ended = True
             self._drop_ended(number)
-        elif number in self._channels or len(self._channels) >= CHANNELS_MAX or len(rest) != KEY_BYTES:
+        elif number in self._channels or number >= CHANNELS_MAX or len(rest) != KEY_BYTES:
             raise AnswerError(f"channel {number} cannot begin")
         else:
-            self._channels[number] = self._new_channel(bytes(rest))
+            self._channels[number] = self._new_channel(bytes(rest), SHARED_WINDOW_LOG_MAX)
 
     def _heard_trouble(self, document: dict[str, Any]) -> None:
         node, detail = document.get("node"), document.get("detail")
         if not isinstance(node, int) or not isinstance(detail, str):
             raise AnswerError("a trouble without a node, or without words")
         if len(self._troubles) < TROUBLES_MAX:
-            self._troubles[node] = Trouble(node, detail)
+            self._troubles[node] = Trouble(node, messages.words(detail))
             self._in_trouble.set()
 
     def _heard_pong(self, pong: messages.Pong) -> None:
@@ -491,7 +507,7 @@ class LinkStream:
         self._distance.learned(asked_at=asked_at, theirs=steady_us / 1e6, came_at=self._heard_at)
 
     def _refusal(self, document: dict[str, Any]) -> TwinsiteError:
-        words = f"relay {self.relay}: {document.get('detail')}"
+        words = f"relay {self.relay}: {messages.words(document.get('detail'))}"
         return FencedError(words) if document.get("code") == OLD_EPOCH else ConnectionFailedError(words)
 
     def _lost(self, error: OSError) -> ConnectionFailedError:
@@ -515,8 +531,8 @@ def _base(channel: int) -> Channel:
     return Channel.BULK if channel == Channel.BULK else Channel.LIVE
 
 
-def _nothing(_: Iterable[Key]) -> None:
-    return
+def _none(_: Sequence[Wanted]) -> Sequence[Wanted]:
+    return ()
 
 
 async def _ask_for_stream(sock: socket.socket, relay: str) -> None:
@@ -527,11 +543,11 @@ def _welcome(document: dict[str, Any]) -> Welcome:
     try:
         live, bulk = (_key(key) for key in document["keys"])
         return Welcome(
-            relay=str(document["relay"]),
-            congestion=str(document["congestion"]),
+            relay=messages.words(document["relay"]),
+            congestion=messages.words(document["congestion"]),
             keys=(live, bulk),
-            steady_us=int(document["steady_us"]),
-            token=str(document["token"]),
+            steady_us=_number(document["steady_us"], NUMBER_MAX),
+            token=messages.words(document["token"]),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise AnswerError(f"its welcome makes no sense: {error!r}") from error
@@ -539,9 +555,17 @@ def _welcome(document: dict[str, Any]) -> Welcome:
 
 def _choice(document: dict[str, Any]) -> Choice:
     try:
-        return Choice(int(document["level"]), bool(document["recode"]), str(document["why"]))
+        level = _number(document["level"], LEVEL_MAX)
+        return Choice(level, bool(document["recode"]), messages.words(document["why"]))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise AnswerError(f"its choice makes no sense: {error!r}") from error
+
+
+def _number(value: Any, most: int) -> int:
+    number = int(value)
+    if not 0 <= number <= most:
+        raise ValueError("a number that cannot be")
+    return number
 
 
 def _key(text: str) -> bytes:

@@ -37,6 +37,14 @@ READERS: list[Callable[[bytes], Any]] = [
 ]
 
 
+def test_a_long_document_is_refused() -> None:
+    """
+    However little it says, in memory it would be a hundred times as long.
+    """
+    with pytest.raises(AnswerError, match="100002 bytes of JSON, the most is 65536"):
+        messages.document(b"{" + b" " * 100_000 + b"}")
+
+
 @given(st.lists(positions, max_size=5), st.lists(keys, max_size=5), st.integers(1, 50))
 def test_messages_come_whole(wanted: list[Position], forgotten: list[Key], cut: int) -> None:
     """

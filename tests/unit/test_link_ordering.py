@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.errors import AnswerError
-from mirror.link.ordering import InOrder
+from mirror.link.ordering import PIECE_COSTS_BYTES, InOrder
 
 
 @given(st.lists(st.binary(min_size=1, max_size=20), max_size=20), st.randoms(use_true_random=False))
@@ -71,6 +71,6 @@ def test_what_waits_does_not_come_again() -> None:
     for _ in range(2):
         assert list(in_order.received(9, memoryview(b"xyz"))) == []
 
-    assert in_order.early_bytes == 6
+    assert in_order.early_bytes == 2 * (3 + PIECE_COSTS_BYTES)
     with pytest.raises(AnswerError, match="where 12 was due"):
         list(in_order.received(0, memoryview(b"123456789")))

@@ -19,7 +19,7 @@ from mirror.kafka.codecs import GZIP, LZ4, SNAPPY, ZSTD, deflate
 from mirror.kafka.fetch import Fetched, Key
 from mirror.kafka.record_batch import build, null_batch
 from mirror.link import parts as parts_module
-from mirror.link.parts import Part, decode_parts, encode_parts, restored, whole_batches
+from mirror.link.parts import Part, decode_parts, encode_parts, goes_on, restored, whole_batches
 from mirror.link.recoding import restore
 
 WORDS = b"".join(b'{"id": %d, "note": "some words %d"}' % (n, n * 7919 % 1000) for n in range(3_000))
@@ -111,6 +111,68 @@ def test_what_is_no_batch_is_not_taken_for_the_end() -> None:
     whole = whole_batches(memoryview(records))
 
     assert whole == (len(batch(0, 5)), 5, 0, False)
+
+
+def placed(records: bytes, offset: int, next_offset: int) -> Part:
+    fetched = Fetched(Key(bytes(16), 0), 0, 99, 99, 0, None, [], memoryview(records))
+    return Part(1, offset, next_offset, fetched)
+
+
+@pytest.mark.parametrize(
+    ("records", "offset", "next_offset"),
+    [
+        (b"", 7, 7),
+        (batch(10, 5) + batch(15, 2), 10, 17),
+        (batch(10, 5) + batch(15, 2), 13, 17),
+        (batch(10, 5) + batch(20, 2), 3, 22),
+        (b"\xff" * 200, 7, 7),
+    ],
+    ids=["nothing", "in a row", "from the middle of a batch", "with gaps", "no batch at all"],
+)
+def test_batches_that_follow_one_another_go_on(records: bytes, offset: int, next_offset: int) -> None:
+    """
+    Whatever compaction has taken away; and what is no batch is for others to tell.
+    """
+    assert goes_on(placed(records, offset, next_offset))
+
+
+@pytest.mark.parametrize(
+    ("records", "offset", "next_offset"),
+    [
+        (b"", 7, 8),
+        (batch(5, 5) + batch(15, 2), 10, 17),
+        (batch(10, 5) + batch(14, 3), 10, 17),
+        (batch(15, 2) + batch(10, 5), 10, 17),
+        (batch(10, 5) + batch(16, 2), 10, 17),
+        (batch(10, 5), 10, 17),
+        ((batch(10, 5) + batch(15, 2))[:-1], 10, 17),
+    ],
+    ids=["nothing", "before", "overlap", "backwards", "another end", "an end is missing", "torn"],
+)
+def test_batches_in_another_place_do_not(records: bytes, offset: int, next_offset: int) -> None:
+    """
+    Each of them is as sound as it was: their CRC does not say where they belong.
+    """
+    assert not goes_on(placed(records, offset, next_offset))
+
+
+def test_where_the_last_batches_are_cut_off_the_end_is_another() -> None:
+    """
+    As where a batch did not come out as it was.
+    """
+    assert goes_on(placed(batch(10, 5), 10, 17), cut=True)
+    assert not goes_on(placed(batch(10, 9), 10, 17), cut=True)
+
+
+@given(st.integers(0, 63), st.integers(0, 2))
+def test_one_bit_of_where_a_batch_belongs_does_not_flip_unseen(bit: int, number: int) -> None:
+    """
+    Of none of its batches.
+    """
+    records = bytearray(batch(1_000, 5) + batch(1_005, 5) + batch(1_010, 5))
+    records[number * (len(records) // 3) + bit // 8] ^= 1 << bit % 8
+
+    assert not goes_on(placed(bytes(records), 1_000, 1_015))
 
 
 def harder(payload: bytes) -> bytes:

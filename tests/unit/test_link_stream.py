@@ -6,11 +6,12 @@ import asyncio
 import random
 import re
 import struct
+from collections.abc import Sequence
 from functools import partial
 
 import pytest
 
-from mirror.errors import AnswerError, TwinsiteError
+from mirror.errors import AnswerError, ConnectionFailedError, TwinsiteError
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Key
 from mirror.link import messages
@@ -21,18 +22,19 @@ from tests.unit.fake_relay import KEY, SWITCHING, fake_relay, welcome
 
 HELLO = Hello("flow", 1, 0, 1, (1 << 20, 1 << 20), 1 << 20, 0, recode=True)
 TOPIC = Key(bytes(16), 0)
+CHOICE = {"level": 3, "recode": True, "why": "as configured"}
 
 relay = partial(fake_relay, lambda _: SWITCHING)
 """It lets everybody in, says these things and then nothing."""
 
 
-async def run_with(*said: bytes) -> TwinsiteError:
+async def run_with(*said: bytes, hello: Hello = HELLO) -> TwinsiteError:
     """What a stream ends with."""
     async with relay(*said) as options:
         stream = None
         try:
             async with asyncio.timeout(20):
-                stream = await LinkStream.open(options, HELLO, BufferPool(0), connections=1)
+                stream = await LinkStream.open(options, hello, BufferPool(0), connections=1)
                 await stream.run()
         except TwinsiteError as error:
             return error
@@ -50,6 +52,9 @@ async def run_with(*said: bytes) -> TwinsiteError:
         ([welcome(keys=[KEY.hex()])], "its welcome makes no sense"),
         ([welcome(steady_us="soon")], "its welcome makes no sense"),
         ([welcome(steady_us=float("inf"))], "its welcome makes no sense"),
+        ([welcome(steady_us=10**400)], "its welcome makes no sense"),
+        ([welcome(steady_us=-1)], "its welcome makes no sense"),
+        ([welcome(relay="x" * 100_000)], "bytes of JSON, the most is 65536"),
         ([welcome(), welcome()], "no messages of kind 1"),
         ([welcome(), messages.slice_of(7, 0, b"x")], "there is no channel 7"),
         ([welcome(), messages.slice_of(Channel.LIVE, 0, b"no frame" * 20)], "where a frame was due"),
@@ -59,6 +64,7 @@ async def run_with(*said: bytes) -> TwinsiteError:
         ([welcome(), messages.shared(1, KEY)], "channel 1 is not shared"),
         ([welcome(), messages.shared(2, KEY[1:])], "channel 2 cannot begin"),
         ([welcome(), *(messages.shared(n, KEY) for n in range(2, CHANNELS_MAX + 1))], "cannot begin"),
+        ([welcome(), messages.shared(CHANNELS_MAX, KEY)], "channel 32 cannot begin"),
         ([welcome(), messages.ended(2)], "there is no channel 2"),
         ([welcome(), messages.ended(Channel.BULK)], "channel 1 is not shared"),
         ([welcome(), messages.moved(2, [(TOPIC, 1)])], "there is no channel 2"),
@@ -70,6 +76,8 @@ async def run_with(*said: bytes) -> TwinsiteError:
         ),
         ([welcome(), messages.message(Down.TROUBLE, b'{"node": "1"}')], "a trouble without a node"),
         ([welcome(), messages.message(Down.CHOICE, b'{"level": []}')], "its choice makes no sense"),
+        ([welcome(), messages.say(Down.CHOICE, CHOICE | {"level": 10**300})], "its choice makes no sense"),
+        ([welcome(), messages.say(Down.CHOICE, CHOICE | {"level": -1})], "its choice makes no sense"),
     ],
 )
 async def test_what_makes_no_sense_ends_the_stream(said: list[bytes], words: str) -> None:
@@ -107,6 +115,55 @@ async def test_more_than_one_frame_of_the_largest_is_not_kept() -> None:
 
     assert isinstance(error, AnswerError)
     assert "on all channels together" in str(error)
+
+
+async def test_frames_of_nothing_are_counted_as_what_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Nobody takes them here, as where there is no room.
+    """
+    monkeypatch.setattr("mirror.link.stream.FRAME_BYTES_MAX", 1 << 20)
+    sealer = Sealer(Compression(0))
+    frames = b"".join(b"".join(sealer.seal(1, 0, [])) for _ in range(16_000))
+    assert len(frames) < HELLO.windows[0]
+
+    error = await run_with(welcome(), messages.slice_of(Channel.LIVE, 0, frames))
+
+    assert "on all channels together" in str(error)
+
+
+async def test_what_the_relay_says_to_people_is_cut() -> None:
+    """
+    It becomes a line of the log, and stands in the status of each partition.
+    """
+    bye = messages.say(Down.BYE, {"code": "going_away", "detail": "x" * 60_000})
+
+    error = await run_with(welcome(), bye)
+
+    assert isinstance(error, ConnectionFailedError)
+    assert len(str(error)) < 1_100
+
+
+async def test_of_what_moves_only_that_is_kept_which_is_wanted_so() -> None:
+    """
+    Others would be kept for ever, and a relay can name as many as it likes.
+    """
+    others = [(Key(bytes(16), number), 5) for number in range(1, 9)]
+    said = [(TOPIC, 5), (TOPIC, 6), *others]
+    asked: list[Sequence[tuple[Key, int]]] = []
+
+    def wanted(moved: Sequence[tuple[Key, int]]) -> list[tuple[Key, int]]:
+        asked.append(moved)
+        return [(TOPIC, 5)]
+
+    async with relay(welcome(), messages.shared(2, KEY)) as options:
+        stream = await LinkStream.open(options, HELLO, BufferPool(0), connections=1)
+        stream.on_moved = wanted
+        stream._heard(Down.MOVED, memoryview(messages.moved(2, said)[5:-4]))
+        kept = stream._channels[2].moved
+        stream.close()
+
+    assert len(asked[0]) == 10
+    assert kept == {TOPIC: 5}
 
 
 async def test_a_window_and_a_frame_of_each_channel_are_kept() -> None:
