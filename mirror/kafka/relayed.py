@@ -28,8 +28,11 @@ NO_TLS = f"{LISTENS}; where it wants TLS, link.security says so"
 UNKNOWN = "it may want a certificate of the mirror, or not accept it: see tls_refused in the log there"
 """With TLS 1.3 the handshake is over for us before the other side has looked at our certificate."""
 WHOSE = "link.security.certificate_file is shown to relays, listen.client_ca_file there says who may come in"
+HEAD_END = b"\r\n\r\n"
 HEAD_BYTES_MAX = 16 << 10
 REASON_BYTES_MAX = 64 << 10
+DETAIL_SHOWN = 1_000
+"""So many characters."""
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |\r|$)")
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,9}) *(?:\r|$)", re.IGNORECASE)
 REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
@@ -47,7 +50,6 @@ class Head(NamedTuple):
 
     status: int
     content_bytes: int
-    content: bytes
 
 
 async def ask_for_broker(sock: socket.socket, relay: str, broker: str | None) -> None:
@@ -88,10 +90,12 @@ def _request(relay: str, path: str, protocol: str) -> bytes:
 
 
 async def _answer(sock: socket.socket, relay: str) -> Head:
-    """The head of the answer; behind that of a connection that was switched nothing can have come yet."""
+    """The head of the answer, and nothing of what follows it: a relay sends at once over a further connection
+    of a stream, and this belongs to whoever has asked for one.
+    """
     came = b""
-    while b"\r\n\r\n" not in came:
-        more = await receive(sock, HEAD_BYTES_MAX - len(came))
+    while missing := _missing_bytes(came):
+        more = await receive(sock, missing)
         if not more:
             words = f"relay {relay}: the connection was closed before an answer came"
             if isinstance(sock, ssl.SSLSocket):
@@ -100,16 +104,22 @@ async def _answer(sock: socket.socket, relay: str) -> Head:
         came += more
         if len(came) >= HEAD_BYTES_MAX:
             raise _no_relay(relay, "an answer without an end")
-    head, _, content = came.partition(b"\r\n\r\n")
-    found = STATUS.match(head)
+    found = STATUS.match(came)
     if found is None:
         raise _no_relay(relay, "an answer that is no HTTP")
-    length = LENGTH.search(head)
-    return Head(int(found[1]), int(length[1]) if length else 0, content)
+    length = LENGTH.search(came)
+    return Head(int(found[1]), int(length[1]) if length else 0)
+
+
+def _missing_bytes(head: bytes) -> int:
+    """So many are to come at least until a head is whole; 0 where it is."""
+    return next(
+        missing for missing in range(len(HEAD_END) + 1) if head.endswith(HEAD_END[: len(HEAD_END) - missing])
+    )
 
 
 async def _content(sock: socket.socket, head: Head) -> bytes:
-    content, wanted = head.content, min(head.content_bytes, REASON_BYTES_MAX)
+    content, wanted = b"", min(head.content_bytes, REASON_BYTES_MAX)
     while len(content) < wanted:
         more = await receive(sock, wanted - len(content))
         if not more:
@@ -121,7 +131,7 @@ async def _content(sock: socket.socket, head: Head) -> bytes:
 def _refusal(relay: str, status: int, content: bytes) -> TwinsiteError:
     try:
         problem = json.loads(content)
-        code, words = str(problem["code"]), f"relay {relay}: {problem['detail']}"
+        code, words = str(problem["code"]), f"relay {relay}: {str(problem['detail'])[:DETAIL_SHOWN]}"
     except (ValueError, TypeError, KeyError):
         code, words = "", f"relay {relay}: it answers with HTTP status {status}"
     if status in REFUSED:

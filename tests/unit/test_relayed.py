@@ -27,6 +27,22 @@ async def refusal(answer: bytes) -> TwinsiteError:
     return refused.value
 
 
+@pytest.mark.parametrize("follows", [b"slices", b"\r\n\r\n", b""])
+async def test_what_follows_a_switch_is_left_for_who_has_asked(follows: bytes) -> None:
+    """
+    A relay sends slices at once over a connection that was joined: they come with its answer, now and then.
+    """
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs:
+        theirs.sendall(SWITCHING + follows)
+        theirs.shutdown(socket.SHUT_WR)
+        await upgrade(ours, "relay-1:9650", "/v1/frames?join=00", "twinsite-frames/1")
+        left = ours.recv(100)
+
+    assert left == follows
+
+
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
