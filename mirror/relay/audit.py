@@ -52,7 +52,7 @@ class Audit:
         key = (code, _host(peer), *names)
         shown = list(names[:SHOWN_MAX])
         warn_repeated(
-            log, self._repeats, key, "mirror_not_let_in", peer=peer, names=shown, code=code, why=why
+            log, self._repeats, key, "mirror_not_let_in", peer=peer, names=shown, code=code, why=words(why)
         )
 
     def no_request(self, host: str, why: str) -> None:

@@ -36,7 +36,7 @@ from mirror.link.tcp_info import (
     tcp_info,
 )
 from mirror.relay.sending import steady_us
-from mirror.relay.stream import CLOSE_SECONDS_MAX, UNREAD_BYTES_MAX, UNSENT_BYTES, tune
+from mirror.relay.stream import CLOSE_SECONDS_MAX, UNREAD_BYTES_MAX, UNSENT_BYTES, rest, tune
 
 log = structlog.get_logger(__name__)
 
@@ -98,11 +98,13 @@ class Probe(asyncio.Protocol):
         self._congestion = tune(self._sock, UNSENT_BYTES)
 
     def data_received(self, data: bytes) -> None:
+        began = time.monotonic()
         try:
             for kind, payload in self._messages.received(data):
                 self._heard(kind, payload)
         except AnswerError as error:
             self._refuse("bad_message", str(error))
+        rest(self._transport, time.monotonic() - began)
 
     def pause_writing(self) -> None:
         self._paused = True

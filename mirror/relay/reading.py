@@ -65,7 +65,8 @@ HEARTBEAT_SECONDS = 0.5
 SILENT_SECONDS = 1.0
 """So long others wait for a broker that is asked and does not answer."""
 IDLE_BYTES_MAX = 16 << 20
-ROUTE_PAUSE_SECONDS = 0.1
+ROUTE_PAUSE_SECONDS, ROUTE_PAUSE_TIMES = 0.1, 4
+"""After each look, or so many times as long as that took: others have time beside many that nobody knows."""
 ROUTE_TRIES = 30
 """So often it is looked where a partition is led, before its mirror is told that nobody leads it."""
 PLACES_MAX = 200_000
@@ -280,8 +281,8 @@ class SourceReader:
                 while True:
                     await self._strayed.wait()
                     self._strayed.clear()
-                    await self._look_again()
-                    await asyncio.sleep(ROUTE_PAUSE_SECONDS)
+                    spent = await self._look_again()
+                    await asyncio.sleep(max(ROUTE_PAUSE_SECONDS, spent * ROUTE_PAUSE_TIMES))
         finally:
             for lane in self._lanes.values():
                 lane.close()
@@ -291,13 +292,15 @@ class SourceReader:
         assert self._group is not None, "nothing is read before it runs"
         return self._group.create_task(work)
 
-    async def _look_again(self) -> None:
+    async def _look_again(self) -> float:
+        """Answers for how long it kept others from their work."""
         try:
             await self.cluster.refresh(not_older_than_seconds=ROUTE_PAUSE_SECONDS)
         except TwinsiteError as error:
             self.outlet.trouble(-1, str(error))
             self._strayed.set()
-            return
+            return 0.0
+        began = time.monotonic()
         astray, self._astray = self._astray, {}
         for key, place in astray.items():
             place.tries += 1
@@ -306,6 +309,7 @@ class SourceReader:
                 continue
             code = UNKNOWN_TOPIC_ID if self.partition(key) is None else LEADER_NOT_AVAILABLE
             self._refuse(key, place, code)
+        return time.monotonic() - began
 
     def _refuse(self, key: Key, place: Place, code: int) -> None:
         """Tell the mirror why nothing comes of a partition."""

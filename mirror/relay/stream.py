@@ -52,6 +52,11 @@ CLOSE_SECONDS_MAX = 10.0
 LIVE_LEVEL = 3
 UNREAD_BYTES_MAX = 1 << 20
 """Frames are held back long before; so much is answers to what a mirror asks."""
+BUSY_SECONDS, REST_TIMES, REST_SECONDS_MAX = 0.01, 4, 1.0
+"""What a mirror says in one go takes no longer than this as a rule. Where it does the mirror is read again
+after so many times as long, so that others have most of the time; one that wants very many partitions says so
+once.
+"""
 GOING_AWAY = "going_away"
 CONGESTION = "bbr"
 """It does not take a lost packet for a full link, as CUBIC does."""
@@ -175,6 +180,7 @@ class Stream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._draining:
             return
+        began = time.monotonic()
         try:
             for kind, payload in self._messages.received(data):
                 self._heard_at = time.monotonic()  # bytes alone may be of a message that never ends
@@ -183,6 +189,7 @@ class Stream(asyncio.Protocol):
             self.refuse("bad_message", str(error))
         except Refused as refused:
             self.refuse(refused.code, str(refused))
+        rest(self._transport, time.monotonic() - began)
 
     def pause_writing(self) -> None:
         self._full = True
@@ -500,6 +507,14 @@ def _on_way(transport: asyncio.Transport | None) -> int:
         return 0
     sock = transport.get_extra_info("socket")
     return transport.get_write_buffer_size() + (unacknowledged_bytes(sock) or 0)
+
+
+def rest(transport: asyncio.Transport | None, seconds: float) -> None:
+    """What a mirror has said took so long: where that was much others have their turn before more is read."""
+    if transport is not None and seconds > BUSY_SECONDS:
+        transport.pause_reading()
+        later = min(seconds * REST_TIMES, REST_SECONDS_MAX)
+        asyncio.get_running_loop().call_later(later, transport.resume_reading)
 
 
 def tune(sock: socket.socket, unsent_bytes: int) -> str:

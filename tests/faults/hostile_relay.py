@@ -156,7 +156,8 @@ class Liar:
         writer: asyncio.StreamWriter,
     ) -> None:
         stream = Stream()
-        came, slices = Messages(on_slice=lambda *piece: slices.append((piece[0], bytes(piece[2])))), []
+        slices: list[tuple[int, bytes]] = []
+        came = Messages(on_slice=lambda channel, _, data: slices.append((channel, bytes(data))))
         frames = {int(channel): Frames(BufferPool(0)) for channel in Channel}
         openers: dict[int, Opener] = {}
         taken = dict.fromkeys(frames, 0)

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from mirror.errors import CorruptBatchError
 from mirror.flow.context import Flow, Limits, LinkLimits
 from mirror.flow.linked import LinkLane
 from mirror.flow.partition import PartitionCopy
@@ -23,6 +24,7 @@ from mirror.link.messages import Channel, Position
 from mirror.link.parts import Part, encode_parts
 from mirror.link.stream import Came
 from mirror.model import Batch, OffsetMode, TopicPartition
+from tests.unit.batches import entries, v2
 from tests.unit.target_model import Hooks, Meters
 
 MIB = 1 << 20
@@ -32,6 +34,8 @@ FOR_WHAT_IS_BEHIND = BUFFERS - BUFFERS // 8
 
 class Stream:
     """Notes which partitions are to be sent, and which no more."""
+
+    relay = "relay-1.east:9650"
 
     def __init__(self) -> None:
         self.forgotten: set[Key] = set()
@@ -154,6 +158,47 @@ async def test_a_partition_that_takes_too_long_to_restore_is_wanted_as_it_is(
 
     assert copy.fetch_offset == 1
     assert [(position.offset, position.recode) for position in stream.wanted] == [(0, True), (1, False)]
+async def test_batches_in_another_place_are_corrupt_and_are_not_copied() -> None:
+    """
+    Their CRC is as it was: the relay has put them there. Other replicas are asked, and nothing waits here.
+    """
+    lane, flow, _ = reading()
+    hooks = flow.hooks = Rereading()
+    copy = partition(0)
+    lane.update(copy)
+    number = lane._coming[copy.key][0]
+    sound, further = v2(entries(0, 2)), v2(entries(7, 2))
+    fetched = Fetched(copy.key, 0, 9, 9, 0, None, [], memoryview(bytes(sound) + bytes(further)))
+    buffer = flow.pool.take(MIB)
+
+    await lane._take_parts((1, 1), 0.0, [Part(number, 0, 4, fetched)], [number], [buffer], {})
+
+    assert copy.queue.bytes == 0
+    words = "batch at offset 0: relay relay-1.east:9650: batches that do not go from 0 to 4"
+    assert hooks.corrupt == [words]
+
+
+async def test_of_what_moves_that_counts_which_is_wanted_with_the_same_number() -> None:
+    """
+    Nothing else that a relay names will ever be taken, so none of it is kept.
+    """
+    lane, _, _ = reading()
+    copy, other = partition(0), partition(1)
+    lane.update(copy)
+    number = lane._coming[copy.key][0]
+
+    assert lane._moved([(copy.key, number), (copy.key, number + 1), (other.key, 0)]) == [(copy.key, number)]
+
+
+class Rereading(Hooks):
+    """Notes what is to be read from other replicas."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.corrupt: list[str] = []
+
+    def reread(self, partition: PartitionCopy, corrupt: CorruptBatchError) -> None:
+        self.corrupt.append(str(corrupt))
 
 
 def reading(buffers: int = BUFFERS, each: int = EACH) -> tuple[LinkLane, Flow, Stream]:

@@ -1,4 +1,4 @@
-"""docs/protocol.md says what goes over the link: its tables and its recorded stream are as the code has it."""
+"""docs/protocol.md says what goes over the link: its tables and its recorded stream are those of the code."""
 
 from __future__ import annotations
 

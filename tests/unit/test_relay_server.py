@@ -7,6 +7,8 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -15,7 +17,9 @@ from mirror.kafka.cluster import Cluster, ClusterInfo
 from mirror.link import messages
 from mirror.link.messages import Down
 from mirror.relay.server import RelayServer
+from mirror.relay.stream import BUSY_SECONDS, rest
 from tests.faults.hostile_peers import STREAM, asking, hello
+from tests.harness.node import until
 
 
 class NoCluster(Cluster):
@@ -74,6 +78,23 @@ async def test_what_is_no_request_is_refused_like_others(
     assert came.split(b" ")[1] == status
     assert refused == 1
     assert [record.name for record in caplog.records if record.name.startswith("aiohttp")] == []
+
+
+async def test_who_says_very_much_is_read_again_later() -> None:
+    """
+    Others have most of the time, however small what he says is.
+    """
+    heard: list[str] = []
+    transport = SimpleNamespace(
+        pause_reading=lambda: heard.append("paused"), resume_reading=lambda: heard.append("resumed")
+    )
+
+    rest(cast(asyncio.Transport, transport), BUSY_SECONDS / 2)
+    rest(None, 1.0)
+    assert heard == []
+    rest(cast(asyncio.Transport, transport), 0.02)
+    assert heard == ["paused"]
+    await until(lambda: heard == ["paused", "resumed"], "he is read again", 5)
 
 
 async def test_who_says_something_on_a_joined_connection_ends_the_stream() -> None:
