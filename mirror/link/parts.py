@@ -25,6 +25,8 @@ _PLACE = struct.Struct(">qi4xb6xi")
 _NO_DIVERGENCE = (-1, -1)
 ASTRAY = 6
 """Error code of a part that is looked for, at another broker; NOT_LEADER_OR_FOLLOWER to Kafka."""
+ENTRIES_MAX = 1 << 18
+"""Parts of a frame, and aborted transactions in them: what is short on the wire is not in memory."""
 RECODED_BYTES_MAX = 8 << 20
 """To so much the batches of one frame may inflate: lz4 can be a hundred times as large as it looks."""
 
@@ -162,7 +164,7 @@ def decode_parts(body: memoryview) -> list[Part]:
         AnswerError: The bytes are no such parts.
     """
     parts: list[Part] = []
-    at, end, to_restore = 0, len(body), 0
+    at, end, to_restore, entries = 0, len(body), 0, 0
     while at < end:
         try:
             fields = _PART.unpack_from(body, at)
@@ -174,6 +176,9 @@ def decode_parts(body: memoryview) -> list[Part]:
         at, head_end = begins + size, at + _PART.size
         if at > end:
             raise AnswerError(f"a part ends at byte {at} of {end}")
+        entries += 1 + aborted_count
+        if entries > ENTRIES_MAX:
+            raise AnswerError(f"more than {ENTRIES_MAX} parts and aborted transactions in one frame")
         to_restore += whole
         if to_restore > BODY_BYTES_MAX:
             raise AnswerError(f"parts of {end} bytes are to become {to_restore}")

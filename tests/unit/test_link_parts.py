@@ -91,6 +91,23 @@ def test_offsets_that_go_back_are_refused() -> None:
         decode_parts(memoryview(b"".join(encode_parts([part]))))
 
 
+@pytest.mark.parametrize("aborted", [[], [(7, 8)] * 99], ids=["parts", "aborted transactions"])
+def test_so_many_parts_of_nothing_are_refused(
+    monkeypatch: pytest.MonkeyPatch, aborted: list[tuple[int, int]]
+) -> None:
+    """
+    A hundred megabytes of them cross the link as kilobytes, and would be a gigabyte here.
+    """
+    monkeypatch.setattr(parts_module, "ENTRIES_MAX", 300)
+    one = Part(1, 0, 0, Fetched(Key(bytes(16), 0), 0, 0, 0, 0, None, aborted, memoryview(b"")))
+    most = 300 // (1 + len(aborted))
+    body = b"".join(encode_parts([one] * (most + 1)))
+
+    assert len(decode_parts(memoryview(body[: len(body) // (most + 1) * most]))) == most
+    with pytest.raises(AnswerError, match="more than 300 parts"):
+        decode_parts(memoryview(body))
+
+
 def test_a_torn_batch_stays_behind() -> None:
     """
     Whole batches go on, with the offset behind them and the last leader epoch.
