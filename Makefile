@@ -1,6 +1,6 @@
 # Every target installs what it misses first (scripts/bootstrap).
 PYTHON := .venv/bin/python
-.PHONY: help bootstrap check test demo bench bench-wan lock clean
+.PHONY: help bootstrap check test fuzz demo bench bench-wan lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile
@@ -20,6 +20,9 @@ test: ## All tests, on real brokers
 
 demo: bootstrap ## Mirror real data through relays over a long link, crashes included, and prove the copy
 	$(PYTHON) -m bench.demo
+
+fuzz: bootstrap ## Hostile peers, for longer than in the tests: FUZZ_SEED=7 FUZZ_SECONDS=600
+	$(PYTHON) -m pytest -q -s tests/faults/test_hostile_peers.py tests/faults/test_hostile_relay.py
 
 bench: bootstrap ## Compare with MirrorMaker 2 on the same data in the same run
 	$(PYTHON) -m bench.run

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import random
 import re
 import struct
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -26,7 +26,7 @@ from blake3 import blake3
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Key
 from mirror.link import messages
-from mirror.link.frames import HEADER_BYTES, Compression, Frames, Opener, Sealer
+from mirror.link.frames import HEADER_BYTES, Compression, Frames, Header, Opener, Sealer
 from mirror.link.messages import CHANNELS_MAX, JOIN, PATH, Channel, Down, Messages, Up
 from mirror.link.parts import Part, decode_parts, encode_parts
 from tests.faults.hostile_peers import STREAM
@@ -37,6 +37,7 @@ FRAMES_BEFORE = 2
 """So many frames come as they should, before a lie."""
 ANSWER_SECONDS = 15.0
 """So long a mirror has, after a lie, to say what it thinks of it; then it is the next one's turn."""
+PART_BYTES = 90
 GONE = (OSError, asyncio.IncompleteReadError)
 
 
@@ -46,15 +47,37 @@ class Stream:
 
     Attributes:
         sealers: Of each channel, with the keys that the mirror knows.
-        sent: Bytes of frames that went by each channel.
+        sent, taken: Bytes of frames that went by each channel, and that the mirror has taken.
+        theirs: Bytes of the sound relay's frames.
         frames: How many came as they should.
         read_us: When the broker had answered, as the last of them said.
     """
 
     sealers: dict[int, Sealer] = field(default_factory=dict)
-    sent: dict[int, int] = field(default_factory=lambda: dict.fromkeys(Channel, 0))
+    sent: dict[int, int] = field(default_factory=lambda: dict.fromkeys(map(int, Channel), 0))
+    taken: dict[int, int] = field(default_factory=lambda: dict.fromkeys(map(int, Channel), 0))
+    theirs: dict[int, int] = field(default_factory=lambda: dict.fromkeys(map(int, Channel), 0))
     frames: int = 0
     read_us: int = 0
+    _arriving: dict[int, Frames] = field(
+        default_factory=lambda: {int(c): Frames(BufferPool(0)) for c in Channel}
+    )
+    _openers: dict[int, Opener] = field(default_factory=dict)
+
+    def greeted(self, welcome: dict[str, Any]) -> dict[str, Any]:
+        """What the sound relay begins with; answers the same with other keys."""
+        self._openers = {int(c): Opener(bytes.fromhex(welcome["keys"][c]), 27) for c in Channel}
+        self.sealers = {int(c): Sealer(Compression(1, 20)) for c in Channel}
+        return welcome | {"keys": [sealer.key.hex() for sealer in self.sealers.values()]}
+
+    def opened(self, channel: int, piece: bytes) -> Iterator[tuple[Header, list[Part], bytes]]:
+        """The frames that are whole now of what the sound relay sends."""
+        for header, buffer in self._arriving[channel].received(piece):
+            wire, room = buffer.memory[: header.wire_bytes], memoryview(bytearray(header.body_bytes))
+            body = self._openers[channel].open(header, wire, room)
+            self.theirs[channel] += HEADER_BYTES + header.wire_bytes
+            self.read_us = header.read_us
+            yield header, decode_parts(body), bytes(body)
 
     def slice(self, channel: int, data: bytes) -> bytes:
         """The next bytes of a channel."""
@@ -76,7 +99,8 @@ class Lie:
     """What is said that is not so.
 
     Attributes:
-        expected: A pattern of the mirror's log, after it has heard that.
+        expected: A pattern of the mirror's log, after it has heard that; empty: it may take it for true, and
+            as nothing.
         welcome: Changes of what the stream begins with.
     """
 
@@ -147,69 +171,60 @@ class Liar:
         with contextlib.closing(ours):
             ours.write(STREAM)
             await theirs.readuntil(b"\r\n\r\n")
-            lie = self._left[0]
-            await _first(_upwards(reader, ours), self._downwards(lie, theirs, ours, writer))
+            stream, lie = Stream(), self._left[0]
+            await _first(_upwards(stream, reader, ours), self._downwards(stream, lie, theirs, ours, writer))
 
     async def _downwards(
         self,
+        stream: Stream,
         lie: Lie,
         theirs: asyncio.StreamReader,
         ours: asyncio.StreamWriter,
         writer: asyncio.StreamWriter,
     ) -> None:
-        stream = Stream()
+        """What the sound relay says, until it is time for the lie."""
         slices: list[tuple[int, bytes]] = []
         came = Messages(on_slice=lambda channel, _, data: slices.append((channel, bytes(data))))
-        frames = {int(channel): Frames(BufferPool(0)) for channel in Channel}
-        openers: dict[int, Opener] = {}
-        taken = dict.fromkeys(frames, 0)
         while data := await theirs.read(1 << 16):
             for kind, payload in came.received(data):
                 if kind == Down.WELCOME:
-                    document = messages.document(payload)
-                    openers |= {c: Opener(bytes.fromhex(document["keys"][c]), 27) for c in Channel}
-                    stream.sealers = {int(c): Sealer(Compression(1, 20)) for c in Channel}
-                    document["keys"] = [sealer.key.hex() for sealer in stream.sealers.values()]
-                    said = json.dumps(document | lie.welcome).encode()
+                    welcome = stream.greeted(messages.document(payload)) | lie.welcome
                     if lie.tell is None:
-                        self._tells(lie)
-                    writer.write(messages.message(Down.WELCOME, said))
-                    if lie.tell is None:
-                        await self._heard(lie)
+                        await self._told(lie, stream, [messages.say(Down.WELCOME, welcome)], writer)
                         return
+                    writer.write(messages.say(Down.WELCOME, welcome))
                 elif kind != Down.SLICE:
                     writer.write(messages.message(Down(kind), bytes(payload)))
             for channel, piece in slices:
-                for header, buffer in frames[channel].received(piece):
-                    stream.read_us = header.read_us
-                    wire = buffer.memory[: header.wire_bytes]
-                    room = memoryview(bytearray(header.body_bytes))
-                    parts = decode_parts(openers[channel].open(header, wire, room))
-                    taken[channel] += HEADER_BYTES + header.wire_bytes
-                    ours.write(messages.taken(channel, taken[channel]))
+                for header, parts, body in stream.opened(channel, piece):
+                    ours.write(messages.taken(channel, stream.theirs[channel]))
                     records = any(len(part.fetched.records) for part in parts)
                     if lie.tell is not None and stream.frames >= FRAMES_BEFORE and records:
-                        self._tells(lie)
-                        for words in lie.tell(stream, channel, parts):
-                            writer.write(words)
-                            await writer.drain()
-                        await self._heard(lie)
+                        await self._told(lie, stream, lie.tell(stream, channel, parts), writer)
                         return
                     stream.frames += records
-                    body = [bytes(room)] if not header.stored else [bytes(wire)]
-                    writer.write(stream.slice(channel, bytes(stream.sealed(channel, body, header.node))))
+                    writer.write(stream.slice(channel, bytes(stream.sealed(channel, [body], header.node))))
             slices.clear()
             await writer.drain()
 
-    def _tells(self, lie: Lie) -> None:
+    async def _told(
+        self, lie: Lie, stream: Stream, said: Iterable[bytes], writer: asyncio.StreamWriter
+    ) -> None:
+        """Say it, until the mirror has said what it thinks of it; it may end the stream before that."""
         self._left.remove(lie)
-        self._told_at.append((lie, len(self._log())))
+        at = len(self._log())
+        self._told_at.append((lie, at))
+        for words in said:
+            writer.write(words)
+            await writer.drain()
 
-    async def _heard(self, lie: Lie) -> None:
-        """Until the mirror has said what it thinks of it; it may end the stream before that."""
-        at = self._told_at[-1][1]
+        def heard() -> bool:
+            if lie.expected:
+                return bool(re.search(lie.expected, self._log()[at:]))
+            return stream.taken == stream.sent
+
         with contextlib.suppress(NotReadyError):
-            await until(lambda: bool(re.search(lie.expected, self._log()[at:])), lie.name, ANSWER_SECONDS)
+            await until(heard, lie.name, ANSWER_SECONDS)
 
 
 @asynccontextmanager
@@ -255,12 +270,15 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         await writer.drain()
 
 
-async def _upwards(reader: asyncio.StreamReader, ours: asyncio.StreamWriter) -> None:
+async def _upwards(stream: Stream, reader: asyncio.StreamReader, ours: asyncio.StreamWriter) -> None:
     """All that the mirror says but what it has taken: that is of other frames."""
     came = Messages()
     while data := await reader.read(1 << 16):
         for kind, payload in came.received(data):
-            if kind != Up.TAKEN:
+            if kind == Up.TAKEN:
+                channel, size = messages.read_taken(payload)
+                stream.taken[channel] = size
+            else:
                 ours.write(messages.message(Up(kind), bytes(payload)))
         await ours.drain()
 
@@ -323,6 +341,32 @@ def _bomb(size: int, claim: int | None = None, window_log: int = 20) -> Tell:
             frame[24:28] = claim.to_bytes(4, "big")
             frame[32:64] = _digest(sealer.key, bytes(frame[:32]), bytes(frame[64:]))
         yield stream.slice(channel, bytes(frame))
+
+    return tell
+
+
+LEADER_EPOCH = range(12, 16)
+"""Of a batch. A relay is believed who has led a partition: by that a mirror knows a log that was cut."""
+PLACE = (*range(24), *range(26, 42))
+"""Of a part: whose it is, and its two offsets. Another error code is one of the broker's, to a mirror."""
+
+
+def drawn(seed: int, count: int) -> list[Lie]:
+    """Frames whose digest is right, and of which some bits are others: where things belong, or of records."""
+    dice = random.Random(seed)
+    return [Lie(f"drawn {number} of seed {seed}", "", _flipped(dice)) for number in range(count)]
+
+
+def _flipped(dice: random.Random) -> Tell:
+    def tell(stream: Stream, channel: int, parts: list[Part]) -> Iterable[bytes]:
+        pieces = [bytearray(b"".join(encode_parts([part]))) for part in parts if len(part.fetched.records)]
+        spoiled = dice.choice(pieces)
+        begins = PART_BYTES + 16 * int.from_bytes(spoiled[PART_BYTES - 12 : PART_BYTES - 8], "big")
+        header = [begins + at for at in range(61) if at not in LEADER_EPOCH]
+        where = dice.choice((PLACE, header, range(begins + 61, len(spoiled))))
+        for _ in range(dice.randint(1, 3)):
+            spoiled[dice.choice(where)] ^= 1 << dice.randrange(8)
+        yield stream.slice(channel, bytes(stream.sealed(channel, [bytes(piece) for piece in pieces])))
 
     return tell
 

@@ -1,8 +1,14 @@
-"""A mirror whose relay says what is not so, of every kind, before it comes to a sound one: real processes."""
+"""A mirror whose relay says what is not so, of every kind, before it comes to a sound one: real processes.
+
+What is drawn is the same for the same seed, and a few frames of it are part of all tests. For longer::
+
+    FUZZ_SEED=11 FUZZ_SECONDS=600 .venv/bin/python -m pytest -s tests/faults/test_hostile_relay.py
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +16,7 @@ import pytest
 
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, mirror_of
-from tests.faults.hostile_relay import LIES, lying
+from tests.faults.hostile_relay import LIES, drawn, lying
 from tests.faults.resident import resident_bytes
 from tests.harness.checker import assert_exact
 from tests.harness.data import json_rows, load
@@ -18,7 +24,10 @@ from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Twinsite
 from tests.harness.relay import Relay, running_relay, through
 
-pytestmark = pytest.mark.timeout(240)
+SEED = int(os.environ.get("FUZZ_SEED", "1"))
+SECONDS = float(os.environ.get("FUZZ_SECONDS", "3"))
+LIES_A_SECOND = 2
+pytestmark = pytest.mark.timeout(SECONDS * 4 + 200)
 
 GROWTH_BYTES_MAX = 500 << 20
 """Of the mirror's memory: a frame of the largest there may be, once opened and once not, and buffers."""
@@ -39,10 +48,11 @@ async def test_a_mirror_believes_nothing_that_is_not_so(
     bounded. In the end it goes on with a sound relay, and the copy is exact.
     """
     name = await topic(source, partitions=6, prefix="lied-to")
-    await asyncio.to_thread(load, source.bootstrap, name, json_rows(40_000, 1_000))
+    lies = [*LIES, *drawn(SEED, int(SECONDS * LIES_A_SECOND))]
+    await asyncio.to_thread(load, source.bootstrap, name, json_rows(1_500 * len(lies), 1_000))
 
     logged: list[Twinsite] = []
-    async with lying(sound.address, LIES, lambda: logged[0].stderr) as (liar, later):
+    async with lying(sound.address, lies, lambda: logged[0].stderr) as (liar, later):
         command = mirror_of(through(source, liar.address, later), target, name, name)
         with Twinsite.run(*command, work_dir=tmp_path) as mirror:
             logged.append(mirror)
@@ -54,12 +64,12 @@ async def test_a_mirror_believes_nothing_that_is_not_so(
                 most = max(most, resident_bytes(mirror))
                 return liar.done
 
-            await mirror.wait_for(done, "all lies were told", 120)
+            await mirror.wait_for(done, "all lies were told", 120 + SECONDS * 2)
             await mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 60)
             unheard = liar.unheard
 
     log = mirror.stderr
-    print(f"{len(LIES)} lies, growth {(most - before) >> 20} MiB, log of {len(log) >> 10} KiB")
+    print(f"seed {SEED}: {len(lies)} lies, growth {(most - before) >> 20} MiB, log of {len(log) >> 10} KiB")
     assert unheard == []
     assert "Traceback" not in log
     assert '"exception"' not in log
