@@ -227,8 +227,8 @@ class Probe(asyncio.Protocol):
         return tcp_info(self._sock)
 
     def _write(self, data: bytes) -> None:
-        """A mirror that asks and does not read is not waited for."""
-        if self._transport is None:
+        """A mirror that asks and does not read is not waited for; one that is gone is told nothing more."""
+        if self._transport is None or self._transport.is_closing():
             return
         self._transport.write(data)
         if self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:

@@ -409,8 +409,8 @@ class Stream(asyncio.Protocol):
         return UNREAD_BYTES_MAX // 2 - waits
 
     def write(self, data: bytes) -> None:
-        """A mirror that asks and does not read is not waited for."""
-        if self._transport is None:
+        """A mirror that asks and does not read is not waited for; one that is gone is told nothing more."""
+        if self._transport is None or self._transport.is_closing():
             return
         self._transport.write(data)
         if self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
@@ -481,7 +481,7 @@ class Joined(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Likewise."""
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def close(self) -> None:

@@ -155,7 +155,7 @@ class Tunnel(asyncio.Protocol):
 
     def hand_back(self, answer: Sequence[bytes | memoryview]) -> None:
         """Send an answer to the mirror, which is in pieces without its size."""
-        if self._transport is None:
+        if self._transport is None or self._transport.is_closing():
             return
         size = sum(map(len, answer))
         self._transport.write(size.to_bytes(4, "big"))

@@ -24,7 +24,7 @@ from tests.harness.wan import Wan, wan, why_not
 pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not()), pytest.mark.timeout(300)]
 
 MBIT = 1e6 / 8
-STANDS_STILL_SECONDS = 5.0
+STANDS_STILL_SECONDS = 8.0
 """On a busy machine: a mirror that is asked how it does may be slow to answer."""
 
 
@@ -43,7 +43,7 @@ async def test_sites_of_different_sizes_have_a_fair_share(
 ) -> None:
     """
     Fan-in of two clusters, each with a relay and a mirror of its own, over one link to one target. While both
-    are behind neither has less than a quarter of what both have, nor stands still; in the end both are exact.
+    are behind neither has less than a fifth of what both have, nor stands still; in the end both are exact.
     """
     async with AsyncExitStack() as stack:
         sites, mirrors = {}, {}
@@ -78,7 +78,7 @@ async def test_sites_of_different_sizes_have_a_fair_share(
 
     shares = {name: one.bytes for name, one in progress.items()}
     print(shares, {name: round(one.stood_still, 1) for name, one in progress.items()})
-    assert min(shares.values()) > sum(shares.values()) / 4
+    assert min(shares.values()) > sum(shares.values()) / 5
     assert max(one.stood_still for one in progress.values()) < STANDS_STILL_SECONDS
 
 

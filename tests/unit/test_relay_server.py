@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -95,6 +97,25 @@ async def test_who_says_very_much_is_read_again_later() -> None:
     rest(cast(asyncio.Transport, transport), 0.02)
     assert heard == ["paused"]
     await until(lambda: heard == ["paused", "resumed"], "he is read again", 5)
+
+
+async def test_who_asks_very_much_and_is_gone_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    """
+    Nothing is said to him any more: else the event loop complains of each answer.
+    """
+    async with served() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(STREAM)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(hello())
+        await reader.readexactly(1)
+        sock = writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.write(messages.ping(1) * 3_000)
+        writer.transport.abort()
+        await until(lambda: not server.tally.open, "he is gone", 10)
+
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 async def test_who_says_something_on_a_joined_connection_ends_the_stream() -> None:
