@@ -153,12 +153,12 @@ async def test_a_relay_that_never_ends_is_left() -> None:
         (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", ConnectionFailedError, "is no relay"),
         (b"HTTP/1.1 404 Not Found\r\n\r\n", ConnectionFailedError, "is no relay"),
         (
-            b'HTTP/1.1 404 Not Found\r\nContent-Length: 38\r\n\r\n{"code":"not_found","detail":"nothing"}',
+            b'HTTP/1.1 404 Not Found\r\nContent-Length: 39\r\n\r\n{"code":"not_found","detail":"nothing"}',
             UnsupportedVersionError,
             "it is of an older version",
         ),
         (
-            b'HTTP/1.1 503 -\r\nContent-Length: 40\r\n\r\n{"code":"probe_running","detail":"later"}',
+            b'HTTP/1.1 503 -\r\nContent-Length: 41\r\n\r\n{"code":"probe_running","detail":"later"}',
             ConnectionFailedError,
             "later",
         ),
