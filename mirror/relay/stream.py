@@ -52,7 +52,7 @@ CLOSE_SECONDS_MAX = 10.0
 LIVE_LEVEL = 3
 UNREAD_BYTES_MAX = 1 << 20
 """Frames are held back long before; so much is answers to what a mirror asks."""
-BUSY_SECONDS, REST_TIMES, REST_SECONDS_MAX = 0.01, 4, 1.0
+BUSY_SECONDS, REST_TIMES, REST_SECONDS_MAX = 0.01, 2, 1.0
 """What a mirror says in one go takes no longer than this as a rule. Where it does the mirror is read again
 after so many times as long, so that others have most of the time; one that wants very many partitions says so
 once.

@@ -118,7 +118,7 @@ async def test_a_relay_lives_among_hostile_peers(
         async with watch.watching():
             met = await go_on(aim, SEED, SECONDS)
             let_in, sent_away = await crowd(aim, CONNECTIONS_MAX + 200)
-        await until(lambda: files_of(relay.process) <= files, "the files of hostile peers are closed", 20)
+        await until(lambda: files_of(relay.process) <= files, "the files of hostile peers are closed", 40)
         lost = mirror.stderr.count("stream_lost")
         refused = relay.process.status()["refused"]
 
