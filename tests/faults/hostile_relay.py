@@ -38,6 +38,8 @@ FRAMES_BEFORE = 2
 ANSWER_SECONDS = 15.0
 """So long a mirror has, after a lie, to say what it thinks of it; then it is the next one's turn."""
 PART_BYTES = 90
+CORRUPT = "corrupt_batch"
+"""What a mirror says of a batch that is not as it should be."""
 GONE = (OSError, asyncio.IncompleteReadError)
 
 
@@ -49,6 +51,7 @@ class Stream:
         sealers: Of each channel, with the keys that the mirror knows.
         sent, taken: Bytes of frames that went by each channel, and that the mirror has taken.
         theirs: Bytes of the sound relay's frames.
+        wants: How often the mirror has wanted something.
         frames: How many came as they should.
         read_us: When the broker had answered, as the last of them said.
     """
@@ -57,6 +60,7 @@ class Stream:
     sent: dict[int, int] = field(default_factory=lambda: dict.fromkeys(map(int, Channel), 0))
     taken: dict[int, int] = field(default_factory=lambda: dict.fromkeys(map(int, Channel), 0))
     theirs: dict[int, int] = field(default_factory=lambda: dict.fromkeys(map(int, Channel), 0))
+    wants: int = 0
     frames: int = 0
     read_us: int = 0
     _arriving: dict[int, Frames] = field(
@@ -123,6 +127,7 @@ class Liar:
     def __init__(self, sound: str, lies: Sequence[Lie], log: Callable[[], str]) -> None:
         self.address = ""
         self._told_at: list[tuple[Lie, int]] = []
+        self._asked_again: set[str] = set()
         self._log = log
         self._sound = sound
         self._left = list(lies)
@@ -134,11 +139,16 @@ class Liar:
 
     @property
     def unheard(self) -> list[str]:
-        """The lies of which the mirror has not said what was expected, before it was told the next one."""
+        """The lies of which the mirror has not said what was expected, before it was told the next one.
+
+        Of a corrupt batch it says nothing while something that stands before it is to be written: it asks for
+        it once more.
+        """
         ends = [at for _, at in self._told_at[1:]] + [None]
         log = self._log()
         told = zip(self._told_at, ends, strict=True)
-        return [lie.name for (lie, at), end in told if not re.search(lie.expected, log[at:end])]
+        unheard = [lie.name for (lie, at), end in told if not re.search(lie.expected, log[at:end])]
+        return [name for name in unheard if name not in self._asked_again]
 
     async def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Somebody has come."""
@@ -218,10 +228,15 @@ class Liar:
             writer.write(words)
             await writer.drain()
 
+        wants = stream.wants
+
         def heard() -> bool:
-            if lie.expected:
-                return bool(re.search(lie.expected, self._log()[at:]))
-            return stream.taken == stream.sent
+            if not lie.expected:
+                return stream.taken == stream.sent
+            if lie.expected == CORRUPT and stream.wants > wants:
+                self._asked_again.add(lie.name)
+                return True
+            return bool(re.search(lie.expected, self._log()[at:]))
 
         with contextlib.suppress(NotReadyError):
             await until(heard, lie.name, ANSWER_SECONDS)
@@ -279,6 +294,7 @@ async def _upwards(stream: Stream, reader: asyncio.StreamReader, ours: asyncio.S
                 channel, size = messages.read_taken(payload)
                 stream.taken[channel] = size
             else:
+                stream.wants += kind == Up.WANT
                 ours.write(messages.message(Up(kind), bytes(payload)))
         await ours.drain()
 
@@ -435,7 +451,6 @@ class Odd(IntEnum):
     KIND = 77
 
 
-CORRUPT = "corrupt_batch"
 FAR_LEVEL = {"level": 10**300, "recode": True, "why": ""}
 LONG_TROUBLE = {"node": -1, "detail": "x" * 1_000_000}
 LIES: tuple[Lie, ...] = (
