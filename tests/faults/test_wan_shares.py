@@ -24,6 +24,8 @@ from tests.harness.wan import Wan, wan, why_not
 pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not()), pytest.mark.timeout(300)]
 
 MBIT = 1e6 / 8
+SITES = {"large": (24, 180_000), "small": (2, 60_000)}
+"""Of each source cluster: partitions, and records of a kilobyte, of which a fifth crosses the link."""
 STANDS_STILL_SECONDS = 8.0
 """On a busy machine: a mirror that is asked how it does may be slow to answer."""
 
@@ -32,10 +34,6 @@ STANDS_STILL_SECONDS = 8.0
 def link() -> Iterator[Wan]:
     with wan(seed=11) as one:
         yield one
-
-
-SITES = {"large": (24, 160_000), "small": (2, 40_000)}
-"""Of each source cluster: partitions, and records of a kilobyte, evenly on all of them."""
 
 
 async def test_sites_of_different_sizes_have_a_fair_share(
@@ -66,11 +64,11 @@ async def test_sites_of_different_sizes_have_a_fair_share(
         progress = {name: Progress(mirror) for name, mirror in mirrors.items()}
 
         def enough() -> bool:
-            return sum([one.look() for one in progress.values()]) > 10_000_000
+            return sum([one.look() for one in progress.values()]) > 7_000_000
 
         await large.wait_for(enough, "both go on", 60)
         assert not any(complete(mirrors[name], site, [name]) for name, site in sites.items())
-        link.both(rate=400 * MBIT, delay_seconds=0.03, queue_bytes=1_000_000)
+        link.both(rate=100 * MBIT, delay_seconds=0.03, queue_bytes=500_000)
         for name, mirror in mirrors.items():
             await mirror.wait_for(partial(complete, mirror, sites[name], [name]), "all is copied", 90)
         for name, site in sites.items():
