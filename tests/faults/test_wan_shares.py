@@ -24,7 +24,7 @@ from tests.harness.wan import Wan, wan, why_not
 pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not()), pytest.mark.timeout(300)]
 
 MBIT = 1e6 / 8
-SITES = {"large": (24, 180_000), "small": (2, 60_000)}
+SITES = {"large": (24, 200_000), "small": (2, 80_000)}
 """Of each source cluster: partitions, and records of a kilobyte, of which a fifth crosses the link."""
 STANDS_STILL_SECONDS = 8.0
 """On a busy machine: a mirror that is asked how it does may be slow to answer."""
@@ -41,7 +41,7 @@ async def test_sites_of_different_sizes_have_a_fair_share(
 ) -> None:
     """
     Fan-in of two clusters, each with a relay and a mirror of its own, over one link to one target. While both
-    are behind neither has less than a fifth of what both have, nor stands still; in the end both are exact.
+    are behind neither has less than a sixth of what both have, nor stands still; in the end both are exact.
     """
     async with AsyncExitStack() as stack:
         sites, mirrors = {}, {}
@@ -64,7 +64,7 @@ async def test_sites_of_different_sizes_have_a_fair_share(
         progress = {name: Progress(mirror) for name, mirror in mirrors.items()}
 
         def enough() -> bool:
-            return sum([one.look() for one in progress.values()]) > 7_000_000
+            return sum([one.look() for one in progress.values()]) > 12_000_000
 
         await large.wait_for(enough, "both go on", 60)
         assert not any(complete(mirrors[name], site, [name]) for name, site in sites.items())
@@ -75,8 +75,7 @@ async def test_sites_of_different_sizes_have_a_fair_share(
             assert_exact(site.bootstrap, target.bootstrap, [name])
 
     shares = {name: one.bytes for name, one in progress.items()}
-    print(shares, {name: round(one.stood_still, 1) for name, one in progress.items()})
-    assert min(shares.values()) > sum(shares.values()) / 5
+    assert min(shares.values()) > sum(shares.values()) / 6
     assert max(one.stood_still for one in progress.values()) < STANDS_STILL_SECONDS
 
 
