@@ -121,23 +121,23 @@ class Site:
 HERE = Site()
 
 
-class Broker:
-    """One node: a JVM that can be killed, frozen and started again at the same place.
+class Daemon:
+    """A process that serves clients at a place of its own, where it can be killed, frozen and started again.
 
     Args:
-        node: Its id.
+        name: What error messages call it.
         port: Where clients connect.
         folder: Its settings, data and output.
         command: The command line.
         host: The address it listens on.
     """
 
-    def __init__(self, node: int, port: int, folder: Path, command: Sequence[str], host: str = HOST) -> None:
-        self.node = node
+    def __init__(self, name: str, port: int, folder: Path, command: Sequence[str], host: str = HOST) -> None:
+        self.name = name
         self.host = host
         self.port = port
         self.folder = folder
-        self.output = folder / "broker.log"
+        self.output = folder / "output.log"
         self.frozen = False
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
@@ -159,7 +159,7 @@ class Broker:
     def launch(self) -> None:
         """Start the process and do not wait."""
         if self.running:
-            raise JavaFailedError(f"node {self.node} runs already")
+            raise JavaFailedError(f"{self.name} runs already")
         self._process = spawn(self._command, self.output)
         self.frozen = False
 
@@ -169,20 +169,20 @@ class Broker:
         await self.ready()
 
     async def ready(self) -> None:
-        """Wait until the node serves clients and counts itself among the brokers.
+        """Wait until it serves clients.
 
         Raises:
             JavaFailedError: It ended, or did not get there; carries the end of its output.
         """
         try:
-            await until(lambda: not self.running or self._serves(), f"node {self.node} serves clients")
+            await until(lambda: not self.running or self._serves(), f"{self.name} serves clients")
         except NotReadyError as late:
             raise JavaFailedError(f"{late}\n{tail(self.output)}") from late
         if not self.running:
-            raise JavaFailedError(f"node {self.node} ended at its start\n{tail(self.output)}")
+            raise JavaFailedError(f"{self.name} ended at its start\n{tail(self.output)}")
 
     async def stop(self) -> None:
-        """Shut down in an orderly way: leadership is handed over, logs are closed clean."""
+        """Shut down in an orderly way: a broker hands over leadership and closes its logs clean."""
         process = self._alive()
         process.terminate()
         await asyncio.to_thread(process.wait, READY_SECONDS)
@@ -217,8 +217,20 @@ class Broker:
 
     def _alive(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
-            raise JavaFailedError(f"node {self.node} does not run\n{tail(self.output)}")
+            raise JavaFailedError(f"{self.name} does not run\n{tail(self.output)}")
         return self._process
+
+    def _serves(self) -> bool:
+        """Whether clients are served now; asked again and again at a start."""
+        raise NotImplementedError
+
+
+class Broker(Daemon):
+    """One node of a Kafka cluster. It serves clients once it counts itself among the brokers."""
+
+    def __init__(self, node: int, port: int, folder: Path, command: Sequence[str], host: str = HOST) -> None:
+        super().__init__(f"node {node}", port, folder, command, host)
+        self.node = node
 
     def _serves(self) -> bool:
         try:

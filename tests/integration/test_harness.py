@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from tests.conftest import TopicFactory
 from tests.harness.jvm import JavaFailedError
 from tests.harness.kafka import KafkaCluster
+from tests.harness.zookeeper import ZooKeeperError, running_zookeeper
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -79,3 +80,18 @@ async def test_a_node_that_cannot_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(JavaFailedError, match=r"log\.retention\.hours"):
         async with KafkaCluster.start(work_dir=tmp_path, properties=nonsense):
             pytest.fail("the broker started")
+
+
+async def test_a_zookeeper_that_was_killed_comes_back_with_what_it_held(tmp_path: Path) -> None:
+    """
+    At the same address; and nothing is made twice.
+    """
+    async with running_zookeeper(tmp_path) as zookeeper:
+        zookeeper.create({"/flows/orders": b"7"})
+        await zookeeper.kill()
+        await zookeeper.restart()
+
+        assert zookeeper.exists("/flows/orders")
+        assert not zookeeper.exists("/flows/payments")
+        with pytest.raises(ZooKeeperError, match=r"/flows/orders"):
+            zookeeper.create({"/flows/orders": b"8"})
