@@ -1,12 +1,13 @@
-"""Fixtures every suite may use: two running clusters of different versions, and topics of one's own."""
+"""Fixtures every suite may use: clusters of two versions, topics of one's own, and logs of old brokers."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import logging
+import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -15,6 +16,8 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.harness.kafka import KafkaCluster
+from tests.harness.old_logs import logs_of_old_brokers
+from tests.harness.segments import Files
 
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")  # how fast examples are made says more of a shared machine than of them
@@ -40,7 +43,12 @@ class TopicFactory(Protocol):
     """Creates a topic with a name no other test has; on both clusters it is a different test's or none."""
 
     async def __call__(
-        self, cluster: KafkaCluster, partitions: int = 1, prefix: str = "t", **config: object
+        self,
+        cluster: KafkaCluster,
+        partitions: int = 1,
+        prefix: str = "t",
+        assignment: Sequence[Sequence[int]] | None = None,
+        **config: object,
     ) -> str: ...
 
 
@@ -68,6 +76,14 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
         yield cluster
 
 
+@pytest.fixture(scope="session")
+def old_logs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Files]:
+    """What brokers of message formats v0 and v1 wrote, see :mod:`tests.harness.old_logs`; once for all."""
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    return logs_of_old_brokers(shared / "old-logs")
+
+
 _numbers = itertools.count(1)
 
 
@@ -78,10 +94,16 @@ def topic(request: pytest.FixtureRequest) -> TopicFactory:
     ``await topic(source, partitions=4, cleanup_policy="compact")`` answers the name.
     """
 
-    async def create(cluster: KafkaCluster, partitions: int = 1, prefix: str = "t", **config: object) -> str:
+    async def create(
+        cluster: KafkaCluster,
+        partitions: int = 1,
+        prefix: str = "t",
+        assignment: Sequence[Sequence[int]] | None = None,
+        **config: object,
+    ) -> str:
         name = f"{prefix}-{next(_numbers)}"
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        await cluster.create_topic(name, partitions, config=settings)
+        await cluster.create_topic(name, partitions, config=settings, assignment=assignment)
         return name
 
     return create

@@ -1,4 +1,4 @@
-"""Let brokers start in half the time: ``python -m tests.harness.class_archive``.
+"""Let brokers start in half the time: ``python -m tests.harness.class_archive VERSION...``.
 
 Most of a broker's start is the JVM reading its classes. A broker that runs once with
 ``-XX:ArchiveClassesAtExit`` leaves them parsed in a file (class data sharing); later
@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.harness.jvm import FAST_JVM, RELEASES, class_archive
+from tests.harness.data import json_rows, load
+from tests.harness.jvm import FAST_JVM, class_archive
 from tests.harness.kafka import KafkaCluster
+from tests.harness.old_kafka import PRODUCER_0_9, running_old_kafka
 
 
 async def archive_classes(version: str) -> None:
@@ -22,14 +26,25 @@ async def archive_classes(version: str) -> None:
     unfinished = archive.with_suffix(f".{os.getpid()}")
     jvm = (*(flag for flag in FAST_JVM if flag != "-Xshare:auto"), f"-XX:ArchiveClassesAtExit={unfinished}")
     with tempfile.TemporaryDirectory() as folder:
-        async with KafkaCluster.start(version=version, work_dir=Path(folder), jvm=jvm) as cluster:
-            await cluster.create_topic("warm")
-            await cluster.delete_topic("warm")
-            await cluster.broker(1).stop()
+        await (_run_old if version.startswith("0.") else _run)(version, Path(folder), jvm)
     unfinished.replace(archive)
 
 
+async def _run(version: str, folder: Path, jvm: Sequence[str]) -> None:
+    async with KafkaCluster.start(version=version, work_dir=folder, jvm=jvm) as cluster:
+        await cluster.create_topic("warm")
+        await cluster.delete_topic("warm")
+        await cluster.broker(1).stop()
+
+
+async def _run_old(version: str, folder: Path, jvm: Sequence[str]) -> None:
+    async with running_old_kafka(version, folder, jvm) as broker:
+        broker.create_topic("warm")
+        load(broker.bootstrap, "warm", json_rows(1), "gzip", **PRODUCER_0_9)
+        await broker.stop()
+
+
 if __name__ == "__main__":
-    for release in RELEASES:
+    for release in sys.argv[1:]:
         if not class_archive(release).exists():
             asyncio.run(archive_classes(release))

@@ -18,7 +18,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-RELEASES = {"3.9": "3.9.1", "4.3": "4.3.0"}
+RELEASES = {"0.9": "0.9.0.1", "0.10": "0.10.0.1", "3.9": "3.9.1", "4.3": "4.3.0"}
 """The patch release tests run for each version they name."""
 
 FAST_JVM = (
@@ -71,24 +71,24 @@ def kafka_jars(version: str) -> Path:
     """The folder with all jars of a Kafka version.
 
     Args:
-        version: ``3.9``, ``4.3`` or a full version.
+        version: One of :data:`RELEASES`, or a full version.
 
     Raises:
         JarsMissingError: Nobody has downloaded them yet.
     """
     folder = cache_folder() / "kafka" / RELEASES.get(version, version) / "jars"
     if not any(folder.glob("kafka-clients-*.jar")):
-        raise JarsMissingError(f"no Kafka jars in {folder}: run scripts/bootstrap")
+        raise JarsMissingError(f"no Kafka jars in {folder}: run scripts/bootstrap tests")
     return folder
 
 
 def logging_flag(version: str, folder: Path, level: str = "WARN") -> str:
     """Write a logging configuration into a folder; answers the JVM flag that uses it.
 
-    Kafka 3 logs with the first generation of log4j, Kafka 4 with the second.
+    Kafka up to 3 logs with the first generation of log4j, Kafka 4 with the second.
     """
     file = folder / "logging.properties"
-    if version.startswith("3."):
+    if not version.startswith("4."):
         file.write_text(_LOG4J_1.format(level=level))
         return f"-Dlog4j.configuration=file:{file}"
     file.write_text(_LOG4J_2.format(level=level))

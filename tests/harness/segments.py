@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import cramjam
 import lz4.frame
@@ -27,6 +27,8 @@ from tests.harness.data import Row
 from tests.harness.kafka import KafkaCluster
 
 OldCodec = Literal["none", "gzip", "snappy", "lz4"]
+Files = Mapping[int, bytes]
+"""Content of each log file of a partition by the offset it starts at."""
 
 _OVERHEAD = struct.Struct(">qi")
 """Offset and size stand before every batch of every format."""
@@ -39,6 +41,13 @@ _XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 
 _RECOVERED_FROM = (".kafka_cleanshutdown", "recovery-point-offset-checkpoint", "log-start-offset-checkpoint")
 """What tells a broker that its logs need no recovery."""
+
+
+class Disks(Protocol):
+    """Whatever keeps partitions in folders."""
+
+    def log_dir(self, node: int = 1) -> Path:
+        """Where a node keeps its partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,27 +76,29 @@ class StoredBatch:
         return int.from_bytes(self.data[57:61], "big")
 
 
-def segments(cluster: KafkaCluster, topic: str, partition: int = 0, node: int = 1) -> list[Path]:
+def segments(cluster: Disks, topic: str, partition: int = 0, node: int = 1) -> list[Path]:
     """The log files of a partition, oldest first."""
     return sorted((cluster.log_dir(node) / f"{topic}-{partition}").glob("*.log"))
 
 
-def stored_batches(
-    cluster: KafkaCluster, topic: str, partition: int = 0, node: int = 1
-) -> Iterator[StoredBatch]:
+def stored_batches(cluster: Disks, topic: str, partition: int = 0, node: int = 1) -> Iterator[StoredBatch]:
     """All batches of a partition as they lie on a node's disk."""
     for file in segments(cluster, topic, partition, node):
-        data, position = file.read_bytes(), 0
-        while position + _OVERHEAD.size <= len(data):
-            offset, size = _OVERHEAD.unpack_from(data, position)
-            end = position + _OVERHEAD.size + size
-            if size == 0 or end > len(data):
-                break
-            yield StoredBatch(file, position, offset, data[position + _MAGIC_AT], data[position:end])
-            position = end
+        yield from _batches(file, file.read_bytes())
 
 
-def cleaned_up_to(cluster: KafkaCluster, topic: str, partition: int = 0, node: int = 1) -> int:
+def _batches(file: Path, data: bytes) -> Iterator[StoredBatch]:
+    position = 0
+    while position + _OVERHEAD.size <= len(data):
+        offset, size = _OVERHEAD.unpack_from(data, position)
+        end = position + _OVERHEAD.size + size
+        if size == 0 or end > len(data):
+            return
+        yield StoredBatch(file, position, offset, data[position + _MAGIC_AT], data[position:end])
+        position = end
+
+
+def cleaned_up_to(cluster: Disks, topic: str, partition: int = 0, node: int = 1) -> int:
     """Where the part of a partition ends that a node's cleaner has been over; -1 before its first time."""
     file = cluster.log_dir(node) / "cleaner-offset-checkpoint"
     lines = file.read_text().splitlines() if file.exists() else []
@@ -114,15 +125,17 @@ def _write(batch: StoredBatch, data: bytes | bytearray | memoryview) -> None:
 
 
 async def serve_segments(
-    cluster: KafkaCluster, topic: str, files: Mapping[int, bytes], partition: int = 0, node: int = 1
+    cluster: KafkaCluster, topic: str, files: Files, partition: int = 0, node: int = 1
 ) -> None:
-    """Replace what a node holds of an existing partition; the node is restarted and recovers it.
+    """Replace what a node holds of an existing partition; the node is restarted and recovers it."""
+    await serve_logs(cluster, topic, {partition: files}, node)
 
-    Args:
-        files: Content of each log file by the offset it starts at.
-    """
+
+async def serve_logs(cluster: KafkaCluster, topic: str, logs: Mapping[int, Files], node: int = 1) -> None:
+    """Replace what a node holds of some partitions; the node is restarted once and recovers them."""
     async with _recovering(cluster, node):
-        _write_segments(cluster.log_dir(node) / f"{topic}-{partition}", files)
+        for partition, files in logs.items():
+            _write_segments(cluster.log_dir(node) / f"{topic}-{partition}", files)
 
 
 async def lose_ends(cluster: KafkaCluster, ends: Mapping[str, int], node: int = 1) -> None:
@@ -137,6 +150,18 @@ async def lose_ends(cluster: KafkaCluster, ends: Mapping[str, int], node: int = 
             _write_segments(cluster.log_dir(node) / f"{topic}-0", {0: b"".join(left)})
 
 
+def batches_in(files: Files) -> Iterator[StoredBatch]:
+    """All batches of a log that no broker holds."""
+    for base_offset in sorted(files):
+        yield from _batches(Path(f"{base_offset:020d}.log"), files[base_offset])
+
+
+def rolled(files: Files) -> Files:
+    """A log of an old format that goes on in an empty file, so that a cleaner may go over all there is."""
+    *_, last = batches_in(files)
+    return {**files, last.offset + 1: b""}
+
+
 @asynccontextmanager
 async def _recovering(cluster: KafkaCluster, node: int) -> AsyncIterator[None]:
     """A node that is away, and afterwards has to find out from its files what it holds."""
@@ -148,7 +173,7 @@ async def _recovering(cluster: KafkaCluster, node: int) -> AsyncIterator[None]:
     await broker.start()
 
 
-def _write_segments(folder: Path, files: Mapping[int, bytes]) -> None:
+def _write_segments(folder: Path, files: Files) -> None:
     for file in folder.iterdir():
         if file.name != "partition.metadata":
             file.unlink()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import gzip
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import lz4.frame
 import pytest
 import pytest_asyncio
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -14,10 +16,20 @@ from tests.conftest import TopicFactory
 from tests.harness.checker import read_partition, watermarks
 from tests.harness.data import Row, json_rows, load
 from tests.harness.kafka import KafkaCluster
-from tests.harness.segments import OldCodec, damage, old_message_set, serve_segments, stored_batches
+from tests.harness.segments import (
+    Files,
+    OldCodec,
+    StoredBatch,
+    batches_in,
+    damage,
+    old_message_set,
+    serve_segments,
+    stored_batches,
+)
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
+GZIP, LZ4, LOG_APPEND_TIME = 1, 3, 8
 START_MS = 1_400_000_000_000
 ROWS = [
     replace(row, timestamp_ms=START_MS + number, key=None if number % 4 == 0 else row.key)
@@ -54,6 +66,35 @@ async def test_old_formats_are_served_with_their_offsets_and_times(old: KafkaClu
     assert [record.timestamp_ms for record in records[48:96]] == [row.timestamp_ms for row in ROWS] * 4
     assert {record.timestamp_ms for record in records[96:]} == {START_MS + 99}
     assert {batch.magic for batch in stored_batches(old, "orders")} == {0, 1}
+
+
+def test_logs_of_old_brokers_hold_what_the_harness_does_not_write(old_logs: Mapping[str, Files]) -> None:
+    """
+    LZ4 with the checksum of its time, gaps in compressed sets, and sets of one format within the other.
+    """
+    sets = {
+        (name, batch.magic, batch.data[17]): batch
+        for name, log in old_logs.items()
+        for batch in batches_in(log)
+    }
+
+    for name in ("codecs", "cleaned-v0", "broker-lz4"):
+        with pytest.raises(RuntimeError, match="headerChecksum_invalid"):
+            lz4.frame.decompress(_value(sets[name, 0, LZ4]))
+    for name in ("codecs", "cleaned-v1", "broker-lz4"):
+        assert lz4.frame.decompress(_value(sets[name, 1, LZ4]))
+    for magic, inner in (0, range(16, 31, 2)), (1, range(0, 15, 2)):
+        left = batches_in({0: gzip.decompress(_value(sets[f"cleaned-v{magic}", magic, GZIP]))})
+        assert [(batch.magic, batch.offset) for batch in left] == [(magic, offset) for offset in inner]
+    across = sets["cleaned-across", 1, GZIP | LOG_APPEND_TIME]
+    assert across.data[18:26] == (-1).to_bytes(8, "big", signed=True)
+    left = batches_in({0: gzip.decompress(_value(across))})
+    assert [(batch.magic, batch.offset) for batch in left] == [(0, offset) for offset in range(0, 15, 2)]
+
+
+def _value(batch: StoredBatch) -> bytes:
+    """The compressed messages of a set: it has no key."""
+    return batch.data[26 if batch.magic == 0 else 34 :]
 
 
 async def test_a_damaged_batch_is_handed_out_and_found_by_its_crc(

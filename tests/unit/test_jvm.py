@@ -102,8 +102,9 @@ async def test_waiting_in_vain_says_for_what() -> None:
 
 def test_a_run_has_its_jars() -> None:
     """
-    Both versions the suite runs on are there, complete with a voice for the log.
+    All versions the suite runs on are there, complete with a voice for the log.
     """
-    for version, logger in ("3.9", "slf4j-reload4j"), ("4.3", "log4j-slf4j-impl"):
+    loggers = {"0.9": "slf4j-log4j12", "0.10": "slf4j-log4j12", "3.9": "slf4j-reload4j"}
+    for version, logger in {**loggers, "4.3": "log4j-slf4j-impl"}.items():
         names = os.listdir(kafka_jars(version))
         assert any(name.startswith(logger) for name in names)
