@@ -7,6 +7,7 @@ independent checker: record by record, with the source's offsets.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ from tests.conftest import TopicFactory
 from tests.harness.checker import assert_exact, read_partition, watermarks
 from tests.harness.data import CODECS, Row, edge_rows, json_rows, load, load_every_codec, load_transactions
 from tests.harness.kafka import KafkaCluster
+from tests.harness.old_logs import RECORDS, written_across
 from tests.harness.process import Finished, Twinsite, twinsite
-from tests.harness.segments import OldCodec, old_message_set, serve_segments, stored_batches
+from tests.harness.segments import Files, OldCodec, old_message_set, serve_logs, stored_batches
 from tests.integration.test_mirror import copy_once, flags, partitions
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 START_MS = 1_400_000_000_000
 OLD_ROWS = [
@@ -36,14 +38,39 @@ ONE_BATCH: dict[str, Any] = {"linger_ms": 500, "batch_size": 900_000}
 
 
 async def test_message_sets_of_both_old_formats_arrive_with_the_batches_behind_them(
-    breakable: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+    breakable: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    old_logs: Mapping[str, Files],
 ) -> None:
     """
     Formats v0 and v1 as a 3.9 broker still has them, every codec, append times, then v2 in the same log.
+
+    One log is the harness's own. Brokers of that time wrote the others.
     """
-    name = await topic(breakable)
-    node = await breakable.leader(name)
-    files = {
+    logs = [encoded_log(), *old_logs.values()]
+    known = {logs.index(old_logs["cleaned-across"]): written_across()}
+    name = await topic(breakable, assignment=[[2]] * len(logs))
+    await serve_logs(breakable, name, dict(enumerate(logs)), node=2)
+    load(breakable.bootstrap, name, [replace(row, partition=0) for row in edge_rows()], "lz4", **ONE_BATCH)
+
+    done = await copy_once(breakable, target, name, tmp_path)
+
+    numbers = range(len(logs))
+    served = [[batch.magic for batch in stored_batches(breakable, name, n, node=2)] for n in numbers]
+    assert done.code == 0, done.stderr
+    assert served[0] == [0] * 15 + [1] * 16 + [2]
+    assert {magic for magics in served[1:] for magic in magics} == {0, 1}
+    assert {batch.magic for n in numbers for batch in stored_batches(target, name, n)} == {2}
+    assert partitions(done.document)[name, 0]["batches"] == 10
+    records = 108 + len(edge_rows()) + sum(RECORDS.values())
+    assert assert_exact(breakable.bootstrap, target.bootstrap, [name], known=known) == records
+
+
+def encoded_log() -> Files:
+    """Every codec in both formats, and an append time, in files as the harness writes them."""
+    return {
         100: b"".join(
             old_message_set(0, 100 + 12 * i, OLD_ROWS, codec) for i, codec in enumerate(OLD_CODECS)
         ),
@@ -52,16 +79,6 @@ async def test_message_sets_of_both_old_formats_arrive_with_the_batches_behind_t
         ),
         196: old_message_set(1, 196, OLD_ROWS, "gzip", log_append_ms=START_MS + 99),
     }
-    await serve_segments(breakable, name, files, node=node)
-    load(breakable.bootstrap, name, edge_rows(), "lz4", **ONE_BATCH)
-
-    done = await copy_once(breakable, target, name, tmp_path)
-
-    assert done.code == 0, done.stderr
-    assert [batch.magic for batch in stored_batches(breakable, name, node=node)] == [0] * 15 + [1] * 16 + [2]
-    assert {batch.magic for batch in stored_batches(target, name)} == {2}
-    assert partitions(done.document)[name, 0]["batches"] == 10
-    assert assert_exact(breakable.bootstrap, target.bootstrap, [name]) == 108 + len(edge_rows())
 
 
 @pytest.mark.parametrize("times", ["CreateTime", "LogAppendTime"])

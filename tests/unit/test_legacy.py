@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mirror.errors import CorruptBatchError, UnreadableBatchError
 from mirror.flow.legacy import decode_legacy
 from mirror.flow.records import Record
-from mirror.kafka.record_batch import walk
+from mirror.kafka.record_batch import LOG_APPEND_TIME, walk
 from mirror.kafka.varint import decode_varint
 from tests.unit.batches import (
     CODECS,
@@ -111,6 +111,18 @@ def test_a_compressed_set_may_have_lost_its_first_and_last_records(codec: Codec)
 
     assert [record.offset for record in decoded(old(1, left, codec=codec))] == [103, 107, 108]
     assert [record.offset for record in decoded(old(0, left, codec=codec))] == [103, 107, 108]
+
+
+@each_codec
+def test_messages_of_v0_in_a_set_of_v1_are_read_as_kafka_reads_them(codec: Codec) -> None:
+    """
+    The cleaner of Kafka 0.10.0 left relative offsets in such sets, and an append time of -1 (KAFKA-4298).
+    """
+    inner = old(0, [Entry(0, key=b"a"), Entry(2, key=b"b")])
+    outer = old(1, [Entry(46, -1, key=None, value=compress(codec, bytes(inner)))])
+    outer[17] = CODECS[codec] | LOG_APPEND_TIME
+
+    assert decoded(remade(outer)) == [Entry(44, -1, b"a"), Entry(46, -1, b"b")]
 
 
 @pytest.mark.parametrize("codec", OLD_CODECS)
