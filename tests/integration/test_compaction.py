@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.harness.checker import assert_exact
+from tests.harness.checker import assert_exact, read_partition
 from tests.harness.data import Row, json_rows, load, load_transactions
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import until
+from tests.harness.old_logs import RECORDS
 from tests.harness.segments import (
+    Files,
     StoredBatch,
     cleaned_up_to,
     old_message_set,
+    rolled,
     segments,
-    serve_segments,
+    serve_logs,
     stored_batches,
 )
 from tests.integration.test_formats import OLD_CODECS
 from tests.integration.test_mirror import copy_once
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 OLD_MS = 1_400_000_000_000
 SEGMENT_MS = 60_000
@@ -73,29 +76,48 @@ async def test_a_log_that_the_cleaner_went_over_is_copied_with_its_offsets(
 
 
 async def test_old_formats_that_the_cleaner_went_over_are_copied_with_their_offsets(
-    breakable: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+    breakable: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    old_logs: Mapping[str, Files],
 ) -> None:
     """
     The cleaner takes records out of compressed message sets and leaves their format.
+
+    One log is the harness's own. Brokers of that time wrote the others, and their cleaners went over some.
     """
-    name = await topic(
-        breakable, cleanup_policy="compact", segment_ms=SEGMENT_MS, min_cleanable_dirty_ratio=0.0
-    )
-    node = await breakable.leader(name)
     rows = [replace(row, timestamp_ms=OLD_MS + number) for number, row in enumerate(json_rows(40, 100))]
     v0 = {40 * n: old_message_set(0, 40 * n, rows[n::8], codec) for n, codec in enumerate(OLD_CODECS)}
     v1 = {40 * n: old_message_set(1, 40 * n, rows[n::8], codec) for n, codec in enumerate(OLD_CODECS, 4)}
-    await serve_segments(breakable, name, v0 | v1, node=node)
-    load(breakable.bootstrap, name, _rows(1, rows[20:30]))
-    load(breakable.bootstrap, name, _rows(2, rows[:1]))
-    await until(lambda: _is_clean(breakable, name, node), f"{name} is compacted")
+    old = {name: log for name, log in old_logs.items() if name != "cleaned-across"}
+    logs = [v0 | v1, *map(rolled, old.values())]
+    name = await topic(
+        breakable,
+        assignment=[[2]] * len(logs),
+        cleanup_policy="compact",
+        segment_ms=SEGMENT_MS,
+        min_cleanable_dirty_ratio=0.0,
+    )
+    await serve_logs(breakable, name, dict(enumerate(logs)), node=2)
+    numbers = range(len(logs))
+    for segment, some in (1, rows[20:30]), (2, rows[:1]):
+        everywhere = (replace(row, partition=number) for row in _rows(segment, some) for number in numbers)
+        load(breakable.bootstrap, name, everywhere)
+    await until(
+        lambda: all(_is_clean(breakable, name, node=2, partition=number) for number in numbers),
+        f"{name} is compacted",
+    )
     await breakable.alter_topic(name, {"min.cleanable.dirty.ratio": 1})
 
     done = await copy_once(breakable, target, name, tmp_path)
 
+    cleaned = {batch.magic for number in numbers[1:] for batch in stored_batches(breakable, name, number, 2)}
     assert done.code == 0, done.stderr
-    assert {batch.magic for batch in stored_batches(breakable, name, node=node)} == {0, 1, 2}
-    assert assert_exact(breakable.bootstrap, target.bootstrap, [name]) == 41
+    assert {batch.magic for batch in stored_batches(breakable, name, node=2)} == cleaned == {0, 1, 2}
+    assert len(list(read_partition(target.bootstrap, name, 0))) == 41
+    compared = assert_exact(breakable.bootstrap, target.bootstrap, [name])
+    assert 41 + 11 * len(old) < compared < sum(RECORDS[name] for name in old)
 
 
 async def _fill(cluster: KafkaCluster, name: str) -> None:
@@ -121,9 +143,10 @@ def _rows(segment: int, rows: Iterable[Row]) -> Iterator[Row]:
         yield replace(row, timestamp_ms=first_ms + number)
 
 
-def _is_clean(cluster: KafkaCluster, name: str, node: int = 1) -> bool:
+def _is_clean(cluster: KafkaCluster, name: str, partition: int = 0, node: int = 1) -> bool:
     """The cleaner has been over all but the segment that is written to."""
-    return cleaned_up_to(cluster, name, node=node) == int(segments(cluster, name, node=node)[-1].stem)
+    active = segments(cluster, name, partition, node)[-1]
+    return cleaned_up_to(cluster, name, partition, node) == int(active.stem)
 
 
 def _peculiarities(batches: Iterable[StoredBatch]) -> set[str]:

@@ -49,9 +49,19 @@ def reconcile(spark: SparkSession) -> Command:
 
 
 @pytest.fixture
+def own_source(tmp_path: Path) -> Iterator[KafkaCluster]:
+    """A source whose disk may be changed."""
+    yield from _own("3.9", "source", tmp_path)
+
+
+@pytest.fixture
 def own_target(tmp_path: Path) -> Iterator[KafkaCluster]:
     """A target whose disk may be changed."""
-    cluster = KafkaCluster.prepare("4.3", 1, "target", {}, tmp_path)
+    yield from _own("4.3", "target", tmp_path)
+
+
+def _own(version: str, name: str, work_dir: Path) -> Iterator[KafkaCluster]:
+    cluster = KafkaCluster.prepare(version, 1, name, {}, work_dir)
     try:
         asyncio.run(cluster.launch())
         yield cluster

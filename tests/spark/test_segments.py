@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,16 @@ from tests.harness.data import (
 )
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import until
-from tests.harness.segments import cleaned_up_to, damage, mend, segments, stored_batches
+from tests.harness.old_logs import RECORDS
+from tests.harness.segments import (
+    Files,
+    cleaned_up_to,
+    damage,
+    mend,
+    segments,
+    serve_logs,
+    stored_batches,
+)
 from tests.spark.commands import Command, settings_file
 from tests.spark.test_commands import summaries
 from tests.spark.test_digest import said
@@ -85,21 +94,46 @@ async def test_files_have_the_digests_that_their_broker_gives(
         name: [Range(log.start + 7, log.start + 60), Range(log.start + 75, log.end - 15)]
         for name, log in logs.items()
     }
-    files = SegmentFiles("source", [source.log_dir()], {keyed})
-    broker = Cluster("source", {"kafka.bootstrap.servers": source.bootstrap})
-
-    def both(ranges: Mapping[TopicPartition, Sequence[Range]], places: int) -> list[set[tuple[Any, ...]]]:
-        lines = {name: [Line(0, 1 << 40, 1, places)] for name in names} if places else {}
-        return [
-            said(digests(records.read(spark, ranges, lines, False), Hashing())) for records in (broker, files)
-        ]
-
-    live, read = await asyncio.to_thread(both, {name: [log] for name, log in logs.items()}, 0)
+    whole = {name: [log] for name, log in logs.items()}
+    live, read = await asyncio.to_thread(both, spark, source, {keyed}, whole)
     assert read == live
     counts = {name.topic: sum(row[3] for row in live if row[0] == name.topic) for name in names}
     assert counts == {odd: 5 * 148 - 222, timed: 100, committed: 700, keyed: counts[keyed]}
-    live, read = await asyncio.to_thread(both, some, 1000)
+    live, read = await asyncio.to_thread(both, spark, source, {keyed}, some, 1000)
     assert read == live
+
+
+async def test_files_of_old_formats_have_the_digests_that_their_broker_gives(
+    spark: SparkSession, own_source: KafkaCluster, old_logs: Mapping[str, Files]
+) -> None:
+    """
+    Kafka's own consumers read each record that brokers of 0.9 and 0.10 wrote as it is read from their files.
+    """
+    await own_source.create_topic("old", len(old_logs))
+    await serve_logs(own_source, "old", dict(enumerate(old_logs.values())))
+    ends = watermarks(own_source.bootstrap, "old")
+    whole = {TopicPartition("old", number): [Range(*marks)] for number, marks in ends.items()}
+
+    live, read = await asyncio.to_thread(both, spark, own_source, {"old"}, whole)
+
+    assert read == live
+    assert sum(row[3] for row in live) == sum(RECORDS.values())
+
+
+def both(
+    spark: SparkSession,
+    cluster: KafkaCluster,
+    compacted: Set[str],
+    ranges: Mapping[TopicPartition, Sequence[Range]],
+    places: int = 0,
+) -> list[set[tuple[Any, ...]]]:
+    """The digests that a broker gives of its logs, and those of its files."""
+    broker = Cluster("source", {"kafka.bootstrap.servers": cluster.bootstrap})
+    files = SegmentFiles("source", [cluster.log_dir()], compacted)
+    lines = {name: [Line(0, 1 << 40, 1, places)] for name in ranges} if places else {}
+    return [
+        said(digests(records.read(spark, ranges, lines, False), Hashing())) for records in (broker, files)
+    ]
 
 
 @pytest.mark.timeout(300)
