@@ -8,12 +8,12 @@ planted, and from nothing that the program under test does.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from spark_jobs.digest import KEY_BYTES_MAX
 from spark_jobs.findings import Kind, Part
-from tests.harness.data import Aborted, Entry, Row, load_log, size_of
+from tests.harness.data import Aborted, Entry, Row, size_of
 from tests.spark.planting import FIRST_TIMESTAMP_MS, changed
 
 FILLER = Row(key=b"filler", value=b"", timestamp_ms=FIRST_TIMESTAMP_MS, partition=0)
@@ -220,13 +220,3 @@ def _expected(plant: Plant, offsets: Sequence[int]) -> Iterator[Named]:
         at = (None if step is None else offsets[step] for step in (one.here, one.there))
         source, target = at
         yield one.kind, key, source, target, one.parts
-
-
-def write_keys(bootstrap: Mapping[str, str], topic: str, made: PlantedKeys) -> None:
-    """Both logs, into topics of one name.
-
-    Args:
-        bootstrap: Of ``source`` and ``target``.
-    """
-    load_log(bootstrap["source"], topic, made.source)
-    load_log(bootstrap["target"], topic, made.target)

@@ -18,9 +18,9 @@ from spark_jobs.session import SparkFailedError
 from tests.harness.data import Row, json_rows, load
 from tests.harness.kafka import KafkaCluster
 from tests.spark.commands import Command, settings_file
-from tests.spark.planting import plant, seen, write
-from tests.spark.planting_keys import plant_keys, write_keys
-from tests.spark.sites import create_topics
+from tests.spark.planting import plant, seen
+from tests.spark.planting_keys import plant_keys
+from tests.spark.sites import create_topics, write_both
 from tests.spark.test_planted import in_order
 
 ROUNDS_MAX = 8
@@ -40,10 +40,7 @@ def test_what_is_carried_between_the_sites_is_enough_to_name_all_that_differs(
         asyncio.run(create_topics(cluster, made))
         settled = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "1"}
         asyncio.run(create_topics(cluster, ["carried-keys"], **settled))
-    where = {"source": source.bootstrap, "target": target.bootstrap}
-    for name, planted in made.items():
-        write(where, name, planted)
-    write_keys(where, "carried-keys", keyed)
+    asyncio.run(write_both(source, target, {**made, "carried-keys": keyed}))
     nowhere = "127.0.0.1:1"
     carried, history, metrics = (tmp_path / name for name in ("carried", "history", "twinsite.prom"))
     kept_here, kept_there = (tmp_path / name for name in ("here", "there"))

@@ -19,9 +19,9 @@ from spark_jobs.algorithms import Algorithm, Hashing
 from spark_jobs.logs import Compared, Finding
 from tests.harness.data import Row, load_log
 from tests.harness.kafka import KafkaCluster
-from tests.spark.planting import PLANTS, Planted, matrix, plant, seen, write
-from tests.spark.planting_keys import FIRST_PLANTS, Named, plant_keys, write_keys
-from tests.spark.sites import compared, create_topics, settings_of
+from tests.spark.planting import PLANTS, Planted, matrix, plant, seen
+from tests.spark.planting_keys import FIRST_PLANTS, Named, plant_keys
+from tests.spark.sites import compared, create_topics, settings_of, write_both, write_logs
 from tests.spark.test_mapped import copy
 
 SEEDS = range(15)
@@ -54,13 +54,11 @@ async def test_every_difference_planted_in_a_mapped_copy_is_found_and_named_and_
     """
     made = {f"mapped-{number}": planted for number, planted in enumerate(matrix(mapped=True))}
     await create_topics(source, made)
-    for name, planted in made.items():
-        load_log(source.bootstrap, name, planted.source)
+    await write_logs(source, {name: planted.source for name, planted in made.items()})
     await copy(source, target, "mapped-.*", "mapped", tmp_path, "--offsets", "mapped")
     await asyncio.gather(*(target.delete_topic(name) for name in made))
     await create_topics(target, made)
-    for name, planted in made.items():
-        load_log(target.bootstrap, name, planted.target)
+    await write_logs(target, {name: planted.target for name, planted in made.items()})
     settings = settings_of(source, target, "mapped-.*", flow="mapped")
 
     await check_both_ways(spark, settings, tmp_path, made, Wanted())
@@ -76,9 +74,7 @@ async def test_every_planted_difference_of_compacted_topics_is_found_and_named_a
     made = {f"keys-{seed}": plant_keys(seed) for seed in KEY_SEEDS}
     for cluster in (source, target):
         await create_topics(cluster, made, cleanup_policy="compact", min_cleanable_dirty_ratio="1")
-    where = {"source": source.bootstrap, "target": target.bootstrap}
-    for name, planted in made.items():
-        write_keys(where, name, planted)
+    await write_both(source, target, made)
 
     found = await compared(spark, settings_of(source, target, "keys-.*"), tmp_path)
 
@@ -92,9 +88,7 @@ async def write_all(source: KafkaCluster, target: KafkaCluster, made: Mapping[st
     """A topic of each name, on both sides."""
     for cluster in (source, target):
         await create_topics(cluster, made)
-    where = {"source": source.bootstrap, "target": target.bootstrap}
-    for name, planted in made.items():
-        write(where, name, planted)
+    await write_both(source, target, made)
 
 
 async def check_both_ways(
