@@ -1,5 +1,9 @@
 # Every target installs what it misses first (scripts/bootstrap).
 PYTHON := .venv/bin/python
+# Set in many images. Each of hundreds of started processes would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+# One more than the cores of CI: much of its time a test waits, for brokers to notice or to come back.
+TEST_WORKERS := 3
 .PHONY: help bootstrap check test fuzz demo bench bench-wan lock clean
 
 help: ## Show the targets
@@ -16,7 +20,7 @@ check: bootstrap ## Format, lint, types, import rules
 
 test: ## All tests, on real brokers
 	@scripts/bootstrap tests
-	$(PYTHON) -m pytest -q -n 2 --dist loadfile --timeout=480
+	$(PYTHON) -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --timeout=480
 
 demo: bootstrap ## Mirror real data through relays over a long link, crashes included, and prove the copy
 	$(PYTHON) -m bench.demo

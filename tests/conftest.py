@@ -23,6 +23,17 @@ settings.register_profile("shared", deadline=None, suppress_health_check=[Health
 settings.load_profile("shared")  # how fast examples are made says more of a shared machine than of them
 signal.signal(signal.SIGINT, signal.default_int_handler)
 """Whoever is started in the background ignores it, and so would the programs that are interrupted here."""
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+"""Set in many images; each of hundreds of programs started here would compile all modules anew."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Unit tests come last, and fill what is left when other workers have a long file yet.
+
+    Before them go files by name, of whatever folder: those that wait beside those that compute.
+    """
+    items.sort(key=lambda item: (item.path.parent.name == "unit", item.path.name))
 
 
 @pytest.fixture(autouse=True)
