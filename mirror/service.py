@@ -12,12 +12,11 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 from prometheus_client import CollectorRegistry
 
-from mirror.api.server import ApiServer, Backend
 from mirror.clusters import START_SECONDS, both_connected
 from mirror.config import LinkSettings, Settings
 from mirror.config_limits import periods_of
@@ -53,6 +52,9 @@ from mirror.sync.follow import Follower
 from mirror.sync.names import NamePolicy, nearest
 from mirror.waiting import Waiting, opened_port
 from monitoring.health import Heartbeats, Readiness
+
+if TYPE_CHECKING:
+    from mirror.api.server import ApiServer
 
 log = structlog.get_logger(__name__)
 
@@ -420,6 +422,8 @@ class Service:
         """From now on the port asks us; its URL, or nothing where there is none."""
         if self.port is None:
             return ""
+        from mirror.api.server import Backend
+
         backend = Backend(self.status, self._readiness, self.heartbeats, self, self._translate, self.registry)
         self.port.serve(backend)
         return self.port.url

@@ -9,18 +9,21 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import structlog
 from prometheus_client import CollectorRegistry
 
 from mirror import __version__
-from mirror.api.server import ApiServer, Backend
 from mirror.config import Settings
 from mirror.errors import ConnectionFailedError
 from mirror.flow.snapshot import resident_bytes
 from mirror.model import FlowStatus, TopicPartition
 from mirror.observing import register_metrics
 from monitoring.health import Heartbeats, Readiness
+
+if TYPE_CHECKING:
+    from mirror.api.server import ApiServer, Backend
 
 log = structlog.get_logger(__name__)
 
@@ -81,6 +84,8 @@ class Waiting:
 
     def backend(self) -> Backend:
         """What the port asks."""
+        from mirror.api.server import Backend
+
         registry = CollectorRegistry()
         register_metrics(registry, self._settings, self.status, ())
         return Backend(self.status, self.readiness, Heartbeats(), self, self._translate, registry)
@@ -119,6 +124,8 @@ async def opened_port(settings: Settings, waiting: Waiting) -> AsyncIterator[Api
     if api.port < 0:
         yield None
         return
+    from mirror.api.server import ApiServer  # a quarter of a start, which --once does without
+
     server = ApiServer(waiting.backend(), host=api.host, port=api.port, remote_control=api.remote_control)
     await server.start()
     log.info("listening", host=api.host, port=server.port)

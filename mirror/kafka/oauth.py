@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote_plus, urlsplit
 
-import aiohttp
-
 from mirror.errors import AuthenticationError, ConnectionFailedError
 from mirror.kafka.secret import SecretSource
 from mirror.kafka.tls import TlsOptions, make_context
@@ -104,6 +102,8 @@ class TokenEndpoint:
                     raise
 
     async def _ask(self, now: float) -> Token:
+        import aiohttp  # takes a tenth of a second, which only those wait for who need it
+
         options = self._options
         try:
             status, body = await asyncio.wait_for(self._post(), options.timeout_seconds)
@@ -116,6 +116,8 @@ class TokenEndpoint:
         return _token(options.url, status, body, now)
 
     async def _post(self) -> tuple[int, bytes]:
+        import aiohttp
+
         options = self._options
         grant = {"grant_type": "client_credentials"} | ({"scope": options.scope} if options.scope else {})
         headers = {"Accept": "application/json", "Authorization": self._login()}

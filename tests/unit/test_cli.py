@@ -414,6 +414,23 @@ def test_help_does_not_wait_for_the_mirror_to_be_imported() -> None:
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30).returncode == 0
 
 
+def test_a_copy_without_a_port_does_not_wait_for_the_server_to_be_imported() -> None:
+    """
+    An HTTP server and the documents it sends would be a third of all it imports.
+    """
+    program = (
+        "import sys\n"
+        "from mirror.cli.main import main\n"
+        "code = main('mirror --source 127.0.0.1:1 --target 127.0.0.1:2 --topics x --once "
+        "--timeout-seconds 0.1'.split())\n"
+        "assert code == 5, code\n"
+        "assert 'mirror.service' in sys.modules\n"
+        "sys.exit(bool({'aiohttp', 'mirror.api.schema'} & set(sys.modules)))\n"
+    )
+
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30).returncode == 0
+
+
 def test_the_peak_of_memory_is_that_of_the_mirror_alone() -> None:
     """
     Whoever starts it may be large: Linux lets a child begin with the parent's peak.
