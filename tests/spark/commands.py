@@ -15,12 +15,17 @@ from tests.harness.jvm import REPOSITORY, cache_folder, dying_with_us
 from tests.harness.process import Finished
 
 FAST = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": (
+        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=256m"
+    ),
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.showConsoleProgress": "false",
 }
-"""Starts in two thirds of the time, runs slower: for tests, not for figures."""
+"""Starts in two thirds of the time, runs slower: for tests, not for figures.
+
+There is room for the code and the classes of all queries: they are not looked through again and again.
+"""
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """For one query of little data: to compile it would take longer than to run it."""
 
