@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from confluent_kafka import Producer
 
-from tests.conftest import TopicFactory
 from tests.faults.flows import configured, partition, partitions, state
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import Site
@@ -24,7 +24,7 @@ from tests.harness.proxy import proxy
 from tests.harness.relay import running_relay, through
 from tests.harness.wan import wan, why_not
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 
 KEPT_SECONDS = 30
 VALUE_BYTES = 1_000
@@ -42,8 +42,12 @@ READ_AHEAD_SECONDS = (
     / (WRITTEN_PER_SECOND - COPIED_PER_SECOND)
 )
 """What a relay has read is not lost any more, though the mirror does not have it: it is so much later."""
-KEPT: dict[str, Any] = {"retention_ms": KEPT_SECONDS * 1_000, "segment_bytes": 200_000}
+KEPT = {"retention.ms": KEPT_SECONDS * 1_000, "segment.bytes": 200_000}
 LITTLE_AT_A_TIME = {"fetch_bytes_max": 65_536, "partition_fetch_bytes_max": 65_536}
+
+
+RELAYED, DIRECT = "outlook-relayed", "outlook-direct"
+"""Topics, and flows."""
 
 
 @pytest.fixture(scope="module")
@@ -92,40 +96,6 @@ async def steadily_written(source: KafkaCluster, topic: str) -> AsyncIterator[No
         await task
 
 
-async def test_a_loss_through_a_relay_is_foretold_and_comes_true(
-    source: KafkaCluster, target: KafkaCluster, relay: str, topic: TopicFactory, tmp_path: Path
-) -> None:
-    """
-    A copy at half the speed of its source is overtaken after twice the time that is kept: status, metrics and
-    log say so long before, and the partition stops when they have said.
-    """
-    name = await topic(source, **KEPT)
-    with proxy(relay, Narrow(COPIED_PER_SECOND * VALUE_BYTES)) as between:
-        slowed = through(source, between.address)
-        link = {"relays": [between.address], "window_bytes": WINDOW_BYTES}
-        limits = {"buffer_bytes_max": BUFFER_BYTES, "partition_buffer_bytes_max": 1 << 16}
-        seen = await overtaken(slowed, target, name, tmp_path, link=link, limits=limits)
-
-    assert_foretold(seen, name, later_seconds=READ_AHEAD_SECONDS)
-
-
-@pytest.mark.skipif(bool(why_not()), reason=why_not())
-async def test_a_loss_is_foretold_to_a_mirror_that_reads_far_brokers_itself(
-    target: KafkaCluster, tmp_path: Path
-) -> None:
-    """
-    The same without a relay, over a link that is too narrow.
-    """
-    with wan() as link:
-        far = Site(link.far, link.inside)
-        async with KafkaCluster.start(name="far", work_dir=tmp_path, site=far) as source:
-            await source.create_topic("narrow", config={k.replace("_", "."): v for k, v in KEPT.items()})
-            link.to_near(rate=COPIED_PER_SECOND * VALUE_BYTES * 1.05)
-            seen = await overtaken(source, target, "narrow", tmp_path)
-
-    assert_foretold(seen, "narrow")
-
-
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What a mirror said of a partition before and after it was overtaken.
@@ -139,6 +109,64 @@ class Seen:
     seconds: float
     lost: dict[str, Any]
     log: str
+
+
+Copies = dict[str, asyncio.Task[Seen]]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def copies(
+    source: KafkaCluster, target: KafkaCluster, relay: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Copies]:
+    """Both copies, begun at the same time: each takes a minute, in which it hardly does anything."""
+    folder = tmp_path_factory.mktemp("outlook")
+    begun = {RELAYED: asyncio.create_task(overtaken_behind_a_relay(source, target, relay, folder))}
+    if not why_not():
+        begun[DIRECT] = asyncio.create_task(overtaken_over_a_link(target, folder))
+    try:
+        yield begun
+    finally:
+        for one in begun.values():
+            one.cancel()
+        await asyncio.wait(begun.values())
+
+
+async def test_a_loss_through_a_relay_is_foretold_and_comes_true(copies: Copies) -> None:
+    """
+    A copy at half the speed of its source is overtaken after twice the time that is kept: status, metrics and
+    log say so long before, and the partition stops when they have said.
+    """
+    assert_foretold(await copies[RELAYED], RELAYED, later_seconds=READ_AHEAD_SECONDS)
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+async def test_a_loss_is_foretold_to_a_mirror_that_reads_far_brokers_itself(copies: Copies) -> None:
+    """
+    The same without a relay, over a link that is too narrow.
+    """
+    assert_foretold(await copies[DIRECT], DIRECT)
+
+
+async def overtaken_behind_a_relay(
+    source: KafkaCluster, target: KafkaCluster, relay: str, work_dir: Path
+) -> Seen:
+    """A copy that a proxy before the relay slows down."""
+    await source.create_topic(RELAYED, config=KEPT)
+    with proxy(relay, Narrow(COPIED_PER_SECOND * VALUE_BYTES)) as between:
+        slowed = through(source, between.address)
+        link = {"relays": [between.address], "window_bytes": WINDOW_BYTES}
+        limits = {"buffer_bytes_max": BUFFER_BYTES, "partition_buffer_bytes_max": 1 << 16}
+        return await overtaken(slowed, target, RELAYED, work_dir, link=link, limits=limits)
+
+
+async def overtaken_over_a_link(target: KafkaCluster, work_dir: Path) -> Seen:
+    """A copy of far brokers, which a link slows down."""
+    with wan() as link:
+        far = Site(link.far, link.inside)
+        async with KafkaCluster.start(name="far", work_dir=work_dir, site=far) as source:
+            await source.create_topic(DIRECT, config=KEPT)
+            link.to_near(rate=COPIED_PER_SECOND * VALUE_BYTES * 1.05)
+            return await overtaken(source, target, DIRECT, work_dir)
 
 
 async def overtaken(
