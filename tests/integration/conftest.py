@@ -10,9 +10,12 @@ import pytest
 from tests.harness.kafka import KafkaCluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def breakable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Two nodes of the older version, shared: leave both running, and no file damaged that others read."""
+    """Two nodes of the older version, shared: leave both running, and no file damaged that others read.
+
+    They go with the file: few want them, and idle nodes take time from all that runs beside them.
+    """
     cluster = KafkaCluster.prepare("3.9", 2, "breakable", {}, tmp_path_factory.mktemp("kafka"))
     try:
         asyncio.run(cluster.launch())
