@@ -191,7 +191,7 @@ async def test_what_is_on_too_few_replicas_is_not_called_copied(tmp_path: Path) 
         await source.create_topic("orders", 1)
         await target.create_topic("orders", 1, replication=3, config={"min.insync.replicas": 3})
         load(source.bootstrap, "orders", json_rows(100, 300))
-        with Twinsite.run(*mirror_of(source, target), work_dir=tmp_path) as mirror:
+        with Twinsite.run(*impatient(tmp_path, source, target), work_dir=tmp_path) as mirror:
             await mirror.wait_for(lambda: flows.reached(mirror, "orders") == 100, "it is copied")
             follower = target.broker(min({1, 2, 3} - {await target.leader("orders")}))
 
