@@ -158,6 +158,8 @@ async def test_a_partition_that_takes_too_long_to_restore_is_wanted_as_it_is(
 
     assert copy.fetch_offset == 1
     assert [(position.offset, position.recode) for position in stream.wanted] == [(0, True), (1, False)]
+
+
 async def test_batches_in_another_place_are_corrupt_and_are_not_copied() -> None:
     """
     Their CRC is as it was: the relay has put them there. Other replicas are asked, and nothing waits here.
