@@ -125,19 +125,38 @@ class Batch(NamedTuple):
 class Gap(NamedTuple):
     """Source offsets ``[base_offset, next_offset)`` that hold no record for a consumer.
 
-    Transaction markers, aborted records, empty batches and what compaction removed look alike from here.
+    Transaction markers, aborted records, empty batches and what compaction removed are all the same to a
+    consumer, and one gap where they follow each other.
 
     Attributes:
         lost: There were records, they were removed before they were copied, and that was accepted.
+        aborted: How many of the offsets are those of batches of aborted transactions.
+        markers: How many are those of the markers that end transactions.
     """
 
     base_offset: int
     next_offset: int
     lost: bool = False
+    aborted: int = 0
+    markers: int = 0
 
     @property
     def offsets(self) -> int:
         return self.next_offset - self.base_offset
+
+    def cut(self, offsets: int) -> tuple[Gap, Gap]:
+        """The first so many offsets of it, and the rest.
+
+        Which of them were what is not known any more: those without a batch are taken first, markers last.
+        """
+        at = self.base_offset + offsets
+        without = self.offsets - self.aborted - self.markers
+        aborted = min(self.aborted, max(0, offsets - without))
+        markers = max(0, offsets - without - self.aborted)
+        return (
+            self._replace(next_offset=at, aborted=aborted, markers=markers),
+            self._replace(base_offset=at, aborted=self.aborted - aborted, markers=self.markers - markers),
+        )
 
 
 class Forecast(StrEnum):
@@ -216,6 +235,12 @@ class PartitionStatus:
     lost_to: int | None = None
     lost_offsets: int = 0
     """Offsets given up since start: removed at the source before they were copied, the loss accepted."""
+    aborted_offsets: int = 0
+    """Of the gaps, those of batches of aborted transactions."""
+    marker_offsets: int = 0
+    """Of the gaps, those of transaction markers of the source."""
+    duplicates_suppressed: int = 0
+    """Records sent and, as the target had them already, not written or not sent again, since start."""
     lost_ranges: tuple[tuple[int, int], ...] = ()
     """Source ranges [from, to) given up since the copy of this partition began, in this process or before."""
     retention_headroom_seconds: float | None = None

@@ -13,7 +13,7 @@ from mirror.kafka.certificates import Certificate
 from mirror.kafka.cluster import Cluster
 from mirror.model import FlowStatus
 from monitoring.metrics import Instruments, register
-from monitoring.surroundings import Expiry, register_surroundings, settings_hash
+from monitoring.surroundings import Expiry, Surroundings, settings_hash
 
 
 def instruments_of(registry: CollectorRegistry, flow: str, clusters: Iterable[Cluster]) -> Instruments:
@@ -41,7 +41,13 @@ def register_metrics(
     """
     known = tuple(clusters)
     register(registry, status, per_partition=settings.api.partition_metrics)
-    register_surroundings(registry, settings.flow, settings_hash(shown(settings)), lambda: expiries(known))
+    surroundings = Surroundings(
+        settings.flow,
+        settings_hash(shown(settings)),
+        expiries=lambda: expiries(known),
+        in_flight=lambda: {cluster.name: cluster.unanswered for cluster in known},
+    )
+    registry.register(surroundings)
 
 
 def expiries(clusters: Iterable[Cluster]) -> Iterator[Expiry]:

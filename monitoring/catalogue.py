@@ -84,11 +84,11 @@ BYTES_COPIED = _counter(
     ("flow", "direction", "encoding"),
     "Bytes on the wire, received from the source and sent to the target: record batches, and little else.",
 )
-LINK_ROUND_TRIP = _gauge(
-    "link_round_trip_seconds", FLOW, "To the relay and back, through what is on its way; measured every 2 s."
+LINK_RTT = _gauge(
+    "link_rtt_seconds", FLOW, "To the relay and back, through what is on its way; measured every 2 s."
 )
-LINK_CLOCK_OFFSET = _gauge(
-    "link_clock_offset_seconds", FLOW, "By how much the relay's clock is ahead of the mirror's."
+PEER_CLOCK_SKEW = _gauge(
+    "peer_clock_skew_seconds", FLOW, "By how much the relay's clock is ahead of the mirror's."
 )
 TOPICS_IGNORED = _gauge(
     "topics_ignored",
@@ -157,15 +157,15 @@ BATCHES_REENCODED = _counter(
     PARTITION,
     "Record batches that could not cross untouched and were encoded anew.",
 )
-GAP_OFFSETS = _counter(
-    "gap_offsets_total",
-    PARTITION,
-    "Source offsets without a record, filled with control markers or skipped in the offset map.",
-)
 GAP_RECORDS = _counter(
     "gap_records_total",
     (*PARTITION, "reason"),
-    "Offsets given up: removed at the source before they were copied, and the loss accepted.",
+    "Source offsets without a record at the target, marked there or skipped in the offset map, by why.",
+)
+DUPLICATES = _counter(
+    "duplicates_suppressed_total",
+    PARTITION,
+    "Records sent that the target had already: not written twice, or not sent again.",
 )
 
 # -- told by the pipeline, one observation a request ----------------------------------------------------
@@ -194,7 +194,7 @@ CRC_FAILURES = _counter(
 
 FLOW_METRICS = (
     *(BUILD_INFO, FLOW_INFO, FLOW_START, OWNER, FENCING_EPOCH),
-    *(BYTES_COPIED, LINK_ROUND_TRIP, LINK_CLOCK_OFFSET, TOPICS_IGNORED, PARTITIONS, LAG_UNKNOWN),
+    *(BYTES_COPIED, LINK_RTT, PEER_CLOCK_SKEW, TOPICS_IGNORED, PARTITIONS, LAG_UNKNOWN),
     FLOW_BACKLOG,
 )
 OFFSET_METRICS = (NEXT_OFFSET, SOURCE_LOG_START, SOURCE_HIGH_WATERMARK, SOURCE_LAST_STABLE, TARGET_LOG_END)
@@ -203,7 +203,7 @@ PARTITION_METRICS = (
     *(STATE, REASON, LAG_RECORDS, LAG_SECONDS, RETENTION_HEADROOM),
     *(CATCH_UP, RETENTION_LOSS, LOSS_PENDING),
     *OFFSET_METRICS,
-    *(RECORDS_COPIED, APPENDED_BYTES, BATCHES_COPIED, BATCHES_REENCODED, GAP_OFFSETS, GAP_RECORDS),
+    *(RECORDS_COPIED, APPENDED_BYTES, BATCHES_COPIED, BATCHES_REENCODED, GAP_RECORDS, DUPLICATES),
 )
 # -- read at each scrape, beside the snapshot ------------------------------------------------------------
 
@@ -214,6 +214,12 @@ CERT_EXPIRY = _gauge(
     "cert_expiry_timestamp_seconds",
     ("flow", "cluster", "cert"),
     "Until when a certificate is valid, in seconds since 1970.",
+)
+
+REQUESTS_IN_FLIGHT = _gauge(
+    "requests_in_flight",
+    ("flow", "cluster"),
+    "Requests to brokers that wait for their answer, also those that are answered when there is news.",
 )
 
 # -- of the last comparison of both sites, written to a file -----------------------------------------------
@@ -250,7 +256,7 @@ RECONCILE_BYTES = _gauge(
 RECONCILE_DURATION = _gauge("reconcile_duration_seconds", FLOW, "How long the last comparison took.")
 
 INSTRUMENT_METRICS = (COPY_LATENCY, REQUEST_DURATION, THROTTLED, AUTH_FAILURES, CRC_FAILURES)
-SURROUNDING_METRICS = (CONFIG_HASH, CERT_EXPIRY)
+SURROUNDING_METRICS = (CONFIG_HASH, CERT_EXPIRY, REQUESTS_IN_FLIGHT)
 RECONCILE_METRICS = (
     *(RECONCILE_SUCCESS, RECONCILE_RUN, RECONCILE_OUTCOME, RECONCILE_MISMATCHES, RECONCILE_UNCOMPARED),
     *(RECONCILE_RECORDS, RECONCILE_BYTES, RECONCILE_DURATION),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, product
 from typing import Literal
@@ -32,7 +32,6 @@ Together = Callable[[Iterable[float]], float]
 
 CLUSTERS = ("source", "target")
 AUTH_REASONS = ("login", "tls")
-GAP_REASON_EXPIRED = "expired"
 ENCODING_BATCH = "batch"
 """Record batches as they are in the log; other encodings belong to other ways between the sites."""
 
@@ -76,9 +75,15 @@ _READINGS = (
     _Reading(catalogue.APPENDED_BYTES, lambda p: p.bytes),
     _Reading(catalogue.BATCHES_COPIED, lambda p: p.batches),
     _Reading(catalogue.BATCHES_REENCODED, lambda p: p.batches_reencoded),
-    _Reading(catalogue.GAP_OFFSETS, lambda p: p.gap_offsets),
+    _Reading(catalogue.DUPLICATES, lambda p: p.duplicates_suppressed),
 )
-
+_GAP_REASONS: Mapping[str, Callable[[PartitionStatus], int]] = {
+    "expired": lambda p: p.lost_offsets,
+    "aborted": lambda p: p.aborted_offsets,
+    "marker": lambda p: p.marker_offsets,
+    "compacted": lambda p: p.gap_offsets - p.lost_offsets - p.aborted_offsets - p.marker_offsets,
+}
+"""What is none of the others had no batch at the source, or no record in it: compaction does that."""
 
 Labels = dict[str, str]
 
@@ -141,8 +146,8 @@ class FlowCollector(Collector):
         yield self._one(catalogue.FENCING_EPOCH, flow, status.producer_epoch)
         yield self._bytes(status)
         link, offset_ms = status.link, status.link.clock_offset_ms if status.link else None
-        yield self._one(catalogue.LINK_ROUND_TRIP, flow, link.round_trip_seconds if link else None)
-        yield self._one(catalogue.LINK_CLOCK_OFFSET, flow, None if offset_ms is None else offset_ms / 1000)
+        yield self._one(catalogue.LINK_RTT, flow, link.round_trip_seconds if link else None)
+        yield self._one(catalogue.PEER_CLOCK_SKEW, flow, None if offset_ms is None else offset_ms / 1000)
         yield self._one(catalogue.TOPICS_IGNORED, flow, status.topics_ignored)
         yield self._counts(status)
         unknown = sum(partition.lag_seconds is None for partition in status.partitions)
@@ -220,8 +225,8 @@ class FlowCollector(Collector):
     def _gap_records(self, groups: Sequence[_Group]) -> Family:
         family = self._family(catalogue.GAP_RECORDS)
         for group in groups:
-            lost = sum(one.lost_offsets for one in group.partitions)
-            _add(family, group.labels | {"reason": GAP_REASON_EXPIRED}, lost)
+            for reason, read in _GAP_REASONS.items():
+                _add(family, group.labels | {"reason": reason}, sum(map(read, group.partitions)))
         return family
 
 

@@ -1,4 +1,4 @@
-"""Metrics of what a mirror runs with: its settings, and how long certificates are valid.
+"""Metrics of what a mirror runs with: its settings, its requests, and how long certificates are valid.
 
 Read at each scrape, so that a certificate that was renewed shows at once.
 """
@@ -10,11 +10,10 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from monitoring.catalogue import CERT_EXPIRY, CONFIG_HASH, Metric
+from monitoring.catalogue import CERT_EXPIRY, CONFIG_HASH, REQUESTS_IN_FLIGHT, Metric
 
 HASH_DIGITS = 16
 
@@ -43,37 +42,41 @@ def settings_hash(document: Mapping[str, Any]) -> str:
 
 
 class Surroundings(Collector):
-    """What does not change with the records copied."""
-
-    def __init__(self, flow: str, config_hash: str, expiries: Callable[[], Iterable[Expiry]]) -> None:
-        self._flow = flow
-        self._config_hash = config_hash
-        self._expiries = expiries
-
-    def describe(self) -> Iterable[GaugeMetricFamily]:
-        """The families without samples: registering reads no file."""
-        return [_family(CONFIG_HASH), _family(CERT_EXPIRY)]
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        """The settings, and each certificate that can be seen."""
-        config, certificates = self.describe()
-        config.add_metric([self._flow, self._config_hash], 1)
-        for expiry in self._expiries():
-            certificates.add_metric([self._flow, expiry.cluster, expiry.cert], expiry.valid_until)
-        return [config, certificates]
-
-
-def _family(metric: Metric) -> GaugeMetricFamily:
-    return GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
-
-
-def register_surroundings(
-    registry: CollectorRegistry, flow: str, config_hash: str, expiries: Callable[[], Iterable[Expiry]]
-) -> None:
-    """Put them on the registry of a flow.
+    """What is read at each scrape, beside the snapshot of the flow.
 
     Args:
         config_hash: See :func:`settings_hash`.
         expiries: Tells what is known of certificates; one that cannot be read is left out.
+        in_flight: Tells how many requests wait for their answer, by cluster.
     """
-    registry.register(Surroundings(flow, config_hash, expiries))
+
+    def __init__(
+        self,
+        flow: str,
+        config_hash: str,
+        *,
+        expiries: Callable[[], Iterable[Expiry]],
+        in_flight: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self._flow = flow
+        self._config_hash = config_hash
+        self._expiries = expiries
+        self._in_flight = in_flight
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """The families without samples: registering reads no file."""
+        return [_family(CONFIG_HASH), _family(CERT_EXPIRY), _family(REQUESTS_IN_FLIGHT)]
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """The settings, each certificate that can be seen, and what waits for its answer."""
+        config, certificates, requests = self.describe()
+        config.add_metric([self._flow, self._config_hash], 1)
+        for expiry in self._expiries():
+            certificates.add_metric([self._flow, expiry.cluster, expiry.cert], expiry.valid_until)
+        for cluster, count in self._in_flight().items():
+            requests.add_metric([self._flow, cluster], count)
+        return [config, certificates, requests]
+
+
+def _family(metric: Metric) -> GaugeMetricFamily:
+    return GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)

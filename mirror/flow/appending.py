@@ -248,7 +248,7 @@ class AppendLane:
         if outcome is None:
             self._unanswered(partition, sent, "the answer leaves the partition out", now)
         elif outcome.error_code == 0 and outcome.base_offset == sent.target_offset:
-            partition.answered(sent, appended=True, now=now)
+            partition.answered(sent, appended=True, now=now, repeated=outcome.repeated)
         elif outcome.error_code == 0:
             self._misplaced(partition, sent, outcome.base_offset, now)
         elif partition.answered(sent, appended=False, now=now):

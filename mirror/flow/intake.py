@@ -56,14 +56,22 @@ class Intake:
     reencoded: int = 0
     error: BatchError | None = None
 
-    def skip_to(self, offset: int) -> None:
-        """Nothing for a consumer up to here; neighbouring gaps become one."""
+    def skip_to(self, offset: int, *, aborted: int = 0, markers: int = 0) -> None:
+        """Nothing for a consumer up to here; neighbouring gaps become one.
+
+        Args:
+            aborted: How many of these offsets are those of an aborted batch.
+            markers: Likewise of transaction markers.
+        """
         if offset <= self.next_offset:
             return
         start = self.next_offset
         if self.items and isinstance(self.items[-1], Gap):
-            start = self.items.pop().base_offset
-        self.items.append(Gap(start, offset))
+            before = self.items.pop()
+            assert isinstance(before, Gap)
+            start = before.base_offset
+            aborted, markers = aborted + before.aborted, markers + before.markers
+        self.items.append(Gap(start, offset, aborted=aborted, markers=markers))
         self.next_offset = offset
 
     def add(self, batch: Batch) -> None:
@@ -195,7 +203,7 @@ class _Taking:
         if next_offset <= self.fetch_offset:
             return
         if dropped:
-            intake.skip_to(next_offset)
+            self._drop(header)
         elif self._as_it_is(header, view):
             intake.add(
                 Batch(header.base_offset, next_offset, header.leader_epoch, header.max_timestamp, view)
@@ -204,6 +212,13 @@ class _Taking:
             if header.records:
                 self._reencode(header, view)
             intake.skip_to(next_offset)
+
+    def _drop(self, header: BatchHeader) -> None:
+        offsets = header.next_offset - max(header.base_offset, self.intake.next_offset)
+        if header.attributes & CONTROL:
+            self.intake.skip_to(header.next_offset, markers=offsets)
+        else:
+            self.intake.skip_to(header.next_offset, aborted=offsets)
 
     def _as_it_is(self, header: BatchHeader, view: memoryview) -> bool:
         """True when the broker takes the batch with another header and gives its records the same offsets."""

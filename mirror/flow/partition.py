@@ -23,6 +23,7 @@ from mirror.model import Batch, Gap, OffsetMode, Reason, State, TopicPartition
 
 HOPELESS = frozenset({State.PAUSED, State.DATA_LOSS, State.DIVERGED, State.TOPIC_RECREATED, State.FENCED})
 """States that only an operator ends."""
+NOTHING = memoryview(b"")
 
 
 @dataclass(slots=True)
@@ -43,14 +44,19 @@ class Counters:
     bytes: int = 0
     batches: int = 0
     batches_reencoded: int = 0
+    duplicates: int = 0
     gap_offsets: int = 0
     lost_offsets: int = 0
+    aborted_offsets: int = 0
+    marker_offsets: int = 0
     doubts: int = 0
 
     def passed(self, gap: Gap) -> None:
         """A gap, or a part of one, is dealt with."""
         self.gap_offsets += gap.offsets
         self.lost_offsets += gap.offsets if gap.lost else 0
+        self.aborted_offsets += gap.aborted
+        self.marker_offsets += gap.markers
 
 
 class PartitionCopy:
@@ -64,6 +70,7 @@ class PartitionCopy:
         "_in_flight_room",
         "_retrying",
         "_runs_ahead",
+        "_unsettled",
         "acknowledged_at",
         "acknowledged_target_offset",
         "attempts",
@@ -134,6 +141,7 @@ class PartitionCopy:
         self._in_flight_room = 1
         self._retrying = False
         self._runs_ahead: list[tuple[int, int]] = []
+        self._unsettled: list[Batch] = []
         self.rereading = False
 
         self.source_log_start_offset: int | None = None
@@ -179,6 +187,7 @@ class PartitionCopy:
                 may have sent what belongs to it, so it stays, unless what is read now says otherwise.
         """
         assert not self.unanswered, f"{self.tp}: looked at while its log end may still move"
+        self._settle_up_to(decision.next_offset)
         if not self._queue_fits(decision, mode):
             self.queue.begin(decision.next_offset, epoch)
         if self.next_offset is None or decision.next_offset > self.next_offset:
@@ -201,6 +210,12 @@ class PartitionCopy:
             self.state, self.reason, self.detail = State.ACTIVE, None, ""
         if decision.skip_to > decision.next_offset:
             self.queue.push([Gap(decision.next_offset, decision.skip_to, lost=True)], (), None)
+
+    def _settle_up_to(self, next_offset: int) -> None:
+        """Count what was sent, was not acknowledged, and is there all the same: it is not sent again."""
+        there = [batch for batch in self._unsettled if batch.next_offset <= next_offset]
+        self.counters.duplicates += sum(batch.records for batch in there)
+        self._unsettled = [batch for batch in self._unsettled if batch.next_offset > next_offset]
 
     def _queue_fits(self, decision: Proceed, mode: OffsetMode) -> bool:
         """True when what is queued is what goes on from there; what was noted ahead in a map has to go."""
@@ -237,6 +252,7 @@ class PartitionCopy:
         self.queue.clear(self.send_offset)
         self.state, self.reason, self.detail = State.UNKNOWN, Reason.STARTING, "to be looked at again"
         self.acknowledged_target_offset = None
+        self._unsettled.clear()
         self.attempts = 0
         self.look_due_at = now
         self.waiting_for_owner_since = None
@@ -354,10 +370,16 @@ class PartitionCopy:
         self.target_next_offset += records
         self.sequence = (sequence + records) % SEQUENCES
         self.in_flight.append(sent)
+        if self._unsettled:  # what is sent again is settled by its own answer
+            self._unsettled = [one for one in self._unsettled if one.base_offset >= batch.next_offset]
         return sent, sequence
 
-    def answered(self, sent: Sent, *, appended: bool, now: float) -> bool:
-        """Take back a batch whose answer came; True when it counts, False when it is of an older life."""
+    def answered(self, sent: Sent, *, appended: bool, now: float, repeated: bool = False) -> bool:
+        """Take back a batch whose answer came; True when it counts, False when it is of an older life.
+
+        Args:
+            repeated: It was there already, as the broker says.
+        """
         assert self.in_flight, f"{self.tp}: an answer came, but nothing was sent"
         self.in_flight.remove(sent)
         if sent.buffer is not None:
@@ -378,7 +400,10 @@ class PartitionCopy:
             counters.batches += 1
             counters.records += records
             counters.bytes += len(batch.view)
+            counters.duplicates += records if repeated else 0
             self._catch_up()
+        else:
+            self._unsettled.append(sent.batch._replace(view=NOTHING))
         return current
 
     def _catch_up(self) -> None:

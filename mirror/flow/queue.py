@@ -127,10 +127,10 @@ class Queue:
         """Take so many offsets off the gap at the head; answers what was taken."""
         gap, _ = self._items.popleft()
         assert isinstance(gap, Gap)
-        rest = gap._replace(base_offset=gap.base_offset + offsets)
+        first, rest = gap.cut(offsets)
         if rest.offsets:
             self._items.appendleft((rest, None))
-        return gap._replace(next_offset=rest.base_offset)
+        return first
 
     def runs(self, target_offset: int) -> list[tuple[int, int]]:
         """The runs of an offset map that begin after each gap, as (source, target) offsets.

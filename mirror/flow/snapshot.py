@@ -100,6 +100,9 @@ class Snapshots:
             lost_from=lost[0],
             lost_to=lost[1],
             lost_offsets=p.counters.lost_offsets,
+            aborted_offsets=p.counters.aborted_offsets,
+            marker_offsets=p.counters.marker_offsets,
+            duplicates_suppressed=p.counters.duplicates,
             lost_ranges=self.lost_ranges(p.tp),
             retention_headroom_seconds=retention_headroom_seconds(
                 lag.seconds, retention_ms=self.retention_ms(p.tp.topic)

@@ -29,12 +29,19 @@ _NOTHING_TO_SAY = b"\1\0\0"
 
 
 class Outcome(NamedTuple):
-    """What a broker says of one batch. ``base_offset`` is -1 when it was refused."""
+    """What a broker says of one batch. ``base_offset`` is -1 when it was refused.
+
+    Attributes:
+        repeated: The broker had appended it before, and answers once more where. What tells is a time in the
+            answer, the batch's own: otherwise only topics with LogAppendTime have one. So a repeat of
+            records without timestamps is not told apart.
+    """
 
     error_code: int
     base_offset: int
     log_start_offset: int
     message: str | None
+    repeated: bool = False
 
 
 def encode_request(
@@ -91,12 +98,14 @@ def _decode_answer(body: memoryview) -> tuple[dict[TopicPartition, Outcome], int
         topic = name or ""
         count, at = read_uvarint(body, at)
         for _ in range(count - 1):
-            index, code, base, _, log_start, tail = _OUTCOME.unpack_from(body, at)
+            index, code, base, time_ms, log_start, tail = _OUTCOME.unpack_from(body, at)
             at += _OUTCOME.size
             message = None
             if tail != _NOTHING_TO_SAY:
                 message, at = _read_messages(body, at - len(tail))
-            outcomes[new(TopicPartition, (topic, index))] = new(Outcome, (code, base, log_start, message))
+            repeated = code == 0 and time_ms >= 0
+            said = new(Outcome, (code, base, log_start, message, repeated))
+            outcomes[new(TopicPartition, (topic, index))] = said
         at = skip_tags(body, at)
     return outcomes, _THROTTLE_MS.unpack_from(body, at)[0]
 

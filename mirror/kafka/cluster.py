@@ -168,6 +168,11 @@ class Cluster:
         return self._bytes_before[1] + sum(c.bytes_sent for c in self._connections.values())
 
     @property
+    def unanswered(self) -> int:
+        """Requests on all connections that wait for their answer."""
+        return sum(c.unanswered for c in self._connections.values() if not c.closed)
+
+    @property
     def certificate_valid_until(self) -> float | None:
         """When the first of the certificates that brokers have shown expires, in seconds since 1970."""
         ends = [connection.certificate_valid_until for connection in self._connections.values()]

@@ -57,7 +57,7 @@ async def test_the_metrics_of_a_mirror_at_work_are_clean(
     found = {family.name for family in text_string_to_metric_families(text.decode()) if family.samples}
     left_out = set() if partition_metrics else {metric.name for metric in catalogue.OFFSET_METRICS}
     left_out |= {catalogue.CERT_EXPIRY.name}  # there is no TLS here
-    left_out |= {catalogue.LINK_ROUND_TRIP.name, catalogue.LINK_CLOCK_OFFSET.name}  # and no relay
+    left_out |= {catalogue.LINK_RTT.name, catalogue.PEER_CLOCK_SKEW.name}  # and no relay
     assert {
         re.sub("_total$", "", metric.name) for metric in catalogue.ALL if metric.name not in left_out
     } <= found

@@ -137,7 +137,9 @@ class Said(NamedTuple):
 
     def expected(self) -> Outcome:
         first = next((text for text in self.record_errors if text), None)
-        return Outcome(self.error_code, self.base_offset, self.log_start_offset, self.message or first)
+        repeated = self.error_code == 0 and self.log_append_ms >= 0
+        words = self.message or first
+        return Outcome(self.error_code, self.base_offset, self.log_start_offset, words, repeated)
 
 
 said = st.builds(

@@ -47,6 +47,7 @@ class World:
         late: Requests of lost connections that the broker may still hear.
         foreign: Somebody else has written to the target.
         excused: Something has happened after which the copy need not be exact, if only the mirror says so.
+        alone: This process has written all that is there, and remembers all it has sent.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class World:
         self.late: list[deque[bytes]] = []
         self.foreign = False
         self.excused = False
+        self.alone = True
         self.source: dict[int, tuple[bool, int, int]] = {}
         self.mode, self.first, at = mode, first, first
         for batch, count in shape:
@@ -193,11 +195,13 @@ class World:
     def look_anew(self, _: int) -> None:
         """An operator says: go on."""
         if not self.excused:
+            self.alone = False
             self.mirror.copy.look_anew(time.monotonic())
 
     def die(self, _: int) -> None:
         """SIGKILL; what was sent may still arrive."""
         if not self.foreign:
+            self.alone = False
             self.lose_the_connection()
             self.mirror = self.start()
 
@@ -290,6 +294,7 @@ class World:
         at = self.ever_noted.position(end) if mapped else end
         if self.excused or at not in self.source or not self.source[at][0]:
             return
+        self.alone = False
         to = min(at + 1 + number % 3, self.source[at][2])
         known = self.log.memory
         sequence = (known[-1].last_sequence + 1) if known else end
@@ -330,6 +335,9 @@ class World:
             assert self.log.log == self.expected()
             assert copy.next_offset == self.source_end
             assert self.mirror.pool.used_bytes == 0
+            if self.alone and not self.excused:
+                records = sum(offset != MARKER for offset in self.log.log)
+                assert copy.counters.records + copy.counters.duplicates == records
             if self.mode is OffsetMode.MAPPED:
                 ours = range(self.log.start, self.log.end)
                 assert [self.map.source_of(offset, self.log.end) for offset in ours] == self.log.log

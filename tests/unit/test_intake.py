@@ -308,7 +308,7 @@ def test_an_answer_that_begins_behind_the_offset_asked_for_leaves_a_gap_before()
     """
     intake = take(v2(entries(20, 2)), fetch_offset=15, aborted=(), batch_bytes_max=NO_LIMIT)
 
-    assert intake.items[0] == Gap(15, 20)
+    assert intake.items[0] == Gap(15, 20, aborted=0, markers=0)
     assert intake.next_offset == 22
 
 
@@ -334,6 +334,21 @@ def test_interleaved_transactions_are_told_apart_by_their_producers() -> None:
         (Batch, 2, 4),
         (Gap, 4, 11),
     ]
+    assert intake.items[0] == Gap(0, 2, aborted=2)
+    assert intake.items[-1] == Gap(4, 11, aborted=4, markers=3)
+
+
+def test_of_a_dropped_batch_only_what_was_asked_for_counts() -> None:
+    """
+    A read that begins in the middle of an aborted batch, and what compaction has removed between two of them.
+    """
+    first = v2(entries(0, 5), attributes=TRANSACTIONAL, producer=(7, 0, 0))
+    second = v2(entries(8, 2), attributes=TRANSACTIONAL, producer=(7, 0, 5))
+    data = memoryview(bytearray(b"".join([first, second, control(10, 7, 0)])))
+
+    intake = take(data, fetch_offset=3, aborted=[(7, 0)], batch_bytes_max=NO_LIMIT)
+
+    assert intake.items == [Gap(3, 11, aborted=4, markers=1)]
 
 
 def test_a_producer_whose_transaction_was_aborted_may_commit_the_next() -> None:
@@ -375,7 +390,7 @@ def test_a_commit_does_not_end_an_abort_that_is_still_to_come() -> None:
 
     intake = take(data, fetch_offset=0, aborted=[(7, 1)], batch_bytes_max=NO_LIMIT)
 
-    assert intake.items == [Gap(0, 4)]
+    assert intake.items == [Gap(0, 4, aborted=2, markers=2)]
 
 
 def test_a_batch_outside_transactions_counts_whoever_wrote_it() -> None:

@@ -14,7 +14,7 @@ from mirror.model import FlowStatus, Reason, State
 from monitoring import catalogue
 from monitoring.exposition import write_text
 from monitoring.metrics import FlowCollector, Instruments, register
-from monitoring.surroundings import Expiry, register_surroundings, settings_hash
+from monitoring.surroundings import Expiry, Surroundings, settings_hash
 from tests.harness.promtool import promtool
 from tests.unit.statuses import LATE, a_flow, a_link, a_loss, a_partition, an_unknown_partition
 
@@ -58,10 +58,18 @@ def whole_registry(status: FlowStatus, *, per_partition: bool = True) -> Collect
     instruments.observe_copy_latency(0.0042)
     instruments.observe_request("produce", 0.3)
     instruments.count_crc_failure("source")
-    register_surroundings(
-        registry, status.flow, "0123456789abcdef", lambda: [Expiry("target", "client", 1.7e9)]
-    )
+    registry.register(a_mirrors_surroundings(status.flow))
     return registry
+
+
+def a_mirrors_surroundings(flow: str) -> Surroundings:
+    """A certificate at the target, and three requests on their way there."""
+    return Surroundings(
+        flow,
+        "0123456789abcdef",
+        expiries=lambda: [Expiry("target", "client", 1.7e9)],
+        in_flight=lambda: {"source": 0, "target": 3},
+    )
 
 
 def value(text: str, name: str, **labels: str) -> float | None:
@@ -303,11 +311,41 @@ def test_certificates_are_looked_at_when_somebody_asks() -> None:
     seen = iter([[Expiry("source", "broker", 1.7e9)], [Expiry("source", "broker", 1.8e9)]])
     registry = CollectorRegistry()
 
-    register_surroundings(registry, "f", "0" * 16, lambda: next(seen))
+    registry.register(Surroundings("f", "0" * 16, expiries=lambda: next(seen), in_flight=dict))
 
     labels = {"flow": "f", "cluster": "source", "cert": "broker"}
     for expected in (1.7e9, 1.8e9):
         assert registry.get_sample_value("twinsite_cert_expiry_timestamp_seconds", labels) == expected
+
+
+def test_requests_in_flight_are_counted_when_somebody_asks() -> None:
+    """
+    By cluster, and 0 where nothing is asked.
+    """
+    registry = CollectorRegistry()
+    registry.register(a_mirrors_surroundings("f"))
+
+    found = {
+        cluster: registry.get_sample_value("twinsite_requests_in_flight", {"flow": "f", "cluster": cluster})
+        for cluster in ("source", "target")
+    }
+
+    assert found == {"source": 0, "target": 3}
+
+
+def test_gaps_are_told_apart_by_why_there_is_no_record() -> None:
+    """
+    What was lost is no marker, and what is none of the others is what compaction removed.
+    """
+    text = flow_text(
+        a_flow(a_partition(gap_offsets=100, lost_offsets=40, aborted_offsets=30, marker_offsets=9))
+    )
+
+    found = {
+        why: value(text, "twinsite_gap_records_total", topic="orders", reason=why)
+        for why in ("expired", "aborted", "marker", "compacted")
+    }
+    assert found == {"expired": 40, "aborted": 30, "marker": 9, "compacted": 21}
 
 
 def test_crc_failures_start_at_zero() -> None:

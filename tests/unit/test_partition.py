@@ -427,6 +427,86 @@ def test_a_large_gap_is_marked_piece_by_piece() -> None:
     assert copy.next_offset == copy.fetch_offset == 110
 
 
+@pytest.mark.parametrize("steps", [[10], [2, 8], [5, 1, 4], [1] * 10])
+def test_why_a_gap_is_one_is_counted_once_however_it_is_cut(steps: list[int]) -> None:
+    """
+    Seven of ten offsets are accounted for; the rest had no batch.
+    """
+    copy = proceeding(100)
+    sent(copy, Gap(100, 110, aborted=5, markers=2))
+
+    for step in steps:
+        copy.gap_marked(step, NOW)
+
+    counters = copy.counters
+    assert (counters.gap_offsets, counters.aborted_offsets, counters.marker_offsets) == (10, 5, 2)
+    assert counters.lost_offsets == 0
+
+
+# -- duplicates ----------------------------------------------------------------------------------
+
+
+def test_what_the_target_had_already_is_not_sent_again_and_counts() -> None:
+    """
+    Of two batches without an answer a look finds the first: it is there once, and is not sent again.
+    """
+    copy = proceeding(100)
+    first, second = sent(copy, batch(100), batch(105))
+    for one in (first, second):
+        copy.answered(one, appended=False, now=NOW)
+    copy.doubt(NOW)
+
+    copy.proceed(Proceed(105, 105, 45, 3, 105), OffsetMode.SAME, 0, NOW)
+
+    assert (copy.counters.records, copy.counters.duplicates) == (0, 5)
+
+
+def test_what_is_sent_again_counts_by_its_own_answer() -> None:
+    """
+    The target did not have it when it was looked at; whatever comes now is no duplicate of what is settled.
+    """
+    copy = proceeding(100)
+    (lost,) = sent(copy, batch(100))
+    copy.answered(lost, appended=False, now=NOW)
+    copy.doubt(NOW)
+    copy.proceed(Proceed(100, 100, 40, 3, 100), OffsetMode.SAME, 0, NOW)
+    (again,) = sent(copy, batch(100))
+    copy.answered(again, appended=True, now=NOW)
+    copy.doubt(NOW)
+
+    copy.proceed(Proceed(105, 105, 45, 3, 105), OffsetMode.SAME, 0, NOW)
+
+    assert (copy.counters.records, copy.counters.duplicates) == (5, 0)
+
+
+def test_what_arrived_after_the_look_and_before_the_next_one_counts() -> None:
+    """
+    It was not there, and then it was, and nothing was sent meanwhile.
+    """
+    copy = proceeding(100)
+    (late,) = sent(copy, batch(100))
+    copy.answered(late, appended=False, now=NOW)
+    copy.doubt(NOW)
+    copy.proceed(Proceed(100, 100, 40, 3, 100), OffsetMode.SAME, 0, NOW)
+    copy.doubt(NOW)
+
+    copy.proceed(Proceed(105, 105, 45, 3, 105), OffsetMode.SAME, 0, NOW)
+
+    assert copy.counters.duplicates == 5
+
+
+def test_a_batch_that_the_broker_calls_a_repeat_is_copied_and_a_duplicate() -> None:
+    """
+    Another mirror of the flow was faster, or our own first try was: it is there, once.
+    """
+    copy = proceeding(100)
+    (one,) = sent(copy, batch(100))
+
+    copy.answered(one, appended=True, now=NOW, repeated=True)
+
+    assert (copy.counters.records, copy.counters.duplicates) == (5, 5)
+
+
 # -- gaps with mapped offsets --------------------------------------------------------------------
 
 
