@@ -56,12 +56,12 @@ async def open_store(kind: tuple[str, KafkaCluster | None], tmp_path: Path) -> A
             yield lambda: guarded(there)
         return
     items: dict[str, bytes] = {}
-    log = MemoryLog()
+    in_memory = MemoryLog()
     kinds: dict[str, Open] = {
         "memory": lambda: MemoryStore(items),
         "file": lambda: FileStore(tmp_path / "state"),
-        "topic": lambda: TopicStore(log),
-        "guarded topic": lambda: guarded(log),
+        "topic": lambda: TopicStore(in_memory),
+        "guarded topic": lambda: guarded(in_memory),
     }
     yield kinds[name]
 
