@@ -11,7 +11,7 @@ import base64
 import itertools
 import re
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,10 +38,14 @@ from tests.harness.secured_broker import (
 pytestmark = pytest.mark.timeout(120)
 
 PASSPHRASE, CLIENT_SECRET = "locked-horse-staple", "the-secret-of-the-client"
+WRONG = "not-the-right-one"
+AUTHENTICATION_FAILED = 4
 BACKLOG = 20_000
 """Records of 1000 bytes that are there before the mirror starts."""
 TOKEN_SECONDS = 8.0
 """A token lives for longer than a session, and for less long than the test."""
+FROM_THE_ENVIRONMENT = ("SCRAM-SHA-512", "PLAIN")
+"""Mechanisms whose password is in a variable here; that of the others is in a file."""
 WRITING_SECONDS = TOKEN_SECONDS + SESSION_MS / 1000
 """Every connection authenticates twice more while records arrive, the last time with another token."""
 
@@ -60,10 +64,15 @@ async def target(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Secu
 
 @dataclass
 class Keys:
-    """Makes the settings of a cluster, and keeps every secret that went into them."""
+    """Makes the settings of a cluster, and keeps every secret that went into them.
+
+    Attributes:
+        environment: The variables that hold secrets.
+    """
 
     folder: Path
     secrets: set[str] = field(default_factory=set)
+    environment: dict[str, str] = field(default_factory=dict)
 
     def settings(self, broker: SecuredBroker, way: str, issuer: str) -> dict[str, Any]:
         """How a cluster is reached: ``MTLS``, or the name of a SASL mechanism.
@@ -89,13 +98,21 @@ class Keys:
     def _sasl(self, mechanism: str, issuer: str) -> dict[str, Any]:
         if mechanism != "OAUTHBEARER":
             self.secrets.add(_base64(f"\0{USER}\0{PASSWORD}"))
-            return {"mechanism": mechanism, "username": USER, "password": self._file("password", PASSWORD)}
+            where = self.variable if mechanism in FROM_THE_ENVIRONMENT else self.file
+            return {"mechanism": mechanism, "username": USER, "password": where("password", PASSWORD)}
         self.secrets.add(_base64(f"mirror:{CLIENT_SECRET}"))
-        secret = self._file("client-secret", CLIENT_SECRET)
+        secret = self.file("client-secret", CLIENT_SECRET)
         endpoint = {"url": issuer, "client_id": "mirror", "client_secret": secret}
         return {"mechanism": mechanism, "token_endpoint": endpoint}
 
-    def _file(self, name: str, secret: str) -> dict[str, str]:
+    def variable(self, name: str, secret: str) -> dict[str, str]:
+        """Put a secret into the environment; answers how settings name it."""
+        self.secrets.add(secret)
+        self.environment[name.upper()] = secret
+        return {"env": name.upper()}
+
+    def file(self, name: str, secret: str) -> dict[str, str]:
+        """The same with a file."""
         self.secrets.add(secret)
         (self.folder / name).write_text(secret + "\n")
         return {"file": str(self.folder / name)}
@@ -158,10 +175,11 @@ async def test_a_mirror_copies_over_secured_connections_and_keeps_its_secrets(
         }
         file = tmp_path / "flow.yaml"
         file.write_text(yaml.safe_dump(document))
-        shown = await twinsite("config", "show", "--config", str(file), work_dir=tmp_path)
+        around: dict[str, Any] = {"work_dir": tmp_path, "environment": keys.environment}
+        shown = await twinsite("config", "show", "--config", str(file), **around)
 
         command = ("mirror", "--config", str(file), "--log-level", "debug")
-        with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+        with Twinsite.run(*command, **around) as mirror:
             await mirror.wait_for(lambda: flows.copied(mirror) > 0, "something is copied")
             await asyncio.to_thread(write_on, source.cluster.bootstrap, topic)
             await mirror.wait_for(lambda: flows.complete(mirror, source.cluster, [topic]), "all is copied")
@@ -171,3 +189,30 @@ async def test_a_mirror_copies_over_secured_connections_and_keeps_its_secrets(
     assert len(events(printed, "session_renewed")) > 1
     assert (len(tokens) > 1) == ("OAUTHBEARER" in {way_in, way_out})
     assert [secret for secret in keys.secrets | tokens if secret in printed] == []
+
+
+@pytest.mark.parametrize("kept", [Keys.variable, Keys.file], ids=["environment", "file"])
+async def test_a_password_that_is_refused_is_not_repeated(
+    source: SecuredBroker, target: SecuredBroker, tmp_path: Path, kept: Callable[[Keys, str, str], Any]
+) -> None:
+    """
+    The error says who was refused and where, and nothing of what was tried; no more do the settings shown.
+    """
+    keys = Keys(tmp_path)
+    clusters = {
+        "source": keys.settings(source, "SCRAM-SHA-512", ""),
+        "target": keys.settings(target, "SCRAM-SHA-256", ""),
+    }
+    clusters["source"]["security"]["sasl"]["password"] = kept(keys, "mistaken", WRONG)
+    file = tmp_path / "flow.yaml"
+    file.write_text(yaml.safe_dump({"flow": "f", **clusters, "topics": {"include": ["orders"]}}))
+    around: dict[str, Any] = {"work_dir": tmp_path, "environment": keys.environment}
+
+    shown = await twinsite("config", "show", "--config", str(file), **around)
+    refused = await twinsite("mirror", "--config", str(file), "--once", "--log-level", "debug", **around)
+
+    printed = "".join((shown.stdout, shown.stderr, refused.stdout, refused.stderr))
+    assert shown.code == 0
+    assert refused.code == AUTHENTICATION_FAILED, refused.stderr
+    assert re.search("source: .*SCRAM-SHA-512", refused.stderr)
+    assert [secret for secret in keys.secrets if secret in printed] == []
