@@ -25,10 +25,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.far_site import FarSite, far_site
 from bench.mending import DemoError, mend
 from tests.harness.checker import Verdict, compare_topic, watermarks
 from tests.harness.data import Row, debian_packages, load, load_compacted, load_transactions
+from tests.harness.far_site import FarSite, far_site
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import free_ports
 from tests.harness.process import Twinsite
@@ -41,6 +41,7 @@ LATE_RECORDS = 20_000
 RELAY_KILL_AFTER_BYTES, KILL_AFTER_BYTES = 8_000_000, 25_000_000
 CAUGHT_UP_SECONDS = 90.0
 RELAYS = 2
+MBIT_PER_SECOND, ONE_WAY_SECONDS = 50.0, 0.04
 COLUMNS = (
     *("mirror", "MB of records", "MB on the link", "link used", "took", "MB/s"),
     *("behind at first", "in the end"),
@@ -182,9 +183,9 @@ def running_relays(source: KafkaCluster, far: FarSite, folder: Path) -> Iterator
     with ExitStack() as stack:
         relays = {}
         for port in free_ports(RELAYS):
-            address = f"{far.relays}:{port}"
+            address = f"{far.relays.host}:{port}"
             command = ("relay", "--cluster", source.bootstrap, "--listen", address)
-            one = Twinsite.run(*command, work_dir=folder, listen=False, inside=far.inside)
+            one = Twinsite.run(*command, work_dir=folder, listen=False, inside=far.relays.inside)
             relays[address] = stack.enter_context(one)
         yield relays
 
@@ -309,7 +310,10 @@ async def demo(folder: Path, far: FarSite) -> int:
 
 def main() -> int:
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="twinsite-demo-") as folder, far_site() as far:
+    with (
+        tempfile.TemporaryDirectory(prefix="twinsite-demo-") as folder,
+        far_site(mbit_per_second=MBIT_PER_SECOND, one_way_seconds=ONE_WAY_SECONDS) as far,
+    ):
         try:
             code = asyncio.run(demo(Path(folder), far))
         except KeyboardInterrupt:

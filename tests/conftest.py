@@ -1,4 +1,4 @@
-"""Fixtures every suite may use: clusters of two versions, topics of one's own, and logs of old brokers."""
+"""Fixtures every suite may use: clusters of two versions, topics, a place for relays, logs of old brokers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import itertools
 import logging
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -15,7 +16,9 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.harness.far_site import FarSite, far_site
 from tests.harness.kafka import KafkaCluster
+from tests.harness.node import HERE, Site
 from tests.harness.old_logs import logs_of_old_brokers
 from tests.harness.segments import Files
 
@@ -25,6 +28,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 """Whoever is started in the background ignores it, and so would the programs that are interrupted here."""
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 """Set in many images; each of hundreds of programs started here would compile all modules anew."""
+MBIT_PER_SECOND, ONE_WAY_SECONDS = 200, 0.01
+"""Of the link that tests share."""
+RELAYS_RAN = "relays ran"
 
 
 @pytest.hookimpl(trylast=True)
@@ -64,8 +70,10 @@ class TopicFactory(Protocol):
 
 
 @contextmanager
-def _running(version: str, name: str, factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    cluster = KafkaCluster.prepare(version, 1, name, {}, factory.mktemp("kafka"))
+def _running(
+    version: str, name: str, factory: pytest.TempPathFactory, site: Site = HERE
+) -> Iterator[KafkaCluster]:
+    cluster = KafkaCluster.prepare(version, 1, name, {}, factory.mktemp("kafka"), site=site)
     try:
         asyncio.run(cluster.launch())
         yield cluster
@@ -74,10 +82,47 @@ def _running(version: str, name: str, factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture(scope="session")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def way_to_source() -> Iterator[FarSite]:
+    """Where the shared source is: relays may stand there, at the far end of a link, or next door."""
+    with far_site(mbit_per_second=MBIT_PER_SECOND, one_way_seconds=ONE_WAY_SECONDS) as far:
+        yield far
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory, way_to_source: FarSite) -> Iterator[KafkaCluster]:
     """One node of the older version, shared: use topics of your own and leave the node running."""
-    with _running("3.9", "source", tmp_path_factory) as cluster:
+    with _running("3.9", "source", tmp_path_factory, way_to_source.brokers) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def relay_site(way_to_source: FarSite) -> Site:
+    """Where a relay of the shared source stands: over an emulated link where there can be one.
+
+    It is shared, too: leave it as it is. What lies between is told at the end of the run.
+    """
+    return way_to_source.relays
+
+
+@pytest.fixture(autouse=True)
+def _where_relays_ran(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> None:
+    """With a test goes what lay between its mirror and its relay."""
+    if "relay_site" in request.fixturenames:
+        record_property(RELAYS_RAN, request.getfixturevalue("way_to_source").says)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say over what the tests ran that are about a relay in a far site."""
+    reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    ran = Counter(
+        value
+        for one in reports
+        if one.when == "call"
+        for name, value in one.user_properties
+        if name == RELAYS_RAN
+    )
+    for between, tests in ran.items():
+        terminalreporter.write_line(f"{tests} tests with a relay at the far site: over {between}")
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ NUMBERS = itertools.count(1)
 @asynccontextmanager
 async def connected(brokers: KafkaCluster) -> AsyncIterator[Cluster]:
     """A started :class:`Cluster`, closed at the end."""
-    addresses = [Address("127.0.0.1", broker.port) for broker in brokers.brokers]
+    addresses = [Address(broker.host, broker.port) for broker in brokers.brokers]
     cluster = Cluster("target", addresses, ConnectionOptions())
     await cluster.start()
     try:

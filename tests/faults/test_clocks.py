@@ -16,7 +16,7 @@ from tests.harness.checker import assert_exact
 from tests.harness.clock import LIBRARY, clock_off_by
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import free_ports
+from tests.harness.node import Site, free_ports
 from tests.harness.process import Twinsite, twinsite
 from tests.harness.relay import listens, through
 
@@ -28,7 +28,13 @@ LAG_SECONDS_MAX = 60
 
 @pytest.mark.parametrize(("who", "hours"), [("relay", 3), ("mirror", 3), ("mirror", -3)])
 async def test_clocks_that_are_hours_apart_change_nothing_but_what_is_said_of_them(
-    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path, who: str, hours: int
+    source: KafkaCluster,
+    target: KafkaCluster,
+    relay_site: Site,
+    topic: TopicFactory,
+    tmp_path: Path,
+    who: str,
+    hours: int,
 ) -> None:
     """
     The copy is exact, a lag is never negative nor hours while it is up to date, and the status says by how
@@ -36,9 +42,10 @@ async def test_clocks_that_are_hours_apart_change_nothing_but_what_is_said_of_th
     """
     name = await topic(source, partitions=2, prefix="clocks")
     await asyncio.to_thread(load, source.bootstrap, name, json_rows(5_000, 300), "lz4")
-    address = f"127.0.0.1:{free_ports(1)[0]}"
+    address = f"{relay_site.host}:{free_ports(1)[0]}"
     environment = {one: clock_off_by(hours=hours) if one == who else {} for one in ("relay", "mirror")}
-    command = configured(tmp_path, through(source, address), target, name, topics={"include": [name]})
+    settings = {"topics": {"include": [name]}, "lagging_after_seconds": LAG_SECONDS_MAX}
+    command = configured(tmp_path, through(source, address), target, name, **settings)
     seen: list[dict[str, Any]] = []
 
     def goes_on(wanted: int) -> bool:
@@ -48,7 +55,13 @@ async def test_clocks_that_are_hours_apart_change_nothing_but_what_is_said_of_th
     with ExitStack() as stack:
         listen = ("relay", "--cluster", source.bootstrap, "--listen", address)
         relay = stack.enter_context(
-            Twinsite.run(*listen, work_dir=tmp_path, listen=False, environment=environment["relay"])
+            Twinsite.run(
+                *listen,
+                work_dir=tmp_path,
+                listen=False,
+                environment=environment["relay"],
+                inside=relay_site.inside,
+            )
         )
         await listens(relay)
         mirror = stack.enter_context(

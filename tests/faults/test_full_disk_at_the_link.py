@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import stat
@@ -17,7 +18,7 @@ from tests.harness.checker import assert_exact
 from tests.harness.data import json_rows, load
 from tests.harness.disk import MAY_MOUNT, small_disk
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import free_ports
+from tests.harness.node import Site, free_ports
 from tests.harness.process import Twinsite
 from tests.harness.relay import listens, through
 
@@ -27,7 +28,7 @@ FILLER = "filler"
 
 
 async def test_a_copy_goes_on_where_every_disk_is_full(
-    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+    source: KafkaCluster, target: KafkaCluster, relay_site: Site, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
     Working, home and temporary folder of both are on a disk without a free byte: nothing is looked for there,
@@ -35,7 +36,7 @@ async def test_a_copy_goes_on_where_every_disk_is_full(
     """
     name = await topic(source, partitions=3, prefix="full")
     await asyncio.to_thread(load, source.bootstrap, name, json_rows(60_000, 500), "lz4")
-    address = f"127.0.0.1:{free_ports(1)[0]}"
+    address = f"{relay_site.host}:{free_ports(1)[0]}"
     command = configured(tmp_path, through(source, address), target, name, topics={"include": [name]})
     with ExitStack() as stack:
         disk = stack.enter_context(small_disk(tmp_path / "disk", 1)).folder
@@ -43,7 +44,14 @@ async def test_a_copy_goes_on_where_every_disk_is_full(
         everywhere = dict.fromkeys(("TMPDIR", "HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"), str(disk))
         listen = ("relay", "--cluster", source.bootstrap, "--listen", address)
         relay = stack.enter_context(
-            Twinsite.run(*listen, work_dir=tmp_path, listen=False, environment=everywhere, checkout=disk)
+            Twinsite.run(
+                *listen,
+                work_dir=tmp_path,
+                listen=False,
+                environment=everywhere,
+                checkout=disk,
+                inside=relay_site.inside,
+            )
         )
         await listens(relay)
         mirror = stack.enter_context(
@@ -78,7 +86,8 @@ def open_for_writing(pid: int) -> list[Path]:
     """The regular files that a process may write to just now."""
     found = []
     for link in Path(f"/proc/{pid}/fd").iterdir():
-        flags = Path(f"/proc/{pid}/fdinfo/{link.name}").read_text().split("flags:")[1].split()[0]
-        if stat.S_ISREG(link.stat().st_mode) and int(flags, 8) & os.O_ACCMODE != os.O_RDONLY:
-            found.append(link.readlink())
+        with contextlib.suppress(FileNotFoundError):  # it has been closed meanwhile
+            flags = Path(f"/proc/{pid}/fdinfo/{link.name}").read_text().split("flags:")[1].split()[0]
+            if stat.S_ISREG(link.stat().st_mode) and int(flags, 8) & os.O_ACCMODE != os.O_RDONLY:
+                found.append(link.readlink())
     return found

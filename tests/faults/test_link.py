@@ -19,6 +19,7 @@ from tests.faults.flows import complete, configured, copied, once
 from tests.harness.checker import assert_exact
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
+from tests.harness.node import Site
 from tests.harness.process import Twinsite, events, twinsite
 from tests.harness.proxy import Last, proxy
 from tests.harness.relay import Relay, running_relay, through
@@ -37,8 +38,10 @@ TINY, LONGER_THAN_ANYTHING_THERE_IS = 1_000, 32
 
 
 @pytest.fixture(scope="module")
-def relay(source: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
-    with running_relay(source, tmp_path_factory.mktemp("relay")) as running:
+def relay(
+    source: KafkaCluster, relay_site: Site, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Relay]:
+    with running_relay(source, tmp_path_factory.mktemp("relay"), site=relay_site) as running:
         yield running
 
 

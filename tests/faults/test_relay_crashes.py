@@ -16,6 +16,7 @@ from tests.faults.test_crashes import odd_topic
 from tests.harness.checker import OffsetMode, assert_exact
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
+from tests.harness.node import Site
 from tests.harness.process import Twinsite, twinsite
 from tests.harness.relay import Relay, running_relay, through
 
@@ -34,21 +35,30 @@ LATER = {
 
 
 @pytest.fixture(scope="module")
-def relay(source: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
-    with running_relay(source, tmp_path_factory.mktemp("relay")) as running:
+def relay(
+    source: KafkaCluster, relay_site: Site, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Relay]:
+    with running_relay(source, tmp_path_factory.mktemp("relay"), site=relay_site) as running:
         yield running
 
 
 @pytest.mark.parametrize("step", sorted(OF_RELAY))
 def test_a_relay_killed_at_a_step_leaves_nothing_lost_or_doubled(
-    source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path, step: str
+    source: KafkaCluster,
+    target: KafkaCluster,
+    relay: Relay,
+    relay_site: Site,
+    topic: TopicFactory,
+    tmp_path: Path,
+    step: str,
 ) -> None:
     """
     SIGKILL in the middle of the copy; the mirror goes on with another relay, that has known nothing of it.
     """
     name = asyncio.run(topic(source, partitions=3, prefix="relay-killed"))
     load(source.bootstrap, name, json_rows(20_000, 500), "lz4", batch_size=50_000)
-    with running_relay(source, tmp_path, failpoints=f"{step}:{LATER.get(step, 1)}") as doomed:
+    failpoints = f"{step}:{LATER.get(step, 1)}"
+    with running_relay(source, tmp_path, failpoints=failpoints, site=relay_site) as doomed:
         command = mirror_of(through(source, doomed.address, relay.address), target, name, name)
         with Twinsite.run(*command, work_dir=tmp_path) as mirror:
             asyncio.run(mirror.wait_for(lambda: not doomed.process.running, "the relay is dead"))

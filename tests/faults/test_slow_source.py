@@ -42,7 +42,7 @@ class Slow:
 
 
 def _placed(address: str) -> bytes:
-    """As a broker's metadata have it."""
+    """As a broker's metadata have it, but for the length of the host, which has to stay."""
     host, _, port = address.rpartition(":")
     return host.encode() + struct.pack(">i", int(port))
 
@@ -59,7 +59,7 @@ async def test_an_answer_that_comes_slowly_is_not_given_up_and_asked_for_again(
     load(source.bootstrap, name, rows, batch_num_messages=1)
     slow = Slow(source.bootstrap)
 
-    with proxy(source.bootstrap, slow) as slow.between:
+    with proxy(source.bootstrap, slow, host=source.broker(1).host) as slow.between:
         command = configured(
             tmp_path, source, target, name,
             source={

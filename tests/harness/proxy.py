@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from tests.harness.node import HOST
+
 RECEIVE_BYTES = 64 << 10
 
 
@@ -39,14 +41,14 @@ class Proxy:
         cuts: That it has made itself.
     """
 
-    def __init__(self, to: str, spoil: Spoil, spoil_there: Spoil) -> None:
+    def __init__(self, to: str, spoil: Spoil, spoil_there: Spoil, host: str) -> None:
         self.connections = 0
         self.cuts = 0
         self._to = to.rpartition(":")
         self._spoil = spoil
         self._spoil_there = spoil_there
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._listener = socket.create_server((host, 0))
+        self.address = f"{host}:{self._listener.getsockname()[1]}"
         self._open: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -97,9 +99,15 @@ class Proxy:
 
 
 @contextmanager
-def proxy(to: str, spoil: Spoil = _as_it_is, spoil_there: Spoil = _as_it_is) -> Iterator[Proxy]:
-    """Pass on what goes to ``to`` as ``spoil_there`` says, and what comes back as ``spoil`` does."""
-    between = Proxy(to, spoil, spoil_there)
+def proxy(
+    to: str, spoil: Spoil = _as_it_is, spoil_there: Spoil = _as_it_is, host: str = HOST
+) -> Iterator[Proxy]:
+    """Pass on what goes to ``to`` as ``spoil_there`` says, and what comes back as ``spoil`` does.
+
+    Args:
+        host: The address of this machine on which it listens.
+    """
+    between = Proxy(to, spoil, spoil_there, host)
     try:
         yield between
     finally:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import free_ports
+from tests.harness.node import HERE, Site, free_ports
 from tests.harness.process import Twinsite, events
 
 
@@ -37,6 +37,7 @@ def running_relay(
     port: int | None = None,
     failpoints: str = "",
     environment: Mapping[str, str] | None = None,
+    site: Site = HERE,
     **settings: object,
 ) -> Iterator[Relay]:
     """A relay next to a cluster; not for where an event loop runs.
@@ -45,15 +46,21 @@ def running_relay(
         port: Where it listens; None: anywhere.
         failpoints: Where it is killed; see :mod:`mirror.failpoints`.
         environment: Variables of its own.
+        site: Where it runs.
         settings: Its settings, beside the cluster.
     """
-    address = f"127.0.0.1:{port or free_ports(1)[0]}"
+    address = f"{site.host}:{port or free_ports(1)[0]}"
     file = work_dir / f"relay-{address.rpartition(':')[2]}.yaml"
     document = {"cluster": {"bootstrap_servers": cluster.bootstrap.split(",")}, **settings}
     file.write_text(json.dumps(document))
     command = "relay", "--config", str(file), "--listen", address
     with Twinsite.run(
-        *command, work_dir=work_dir, failpoints=failpoints, environment=environment, listen=False
+        *command,
+        work_dir=work_dir,
+        failpoints=failpoints,
+        environment=environment,
+        listen=False,
+        inside=site.inside,
     ) as process:
         asyncio.run(listens(process))
         yield Relay(process, address)

@@ -17,6 +17,7 @@ It needs root, ``ip`` and ``nsenter``; :func:`why_not` says what is missing.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -33,6 +34,9 @@ from tests.harness.wan_router import Counted
 
 PROGRAMS = ("ip", "nsenter")
 DEVICE = "wan0"
+NUMBERS, STEP = 16_000, 4_001
+HOMES = "10.64.0.0/10"
+"""What holds the addresses of all links: brokers at the end of one may be those of another, too."""
 TO_NEAR, TO_FAR = 0, 1
 """The directions, as the router numbers them."""
 
@@ -53,7 +57,7 @@ class Wan:
 
     Attributes:
         far, near: Addresses at both ends of the link.
-        home: An address of this machine that the far site reaches without the link, for its brokers.
+        home: An address of this machine that far sites reach without their links, for their brokers.
         inside: What a command is put behind, to run at the far site.
     """
 
@@ -116,7 +120,7 @@ def wan(seed: int = 1) -> Iterator[Wan]:
     Raises:
         subprocess.CalledProcessError: The system does not allow it; see :func:`why_not`.
     """
-    number = os.getpid() % 16_000
+    number = _free_number()
     net, here, there = f"10.{64 + number // 256}.{number % 256}", f"near-{number}", f"far-{number}"
     with ExitStack() as stack:
         _ip("netns", "add", there)
@@ -134,12 +138,19 @@ def wan(seed: int = 1) -> Iterator[Wan]:
             ("link", "set", DEVICE, "up"),
             ("address", "add", f"{net}.6/30", "dev", "home"),
             ("link", "set", "home", "up"),
+            ("route", "add", HOMES, "via", f"{net}.5"),
         ):
             _ip("-n", there, *command)
         inside = ("nsenter", f"--net=/run/netns/{there}")
         change = ("link", "set", "dev")
         devices = ((*change, f"{DEVICE}-{number}"), ("-n", there, *change, DEVICE))
         yield Wan(f"{net}.1", f"{net}.2", f"{net}.5", inside, router, devices)
+
+
+def _free_number() -> int:
+    """One that no link has, of this process or of others; those that search at the same time do not meet."""
+    names = (number % NUMBERS for number in itertools.count(os.getpid(), STEP))
+    return next(number for number in names if not Path(f"/run/netns/far-{number}").exists())
 
 
 @contextmanager

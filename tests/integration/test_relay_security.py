@@ -25,7 +25,7 @@ from tests.faults.flows import complete, copied, partition, partitions
 from tests.harness.checker import assert_exact
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import free_ports
+from tests.harness.node import HERE, HOST, Site, free_ports
 from tests.harness.process import Finished, Twinsite, events, twinsite
 from tests.harness.proxy import Last, proxy
 from tests.harness.relay import Relay, listens
@@ -41,11 +41,12 @@ def secured_relay(
     authority: Authority,
     folder: Path,
     name: str = "relay",
+    site: Site = HERE,
     valid_for: timedelta = timedelta(days=1),
 ) -> Iterator[Relay]:
     """A relay that lets in whom an authority has signed; its own key is encrypted."""
-    server = authority.issue(name, ["127.0.0.1"], password=PASSWORD, valid_for=valid_for)
-    address = f"127.0.0.1:{free_ports(1)[0]}"
+    server = authority.issue(name, hosts_of(site), password=PASSWORD, valid_for=valid_for)
+    address = f"{site.host}:{free_ports(1)[0]}"
     listen = {
         "address": address,
         "certificate_file": str(server.certificate),
@@ -55,9 +56,15 @@ def secured_relay(
     }
     file = folder / f"{name}.yaml"
     file.write_text(yaml.safe_dump({"cluster": {"bootstrap_servers": source.bootstrap}, "listen": listen}))
-    with Twinsite.run("relay", "--config", str(file), work_dir=folder, listen=False) as process:
+    command = "relay", "--config", str(file)
+    with Twinsite.run(*command, work_dir=folder, listen=False, inside=site.inside) as process:
         asyncio.run(listens(process))
         yield Relay(process, address)
+
+
+def hosts_of(site: Site) -> list[str]:
+    """Where a relay is dialled: there, or where a proxy stands in between."""
+    return [site.host, HOST]
 
 
 def mirror_through(
@@ -95,7 +102,7 @@ def as_client(authority: Authority, identity: Identity) -> dict[str, Any]:
 
 
 def test_a_mirror_with_a_certificate_copies_through_tls(
-    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+    source: KafkaCluster, target: KafkaCluster, relay_site: Site, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
     Control calls and the stream; nothing older than TLS 1.3 is spoken, and no secret is printed.
@@ -104,7 +111,7 @@ def test_a_mirror_with_a_certificate_copies_through_tls(
     load(source.bootstrap, name, json_rows(20_000, 1_000), "lz4")
     authority = Authority(tmp_path)
     mirror = authority.issue("mirror")
-    with secured_relay(source, authority, tmp_path) as relay:
+    with secured_relay(source, authority, tmp_path, site=relay_site) as relay:
         done = copy_through(relay, target, name, tmp_path, as_client(authority, mirror))
         old = ssl.create_default_context(cafile=str(authority.certificate))
         old.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -130,6 +137,7 @@ def test_a_mirror_with_a_certificate_copies_through_tls(
 def test_whom_the_relay_does_not_know_gets_nothing(
     source: KafkaCluster,
     target: KafkaCluster,
+    relay_site: Site,
     topic: TopicFactory,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -152,7 +160,7 @@ def test_whom_the_relay_does_not_know_gets_nothing(
     security = {"protocol": "SSL", "ca_file": str(authority.certificate)}
     if identity is not None:
         security = as_client(authority, identity)
-    with secured_relay(source, authority, tmp_path) as relay:
+    with secured_relay(source, authority, tmp_path, site=relay_site) as relay:
         _, _, file = mirror_through(relay, target, name, tmp_path, security)
         with pytest.raises(TwinsiteError) as refused:
             asyncio.run(service.run(load_settings(Path(file)), stop=asyncio.Event(), once=True))
@@ -165,7 +173,7 @@ def test_whom_the_relay_does_not_know_gets_nothing(
 
 
 def test_a_relay_that_the_mirror_does_not_know_is_not_believed(
-    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+    source: KafkaCluster, target: KafkaCluster, relay_site: Site, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
     Its certificate is of an authority that the mirror was not told of.
@@ -173,7 +181,7 @@ def test_a_relay_that_the_mirror_does_not_know_is_not_believed(
     name = asyncio.run(topic(source, prefix="impostor"))
     authority, other = Authority(tmp_path), Authority(tmp_path, "elsewhere")
     security = as_client(other, authority.issue("mirror"))
-    with secured_relay(source, authority, tmp_path) as relay:
+    with secured_relay(source, authority, tmp_path, site=relay_site) as relay:
         done = copy_through(relay, target, name, tmp_path, security)
 
     assert done.code == 4
@@ -181,7 +189,7 @@ def test_a_relay_that_the_mirror_does_not_know_is_not_believed(
 
 
 def test_certificates_are_rotated_without_a_cut(
-    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+    source: KafkaCluster, target: KafkaCluster, relay_site: Site, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
     Another authority's files take the place of the relay's: what is open goes on, what comes is judged anew.
@@ -192,8 +200,8 @@ def test_certificates_are_rotated_without_a_cut(
         (tmp_path / folder).mkdir()
     old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
     before, after = as_client(old, old.issue("mirror")), as_client(new, new.issue("mirror"))
-    relay_of_new = new.issue("relay", ["127.0.0.1"], password=PASSWORD)
-    with secured_relay(source, old, tmp_path / "old") as relay:
+    relay_of_new = new.issue("relay", hosts_of(relay_site), password=PASSWORD)
+    with secured_relay(source, old, tmp_path / "old", site=relay_site) as relay:
         command = mirror_through(relay, target, name, tmp_path / "mirror", before)
         with Twinsite.run(*command, work_dir=tmp_path / "mirror") as mirror:
             asyncio.run(mirror.wait_for(lambda: copied(mirror) == 100, "all is copied"))
@@ -220,6 +228,7 @@ def test_certificates_are_rotated_without_a_cut(
 def test_a_copy_whose_certificate_has_expired_goes_on_when_it_is_renewed(
     source: KafkaCluster,
     target: KafkaCluster,
+    relay_site: Site,
     topic: TopicFactory,
     tmp_path: Path,
     whose: str,
@@ -240,10 +249,13 @@ def test_a_copy_whose_certificate_has_expired_goes_on_when_it_is_renewed(
         return Last() if cutting.is_set() else data
 
     def issue(valid_for: timedelta) -> None:
-        of_relay: dict[str, Any] = {"hosts": ["127.0.0.1"], "password": PASSWORD}
+        of_relay: dict[str, Any] = {"hosts": hosts_of(relay_site), "password": PASSWORD}
         authority.issue(whose, valid_for=valid_for, **(of_relay if whose == "relay" else {}))
 
-    with secured_relay(source, authority, tmp_path) as relay, proxy(relay.address, cut) as between:
+    with (
+        secured_relay(source, authority, tmp_path, site=relay_site) as relay,
+        proxy(relay.address, cut) as between,
+    ):
         command = mirror_through(Relay(relay.process, between.address), target, name, tmp_path, client)
         with Twinsite.run(*command, work_dir=tmp_path) as mirror:
             asyncio.run(mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied"))
@@ -268,7 +280,7 @@ def test_a_copy_whose_certificate_has_expired_goes_on_when_it_is_renewed(
 
 
 def test_a_relay_whose_certificate_has_expired_is_passed_over(
-    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+    source: KafkaCluster, target: KafkaCluster, relay_site: Site, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
     Any one that can be believed is enough.
@@ -279,9 +291,9 @@ def test_a_relay_whose_certificate_has_expired_is_passed_over(
     client = as_client(authority, authority.issue("mirror"))
     with ExitStack() as stack:
         late = stack.enter_context(
-            secured_relay(source, authority, tmp_path, "late", valid_for=timedelta(hours=-1))
+            secured_relay(source, authority, tmp_path, "late", relay_site, timedelta(hours=-1))
         )
-        good = stack.enter_context(secured_relay(source, authority, tmp_path))
+        good = stack.enter_context(secured_relay(source, authority, tmp_path, site=relay_site))
         both = Relay(late.process, f"{late.address},{good.address}")
         done = copy_through(both, target, name, tmp_path, client)
 

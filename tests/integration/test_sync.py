@@ -53,7 +53,7 @@ LONG_MAX = str(2**63 - 1)
 @asynccontextmanager
 async def connected(kafka: KafkaCluster, name: str) -> AsyncIterator[Cluster]:
     """Our own way to a running cluster."""
-    cluster = Cluster(name, [Address("127.0.0.1", kafka.broker(1).port)], ConnectionOptions())
+    cluster = Cluster(name, [Address(kafka.broker(1).host, kafka.broker(1).port)], ConnectionOptions())
     await cluster.start()
     try:
         yield cluster
