@@ -210,17 +210,30 @@ def test_bytes_that_are_missing_from_the_middle_are_noticed(
     assert odd == []
 
 
-@pytest.mark.parametrize("way", ["back", "there"])
-def test_a_length_that_was_spoiled_swallows_what_follows_for_seconds_only(
-    source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path, way: str
+async def test_lengths_that_were_spoiled_swallow_what_follows_for_seconds_only(
+    source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    Whoever waits for the end of a message of two megabytes hears bytes all the time, and nothing in them.
+    Whoever waits for the end of a message of two megabytes hears bytes all the time, and nothing in them: a
+    mirror, and a relay.
     """
-    name = asyncio.run(topic(source, prefix="swallowed"))
-    load(source.bootstrap, name, json_rows(100, 100))
+    back, there = [await topic(source, prefix="swallowed") for _ in range(2)]
+
+    async with asyncio.TaskGroup() as both:
+        both.create_task(swallowed(source, target, relay, back, tmp_path, is_there=False))
+        both.create_task(swallowed(source, target, relay, there, tmp_path, is_there=True))
+
+    assert_exact(source.bootstrap, target.bootstrap, [back, there])
+
+
+async def swallowed(
+    source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: str, folder: Path, *, is_there: bool
+) -> None:
+    """Copy, have one length spoiled of what goes there or comes back, and copy on by another stream."""
+    await asyncio.to_thread(load, source.bootstrap, topic, json_rows(100, 100))
     swallowing = threading.Event()
     spoiled: list[int] = []
+    streams: list[int] = []
 
     def swallow(number: int, _: int, data: bytes) -> bytes:
         tiny = len(data) < TINY and 4 + int.from_bytes(data[:4]) == len(data)
@@ -232,22 +245,19 @@ def test_a_length_that_was_spoiled_swallows_what_follows_for_seconds_only(
     def look(number: int, before: int, data: bytes) -> bytes:
         if not before and data.startswith(b"GET /v1/frames HTTP"):
             streams.append(number)
-        return swallow(number, before, data) if way == "there" else data
+        return swallow(number, before, data) if is_there else data
 
-    streams: list[int] = []
-    with proxy(relay.address, swallow if way == "back" else _untouched, look) as between:
-        topics = {"topics": {"include": [name]}, "link": {"relays": [between.address], **IMPATIENT}}
-        command = configured(tmp_path, through(source, between.address), target, name, **topics)
-        with Twinsite.run(*command, work_dir=tmp_path) as mirror:
-            asyncio.run(mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 60))
+    with proxy(relay.address, _untouched if is_there else swallow, look) as between:
+        topics = {"topics": {"include": [topic]}, "link": {"relays": [between.address], **IMPATIENT}}
+        command = configured(folder, through(source, between.address), target, topic, **topics)
+        with Twinsite.run(*command, work_dir=folder) as mirror:
+            await mirror.wait_for(lambda: complete(mirror, source, [topic]), "all is copied", 60)
             swallowing.set()
-            asyncio.run(mirror.wait_for(lambda: bool(spoiled), "a length is spoiled"))
+            await mirror.wait_for(lambda: bool(spoiled), "a length is spoiled")
             swallowing.clear()
-            asyncio.run(mirror.wait_for(lambda: len(streams) > 1, "another stream", 45))
-            load(source.bootstrap, name, json_rows(100, 100, seed=2))
-            asyncio.run(mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 60))
-
-    assert_exact(source.bootstrap, target.bootstrap, [name])
+            await mirror.wait_for(lambda: len(streams) > 1, "another stream", 45)
+            await asyncio.to_thread(load, source.bootstrap, topic, json_rows(100, 100, seed=2))
+            await mirror.wait_for(lambda: complete(mirror, source, [topic]), "all is copied", 60)
 
 
 def _untouched(_: int, __: int, data: bytes) -> bytes:
