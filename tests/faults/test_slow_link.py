@@ -19,7 +19,7 @@ from tests.faults.flows import complete, configured, partition, partitions
 from tests.harness.checker import assert_exact, watermarks
 from tests.harness.data import Row, load
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import Site, free_ports
+from tests.harness.node import free_ports
 from tests.harness.process import Twinsite, events
 from tests.harness.relay import listens, through
 from tests.harness.wan import Wan, wan, why_not
@@ -44,41 +44,41 @@ def link() -> Iterator[Wan]:
 
 
 async def test_a_link_slower_than_production_makes_a_lag_that_is_told_and_made_up_for(
-    link: Wan, target: KafkaCluster, tmp_path: Path
+    link: Wan, source: KafkaCluster, target: KafkaCluster, tmp_path: Path
 ) -> None:
     """
     A sixteenth of what is produced gets through: the lag grows in the status, the partition is LAGGING,
     memory grows on neither side, and nobody takes the source for silent. When nobody writes any more the lag
     becomes less; on a wider link at once.
     """
-    async with KafkaCluster.start(name="far", work_dir=tmp_path, site=Site(link.home)) as source:
-        await source.create_topic(TOPIC, 1)
-        address = f"{link.far}:{free_ports(1)[0]}"
-        listen = ("relay", "--cluster", source.bootstrap, "--listen", address)
-        settings = {"topics": {"include": [TOPIC]}, "lagging_after_seconds": LAGGING_SECONDS}
-        settings["link"] = {"relays": [address], "window_bytes": 1 << 20}
-        link.both(rate=LINK_BYTES_PER_SECOND, delay_seconds=0.02, queue_bytes=64 << 10)
-        with Twinsite.run(*listen, work_dir=tmp_path, listen=False, inside=link.inside) as relay:
-            await listens(relay)
-            command = configured(tmp_path, through(source, address), target, TOPIC, **settings)
-            with Twinsite.run(*command, work_dir=tmp_path) as mirror:
-                await mirror.wait_for(lambda: complete(mirror, source, [TOPIC]), "it is up to date", 60)
-                async with producing(source):
-                    lagging = await behind(mirror, LAGGING_SECONDS)
-                    before = [resident_megabytes(one.process.pid) for one in (mirror, relay)]
-                    far_behind = await behind(mirror, FAR_BEHIND_SECONDS)
-                    await mirror.wait_for(partial(holds_up, mirror, source), "80 MB are held up", 60)
-                    after = [resident_megabytes(one.process.pid) for one in (mirror, relay)]
-                known = partial(knows_of, mirror, end_of(source))
-                await mirror.wait_for(known, "it knows how much there is", 90)
-                most = one_of(mirror)["lag_records"]
-                await mirror.wait_for(lambda: one_of(mirror)["lag_records"] < most, "it catches up", 60)
-                link.both(rate=400 * MBIT, queue_bytes=4 << 20)
-                await mirror.wait_for(lambda: complete(mirror, source, [TOPIC]), "all is copied", 60)
-                await mirror.wait_for(lambda: one_of(mirror)["state"] == "ACTIVE", "it is active again")
-                told = events(mirror.stderr, "partition_state_changed")
+    await source.create_topic(TOPIC, 1)
+    address = f"{link.far}:{free_ports(1)[0]}"
+    listen = ("relay", "--cluster", source.bootstrap, "--listen", address)
+    settings = {"topics": {"include": [TOPIC]}, "lagging_after_seconds": LAGGING_SECONDS}
+    settings["link"] = {"relays": [address], "window_bytes": 1 << 20}
+    link.both(rate=LINK_BYTES_PER_SECOND, delay_seconds=0.02, queue_bytes=64 << 10)
+    with Twinsite.run(*listen, work_dir=tmp_path, listen=False, inside=link.inside) as relay:
+        await listens(relay)
+        command = configured(tmp_path, through(source, address), target, TOPIC, **settings)
+        with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+            await mirror.wait_for(lambda: complete(mirror, source, [TOPIC]), "it is up to date", 60)
+            async with producing(source):
+                lagging = await behind(mirror, LAGGING_SECONDS)
+                before = [resident_megabytes(one.process.pid) for one in (mirror, relay)]
+                far_behind = await behind(mirror, FAR_BEHIND_SECONDS)
+                await mirror.wait_for(partial(holds_up, mirror, source), "80 MB are held up", 60)
+                after = [resident_megabytes(one.process.pid) for one in (mirror, relay)]
+            known = partial(knows_of, mirror, end_of(source))
+            await mirror.wait_for(known, "it knows how much there is", 90)
+            most = one_of(mirror)["lag_records"]
+            await mirror.wait_for(lambda: one_of(mirror)["lag_records"] < most, "it catches up", 60)
+            link.both(rate=400 * MBIT, queue_bytes=4 << 20)
+            await mirror.wait_for(lambda: complete(mirror, source, [TOPIC]), "all is copied", 60)
+            await mirror.wait_for(lambda: one_of(mirror)["state"] == "ACTIVE", "it is active again")
+            told = events(mirror.stderr, "partition_state_changed")
 
-        assert_exact(source.bootstrap, target.bootstrap, [TOPIC])
+    assert_exact(source.bootstrap, target.bootstrap, [TOPIC])
+    await source.delete_topic(TOPIC)
     assert len([line for line in told if "source_unavailable" in line]) <= SILENCES_MAX
     assert {one["reason"] for one in (lagging, far_behind)} == {"catching_up"}
     assert most > HELD_UP_RECORDS / 2

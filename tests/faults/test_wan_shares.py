@@ -37,17 +37,17 @@ def link() -> Iterator[Wan]:
 
 
 async def test_sites_of_different_sizes_have_a_fair_share(
-    link: Wan, target: KafkaCluster, tmp_path: Path
+    link: Wan, source: KafkaCluster, target: KafkaCluster, tmp_path: Path
 ) -> None:
     """
     Fan-in of two clusters, each with a relay and a mirror of its own, over one link to one target. While both
     are behind neither has less than a sixth of what both have, nor stands still; in the end both are exact.
     """
     async with AsyncExitStack() as stack:
-        sites, mirrors = {}, {}
+        mirrors = {}
+        started = KafkaCluster.start(name="small", work_dir=tmp_path, site=Site(link.home))
+        sites = {"large": source, "small": await stack.enter_async_context(started)}
         for name, (partitions, records) in SITES.items():
-            started = KafkaCluster.start(name=f"far-{name}", work_dir=tmp_path, site=Site(link.home))
-            sites[name] = await stack.enter_async_context(started)
             await sites[name].create_topic(name, partitions)
             rows = json_rows(records, 1_000, seed=partitions)
             await asyncio.to_thread(load, sites[name].bootstrap, name, rows)
@@ -73,6 +73,7 @@ async def test_sites_of_different_sizes_have_a_fair_share(
             await mirror.wait_for(partial(complete, mirror, sites[name], [name]), "all is copied", 90)
         for name, site in sites.items():
             assert_exact(site.bootstrap, target.bootstrap, [name])
+        await source.delete_topic("large")
 
     shares = {name: one.bytes for name, one in progress.items()}
     assert min(shares.values()) > sum(shares.values()) / 6
@@ -107,56 +108,58 @@ def fetched(mirror: Twinsite) -> int:
     return int(mirror.status().get("bytes_fetched", 0))
 
 
-async def test_without_bbr_many_connections_are_made(link: Wan, target: KafkaCluster, tmp_path: Path) -> None:
+async def test_without_bbr_many_connections_are_made(
+    link: Wan, source: KafkaCluster, target: KafkaCluster, tmp_path: Path
+) -> None:
     """
     One packet of fifty is lost: one connection of that kind would take minutes. The status says which.
     """
-    async with KafkaCluster.start(name="far", work_dir=tmp_path, site=Site(link.home)) as source:
-        await source.create_topic("cubic", 3)
-        await asyncio.to_thread(load, source.bootstrap, "cubic", json_rows(60_000, 1_000), "lz4")
-        link.without_bbr()
-        link.both(rate=20 * MBIT, delay_seconds=0.05, queue_bytes=250_000, loss=0.02)
-        address = f"{link.far}:{free_ports(1)[0]}"
-        command = ("relay", "--cluster", source.bootstrap, "--listen", address)
-        with Twinsite.run(*command, work_dir=tmp_path, listen=False, inside=link.inside) as relay:
-            await listens(relay)
-            relayed = through(source, address)
-            to_copy = configured(tmp_path, relayed, target, "cubic", topics={"include": ["cubic"]})
-            with Twinsite.run(*to_copy, work_dir=tmp_path) as mirror:
-                await mirror.wait_for(lambda: complete(mirror, source, ["cubic"]), "all is copied", 60)
-                shown = mirror.status()["link"]
+    await source.create_topic("cubic", 3)
+    await asyncio.to_thread(load, source.bootstrap, "cubic", json_rows(60_000, 1_000), "lz4")
+    link.without_bbr()
+    link.both(rate=20 * MBIT, delay_seconds=0.05, queue_bytes=250_000, loss=0.02)
+    address = f"{link.far}:{free_ports(1)[0]}"
+    command = ("relay", "--cluster", source.bootstrap, "--listen", address)
+    with Twinsite.run(*command, work_dir=tmp_path, listen=False, inside=link.inside) as relay:
+        await listens(relay)
+        relayed = through(source, address)
+        to_copy = configured(tmp_path, relayed, target, "cubic", topics={"include": ["cubic"]})
+        with Twinsite.run(*to_copy, work_dir=tmp_path) as mirror:
+            await mirror.wait_for(lambda: complete(mirror, source, ["cubic"]), "all is copied", 60)
+            shown = mirror.status()["link"]
 
-        assert_exact(source.bootstrap, target.bootstrap, ["cubic"])
+    assert_exact(source.bootstrap, target.bootstrap, ["cubic"])
+    await source.delete_topic("cubic")
     assert (shown["congestion"], shown["connections"]) == ("cubic", 16)
 
 
 async def test_a_catch_up_leaves_queues_on_the_way_empty(
-    link: Wan, target: KafkaCluster, tmp_path: Path
+    link: Wan, source: KafkaCluster, target: KafkaCluster, tmp_path: Path
 ) -> None:
     """
     The far kernel has less room for a connection than BBR fills to begin with, so that it would never know
     what the link carries. After some seconds hardly anything is dropped by a full queue all the same.
     """
-    async with KafkaCluster.start(name="far", work_dir=tmp_path, site=Site(link.home)) as source:
-        await source.create_topic("behind", 1)
-        noise = (Row(key=None, value=os.urandom(10_000)) for _ in range(6_000))
-        await asyncio.to_thread(load, source.bootstrap, "behind", noise, batch_size=200_000)
-        link.send_buffers_of(768 << 10)
-        link.both(rate=40 * MBIT, delay_seconds=0.03, queue_bytes=300_000)
-        address = f"{link.far}:{free_ports(1)[0]}"
-        command = ("relay", "--cluster", source.bootstrap, "--listen", address)
-        with Twinsite.run(*command, work_dir=tmp_path, listen=False, inside=link.inside) as relay:
-            await listens(relay)
-            to_copy = configured(
-                tmp_path, through(source, address), target, "behind", topics={"include": ["behind"]}
-            )
-            with Twinsite.run(*to_copy, work_dir=tmp_path) as mirror:
-                await mirror.wait_for(lambda: fetched(mirror) > 20_000_000, "it is under way", 60)
-                before = link.counted()[0]
-                await mirror.wait_for(lambda: fetched(mirror) > 45_000_000, "it goes on", 60)
-                after = link.counted()[0]
-                await mirror.wait_for(lambda: complete(mirror, source, ["behind"]), "all is copied", 60)
+    await source.create_topic("behind", 1)
+    noise = (Row(key=None, value=os.urandom(10_000)) for _ in range(6_000))
+    await asyncio.to_thread(load, source.bootstrap, "behind", noise, batch_size=200_000)
+    link.send_buffers_of(768 << 10)
+    link.both(rate=40 * MBIT, delay_seconds=0.03, queue_bytes=300_000)
+    address = f"{link.far}:{free_ports(1)[0]}"
+    command = ("relay", "--cluster", source.bootstrap, "--listen", address)
+    with Twinsite.run(*command, work_dir=tmp_path, listen=False, inside=link.inside) as relay:
+        await listens(relay)
+        to_copy = configured(
+            tmp_path, through(source, address), target, "behind", topics={"include": ["behind"]}
+        )
+        with Twinsite.run(*to_copy, work_dir=tmp_path) as mirror:
+            await mirror.wait_for(lambda: fetched(mirror) > 20_000_000, "it is under way", 60)
+            before = link.counted()[0]
+            await mirror.wait_for(lambda: fetched(mirror) > 45_000_000, "it goes on", 60)
+            after = link.counted()[0]
+            await mirror.wait_for(lambda: complete(mirror, source, ["behind"]), "all is copied", 60)
 
-        assert_exact(source.bootstrap, target.bootstrap, ["behind"])
+    assert_exact(source.bootstrap, target.bootstrap, ["behind"])
+    await source.delete_topic("behind")
     assert after.packets - before.packets > 10_000
     assert after.dropped - before.dropped < (after.packets - before.packets) / 200
