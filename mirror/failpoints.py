@@ -27,8 +27,8 @@ OF_RELAY = frozenset(
         "changed_over",
     }
 )
-"""Every step of a relay, which keeps nothing; the fault tests visit each."""
-NAMES = OF_RELAY | frozenset(
+"""Every step of a relay, which keeps nothing."""
+OF_MIRROR = frozenset(
     {
         "claimed",
         "registered",
@@ -45,12 +45,13 @@ NAMES = OF_RELAY | frozenset(
         "partitions_added",
         "settings_final",
         "state_written",
-        "insertion_noted",
-        "insertion_sent",
-        "insertion_ended",
     }
 )
-"""Every durable step of the mirror; the fault tests visit each."""
+"""Every durable step of a mirror."""
+OF_REPAIR = frozenset({"insertion_noted", "insertion_sent", "insertion_ended"})
+"""Every durable step of a repair; a mirror takes the last two where a repair has died before."""
+NAMES = OF_RELAY | OF_MIRROR | OF_REPAIR
+"""The fault tests visit each, and tests/unit/test_failpoints.py sees to that."""
 
 
 def _armed(setting: str) -> Callable[[str], None]:

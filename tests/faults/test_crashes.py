@@ -14,8 +14,8 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 from tests.conftest import TopicFactory
-from tests.faults import flows
-from tests.harness.checker import assert_exact, read_partition, watermarks
+from tests.faults import flows, steps
+from tests.harness.checker import OffsetMode, assert_exact, read_partition, watermarks
 from tests.harness.data import json_rows, load, load_interleaved
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import free_ports
@@ -52,38 +52,14 @@ async def odd_topic(source: KafkaCluster, topic: TopicFactory) -> str:
     return name
 
 
-@pytest.mark.parametrize(
-    ("failpoint", "offsets"),
-    [
-        ("claimed", "same"),
-        ("topic_created", "same"),
-        ("registered:2", "same"),
-        ("padding_sent", "same"),
-        ("padded", "same"),
-        ("trimmed", "same"),
-        ("fetched:2", "same"),
-        ("epoch_noted", "same"),
-        ("produce_sent:3", "same"),
-        ("produce_answered:4", "same"),
-        ("markers_written", "same"),
-        ("markers_written:5", "same"),
-        ("registered", "mapped"),
-        ("map_written", "mapped"),
-        ("produce_sent", "mapped"),
-        ("produce_answered", "mapped"),
-        ("settings_final", "same"),
-        ("state_written", "same"),
-        ("state_written:4", "same"),
-        ("state_written:5", "same"),
-    ],
-)
+@pytest.mark.parametrize(("failpoint", "offsets"), steps.OF_MIRRORS)
 async def test_a_mirror_killed_at_a_durable_step_leaves_nothing_lost_or_doubled(
     source: KafkaCluster,
     target: KafkaCluster,
     topic: TopicFactory,
     tmp_path: Path,
     failpoint: str,
-    offsets: str,
+    offsets: OffsetMode,
 ) -> None:
     """
     SIGKILL at the step, then a run to the end: every record once, in order, where it belongs.
@@ -97,9 +73,7 @@ async def test_a_mirror_killed_at_a_durable_step_leaves_nothing_lost_or_doubled(
 
     assert first.code == KILLED, first.stderr
     assert second.code == 0, second.stderr
-    assert_exact(
-        source.bootstrap, target.bootstrap, [name], offsets="same" if offsets == "same" else "mapped"
-    )
+    assert_exact(source.bootstrap, target.bootstrap, [name], offsets=offsets)
 
 
 @pytest.mark.parametrize("number", [3, 4])
@@ -135,7 +109,7 @@ async def test_a_mirror_killed_when_partitions_were_added_copies_them_the_next_t
     source.admin.create_partitions([NewPartitions(name, 3)])[name].result()
     load(source.bootstrap, name, json_rows(300, 100, seed=2))
 
-    first = await run_once(source, target, name, name, tmp_path, failpoints="partitions_added")
+    first = await run_once(source, target, name, name, tmp_path, failpoints=steps.PARTITIONS_ADDED)
     second = await run_once(source, target, name, name, tmp_path)
 
     assert (first.code, second.code) == (KILLED, 0), first.stderr + second.stderr

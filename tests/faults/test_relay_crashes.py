@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import NewPartitions
 
 from mirror.failpoints import OF_RELAY
 from tests.conftest import TopicFactory
-from tests.faults.flows import complete, mirror_of, once
+from tests.faults import steps
+from tests.faults.flows import complete, configured, mirror_of
 from tests.faults.test_crashes import odd_topic
 from tests.harness.checker import OffsetMode, assert_exact
 from tests.harness.data import json_rows, load
@@ -21,17 +24,10 @@ from tests.harness.process import Twinsite, twinsite
 from tests.harness.relay import Relay, running_relay, through
 
 KILLED = -9
-LATER = {
-    "connection_taken": 3,
-    "request_forwarded": 8,
-    "answer_forwarded": 8,
-    "source_read": 6,
-    "frame_sealed": 5,
-    "slice_sent": 20,
-    "frame_sent": 4,
-    "frame_taken": 3,
-}
-"""The first time a step is reached is not always the one with most under way."""
+AT_ONCE = 4
+"""Mirrors that run beside each other."""
+RUN_SECONDS = 120.0
+"""Much longer than it takes one of them."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +53,7 @@ def test_a_relay_killed_at_a_step_leaves_nothing_lost_or_doubled(
     """
     name = asyncio.run(topic(source, partitions=3, prefix="relay-killed"))
     load(source.bootstrap, name, json_rows(20_000, 500), "lz4", batch_size=50_000)
-    failpoints = f"{step}:{LATER.get(step, 1)}"
+    failpoints = f"{step}:{steps.LATER.get(step, 1)}"
     with running_relay(source, tmp_path, failpoints=failpoints, site=relay_site) as doomed:
         command = mirror_of(through(source, doomed.address, relay.address), target, name, name)
         with Twinsite.run(*command, work_dir=tmp_path) as mirror:
@@ -69,37 +65,46 @@ def test_a_relay_killed_at_a_step_leaves_nothing_lost_or_doubled(
     assert_exact(source.bootstrap, target.bootstrap, [name])
 
 
-@pytest.mark.parametrize(
-    ("failpoint", "offsets"),
-    [
-        ("fetched", "same"),
-        ("fetched:2", "same"),
-        ("produce_sent:3", "same"),
-        ("produce_answered:4", "same"),
-        ("epoch_noted", "same"),
-        ("markers_written", "same"),
-        ("state_written:4", "same"),
-        ("map_written", "mapped"),
-    ],
-)
-async def test_a_mirror_killed_while_it_copies_through_a_relay_leaves_nothing_lost_or_doubled(
-    source: KafkaCluster,
-    target: KafkaCluster,
-    relay: Relay,
-    topic: TopicFactory,
-    tmp_path: Path,
-    failpoint: str,
-    offsets: OffsetMode,
+async def test_mirrors_killed_at_every_step_through_a_relay_leave_nothing_lost_or_doubled(
+    source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    The relay has read ahead and sent what was never written: the next mirror begins at the target's end.
+    Copies of one topic by flows of their own, each killed at another step and run to its end. The relay has
+    read ahead and sent what was never written: the next mirror begins at the target's end.
     """
-    name = await odd_topic(source, topic)
-    command = once(through(source, relay.address), target, re.escape(name), name, "--offsets", offsets)
+    name, grown = await odd_topic(source, topic), await topic(source)
+    load(source.bootstrap, grown, json_rows(300, 100))
+    relayed, at_once = through(source, relay.address), asyncio.Semaphore(AT_ONCE)
 
-    first = await twinsite(*command, work_dir=tmp_path, failpoints=failpoint)
-    second = await twinsite(*command, work_dir=tmp_path)
+    async def copy(failpoint: str, copied: str, offsets: OffsetMode) -> int:
+        """Exit code of a run that is killed there; the next one gets to the end, and the copy is exact."""
+        flow = re.sub("[_:]", "-", f"{copied}-{failpoint}")
+        folder = tmp_path / flow
+        folder.mkdir(exist_ok=True)
+        topics = {"include": [copied], "names": "prefix", "prefix": f"{flow}."}
+        more = {"topics": topics, "offsets": {"mode": offsets}}
+        command = (*configured(folder, relayed, target, flow, **more), "--once", "-o", "json")
+        async with at_once:
+            killed = await twinsite(*command, work_dir=folder, failpoints=failpoint, seconds=RUN_SECONDS)
+            ended = await twinsite(*command, work_dir=folder, seconds=RUN_SECONDS)
+            copies = partial(assert_exact, offsets=offsets, rename=f"{flow}.{{}}".format)
+            assert ended.code == 0, f"{failpoint}: {ended.missing}"
+            await asyncio.to_thread(copies, source.bootstrap, target.bootstrap, [copied])
+        return killed.code
 
-    assert first.code == KILLED, first.stderr
-    assert second.code == 0, second.missing
-    assert_exact(source.bootstrap, target.bootstrap, [name], offsets=offsets)
+    async def copy_and_grow() -> int:
+        """The same where the source gets partitions after a first copy."""
+        assert await copy(steps.PARTITIONS_ADDED, grown, "same") == 0, "nothing was added yet"
+        source.admin.create_partitions([NewPartitions(grown, 3)])[grown].result()
+        load(source.bootstrap, grown, json_rows(300, 100, seed=2))
+        return await copy(steps.PARTITIONS_ADDED, grown, "same")
+
+    async with asyncio.TaskGroup() as group:
+        begun = {
+            failpoint: group.create_task(copy(failpoint, name, offsets))
+            for failpoint, offsets in steps.OF_RELAYED_MIRRORS
+        }
+        begun[steps.PARTITIONS_ADDED] = group.create_task(copy_and_grow())
+
+    codes = {failpoint: task.result() for failpoint, task in begun.items()}
+    assert codes == dict.fromkeys(begun, KILLED)

@@ -28,6 +28,7 @@ from spark_jobs.window import Range
 from tests.conftest import TopicFactory
 from tests.contract.connected import connected
 from tests.faults.flows import writing
+from tests.faults.steps import INSERTION_ENDED, INSERTION_NOTED, INSERTION_SENT
 from tests.harness.checker import Record, read_partition, watermarks
 from tests.harness.data import Row, load
 from tests.harness.kafka import KafkaCluster
@@ -252,9 +253,9 @@ async def test_a_repair_that_is_killed_again_and_again_is_brought_to_its_end_by_
     before = flow.end
     await flow.plan()
 
-    noted = await flow.repair("--apply", failpoints="insertion_noted")
+    noted = await flow.repair("--apply", failpoints=INSERTION_NOTED)
     assert (noted.code, flow.end) == (-9, before), noted.stderr
-    sent = await flow.repair("--apply", failpoints="insertion_sent")
+    sent = await flow.repair("--apply", failpoints=INSERTION_SENT)
     assert (sent.code, flow.end) == (-9, before + 3), sent.stderr
 
     await flow.assert_in_step()
@@ -273,7 +274,7 @@ async def test_a_repair_killed_when_all_is_done_has_nothing_left_to_do(
     await flow.plan(b"k1")
     before = flow.end
 
-    ended = await flow.repair("--apply", failpoints="insertion_ended")
+    ended = await flow.repair("--apply", failpoints=INSERTION_ENDED)
     again = await flow.repair("--apply")
 
     assert (ended.code, again.code, statuses(again), flow.end) == (-9, 0, ["moved_on"], before + 1)
@@ -294,7 +295,7 @@ async def test_what_was_written_to_a_key_while_a_repair_was_dead_is_left_as_it_i
     await flow.plan()
     before = flow.end
 
-    noted = await flow.repair("--apply", failpoints="insertion_noted")
+    noted = await flow.repair("--apply", failpoints=INSERTION_NOTED)
     newer = Row(key=DAMAGE[0].key, value=b"newer", timestamp_ms=FIRST_MS)
     load(target.bootstrap, flow.name, [newer])
     again = await flow.repair("--apply")
