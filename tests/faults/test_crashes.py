@@ -168,7 +168,9 @@ async def test_three_mirrors_racing_on_one_flow_do_no_harm(
             load_interleaved(source.bootstrap, odd, json_rows(300, 100, seed=3))
         for mirror in racing:
             await mirror.wait_for(partial(flows.complete, mirror, source, [plain, odd]), "all is copied", 60)
+        suppressed = sum(p["duplicates_suppressed"] for mirror in racing for p in flows.partitions(mirror))
 
+    assert suppressed > 0
     assert_exact(source.bootstrap, target.bootstrap, [plain, odd])
 
 
