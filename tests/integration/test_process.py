@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TopicFactory
+from tests.faults import flows
 from tests.harness.checker import assert_exact
 from tests.harness.data import json_rows, load
 from tests.harness.jvm import REPOSITORY
@@ -80,6 +81,42 @@ async def test_a_running_mirror_answers_and_dies_when_told(
     assert stopped.code == 0, stopped.stderr
     await twinsite(*command, "--once", work_dir=tmp_path)
     assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 100
+
+
+async def test_a_second_sigterm_ends_a_mirror_that_waits_for_a_target_that_does_not_answer(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    After the first one it waits for what is under way; after the second one no more. What had arrived and was
+    never acknowledged is found by the next run.
+    """
+    name = await topic(source)
+    command, broker = arguments(source, target, name), target.broker(1)
+    with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+        async with flows.writing(source, name):
+            await mirror.wait_for(lambda: flows.reached(mirror, name) > 1_000, "it is in the middle of it")
+            await broker.freeze()
+            try:
+                await mirror.wait_for(lambda: behind(mirror) > 1_000, "it has sent more than is answered")
+                mirror.terminate()
+                await mirror.wait_for(lambda: bool(events(mirror.stderr, "stopping")), "it was told")
+                waits = mirror.status()
+                mirror.terminate()
+                ended = await mirror.finished(SOON)
+            finally:
+                await broker.thaw()
+    again = await twinsite(*command, "--once", work_dir=tmp_path)
+
+    assert waits["flow"] == name, "it still answers"
+    assert ended.code == 128 + signal.SIGTERM, ended.stderr
+    assert events(ended.stderr, "drain_timed_out") == []
+    assert again.code == 0, again.stderr
+    assert assert_exact(source.bootstrap, target.bootstrap, [name]) > 2_000
+
+
+def behind(mirror: Twinsite) -> int:
+    """How many offsets the only partition is behind, as far as is known."""
+    return sum(p["lag_records"] or 0 for p in flows.partitions(mirror))
 
 
 @pytest.mark.parametrize(("more", "code"), [((), 0), (("--once",), 1)])
