@@ -119,4 +119,4 @@ def offset_ms(mirror: Twinsite) -> float | None:
 def negative(metrics: str) -> list[str]:
     """Durations and counts below zero; the difference between the clocks may be."""
     lines = [line for line in metrics.splitlines() if not line.startswith("#")]
-    return [line for line in lines if float(line.rpartition(" ")[2]) < 0 and "clock_offset" not in line]
+    return [line for line in lines if float(line.rpartition(" ")[2]) < 0 and "clock_skew" not in line]
