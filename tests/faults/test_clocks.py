@@ -24,6 +24,8 @@ pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the Debian package fake
 
 HOUR_MS = 3_600_000
 LAG_SECONDS_MAX = 60
+LOOKS_MIN = 10
+"""At a partition, while it is written."""
 
 
 @pytest.mark.parametrize(("who", "hours"), [("relay", 3), ("mirror", 3), ("mirror", -3)])
@@ -50,7 +52,7 @@ async def test_clocks_that_are_hours_apart_change_nothing_but_what_is_said_of_th
 
     def goes_on(wanted: int) -> bool:
         seen.extend(partitions(mirror))
-        return copied(mirror) >= wanted
+        return copied(mirror) >= wanted and len(seen) >= LOOKS_MIN
 
     with ExitStack() as stack:
         listen = ("relay", "--cluster", source.bootstrap, "--listen", address)
@@ -73,6 +75,7 @@ async def test_clocks_that_are_hours_apart_change_nothing_but_what_is_said_of_th
             wanted = copied(mirror) + 2_000
             await mirror.wait_for(partial(goes_on, wanted), "what is written is copied", 60)
         await mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 60)
+        await mirror.wait_for(lambda: is_up_to_date(mirror), "it is up to date", 60)
         said = offset_ms(mirror)
         metrics = mirror.get("/metrics").decode()
 
@@ -80,17 +83,18 @@ async def test_clocks_that_are_hours_apart_change_nothing_but_what_is_said_of_th
     ahead = hours if who == "relay" else -hours
     assert said == pytest.approx(ahead * HOUR_MS, abs=2_000)
     lags = [p["lag_seconds"] for p in seen if p["lag_seconds"] is not None]
-    assert len(lags) > 4
+    assert len(lags) > LOOKS_MIN / 2
     assert [lag for lag in lags if lag < 0 or lag > LAG_SECONDS_MAX] == []
     assert [p["lag_records"] for p in seen if (p["lag_records"] or 0) < 0] == []
-    assert {p["state"] for p in seen} == {"ACTIVE"}
     assert negative(metrics) == []
 
 
 def is_up_to_date(mirror: Twinsite) -> bool:
     """Whether it says so; from then on a lag counts from that moment, and not from a record's time."""
     found = partitions(mirror)
-    return bool(found) and all(p["lag_seconds"] == 0 and p["next_offset"] for p in found)
+    return bool(found) and all(
+        p["state"] == "ACTIVE" and p["lag_seconds"] == 0 and p["next_offset"] for p in found
+    )
 
 
 async def test_a_clock_that_a_broker_refuses_is_named(
