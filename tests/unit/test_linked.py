@@ -18,7 +18,7 @@ from mirror.kafka.buffers import BufferPool
 from mirror.kafka.codecs import LZ4, deflate
 from mirror.kafka.fetch import Fetched, FetchLimits, Key
 from mirror.kafka.record_batch import build
-from mirror.link import recodable
+from mirror.link import restoring
 from mirror.link.frames import Compression, Frames, Opener, Sealer
 from mirror.link.messages import Channel, Position
 from mirror.link.parts import Part, encode_parts
@@ -143,8 +143,8 @@ async def test_a_partition_that_takes_too_long_to_restore_is_wanted_as_it_is(
     """
     From where it is now: what has come counts.
     """
-    monkeypatch.setattr(recodable, "RESTORING_SECONDS", 0.0)
-    monkeypatch.setattr(recodable, "RESTORING_ABOVE", -1.0)
+    monkeypatch.setattr(restoring, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(restoring, "LIMIT_ABOVE", -1.0)
     lane, _, stream = reading()
     copy = partition(0)
     lane.update(copy)
