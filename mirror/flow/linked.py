@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import ParamSpec, TypeVar
 
@@ -38,7 +38,6 @@ from mirror.link.loops import first_to_end, in_thread
 from mirror.link.messages import Channel, Position
 from mirror.link.parts import ASTRAY, Part, decode_parts, goes_on, restored
 from mirror.link.recodable import Recodable
-from mirror.link.restoring import Restoring
 from mirror.link.stream import Came, Hello, LinkStream
 from mirror.logs import Repeats, warn_repeated
 from mirror.timetable import TIMETABLE_SECONDS, rate_at
@@ -70,7 +69,7 @@ class LinkLane:
     def __init__(self, flow: Flow, limits: LinkLimits) -> None:
         self._flow = flow
         self._limits = limits
-        self._recodable, self._restoring = Recodable(), Restoring()
+        self._recodable = Recodable()
         self._as_is: set[Key] = set()
         part_bytes = min(flow.limits.buffer_bytes_max // FRAMES_IN_BUFFER, PART_BYTES_MAX)
         each = max(flow.limits.partition_buffer_bytes_max, 2 * part_bytes)
@@ -133,7 +132,7 @@ class LinkLane:
 
     def _want(self, key: Key, partition: PartitionCopy) -> None:
         number = next(self._numbers) % (1 << 32)
-        recode = self._may_recode(key, partition.fetch_offset)
+        recode = self._recodable.allows(key, partition.fetch_offset, time.monotonic())
         (self._as_is.discard if recode else self._as_is.add)(key)
         self._coming[key] = number, partition.fetch_offset
         self._ways.pop(key, None)
@@ -151,10 +150,7 @@ class LinkLane:
     def _recodes_again(self, partition: PartitionCopy) -> bool:
         """What was to come as it is has come."""
         key = partition.key
-        return key in self._as_is and self._may_recode(key, partition.fetch_offset)
-
-    def _may_recode(self, key: Key, offset: int) -> bool:
-        return key not in self._restoring.left and self._recodable.allows(key, offset, time.monotonic())
+        return key in self._as_is and self._recodable.allows(key, partition.fetch_offset, time.monotonic())
 
     def _tell(self) -> None:
         wanted, self._wanted = list(self._wanted.values()), {}
@@ -311,30 +307,17 @@ class LinkLane:
             room = opened.memory[: header.body_bytes]
             parts = await _run(large, _parts_of, opener, header, came.arrived.wire, room)
             buffers, others = [opened] * len(parts), dict[Key, int]()
-            size, seconds = sum(part.recoded_bytes for part in parts), 0.0
-            recoded = {part.fetched.key: part.recoded_bytes for part in parts if part.recoded_bytes}
-            plain = {part.fetched.key: len(part.fetched.records) for part in parts if not part.recoded_bytes}
+            size = sum(part.recoded_bytes for part in parts)
             if size:
                 held.append(pool.take(size))
                 buffers = [held[-1] if part.recoded_bytes else opened for part in parts]
-                began = time.monotonic()
                 parts, others = await _run(large, restored, parts, held[-1].memory[:size])
-                seconds = time.monotonic() - began
             numbers = [stream.number_of(came.channel, part) for part in parts]
             await self._take_parts((came.channel, header.node), came.read_at, parts, numbers, buffers, others)
-            self._come_the_other_way(self._restoring.took(recoded, plain, seconds, time.monotonic()))
         finally:
             for buffer in held:
                 buffer.release()
             self._flow.room.set()
-
-    def _come_the_other_way(self, keys: Collection[Key]) -> None:
-        """Recoded or as they are, as they did not come until now."""
-        if keys:
-            log.info("recoding_changed", partitions=len(keys), recode=not self._restoring.left)
-        for key in keys:
-            if key in self._members and key in self._coming:
-                self._want(key, self._members[key])
 
     async def _take_parts(
         self,

@@ -187,11 +187,17 @@ class Tuner:
         """The mirror is the limit, and less on the link carries no more: spare what a core has time for."""
         self._learn_made(spent, now + FORGET_SLOW_SECONDS)
         rate = spent.records_bytes / period
-        roomy = {at: made.share for at, made in self._made.items() if made.core_rate >= ROOMY * rate}
+        able = {at: made for at, made in self._made.items() if at == self._at or self._carries(made, rate)}
+        roomy = {at: made.share for at, made in able.items() if made.core_rate >= ROOMY * rate}
         beside = self._at + 1 if self._at in roomy else self._at - 1
         untried = beside if 0 <= beside <= self._first and beside not in self._made else None
         self._limit = "the mirror is the limit"
-        self._take(untried, min(roomy, key=roomy.__getitem__, default=self._at))
+        shares = roomy or {at: made.share for at, made in able.items()}
+        self._take(untried, min(shares, key=shares.__getitem__))
+
+    def _carries(self, made: Made, rate: float) -> bool:
+        """Whether a step keeps this pace, over the link as far as that is known."""
+        return made.rate(self._link_rate or math.inf) >= rate
 
     def _take(self, untried: int | None, best: int) -> None:
         if untried is not None:

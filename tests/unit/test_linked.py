@@ -7,24 +7,17 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
-
-from mirror.errors import CorruptBatchError
 from mirror.flow.context import Flow, Limits, LinkLimits
 from mirror.flow.linked import LinkLane
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.kafka.buffers import BufferPool
-from mirror.kafka.codecs import LZ4, deflate
 from mirror.kafka.fetch import Fetched, FetchLimits, Key
-from mirror.kafka.record_batch import build
-from mirror.link import restoring
 from mirror.link.frames import Compression, Frames, Opener, Sealer
 from mirror.link.messages import Channel, Position
 from mirror.link.parts import Part, encode_parts
 from mirror.link.stream import Came
 from mirror.model import Batch, OffsetMode, TopicPartition
-from tests.unit.batches import entries, v2
 from tests.unit.target_model import Hooks, Meters
 
 MIB = 1 << 20
@@ -135,72 +128,6 @@ async def test_a_partition_has_room_for_more_than_one_part_whatever_the_settings
     lane.update(copy)
 
     assert stream.forgotten == set()
-
-
-async def test_a_partition_that_takes_too_long_to_restore_is_wanted_as_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """
-    From where it is now: what has come counts.
-    """
-    monkeypatch.setattr(restoring, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(restoring, "LIMIT_ABOVE", -1.0)
-    lane, _, stream = reading()
-    copy = partition(0)
-    lane.update(copy)
-    await asyncio.sleep(0)
-    records = memoryview(
-        build(deflate(LZ4, bytes(900)), count=1, codec=LZ4, base_timestamp=0, max_timestamp=0)
-    )
-
-    await lane._take_frame(cast(Any, stream), stream.frame(copy.key, records))
-    await asyncio.sleep(0)
-
-    assert copy.fetch_offset == 1
-    assert [(position.offset, position.recode) for position in stream.wanted] == [(0, True), (1, False)]
-
-
-async def test_batches_in_another_place_are_corrupt_and_are_not_copied() -> None:
-    """
-    Their CRC is as it was: the relay has put them there. Other replicas are asked, and nothing waits here.
-    """
-    lane, flow, _ = reading()
-    hooks = flow.hooks = Rereading()
-    copy = partition(0)
-    lane.update(copy)
-    number = lane._coming[copy.key][0]
-    sound, further = v2(entries(0, 2)), v2(entries(7, 2))
-    fetched = Fetched(copy.key, 0, 9, 9, 0, None, [], memoryview(bytes(sound) + bytes(further)))
-    buffer = flow.pool.take(MIB)
-
-    await lane._take_parts((1, 1), 0.0, [Part(number, 0, 4, fetched)], [number], [buffer], {})
-
-    assert copy.queue.bytes == 0
-    words = "batch at offset 0: relay relay-1.east:9650: batches that do not go from 0 to 4"
-    assert hooks.corrupt == [words]
-
-
-async def test_of_what_moves_that_counts_which_is_wanted_with_the_same_number() -> None:
-    """
-    Nothing else that a relay names will ever be taken, so none of it is kept.
-    """
-    lane, _, _ = reading()
-    copy, other = partition(0), partition(1)
-    lane.update(copy)
-    number = lane._coming[copy.key][0]
-
-    assert lane._moved([(copy.key, number), (copy.key, number + 1), (other.key, 0)]) == [(copy.key, number)]
-
-
-class Rereading(Hooks):
-    """Notes what is to be read from other replicas."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.corrupt: list[str] = []
-
-    def reread(self, partition: PartitionCopy, corrupt: CorruptBatchError) -> None:
-        self.corrupt.append(str(corrupt))
 
 
 def reading(buffers: int = BUFFERS, each: int = EACH) -> tuple[LinkLane, Flow, Stream]:
