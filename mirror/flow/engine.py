@@ -29,14 +29,13 @@ from mirror.flow.owner import Owner
 from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.flow.settling import Look, Settler
 from mirror.flow.states import look_refusal
+from mirror.flow.succession import Succession
 from mirror.kafka.cluster import Cluster
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State, TopicPartition
 
 log = structlog.get_logger(__name__)
 
-TAKE_OVER_AFTER_SECONDS = 5.0
-"""So long without progress where only the owner may write, and it is taken for gone."""
 _NEW = (State.UNKNOWN, Reason.STARTING)
 STALE_PAUSE_SECONDS = 0.1
 """Metadata is not read more often than this, however many answers call it stale."""
@@ -64,6 +63,7 @@ class Engine:
         self._crashed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._rereading: set[asyncio.Task[None]] = set()
         self._was_owner = False
+        self._succession = Succession()
         self._shown: dict[PartitionCopy, tuple[State, Reason | None]] = {}
 
     def wire(
@@ -267,7 +267,7 @@ class Engine:
 
     async def _own(self) -> bool:
         """Whether we are the owner, with what it knows; takes over from one that makes no progress."""
-        if not self._owner.held and self._owner_seems_gone():
+        if not self._owner.held and await self._owner_seems_gone():
             log.warning("taking_over", transactional_id=self._owner.transactional_id)
             await self._owner.claim()
         is_owner = await self._owner.confirm()
@@ -275,10 +275,12 @@ class Engine:
         self._was_owner = is_owner
         return is_owner
 
-    def _owner_seems_gone(self) -> bool:
-        now = time.monotonic()
+    async def _owner_seems_gone(self) -> bool:
         waiting = (p.waiting_for_owner_since for p in self.partitions.values())
-        return any(since is not None and now - since > TAKE_OVER_AFTER_SECONDS for since in waiting)
+        since = min((at for at in waiting if at is not None), default=None)
+        if since is None:
+            return False
+        return self._succession.due(await self._owner.holder(), since, time.monotonic())
 
     async def _metadata_loop(self, cluster: Cluster, stale: asyncio.Event) -> None:
         """Read it again when an answer says that it is old, and now and then. One loop for each cluster:

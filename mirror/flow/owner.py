@@ -116,4 +116,4 @@ class Owner:
         Raises:
             TwinsiteError: The coordinator cannot be asked.
         """
-        return await current_token(self._target, self.transactional_id)
+        return await current_token(self._target, self.transactional_id, timeout_seconds=ASKED_FOR_SECONDS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from mirror.flow.context import Flow
 from mirror.flow.ends import End, compare_ends, end_of
 from mirror.flow.inserting import InsertionMemory, finish
 from mirror.flow.looking import look_at_source, look_at_target
-from mirror.flow.partition import PartitionCopy
+from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.flow.position import (
     Decision,
     Insert,
@@ -47,6 +47,9 @@ STANDBY_LOOK_SECONDS = 1.0
 
 class Memory(InsertionMemory, Protocol):
     """The flow's durable state as the settler needs it."""
+
+    async def refresh(self, *, sole_writer: bool) -> None:
+        """Read again what another mirror may have written."""
 
     def known(self, tp: TopicPartition) -> Known | None:
         """What is known of a partition."""
@@ -125,12 +128,58 @@ class Settler:
 
     async def _settle(self, look: Look) -> None:
         partitions = look.generations
-        by_tp = {p.tp: p for p in partitions}
-        by_target = {p.target: p for p in partitions}
         sources, targets = await asyncio.gather(
-            look_at_source(self._flow, by_tp),
-            look_at_target(self._flow, by_target, self._insertions(partitions)),
+            look_at_source(self._flow, [p.tp for p in partitions]), self._look_at_target(partitions)
         )
+        decisions = await self._judge(partitions, sources, targets, look)
+        final = {p for p, one in decisions.items() if isinstance(one, Stop) and one.state in HOPELESS}
+        async with asyncio.TaskGroup() as group:
+            for partition, decision in decisions.items():
+                if partition not in final:
+                    group.create_task(self._act(partition, decision, sources, look))
+            if final:
+                group.create_task(self._settle_in_order(final, sources, look))
+
+    async def _settle_in_order(
+        self, partitions: Collection[PartitionCopy], before: Answers[SourceLook], look: Look
+    ) -> None:
+        """What an operator is to decide is looked at once more, so that nothing can be overtaken.
+
+        Other mirrors of the flow copy meanwhile. What the target has was at the source before, and is in the
+        flow's state if it belongs there; whoever has stood still only believes to be its sole writer. What
+        the source has no more may be at the target by now.
+        """
+        try:
+            await self._memory.refresh(sole_writer=False)
+            targets = await self._look_at_target(partitions)
+            sources, _ = await asyncio.gather(
+                look_at_source(self._flow, [p.tp for p in partitions]),
+                self._memory.refresh(sole_writer=False),
+            )
+        except TwinsiteError as error:
+            for partition in partitions:
+                self._failed(partition, error, look, at_source=False)
+            return
+        for tp, source in sources.items():
+            first = before[tp]
+            if isinstance(source, SourceLook) and isinstance(first, SourceLook):
+                sources[tp] = replace(source, log_start_offset=first.log_start_offset)
+        decisions = await self._judge(partitions, sources, targets, look)
+        async with asyncio.TaskGroup() as group:
+            for partition, decision in decisions.items():
+                group.create_task(self._act(partition, decision, sources, look))
+
+    def _look_at_target(self, partitions: Collection[PartitionCopy]) -> Awaitable[Answers[TargetLook]]:
+        return look_at_target(self._flow, [p.target for p in partitions], self._insertions(partitions))
+
+    async def _judge(
+        self,
+        partitions: Iterable[PartitionCopy],
+        sources: Answers[SourceLook],
+        targets: Answers[TargetLook],
+        look: Look,
+    ) -> dict[PartitionCopy, Decision]:
+        """What is to be done with each that could be looked at; the others are told why they could not."""
         decisions: dict[PartitionCopy, Decision] = {}
         for partition in partitions:
             source, target = sources[partition.tp], targets[partition.target]
@@ -146,11 +195,7 @@ class Settler:
                 del decisions[partition]
             elif stop is not None:
                 decisions[partition] = stop
-        async with asyncio.TaskGroup() as group:
-            for partition, decision in decisions.items():
-                source = sources[partition.tp]
-                assert isinstance(source, SourceLook)
-                group.create_task(self._act(partition, decision, source.topic_id, look))
+        return decisions
 
     def _insertions(self, partitions: Iterable[PartitionCopy]) -> dict[TopicPartition, Insertions]:
         known = ((p.target, self._memory.known(p.tp)) for p in partitions)
@@ -200,12 +245,18 @@ class Settler:
         self._flow.hooks.stale(self._flow.source if at_source else self._flow.target)
         self._done(partition)
 
-    async def _act(self, partition: PartitionCopy, decision: Decision, topic_id: str, look: Look) -> None:
+    async def _act(
+        self, partition: PartitionCopy, decision: Decision, sources: Answers[SourceLook], look: Look
+    ) -> None:
+        source = sources[partition.tp]
+        assert isinstance(source, SourceLook)
         if isinstance(decision, Prepare) and self._may_write(look) and look.counts_for(partition):
             step = partial(self._prepare, partition, decision, look)
             look.preparing.create_task(self._try(partition, step, look))
         else:
-            await self._try(partition, partial(self._carry_out, partition, decision, topic_id, look), look)
+            await self._try(
+                partition, partial(self._carry_out, partition, decision, source.topic_id, look), look
+            )
 
     async def _try(self, partition: PartitionCopy, step: Callable[[], Awaitable[None]], look: Look) -> None:
         try:

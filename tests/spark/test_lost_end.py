@@ -27,6 +27,7 @@ from tests.faults.flows import mirror_of, reached, says
 from tests.harness.checker import watermarks
 from tests.harness.data import Row, json_rows, load
 from tests.harness.kafka import KafkaCluster
+from tests.harness.node import until
 from tests.harness.process import Twinsite
 from tests.harness.segments import lose_ends
 from tests.spark.commands import Command, settings_file
@@ -135,7 +136,7 @@ async def test_what_a_transaction_of_others_holds_up_is_not_lost(
     (log,) = scope.append_only
     assert (log.acknowledged, log.window.pending) == (100, Range(0, 100))
     assert not log.lost.offsets
-    assert watermarks(target.bootstrap, name) == {0: (0, 102)}
+    await until(lambda: watermarks(target.bootstrap, name) == {0: (0, 102)}, "the abort is written", 20)
 
 
 def copy(mirror: Twinsite, source: KafkaCluster, names: Sequence[str], rows: Sequence[Row]) -> None:

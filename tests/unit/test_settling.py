@@ -17,7 +17,7 @@ from mirror.flow import engine as engine_module
 from mirror.flow import settling
 from mirror.flow.engine import Engine
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.position import Known, SourceLook, TargetLook
+from mirror.flow.position import Known, SourceLook, Stop, Tail, TargetLook
 from mirror.flow.settling import Look, Settler
 from mirror.flow.states import PATIENCE
 from mirror.kafka.offsets import Answers
@@ -39,6 +39,9 @@ class Remembered:
 
     def __init__(self, unprepared: Collection[PartitionCopy] = ()) -> None:
         self.unprepared = {p.tp for p in unprepared}
+
+    async def refresh(self, *, sole_writer: bool) -> None:
+        """What this mirror alone writes need not be read."""
 
     def known(self, tp: TopicPartition) -> Known:
         return Known(TOPIC_ID, OffsetMode.SAME, 0, tp not in self.unprepared, lambda end: end)
@@ -82,8 +85,10 @@ class World:
     ) -> Answers[TargetLook]:
         return dict.fromkeys(tps, self.target)
 
-    async def compare_ends(self, *_: object) -> dict[TopicPartition, None]:
-        return {}
+    async def compare_ends(
+        self, _flow: object, ends: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Stop | None]:
+        return dict.fromkeys(ends)
 
     async def prepare(self, *_: object) -> None:
         self.preparations += 1
@@ -239,6 +244,120 @@ async def test_a_look_that_failed_refuses_nobody_who_has_changed(monkeypatch: py
 
 
 # -- an end that is not acknowledged -------------------------------------------------------------
+
+
+class Overtaken(World):
+    """A mirror of the same flow that copies meanwhile: what is seen first is not what is so then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(monkeypatch)
+        self.sources = [SourceLook(TOPIC_ID, 0, 10)]
+        self.targets = [TargetLook(0, 0, None, None, 0, None)]
+        self.stops: list[Stop | None] = [None]
+        self.unreachable = False
+
+    async def look_at_source(self, _flow: object, tps: Collection[TopicPartition]) -> Answers[SourceLook]:
+        return dict.fromkeys(tps, self._next(self.sources))
+
+    async def look_at_target(
+        self, _flow: object, tps: Collection[TopicPartition], _: object
+    ) -> Answers[TargetLook]:
+        if self.unreachable and len(self.targets) == 1:
+            raise ConnectionFailedError("target: gone")
+        return dict.fromkeys(tps, self._next(self.targets))
+
+    async def compare_ends(
+        self, _flow: object, ends: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Stop | None]:
+        return dict.fromkeys(ends, self._next(self.stops))
+
+    @staticmethod
+    def _next(told: list[Any]) -> Any:
+        return told.pop(0) if len(told) > 1 else told[0]
+
+    async def settle(self, copy: PartitionCopy) -> None:
+        async with asyncio.TaskGroup() as group:
+            await self.settler.settle(self.settler.begin([copy], group))
+
+
+def ends_at(offset: int) -> TargetLook:
+    """A target that ends there, with the last batch before it."""
+    return TargetLook(0, offset, None, None, 0, None, Tail(1, offset - 1, 1, 0, 0, False))
+
+
+async def test_a_copy_is_not_ahead_of_a_source_that_was_written_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Another mirror has copied what the source got after we had asked it for its end.
+    """
+    copy, world = partition(), Overtaken(monkeypatch)
+    world.sources = [SourceLook(TOPIC_ID, 0, 10), SourceLook(TOPIC_ID, 0, 13)]
+    world.targets = [ends_at(12), ends_at(13)]
+
+    await world.settle(copy)
+
+    assert (copy.state, copy.next_offset) == (State.ACTIVE, 13)
+
+
+async def test_what_another_mirror_has_copied_before_it_was_removed_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The source has removed more since; and what is gone now was there when the target was looked at.
+    """
+    copy, world = partition(), Overtaken(monkeypatch)
+    world.sources = [SourceLook(TOPIC_ID, 6, 10), SourceLook(TOPIC_ID, 9, 10)]
+    world.targets = [ends_at(5), ends_at(8)]
+
+    await world.settle(copy)
+
+    assert (copy.state, copy.next_offset) == (State.ACTIVE, 8)
+
+
+async def test_a_record_is_not_another_because_the_map_was_read_too_early(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The owner has noted a gap and copied what is behind it: by the older map its end is another record's.
+    """
+    copy, world = partition(), Overtaken(monkeypatch)
+    world.targets = [ends_at(5)]
+    world.stops = [Stop(State.DIVERGED, Reason.OFFSETS_DIFFER, "another record"), None]
+
+    await world.settle(copy)
+
+    assert copy.state is State.ACTIVE
+
+
+async def test_what_is_so_when_it_is_looked_at_again_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    copy, world = partition(), Overtaken(monkeypatch)
+    world.targets = [ends_at(5)]
+    world.stops = [Stop(State.DIVERGED, Reason.OFFSETS_DIFFER, "another record")]
+
+    await world.settle(copy)
+
+    assert (copy.state, copy.reason, copy.detail) == (
+        State.DIVERGED,
+        Reason.OFFSETS_DIFFER,
+        "another record",
+    )
+    assert not world.settler.busy
+
+
+async def test_what_cannot_be_looked_at_again_is_not_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    An operator is not woken up for what nobody has seen in order.
+    """
+    copy, world = partition(), Overtaken(monkeypatch)
+    world.targets = [ends_at(12), ends_at(12)]
+    world.unreachable = True
+
+    await world.settle(copy)
+
+    assert copy.state is State.UNKNOWN
+    assert copy.look_due_at is not None
+    assert not world.settler.busy
 
 
 async def test_what_is_on_too_few_replicas_does_not_count_as_copied(monkeypatch: pytest.MonkeyPatch) -> None:
