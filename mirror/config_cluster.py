@@ -213,7 +213,8 @@ class LinkSettings(ConnectionSettings):
         default="auto",
         description="TCP connections over which it comes: one for what is up to date, from 3 on a second one "
         "for that, so that it does not wait for lost packets, and the others for what is behind. auto is 3 "
-        "where the relay's kernel has BBR, which does not take a lost packet for a full link, else 16. The "
+        "where the relay's kernel has BBR, which does not take a lost packet for a full link, else 16; and "
+        "more where windows or buffers of the kernels are too small for the link, as the relay finds. The "
         "address of a relay should lead to one and the same relay.",
     )
     limits: tuple[RateLimitSettings, ...] = Field(

@@ -72,6 +72,8 @@ UNSENT_BYTES_MAX = 16 << 20
 WANT_AT_ONCE = 50_000
 BBR, WITH_BBR, WITHOUT_BBR = "bbr", 3, 16
 """Without it so many connections share a link: a lost packet then halves a sixteenth of what is sent."""
+CONNECTIONS_BEHIND_MAX = 32
+"""No more carry what is behind, whatever a relay asks for."""
 JOIN_TRIES, JOIN_PAUSE_SECONDS = 5, 0.2
 """An address may lead to several relays, of which one has the stream; after so many tries it is said that
 there is no connection, and the pause after each is twice the one before."""
@@ -124,11 +126,16 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How the relay sends what is behind, and why."""
+    """How the relay sends what is behind, and why.
+
+    Attributes:
+        connections: Over so many it would send more; 0: over those there are.
+    """
 
     level: int
     recode: bool
     why: str
+    connections: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +195,7 @@ class LinkStream:
         self._sock = sock
         self._hello = hello
         self._more: list[socket.socket] = []
+        self._asked_for_more = asyncio.Event()
         self._not_joined_said = False
         self._channels: dict[int, ChannelState] = {}
         self._pool = pool
@@ -335,10 +343,25 @@ class LinkStream:
             FencedError: A mirror of the flow with a newer epoch was there.
         """
         with_auto = WITH_BBR if self.welcome.congestion == BBR else WITHOUT_BBR
-        more = (self._join(carries) for carries in _further(self._connections or with_auto))
+        further = _further(self._connections or with_auto)
         await first_to_end(
-            self._receive_on(self._sock, self._messages), *more, self._send_on(), self._look_on()
+            self._receive_on(self._sock, self._messages),
+            *map(self._join, further),
+            self._widen_on(further.count(Channel.BULK)),
+            self._send_on(),
+            self._look_on(),
         )
+
+    async def _widen_on(self, behind: int) -> None:
+        """Make more connections when the relay asks for them, unless somebody has said how many there are."""
+        wanted = 0
+        while wanted <= behind:
+            await self._asked_for_more.wait()
+            self._asked_for_more.clear()
+            if self.choice is not None and not self._connections:
+                wanted = min(self.choice.connections, CONNECTIONS_BEHIND_MAX)
+        more = (self._join(Channel.BULK) for _ in range(wanted - behind))
+        await first_to_end(*more, self._widen_on(wanted))
 
     async def _join(self, carries: Channel) -> None:
         """Make one more connection and receive on it; until then the stream goes on with those there are."""
@@ -427,6 +450,7 @@ class LinkStream:
             self._heard_trouble(messages.document(payload))
         elif kind == Down.CHOICE:
             self.choice = _choice(messages.document(payload))
+            self._asked_for_more.set()
         elif kind in {Down.SHARED, Down.MOVED, Down.ENDED}:
             self._heard_of_shared(kind, payload)
         elif kind == Down.PONG:
@@ -556,7 +580,8 @@ def _welcome(document: dict[str, Any]) -> Welcome:
 def _choice(document: dict[str, Any]) -> Choice:
     try:
         level = _number(document["level"], LEVEL_MAX)
-        return Choice(level, bool(document["recode"]), messages.words(document["why"]))
+        connections = _number(document.get("connections", 0), NUMBER_MAX)
+        return Choice(level, bool(document["recode"]), messages.words(document["why"]), connections)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise AnswerError(f"its choice makes no sense: {error!r}") from error
 

@@ -249,6 +249,11 @@ class Sender:
                     maker.sealer.change(maker.tuner.step.compression)
                 self._chosen(channel)
 
+    @property
+    def mirror_is_late(self) -> bool:
+        """It has received most of what is behind and not taken by it."""
+        return self._at_mirror(self._lanes[Channel.BULK])
+
     def _dry(self, lane: Lane) -> bool:
         return not lane.frames and not any(wire.unsent for wire in self._more or (self._wire,))
 

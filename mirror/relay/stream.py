@@ -35,6 +35,7 @@ from mirror.relay.reading import SourceReader
 from mirror.relay.sending import Gone, News, Sender, Taken, steady_us
 from mirror.relay.sharing import Kind, Member, Sharing
 from mirror.relay.tuning import ladder
+from mirror.relay.widening import LOOK_SECONDS, Held, Widening, held
 
 log = structlog.get_logger(__name__)
 
@@ -159,6 +160,8 @@ class Stream(asyncio.Protocol):
         self._level_max = level_max
         self._full = False
         self._joined: set[Joined] = set()
+        self._widening = Widening()
+        self._looking: asyncio.TimerHandle | None = None
         self._messages = Messages(MESSAGE_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
         self.congestion = ""
@@ -206,6 +209,8 @@ class Stream(asyncio.Protocol):
         """End it, and what has joined it; nothing where it has ended."""
         self._silence.cancel()
         self._patience.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
         self._share_no_more()
         if self._reading is not None:
             self._reading.cancel()
@@ -264,6 +269,19 @@ class Stream(asyncio.Protocol):
         self._joined.add(other)
         if self.sender is not None:
             self.sender.add(other, other.carries)
+        if self._looking is None:
+            self._looking = self._loop.call_later(LOOK_SECONDS, self._look_for_room)
+
+    def _look_for_room(self) -> None:
+        """Ask for more connections where each has too little room for what the link would carry."""
+        assert self.sender is not None
+        self._looking = self._loop.call_later(LOOK_SECONDS, self._look_for_room)
+        behind = {one: one.held for one in self._joined if one.carries is Channel.BULK}
+        late = self.sender.mirror_is_late
+        if self._widening.look(behind, time.monotonic(), mirror_is_late=late):
+            wanted = self._widening.connections
+            log.info("more_connections_wanted", now=len(behind), wanted=wanted, **self.visitor.fields)
+            self._chosen(Channel.BULK)
 
     def left(self, other: Joined) -> None:
         """It has ended; what it carried may be lost, so all ends."""
@@ -366,7 +384,12 @@ class Stream(asyncio.Protocol):
         assert self.sender is not None
         tuner = self.sender.makers[channel].tuner
         step = tuner.step
-        choice = {"level": step.compression.level, "recode": step.recode, "why": tuner.why}
+        choice = {
+            "level": step.compression.level,
+            "recode": step.recode,
+            "why": tuner.why,
+            "connections": self._widening.connections,
+        }
         self.write(messages.say(Down.CHOICE, choice))
 
     def closed(self, topics: Collection[str]) -> None:
@@ -474,6 +497,13 @@ class Joined(asyncio.Protocol):
     def on_way_bytes(self) -> int:
         """Likewise."""
         return _on_way(self._transport)
+
+    @property
+    def held(self) -> Held:
+        """For how long it had no room."""
+        if self._transport is None:
+            return Held(0.0, 0.0, buffer_full=False)
+        return held(self._transport.get_extra_info("socket"))
 
     def drain(self) -> None:
         """Send nothing more; it ends with the stream."""

@@ -10,7 +10,9 @@ import structlog
 from mirror.errors import ConnectionFailedError
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.relayed import UnknownStreamError
+from mirror.link import messages
 from mirror.link import stream as streams
+from mirror.link.messages import Down
 from mirror.link.stream import Hello, LinkStream, join_pause_seconds
 from tests.harness.node import until
 from tests.unit.fake_relay import SWITCHING, fake_relay, problem, welcome
@@ -50,6 +52,31 @@ async def test_a_connection_is_tried_until_the_relay_has_room(
 
     assert refused == 16
     assert [line["event"] for line in lines] == ["connection_not_joined"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "fixed", "connections"), [(1, 0, 3), (4, 0, 6), (4, 3, 3), (2**40, 0, 34)], ids=str
+)
+async def test_a_relay_may_ask_for_more(asked: int, fixed: int, connections: int) -> None:
+    """
+    Unless the settings say how many there are, and not for as many as it likes.
+    """
+    choices = [
+        messages.say(Down.CHOICE, {"level": 3, "recode": True, "why": "so", "connections": count})
+        for count in (0, asked)
+    ]
+    async with fake_relay(lambda _: SWITCHING, welcome(), *choices) as options:
+        stream = await LinkStream.open(options, HELLO, BufferPool(0), connections=fixed)
+        running = asyncio.create_task(stream.run())
+        try:
+            await until(lambda: stream.connections >= connections, "all are joined", 10)
+            assert not running.done()
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+            stream.close()
+
+    assert stream.connections == connections
 
 
 def test_a_connection_is_tried_less_and_less_often() -> None:

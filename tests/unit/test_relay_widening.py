@@ -1,0 +1,105 @@
+"""More connections are asked for where each has too little room, and only there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from mirror.relay.widening import CONNECTIONS_MAX, LOOKS, Held, Widening
+
+ROOM = Held(0.0, 0.0, buffer_full=False)
+Part = Callable[[float], Held]
+"""What a connection says after so many seconds."""
+
+
+def narrow_window(seconds: float) -> Held:
+    return Held(0.9 * seconds, 0.0, buffer_full=False)
+
+
+def narrow_buffer(seconds: float) -> Held:
+    return Held(0.0, 0.9 * seconds, buffer_full=True)
+
+
+def late_relay(seconds: float) -> Held:
+    return Held(0.0, 0.9 * seconds, buffer_full=False)
+
+
+def full_link(seconds: float) -> Held:
+    return Held(0.1 * seconds, 0.1 * seconds, buffer_full=True)
+
+
+def looks(
+    widening: Widening, *parts: Part, count: int = LOOKS + 1, began: int = 0, late: bool = False
+) -> list[bool]:
+    """Once a second at all of these connections."""
+    return [
+        widening.look({n: part(at) for n, part in enumerate(parts)}, 50.0 + at, mirror_is_late=late)
+        for at in range(began, began + count)
+    ]
+
+
+@pytest.mark.parametrize("part", [narrow_window, narrow_buffer])
+def test_one_that_has_no_room_most_of_the_time_is_made_two(part: Part) -> None:
+    """
+    Once it was so three times in a row, and that is said once.
+    """
+    widening = Widening()
+
+    assert looks(widening, part, count=10) == [False] * LOOKS + [True] + [False] * 6
+    assert widening.connections == 2
+
+
+@pytest.mark.parametrize("part", [late_relay, full_link])
+def test_what_the_link_or_the_relay_holds_back_stays_one(part: Part) -> None:
+    widening = Widening()
+
+    assert not any(looks(widening, part, count=20))
+    assert widening.connections == 0
+
+
+def test_a_mirror_that_is_late_gets_no_more() -> None:
+    """
+    Its window is closed because it does not read.
+    """
+    assert not any(looks(Widening(), narrow_window, count=20, late=True))
+
+
+def test_two_are_made_four_once_both_have_found_their_pace() -> None:
+    """
+    What a connection did while it was alone says nothing of the two.
+    """
+    widening = Widening()
+    looks(widening, narrow_window)
+
+    joined = looks(widening, narrow_window, narrow_window, began=4, count=LOOKS + 1)
+
+    assert joined == [False] * LOOKS + [True]
+    assert widening.connections == 4
+
+
+def test_there_is_an_end_to_it() -> None:
+    widening = Widening()
+    for count in (1, 2, 4, 8, 16, 32):
+        looks(widening, *[narrow_window] * count)
+
+    assert widening.connections == CONNECTIONS_MAX
+
+
+def test_some_that_have_room_make_up_for_one_that_has_none() -> None:
+    assert not any(looks(Widening(), narrow_window, full_link, full_link, count=10))
+
+
+def test_a_buffer_that_is_full_now_says_nothing_of_before() -> None:
+    """
+    Seconds in which the relay was late do not count because it is not late now.
+    """
+    widening = Widening()
+    for at in range(1, 20):
+        held = Held(0.0, 0.9 * min(at, 16), buffer_full=at >= 16)
+        assert not widening.look({0: held}, 50.0 + at, mirror_is_late=False)
+
+
+def test_without_connections_there_is_nothing_to_say() -> None:
+    assert not any(looks(Widening(), count=10))
+    assert ROOM.since(ROOM) == 0
