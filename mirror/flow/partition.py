@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mirror.flow.marks import Marks
 from mirror.flow.position import SEQUENCES, Proceed
 from mirror.flow.queue import Queue
 from mirror.flow.states import PATIENCE, Refusal, pause_seconds
@@ -68,13 +69,13 @@ class PartitionCopy:
 
     __slots__ = (
         "_in_flight_room",
+        "_marks",
         "_retrying",
         "_runs_ahead",
         "_unsettled",
         "acknowledged_at",
         "acknowledged_target_offset",
         "attempts",
-        "complete_at",
         "coordinator_epoch",
         "counters",
         "detail",
@@ -147,7 +148,7 @@ class PartitionCopy:
         self.source_log_start_offset: int | None = None
         self.source_high_watermark: int | None = None
         self.source_last_stable_offset: int | None = None
-        self.complete_at: float | None = None
+        self._marks = Marks()
         self.told_at: float | None = None
         self.acknowledged_at = 0.0
         self.last_timestamp_ms: int | None = None
@@ -309,7 +310,7 @@ class PartitionCopy:
     ) -> None:
         """What the source said of its log. A negative offset means that it said nothing.
 
-        If nothing was missing of what it said before, the copy was complete when that was said.
+        What it said before was still so when the answer before this one came.
 
         Args:
             at: When that was so; None where nobody knows.
@@ -317,8 +318,8 @@ class PartitionCopy:
                 first by it.
         """
         said = [moment for moment in (self.told_at, answered_before) if moment is not None]
-        if said and self.next_offset == self.source_last_stable_offset:
-            self.complete_at = max(said)
+        if said and self.source_last_stable_offset is not None:
+            self._marks.note(self.source_last_stable_offset, max(said))
         if at is not None:
             self.told_at = at
         if log_start_offset >= 0:
@@ -329,6 +330,11 @@ class PartitionCopy:
             self.source_last_stable_offset = last_stable_offset
             if self.next_offset is not None and self.next_offset >= last_stable_offset:
                 self._unblock()
+
+    @property
+    def complete_at(self) -> float | None:
+        """The last moment at which nothing was missing, as far as the source's answers tell; monotonic."""
+        return self._marks.passed_at(self.next_offset)
 
     def readable_end(self, isolation: Isolation) -> int:
         """Where the source lets a reader go, as last heard; 0 when nothing was heard."""

@@ -227,8 +227,8 @@ def test_a_headroom_that_is_used_up_is_a_loss_at_any_moment(bench: Bench) -> Non
     [
         (Retention(NO_LIMIT, 10**6), 8_000 / 100),
         (Retention(600_000, 10**6), 8_000 / 100),
-        (Retention(70_000, 10**6), 30.0),
-        (Retention(70_000, NO_LIMIT), 30.0),
+        (Retention(70_000, 10**6), 43.0),
+        (Retention(70_000, NO_LIMIT), 43.0),
         (Retention(NO_LIMIT, NO_LIMIT), math.inf),
         (Retention(), None),
     ],
@@ -237,7 +237,8 @@ def test_headroom_is_what_retention_by_time_or_size_leaves_if_nothing_more_is_co
     bench: Bench, retention: Retention, headroom: float | None
 ) -> None:
     """
-    The log starts 8 000 before the copy, and 100 offsets further each second; the copy is 40 s late.
+    The log starts 8 000 before the copy, and 100 offsets further each second. What is to be copied next was
+    written 27 s ago.
     """
     bench.retention = retention
     bench.p.last_timestamp_ms = None

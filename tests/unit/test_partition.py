@@ -756,6 +756,21 @@ def test_a_copy_was_complete_when_the_source_told_of_it_whichever_way_the_next_a
     assert copy.complete_at == 55.0
 
 
+def test_a_copy_that_always_misses_a_little_is_known_to_have_had_what_was_told_before() -> None:
+    """
+    A busy partition has something on its way whenever the source answers; it is late by that, and not more.
+    """
+    copy = proceeding(100)
+    for second in range(60):
+        copy.heard(0, 200 + 100 * second, 200 + 100 * second, at=1_000.0 + second)
+        [batch_sent] = sent(copy, batch(100 + 100 * second, 100))
+        assert copy.next_offset != copy.source_last_stable_offset
+        copy.answered(batch_sent, appended=True, now=NOW)
+
+    copy.heard(0, 9_999, 9_999, at=1_060.0)
+    assert copy.complete_at == 1_059.0
+
+
 def test_nothing_heard_is_nothing_to_read() -> None:
     """
     Before the source has answered there is no end to go to.

@@ -1,0 +1,65 @@
+"""Where the source ended at some moments: a copy that has come so far was complete then.
+
+No I/O. A copy of what is written all the time is hardly ever complete when the source answers, and a moment
+later it is what the answer before has told; so several answers are remembered. What is forgotten makes a lag
+look larger than it is, and never smaller.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from typing import NamedTuple
+
+MARKS_MAX = 32
+STEPS = MARKS_MAX // 2
+"""The time from the first mark on is divided in so many steps at least; of more marks than there may be every
+second one is forgotten.
+"""
+
+
+class Mark(NamedTuple):
+    """The source ended there at that moment, in monotonic seconds."""
+
+    end: int
+    at: float
+
+
+class Marks:
+    """Of one partition; offsets grow with time."""
+
+    __slots__ = ("_last", "_marks", "_passed_at")
+
+    def __init__(self) -> None:
+        self._marks: deque[Mark] = deque()
+        self._last: Mark | None = None
+        self._passed_at: float | None = None
+
+    def note(self, end: int, at: float) -> None:
+        """The source has said so; it need not have said it later than what is known already.
+
+        One that ends before where it has ended is another log: what is known of the first says nothing of it.
+        """
+        if self._last is not None and end < self._last.end:
+            self._marks.clear()
+        elif self._last is not None:
+            at = max(at, self._last.at)
+        self._last = Mark(end, at)
+        marks = self._marks
+        if not marks or (at - marks[-1].at) * STEPS >= at - marks[0].at:
+            marks.append(self._last)
+        if len(marks) > MARKS_MAX:
+            self._marks = deque(islice(marks, 0, None, 2))
+
+    def passed_at(self, next_offset: int | None) -> float | None:
+        """The last moment known at which a copy that goes on there had everything; None when none is."""
+        if next_offset is None or self._last is None:
+            return self._passed_at
+        marks, passed = self._marks, None
+        while marks and marks[0].end <= next_offset:
+            passed = marks.popleft()
+        if self._last.end <= next_offset:
+            passed = self._last
+        if passed is not None:
+            self._passed_at = max(passed.at, self._passed_at or passed.at)
+        return self._passed_at
