@@ -208,7 +208,13 @@ class Tuner:
         made = ", ".join(
             f"{one.share:.3f} at level {self._level(at)}" for at, one in sorted(self._made.items())
         )
-        self.why = f"{self._limit}; of what was tried this is best: {made}"
+        self.why = f"{self._limit}; of what was tried this is best: {made}{self._rates(best)}"
+
+    def _rates(self, at: int) -> str:
+        """What a choice rests on: how much the link carries, and how much of records a core gets through."""
+        core_rate = self._made[at].core_rate
+        link = f"; {self._link_rate / 1e6:.1f} MB/s go over the link" if self._link_known else ""
+        return link + (f"; a core makes {core_rate / 1e6:.0f} MB/s" if core_rate < math.inf else "")
 
     def _learn_made(self, spent: Spent, good_until: float) -> None:
         self._made[self._at] = Made(

@@ -76,6 +76,7 @@ def test_on_a_slow_link_it_finds_what_makes_least(
     assert taken[4:] == [best] * 8
     assert tuner.why.startswith("the link is full; of what was tried this is best: ")
     assert f"0.200 at level {best}" in tuner.why
+    assert "; 1.0 MB/s go over the link; a core makes " in tuner.why
     assert tuner.step.recode is recode
 
 
