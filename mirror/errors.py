@@ -157,7 +157,10 @@ class CorruptBatchError(BatchError):
 
 
 class UnreadableBatchError(BatchError):
-    """A batch is intact and cannot be decoded: unknown format or codec, or a bomb."""
+    """A batch cannot be decoded: its format or codec is unknown, or it is a bomb.
+
+    It may be intact, or what says its format or length has rotted: no CRC covers that.
+    """
 
     reason = Reason.UNREADABLE_BATCH
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from mirror.errors import CorruptBatchError
+from mirror.errors import BatchError
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.silence import Silence
 from mirror.kafka.buffers import BufferPool
@@ -74,8 +74,8 @@ class Hooks(Protocol):
     def changed(self, partition: PartitionCopy) -> None:
         """The partition may want something else now: data, a send, the owner, a look."""
 
-    def reread(self, partition: PartitionCopy, corrupt: CorruptBatchError) -> None:
-        """A batch is corrupt on the replica it came from: try the others."""
+    def reread(self, partition: PartitionCopy, bad: BatchError) -> None:
+        """A batch cannot be read on the replica it came from: try the others."""
 
     def stale(self, cluster: Cluster) -> None:
         """A broker's answer says that our picture of its cluster is old."""

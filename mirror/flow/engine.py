@@ -16,7 +16,7 @@ from functools import partial
 
 import structlog
 
-from mirror.errors import CorruptBatchError, TwinsiteError
+from mirror.errors import BatchError, TwinsiteError
 from mirror.flow.append_lanes import AppendLanes
 from mirror.flow.appending import AppendLane
 from mirror.flow.context import Flow
@@ -133,9 +133,9 @@ class Engine:
         if not self._crashed.done():
             self._crashed.set_exception(error)
 
-    def reread(self, partition: PartitionCopy, corrupt: CorruptBatchError) -> None:
-        """Try the other replicas for a batch that is corrupt on the leader."""
-        task = asyncio.get_running_loop().create_task(reread(self._flow, partition, corrupt))
+    def reread(self, partition: PartitionCopy, bad: BatchError) -> None:
+        """Try the other replicas for a batch that cannot be read on the leader."""
+        task = asyncio.get_running_loop().create_task(reread(self._flow, partition, bad))
         self._rereading.add(task)
         task.add_done_callback(self._reread)
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
-from mirror.errors import CorruptBatchError, TwinsiteError
+from mirror.errors import BatchError, CorruptBatchError, TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow
 from mirror.flow.intake import Intake, take
@@ -38,6 +39,7 @@ from mirror.kafka.fetch import (
     decode_answer,
 )
 from mirror.kafka.peek import peek
+from mirror.link.loops import in_thread
 from mirror.logs import Repeats, warn_repeated
 
 log = structlog.get_logger(__name__)
@@ -246,26 +248,27 @@ class FetchLane:
         self._receiver.bad_batch(partition, key, CorruptBatchError(want.offset, words))
 
 
-async def reread(flow: Flow, partition: PartitionCopy, corrupt: CorruptBatchError) -> None:
-    """Read on from another replica: a batch is corrupt on the one it came from.
+async def reread(flow: Flow, partition: PartitionCopy, bad: BatchError) -> None:
+    """Read on from another replica: a batch cannot be read on the one it came from.
 
     Consumers may read from followers that are in sync (KIP-392). What comes is checked like anything else;
-    only when no replica has a good copy the partition is blocked, and tried again later.
+    only when no replica has a good copy the partition is blocked, for what was wrong with the first one, and
+    tried again later.
     """
     generation = partition.generation
     try:
-        intake = await _elsewhere(flow, partition, corrupt)
+        intake = await _elsewhere(flow, partition, bad)
     finally:
         partition.rereading = False
     if partition.generation == generation:
         if intake is None:
-            block(partition, corrupt)
+            block(partition, bad)
         else:
             partition.queue.push(intake.items, intake.leader_epochs, None)
     flow.hooks.changed(partition)
 
 
-async def _elsewhere(flow: Flow, partition: PartitionCopy, corrupt: CorruptBatchError) -> Intake | None:
+async def _elsewhere(flow: Flow, partition: PartitionCopy, bad: BatchError) -> Intake | None:
     """What the first replica with a good copy has from there on; None where there is no such."""
     info = flow.source.info.partition(partition.tp)
     for node in info.in_sync_replicas if info else ():
@@ -280,7 +283,7 @@ async def _elsewhere(flow: Flow, partition: PartitionCopy, corrupt: CorruptBatch
             log.exception("replica_not_readable", **about, error=repr(error))
         else:
             if intake.items:
-                log.warning("read_from_another_replica", **about, corrupt=str(corrupt))
+                log.warning("read_from_another_replica", **about, bad=str(bad))
                 return intake
     return None
 
@@ -294,9 +297,12 @@ async def _read_once(flow: Flow, partition: PartitionCopy, node: int, offset: in
         return Intake(offset)
     if fetched.error_code:
         raise broker_error(fetched.error_code, f"source: Fetch of {partition.tp} from broker {node}")
-    return take(
+    look = partial(
+        take,
         fetched.records,
         fetch_offset=offset,
         aborted=fetched.aborted,
         batch_bytes_max=flow.batch_bytes_max.get(partition.tp.topic, BATCH_BYTES_DEFAULT),
     )
+    async with flow.closer_look:  # it may be as large here, or take as long, as at the leader
+        return await in_thread(look)

@@ -91,7 +91,8 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
             "one; nothing corrupt was sent on."
         ),
         Reason.UNREADABLE_BATCH: (
-            "Look at the batch with kafka-dump-log.sh: its format or codec is unknown here."
+            "Look at the batch with kafka-dump-log.sh on each of the source's replicas: its format or codec "
+            "is unknown here, or none of them has it whole."
         ),
         Reason.RECORD_TOO_LARGE: "Raise max.message.bytes of the target topic to that of the source.",
         Reason.RECORD_REFUSED: (

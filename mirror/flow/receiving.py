@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import structlog
 
-from mirror.errors import BatchError, CorruptBatchError, TwinsiteError
+from mirror.errors import BatchError, CorruptBatchError, RecordTooLargeError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.intake import Intake, take_plain, take_rest
 from mirror.flow.partition import PartitionCopy
@@ -129,7 +129,7 @@ class Receiver:
         self, partition: PartitionCopy, fetched: Fetched, offset: int, buffer: Buffer, answers: Answers
     ) -> Outcome:
         if fetched.error_code or fetched.diverging is not None:
-            self._refused(partition, fetched)
+            self._refused(partition, fetched, offset)
             return Outcome.REFUSED
         partition.heard(
             fetched.log_start_offset,
@@ -182,19 +182,21 @@ class Receiver:
         return Outcome.REFUSED
 
     def bad_batch(self, partition: PartitionCopy, key: Key, error: BatchError) -> None:
-        """What stands before the batch is written first; then the partition is blocked, but for a corrupt one
-        other replicas are asked before that.
+        """What stands before the batch is written first; then other replicas are asked, and the partition is
+        blocked where none has it whole. What is only too large for the target is so on all of them.
         """
         if partition.pending:
             self._bad_at[key] = partition.fetch_offset
-        elif isinstance(error, CorruptBatchError):
-            self._flow.instruments.count_crc_failure("source")
-            partition.rereading = True
-            self._flow.hooks.reread(partition, error)
-        else:
+            return
+        if isinstance(error, RecordTooLargeError):
             block(partition, error)
+            return
+        if isinstance(error, CorruptBatchError):
+            self._flow.instruments.count_crc_failure("source")
+        partition.rereading = True
+        self._flow.hooks.reread(partition, error)
 
-    def _refused(self, partition: PartitionCopy, fetched: Fetched) -> None:
+    def _refused(self, partition: PartitionCopy, fetched: Fetched, offset: int) -> None:
         now = time.monotonic()
         if fetched.diverging is not None:
             epoch, end = fetched.diverging
@@ -209,7 +211,11 @@ class Receiver:
         if fetched.error_code in STALE_METADATA_CODES:
             self._flow.hooks.stale(self._flow.source)
         error = broker_error(fetched.error_code, f"source: Fetch of {partition.tp}")
-        partition.refused(fetch_refusal(fetched.error_code), str(error), now)
+        refusal = fetch_refusal(fetched.error_code)
+        if refusal.reason is Reason.CORRUPT_BATCH:
+            self.bad_batch(partition, fetched.key, CorruptBatchError(offset, str(error)))
+        else:
+            partition.refused(refusal, str(error), now)
 
 
 def block(partition: PartitionCopy, error: BatchError) -> None:

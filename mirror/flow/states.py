@@ -80,7 +80,7 @@ def append_refusal(code: int, words: str | None = None) -> Refusal:
 
 
 def fetch_refusal(code: int) -> Refusal:
-    """What a Fetch answer means."""
+    """What a Fetch answer means. Of CORRUPT_BATCH other replicas are asked before it is so."""
     return FETCH_REFUSALS.get(code, Refusal(None, Reason.SOURCE_UNAVAILABLE))
 
 

@@ -106,10 +106,10 @@ def cleaned_up_to(cluster: Disks, topic: str, partition: int = 0, node: int = 1)
     return int(offsets[0]) if offsets else -1
 
 
-def damage(batch: StoredBatch, at: int = -1) -> None:
+def damage(batch: StoredBatch, at: int = -1, bit: int = 0) -> None:
     """Flip one bit of a batch on disk, in its last byte or in another one."""
     spoiled = bytearray(batch.data)
-    spoiled[at] ^= 1
+    spoiled[at] ^= 1 << bit
     _write(batch, spoiled)
 
 

@@ -19,10 +19,21 @@ from tests.integration.test_mirror import copy_once, flags
 
 pytestmark = pytest.mark.timeout(120)
 
+PAYLOAD, MAGIC, LENGTH = (-1, 0), (MAGIC_AT, 0), (8, 7)
+"""Byte and bit. The CRC covers the first one only; with the last one, a sign, the broker itself refuses."""
 
-@pytest.mark.parametrize(("at", "reason"), [(-1, "corrupt_batch"), (MAGIC_AT, "unreadable_batch")])
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [(PAYLOAD, "corrupt_batch"), (MAGIC, "unreadable_batch"), (LENGTH, "corrupt_batch")],
+)
 async def test_a_rotten_batch_blocks_its_partition_until_it_is_sound_again(
-    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path, at: int, reason: str
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    place: tuple[int, int],
+    reason: str,
 ) -> None:
     """
     What stands before it is copied, and so are other partitions; state, reason, offset and metric tell.
@@ -31,7 +42,7 @@ async def test_a_rotten_batch_blocks_its_partition_until_it_is_sound_again(
     rows = [Row(key=b"%d" % i, value=b"v" * 200, partition=i // 30) for i in range(60)]
     load(source.bootstrap, name, rows, "lz4", batch_num_messages=10)
     rotten = list(stored_batches(source, name))[1]
-    damage(rotten, at)
+    damage(rotten, *place)
 
     with Twinsite.run(*flags(source, target, name, name), work_dir=tmp_path) as mirror:
         blocked = await first_blocked(mirror)
@@ -47,8 +58,9 @@ async def test_a_rotten_batch_blocks_its_partition_until_it_is_sound_again(
     assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 60
 
 
+@pytest.mark.parametrize("place", [PAYLOAD, MAGIC, LENGTH])
 async def test_a_batch_that_is_corrupt_at_the_leader_only_is_read_from_another_replica(
-    breakable: KafkaCluster, target: KafkaCluster, tmp_path: Path
+    breakable: KafkaCluster, target: KafkaCluster, tmp_path: Path, place: tuple[int, int]
 ) -> None:
     """
     The copy is complete without anybody's help, nobody is told that it is blocked, and the log says where the
@@ -61,7 +73,7 @@ async def test_a_batch_that_is_corrupt_at_the_leader_only_is_read_from_another_r
     leader = await breakable.leader(name)
     rotten = list(stored_batches(breakable, name, node=leader))[::4]
     for batch in rotten:
-        damage(batch)
+        damage(batch, *place)
 
     settings = tmp_path / "flow.yaml"
     settings.write_text("read: {partition_fetch_bytes_max: 64 KiB}")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
-from mirror.errors import ConnectionFailedError, CorruptBatchError
+from mirror.errors import BatchError, ConnectionFailedError
 from mirror.flow.appending import AppendLane
 from mirror.flow.context import Flow, Limits
 from mirror.flow.partition import PartitionCopy
@@ -165,8 +165,8 @@ class Hooks:
     def changed(self, partition: PartitionCopy) -> None:
         self.changes.append(partition)
 
-    def reread(self, partition: PartitionCopy, corrupt: CorruptBatchError) -> None:
-        raise AssertionError(corrupt)
+    def reread(self, partition: PartitionCopy, bad: BatchError) -> None:
+        raise AssertionError(bad)
 
     def stale(self, cluster: object) -> None:
         """There is one broker only."""

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from kafka.protocol.consumer import FetchResponse
 
-from mirror.errors import ConnectionFailedError, CorruptBatchError
+from mirror.errors import BatchError, ConnectionFailedError
 from mirror.flow import fetching, receiving
 from mirror.flow.context import Flow, Limits
 from mirror.flow.fetching import FetchLane, reread
@@ -21,33 +21,36 @@ from mirror.flow.states import PATIENCE
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.cluster import PartitionInfo
 from mirror.kafka.fetch import FETCH_VERSION, Fetched, FetchLimits, Key
-from mirror.model import OffsetMode, Reason, State, TopicPartition
+from mirror.kafka.record_batch import MAGIC_AT
+from mirror.model import Batch, OffsetMode, Reason, State, TopicPartition
 from tests.harness.node import until
 from tests.unit.batches import entries, v2
 from tests.unit.target_model import Hooks, Meters
 
 TOPIC_ID = b"t" * 16
 ORDERS_0 = TopicPartition("orders", 0)
+CORRUPT_MESSAGE = 2
 SOON = 5.0
 
 
 class Source:
-    """A broker that always answers with the same records, of which it has more."""
+    """A broker that always answers with the same records, of which it has more, or with an error code."""
 
     info = SimpleNamespace(partition=lambda _: None)
     last_answer_at = None
     options = SimpleNamespace(request_timeout_seconds=30.0)
     address = "broker"
 
-    def __init__(self, records: bytes) -> None:
+    def __init__(self, answer: bytes | int) -> None:
+        code, records = (answer, b"") if isinstance(answer, int) else (0, answer)
         topic = FetchResponse.FetchableTopicResponse
         part = topic.PartitionData(
-            version=FETCH_VERSION, partition_index=0, high_watermark=99, last_stable_offset=99,
-            log_start_offset=0, aborted_transactions=None, records=records,
+            version=FETCH_VERSION, partition_index=0, error_code=code, high_watermark=99,
+            last_stable_offset=99, log_start_offset=0, aborted_transactions=None, records=records,
         )  # fmt: skip
         responses = [topic(version=FETCH_VERSION, topic_id=UUID(bytes=TOPIC_ID), partitions=[part])]
-        answer = FetchResponse(version=FETCH_VERSION, session_id=0, responses=responses)
-        self._answer = bytes(answer.encode())
+        whole = FetchResponse(version=FETCH_VERSION, session_id=0, responses=responses)
+        self._answer = bytes(whole.encode())
         self.asked = 0
 
     async def connection(self, *_: object) -> Source:
@@ -83,9 +86,9 @@ class Quiet(Hooks):
         if partition.look_due_at is not None:
             self.doubted.set()
 
-    def reread(self, partition: PartitionCopy, corrupt: CorruptBatchError) -> None:
+    def reread(self, partition: PartitionCopy, bad: BatchError) -> None:
         assert self.flow is not None
-        self.rereads.append(asyncio.create_task(reread(self.flow, partition, corrupt)))
+        self.rereads.append(asyncio.create_task(reread(self.flow, partition, bad)))
 
 
 async def test_a_length_that_cannot_be_true_blocks_the_partition(monkeypatch: Any) -> None:
@@ -134,19 +137,35 @@ async def test_what_stands_before_a_corrupt_batch_is_written_before_the_partitio
     assert "offset 3" in copy.detail
 
 
+def rotten_batch(at: int = -1) -> bytes:
+    rotten = bytearray(v2(entries(0, 3)))
+    rotten[at] ^= 1
+    return bytes(rotten)
+
+
+ROTTEN, OF_NO_FORMAT = rotten_batch(), rotten_batch(MAGIC_AT)
+AT_THE_LEADER: dict[bytes | int, Reason] = {
+    ROTTEN: Reason.CORRUPT_BATCH,
+    OF_NO_FORMAT: Reason.UNREADABLE_BATCH,
+    CORRUPT_MESSAGE: Reason.CORRUPT_BATCH,
+}
+"""What the leader answers, and the reason that is shown where no other replica has the batch whole."""
+KINDS = ["payload", "magic", "refused"]
+
+
 class Replicas(Source):
     """A leader with a rotten batch and two followers in sync, each of which answers as it is told to.
 
     Attributes:
-        has: What each follower has, or what happens when it is asked.
+        has: What each follower has, an error code, or what happens when it is asked.
         others_asked: Set when one was.
         may_answer: They answer once this is set.
     """
 
     info = SimpleNamespace(partition=lambda _: PartitionInfo(1, 0, (1, 2, 3), (1, 2, 3)))
 
-    def __init__(self, has: dict[int, bytes | Exception]) -> None:
-        super().__init__(rotten_batch())
+    def __init__(self, has: dict[int, bytes | int | Exception], leader: bytes | int = ROTTEN) -> None:
+        super().__init__(leader)
         self.has = has
         self.others_asked, self.may_answer = asyncio.Event(), asyncio.Event()
 
@@ -160,21 +179,19 @@ class Replicas(Source):
         if isinstance(has, Exception):
             raise has
         [key] = wants
-        return [Fetched(key, 0, 99, 99, 0, None, [], memoryview(bytearray(has)))]
+        code, records = (has, b"") if isinstance(has, int) else (0, has)
+        return [Fetched(key, code, 99, 99, 0, None, [], memoryview(bytearray(records)))]
 
 
-def rotten_batch() -> bytes:
-    rotten = bytearray(v2(entries(0, 3)))
-    rotten[-1] ^= 1
-    return bytes(rotten)
-
-
-async def test_a_batch_that_another_replica_has_whole_blocks_nothing(monkeypatch: Any) -> None:
+@pytest.mark.parametrize("leader", AT_THE_LEADER, ids=KINDS)
+async def test_a_batch_that_another_replica_has_whole_blocks_nothing(
+    leader: bytes | int, monkeypatch: Any
+) -> None:
     """
     Until it has come the leader is not asked again; where one follower cannot be read the next one is asked.
     """
     refuses = ConnectionFailedError("nobody there")
-    source, hooks = Replicas({2: refuses, 3: bytes(v2(entries(0, 3)))}), Quiet()
+    source, hooks = Replicas({2: refuses, 3: bytes(v2(entries(0, 3)))}, leader), Quiet()
     monkeypatch.setattr(fetching, "peek", source.peek)
     copy, lane, _ = reading(source, hooks)
 
@@ -200,7 +217,7 @@ async def test_a_partition_is_blocked_when_no_replica_has_the_batch_whole(
     """
     Whatever happens when the followers are asked: when it is looked for again they are asked again.
     """
-    source, hooks = Replicas({2: mistake, 3: rotten_batch()}), Quiet()
+    source, hooks = Replicas({2: mistake, 3: ROTTEN}), Quiet()
     source.may_answer.set()
     monkeypatch.setattr(fetching, "peek", source.peek)
     copy, lane, _ = reading(source, hooks)
@@ -216,6 +233,69 @@ async def test_a_partition_is_blocked_when_no_replica_has_the_batch_whole(
 
     assert blocked == (State.BLOCKED, Reason.CORRUPT_BATCH, True)
     assert "offset 0" in copy.detail
+
+
+@pytest.mark.parametrize(("leader", "reason"), AT_THE_LEADER.items(), ids=KINDS)
+async def test_where_no_replica_has_the_batch_whole_the_reason_is_what_was_wrong_at_the_leader(
+    leader: bytes | int, reason: Reason, monkeypatch: Any
+) -> None:
+    """
+    A batch of a format that is still to come is the same on all of them, and not called corrupt.
+    """
+    source, hooks = Replicas({2: leader, 3: leader}, leader), Quiet()
+    source.may_answer.set()
+    monkeypatch.setattr(fetching, "peek", source.peek)
+    copy, lane, _ = reading(source, hooks)
+
+    running = asyncio.create_task(lane.run())
+    async with asyncio.timeout(SOON):
+        await hooks.blocked.wait()
+    running.cancel()
+
+    assert (copy.reason, len(hooks.rereads)) == (reason, 1)
+    assert "batch at offset 0" in copy.detail
+
+
+async def test_a_leader_that_refuses_to_read_a_batch_does_not_take_back_what_stands_before_it() -> None:
+    """
+    That is written first; only then the other replicas are asked.
+    """
+    source, hooks = Source(CORRUPT_MESSAGE), Quiet()
+    copy, lane, flow = reading(source, hooks)
+    copy.queue.push([Batch(0, 3, 0, 1, memoryview(bytes(v2(entries(0, 3)))))], (), None)
+    lane.update(copy)
+
+    running = asyncio.create_task(lane.run())
+    for _ in range(50):
+        await asyncio.sleep(0)
+    asked, meanwhile = source.asked, (copy.state, len(hooks.rereads))
+    sent, _ = copy.take()
+    copy.answered(sent, appended=True, now=1.0)
+    hooks.changed(copy)
+    flow.room.set()
+    async with asyncio.timeout(SOON):
+        await hooks.blocked.wait()
+    running.cancel()
+
+    assert (asked, meanwhile) == (1, (State.ACTIVE, 0))
+    assert (copy.next_offset, copy.reason) == (3, Reason.CORRUPT_BATCH)
+    assert "batch at offset 3" in copy.detail
+
+
+async def test_what_is_too_large_for_the_target_is_asked_of_no_other_replica() -> None:
+    """
+    It is as large there.
+    """
+    source, hooks = Source(bytes(v2(entries(0, 1, b"x" * 1000)))), Quiet()
+    copy, lane, flow = reading(source, hooks)
+    flow.batch_bytes_max["orders"] = 500
+
+    running = asyncio.create_task(lane.run())
+    async with asyncio.timeout(SOON):
+        await hooks.blocked.wait()
+    running.cancel()
+
+    assert (copy.reason, hooks.rereads) == (Reason.RECORD_TOO_LARGE, [])
 
 
 async def test_what_an_operator_has_said_while_other_replicas_were_asked_stands(monkeypatch: Any) -> None:

@@ -16,15 +16,29 @@ NONE, REQUEST_TIMED_OUT, COORDINATOR_LOADING, CONCURRENT = 0, 7, 14, 51
 INVALID_PRODUCER_EPOCH, NOT_AUTHORIZED = 47, 53
 
 
-def coordinator(monkeypatch: pytest.MonkeyPatch, codes: Sequence[int]) -> tuple[Cluster, list[int]]:
+def coordinator(
+    monkeypatch: pytest.MonkeyPatch, codes: Sequence[int], producer_id: int = 4000
+) -> tuple[Cluster, list[int]]:
     """A cluster whose coordinator answers with these codes; and those it has not given yet."""
     cluster, left = Cluster("target", [Address("127.0.0.1", 1)], ConnectionOptions()), list(codes)
 
     async def answer(*_: object, **__: object) -> SimpleNamespace:
-        return SimpleNamespace(error_code=left.pop(0), producer_id=4000, producer_epoch=3)
+        return SimpleNamespace(error_code=left.pop(0), producer_id=producer_id, producer_epoch=3)
 
     monkeypatch.setattr(cluster, "call_transaction_coordinator", answer)
     return cluster, left
+
+
+async def test_a_producer_id_that_is_none_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    With -1 a batch is of no idempotent producer: a broker would append it anywhere, and more than once.
+    """
+    cluster, left = coordinator(monkeypatch, [NONE, NONE], producer_id=-1)
+
+    with pytest.raises(BrokerError, match="producer id -1") as refused:
+        await init_producer_id(cluster, "twinsite.orders")
+
+    assert (refused.value.retriable, left) == (False, [NONE])
 
 
 @pytest.mark.parametrize("code", [REQUEST_TIMED_OUT, COORDINATOR_LOADING, CONCURRENT])
