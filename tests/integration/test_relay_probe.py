@@ -102,7 +102,7 @@ async def test_a_link_that_carries_less_than_is_produced_is_not_called_so_while_
     name = await topic(source, prefix="held-back")
     async with writing(source, name):
         done = await link_test(
-            "--relay", relay.address, "--topics", name, "--rate-max", "50000", *LITTLE, work_dir=tmp_path
+            "--relay", relay.address, "--topics", name, "--rate-max", "20000", *LITTLE, work_dir=tmp_path
         )
     document = json.loads(done.stdout)
     [link], made = document["relays"], document["production"]
