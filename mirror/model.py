@@ -271,7 +271,7 @@ class LinkStatus:
     level: int | None
     """Of zstd, for what is behind; null until the relay has said so."""
     recode: bool | None
-    """Whether lz4 batches are inflated for the way; null likewise."""
+    """Whether batches of lz4, gzip and snappy are inflated for the way; null likewise."""
     why: str
     """What the relay has measured that made it choose so."""
 
@@ -368,7 +368,7 @@ class StreamStatus:
     level: int | None
     """Of zstd, for what is behind; null until the stream has begun."""
     recode: bool | None
-    """Whether lz4 batches are inflated for the way; null likewise."""
+    """Whether batches of lz4, gzip and snappy are inflated for the way; null likewise."""
     why: str
     """What was measured that made it so."""
     partitions_wanted: int

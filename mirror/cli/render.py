@@ -215,7 +215,7 @@ def _link(link: LinkStatus) -> str:
         words += f", no more than {link.rate_limit_bytes_per_second * 8 / 1e6:g} Mbit/s"
     if link.level is None:
         return words
-    inflated = ", lz4 inflated" if link.recode else ""
+    inflated = ", batches inflated" if link.recode else ""
     return f"{words}; zstd level {link.level}{inflated} ({clean(link.why)})"
 
 

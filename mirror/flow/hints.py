@@ -120,10 +120,10 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
             "again what is missing; where it cannot, copy the topic anew."
         ),
         Reason.FOREIGN_WRITE: (
-            "Stop whatever else writes to the target partition, then copy the topic anew."
+            "Stop whatever else writes there; then reconcile, repair and resume, or copy the topic anew."
         ),
         Reason.OFFSETS_DIFFER: (
-            "Something else has written to the target partition: stop it, then copy the topic anew."
+            "Something else writes there: stop it; then reconcile, repair and resume, or copy the topic anew."
         ),
         Reason.TOPIC_ID_CHANGED: (
             "The source topic was deleted and made again: keep the old copy under another name or "

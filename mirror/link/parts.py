@@ -77,7 +77,7 @@ def encode_parts(parts: Sequence[Part], recode: Container[Key] = ()) -> list[byt
     """The body of a frame, in pieces that are not copied.
 
     Args:
-        recode: Of these partitions, batches of lz4 are inflated.
+        recode: Of these partitions, batches of lz4, gzip and snappy are inflated.
     """
     pieces: list[bytes | memoryview] = []
     left = RECODED_BYTES_MAX

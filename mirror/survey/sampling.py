@@ -84,7 +84,7 @@ async def production(
 
     Args:
         rate: Bytes a second of the link, as far as it is known: a sample must not take long.
-        recode: Whether batches of lz4 are inflated for the way.
+        recode: Whether batches of lz4, gzip and snappy are inflated for the way.
     """
     after = await ends(source)
     wanted = wants(before.offsets, after.offsets)

@@ -106,6 +106,18 @@ def test_a_hint_knows_the_state_where_that_matters() -> None:
     assert "anew" in hint(State.DIVERGED, Reason.FOREIGN_WRITE)
 
 
+@pytest.mark.parametrize("reason", [Reason.FOREIGN_WRITE, Reason.OFFSETS_DIFFER])
+def test_what_others_have_written_may_stay_before_a_topic_is_copied_anew(reason: Reason) -> None:
+    """
+    The gentler way comes first, step by step, as the page has it.
+    """
+    words = hint(State.DIVERGED, reason)
+
+    places = [words.lower().index(step) for step in ("stop", "reconcile", "repair", "resume", "anew")]
+
+    assert places == sorted(places)
+
+
 def test_what_a_broker_refuses_is_documented_with_the_state_it_leads_to() -> None:
     """
     The table of refusals and the page tell the same story.
