@@ -4,11 +4,12 @@ An exchange serves one authentication: send :meth:`~SaslExchange.first`, hand ev
 answer to :meth:`~SaslExchange.next`, send what it gives, until it gives None.
 
 Our own and not those of kafka-python, whose SCRAM does not escape user names,
-ignores the server's ``e=``, compares signatures in data-dependent time and takes
-any iteration count from a stranger. As Kafka does, names and passwords are plain
-UTF-8: SASLprep would turn away passwords the broker was given.
+trips over the server's ``e=``, compares signatures in data-dependent time and takes
+one iteration, or a million, from a stranger. As Kafka does, names and passwords are
+plain UTF-8: SASLprep would turn away passwords the broker was given.
 
-Sources: RFC 4616 (PLAIN), RFC 5802 and 7677 (SCRAM), RFC 7628 and KIP-255 (OAUTHBEARER).
+Sources: RFC 4616 (PLAIN), RFC 5802 and 7677 (SCRAM), RFC 7628 and KIP-255 (OAUTHBEARER),
+docs/decisions/0015-the-greeting-is-our-own.md.
 """
 
 from __future__ import annotations
