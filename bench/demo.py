@@ -1,10 +1,10 @@
 """The main job on real data, crashes included, and the proof that the copy is exact.
 
-Starts two clusters of different versions, fills one with Debian's package index, and mirrors it through two
-relays, over an emulated long link where that is allowed, while it is still being written. In the middle the
-relay in use is killed, then the mirror; it is started again, and both logs are compared record by record with
-an independent client. Then the copy is proven with Spark, damaged, put right and proven again. Leaves nothing
-behind but the pages of what was compared.
+Starts two clusters of different versions, fills one with Debian's package index, lets its cleaner leave gaps
+in a compacted topic, and mirrors it through two relays, over an emulated long link where that is allowed,
+while it is still being written. In the middle the relay in use is killed, then the mirror; it is started
+again, and both logs are compared record by record with an independent client. Then the copy is proven with
+Spark, damaged, put right and proven again. Leaves nothing behind but the pages of what was compared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,22 +30,31 @@ from tests.harness.checker import Verdict, compare_topic, watermarks
 from tests.harness.data import Row, debian_packages, load, load_compacted, load_transactions
 from tests.harness.far_site import FarSite, far_site
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import free_ports
+from tests.harness.node import free_ports, until
 from tests.harness.process import Twinsite
 from tests.harness.relay import listens, through
+from tests.harness.segments import is_clean
 
 TOPICS = ("packages", "changes", "installs")
 """Keyed by package and compacted; append-only; written by a transactional producer that also aborts."""
+PARTITIONS = 2
 PACKAGES_MAX = 60_000
 LATE_RECORDS = 20_000
+OLDER_EVERY, HEADERS_EVERY = 10, 10
+HEADERS = (("from", b"debian"), ("from", b"main"), ("empty", b""), ("null", None))
+AT_ONCE = {"segment.bytes": 1 << 20, "min.cleanable.dirty.ratio": 0}
+"""The cleaner goes over a segment as soon as another one is written to."""
+NOT_ANY_MORE = {"min.cleanable.dirty.ratio": 1}
+"""Else the copy, whose settings follow, may be compacted further than the source when both are compared."""
 RELAY_KILL_AFTER_BYTES, KILL_AFTER_BYTES = 8_000_000, 25_000_000
-CAUGHT_UP_SECONDS = 90.0
+COMPACTED_SECONDS, CAUGHT_UP_SECONDS = 60.0, 90.0
 RELAYS = 2
 MBIT_PER_SECOND, ONE_WAY_SECONDS = 50.0, 0.04
 COLUMNS = (
     *("mirror", "MB of records", "MB on the link", "link used", "took", "MB/s"),
     *("behind at first", "in the end"),
 )
+FOUND = ("partition", "records compared", "gaps", "lost, doubled, reordered, changed, shifted")
 
 console = Console()
 
@@ -145,11 +154,25 @@ def say(text: str) -> None:
     console.print(f"[bold]{text}[/bold]" if console.is_terminal else text, highlight=False)
 
 
+def index(limit: int) -> list[Row]:
+    """Debian's package index; some of its records with headers."""
+    return [
+        row if number % HEADERS_EVERY else replace(row, headers=HEADERS)
+        for number, row in enumerate(debian_packages(limit))
+    ]
+
+
 def fill(bootstrap: str, rows: list[Row]) -> None:
-    """The data that is there before the mirror starts."""
+    """The data that is there before the mirror starts; of some packages an older version too."""
+    load(bootstrap, "packages", (replace(row, value=b"older") for row in rows[::OLDER_EVERY]))
     load_compacted(bootstrap, "packages", rows)
-    load(bootstrap, "changes", (Row(key=None, value=row.value) for row in rows), "zstd")
+    load(bootstrap, "changes", (replace(row, key=None) for row in rows), "zstd")
     load_transactions(bootstrap, "installs", rows[:20_000], per_transaction=400, aborted_every=5)
+
+
+def compacted(cluster: KafkaCluster) -> bool:
+    """Whether the cleaner has taken out of packages what newer records say better."""
+    return all(is_clean(cluster, "packages", partition) for partition in range(PARTITIONS))
 
 
 def keep_writing(bootstrap: str, rows: list[Row], stop: threading.Event) -> None:
@@ -195,7 +218,7 @@ async def mirror_with_crashes(
 ) -> list[Measured]:
     """Copy, kill a relay, copy on, kill the mirror, copy on; what each of the two mirrors did."""
     arguments = ("mirror", "--config", str(settings))
-    rows = [Row(key=row.key, value=row.value) for row in islice(debian_packages(), LATE_RECORDS)]
+    rows = index(LATE_RECORDS)
     stop = threading.Event()
     writer = threading.Thread(target=keep_writing, args=(source.bootstrap, rows, stop), daemon=True)
     measured = []
@@ -235,9 +258,20 @@ def judge(source: KafkaCluster, target: KafkaCluster) -> dict[str, Verdict]:
     return verdicts
 
 
-def show(verdicts: dict[str, Verdict], measured: list[Measured], far: FarSite) -> None:
+def spans(cluster: KafkaCluster) -> dict[str, int]:
+    """How many offsets each partition has from the start of its log to its end."""
+    return {
+        f"{topic}-{partition}": end - start
+        for topic in TOPICS
+        for partition, (start, end) in watermarks(cluster.bootstrap, topic).items()
+    }
+
+
+def show(
+    verdicts: dict[str, Verdict], offsets: dict[str, int], measured: list[Measured], far: FarSite
+) -> None:
     console.print(what_happened(measured, far))
-    console.print(what_was_found(verdicts))
+    console.print(what_was_found(verdicts, offsets))
     for verdict in verdicts.values():
         for finding in verdict.findings[:5]:
             say(f"  {finding}")
@@ -264,13 +298,18 @@ def records(lag: int | None) -> str:
     return "unknown" if lag is None else f"{lag:,}"
 
 
-def what_was_found(verdicts: dict[str, Verdict]) -> Table:
-    """A line for each partition."""
+def what_was_found(verdicts: dict[str, Verdict], offsets: dict[str, int]) -> Table:
+    """A line for each partition.
+
+    Args:
+        offsets: How many each has; those that hold no record are gaps.
+    """
     table = Table(title="source 3.9.1 and target 4.3.0, record by record")
-    for column in ("partition", "records compared", "lost, doubled, reordered, changed, shifted"):
-        table.add_column(column, justify="left" if column == "partition" else "right")
+    for column in FOUND:
+        table.add_column(column, justify="left" if column == FOUND[0] else "right")
     for name, verdict in verdicts.items():
-        table.add_row(name, f"{verdict.records:,}", "none" if verdict.exact else str(len(verdict.findings)))
+        counts = f"{verdict.records:,}", f"{offsets[name] - verdict.records:,}"
+        table.add_row(name, *counts, "none" if verdict.exact else str(len(verdict.findings)))
     return table
 
 
@@ -282,11 +321,13 @@ async def demo(folder: Path, far: FarSite) -> int:
         KafkaCluster.start(version="4.3", name="target", work_dir=folder) as target,
     ):
         for topic in TOPICS:
-            policy = "compact" if topic == "packages" else "delete"
-            await source.create_topic(topic, 2, config={"cleanup.policy": policy})
+            own = {"cleanup.policy": "compact", **AT_ONCE} if topic == "packages" else {}
+            await source.create_topic(topic, PARTITIONS, config=own)
         say("loading Debian's package index: compacted, append-only, transactional with aborts")
-        rows = list(debian_packages(PACKAGES_MAX))
+        rows = index(PACKAGES_MAX)
         await asyncio.to_thread(fill, source.bootstrap, rows)
+        await until(lambda: compacted(source), "packages is compacted", COMPACTED_SECONDS)
+        await source.alter_topic("packages", NOT_ANY_MORE)
         say(f"mirroring {', '.join(TOPICS)} through {RELAYS} relays next to the source")
         with running_relays(source, far, folder) as relays:
             for one in relays.values():
@@ -295,7 +336,7 @@ async def demo(folder: Path, far: FarSite) -> int:
             measured = await mirror_with_crashes(source, far, relays, settings, folder)
         say("comparing the two clusters record by record with an independent client")
         verdicts = await asyncio.to_thread(judge, source, target)
-        show(verdicts, measured, far)
+        show(verdicts, await asyncio.to_thread(spans, target), measured, far)
         if not all(verdict.exact for verdict in verdicts.values()):
             say("THE COPY IS NOT EXACT")
             return 1

@@ -106,6 +106,12 @@ def cleaned_up_to(cluster: Disks, topic: str, partition: int = 0, node: int = 1)
     return int(offsets[0]) if offsets else -1
 
 
+def is_clean(cluster: Disks, topic: str, partition: int = 0, node: int = 1) -> bool:
+    """Whether a node's cleaner has been over all but the segment that is written to."""
+    active = segments(cluster, topic, partition, node)[-1]
+    return cleaned_up_to(cluster, topic, partition, node) == int(active.stem)
+
+
 def damage(batch: StoredBatch, at: int = -1, bit: int = 0) -> None:
     """Flip one bit of a batch on disk, in its last byte or in another one."""
     spoiled = bytearray(batch.data)

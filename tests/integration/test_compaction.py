@@ -18,10 +18,9 @@ from tests.harness.old_logs import RECORDS
 from tests.harness.segments import (
     Files,
     StoredBatch,
-    cleaned_up_to,
+    is_clean,
     old_message_set,
     rolled,
-    segments,
     serve_logs,
     stored_batches,
 )
@@ -105,7 +104,7 @@ async def test_old_formats_that_the_cleaner_went_over_are_copied_with_their_offs
         everywhere = (replace(row, partition=number) for row in _rows(segment, some) for number in numbers)
         load(breakable.bootstrap, name, everywhere)
     await until(
-        lambda: all(_is_clean(breakable, name, node=2, partition=number) for number in numbers),
+        lambda: all(is_clean(breakable, name, node=2, partition=number) for number in numbers),
         f"{name} is compacted",
     )
     await breakable.alter_topic(name, {"min.cleanable.dirty.ratio": 1})
@@ -133,7 +132,7 @@ async def _fill(cluster: KafkaCluster, name: str) -> None:
     load(cluster.bootstrap, name, _rows(4, [*gone, *rows[1:40], *rows[190:]]), "zstd", batch_num_messages=15)
     for number in (5, 6):
         load(cluster.bootstrap, name, _rows(number, rows[:1]))
-        await until(lambda: _is_clean(cluster, name), f"{name} is compacted")
+        await until(lambda: is_clean(cluster, name), f"{name} is compacted")
 
 
 def _rows(segment: int, rows: Iterable[Row]) -> Iterator[Row]:
@@ -141,12 +140,6 @@ def _rows(segment: int, rows: Iterable[Row]) -> Iterator[Row]:
     first_ms = int(time.time() * 1000) + segment * 10 * SEGMENT_MS
     for number, row in enumerate(rows):
         yield replace(row, timestamp_ms=first_ms + number)
-
-
-def _is_clean(cluster: KafkaCluster, name: str, partition: int = 0, node: int = 1) -> bool:
-    """The cleaner has been over all but the segment that is written to."""
-    active = segments(cluster, name, partition, node)[-1]
-    return cleaned_up_to(cluster, name, partition, node) == int(active.stem)
 
 
 def _peculiarities(batches: Iterable[StoredBatch]) -> set[str]:
