@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import statistics
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 from rich.table import Table
 
 from bench.contestants import CONTESTANTS, OURS, Job
@@ -23,6 +17,7 @@ from bench.measuring import LogEnds, cpu_seconds, peak_megabytes, resident_megab
 from tests.harness.data import json_rows, load
 from tests.harness.jvm import BENCHMARK_JVM
 from tests.harness.kafka import KafkaCluster
+from tests.harness.trickle import came, trickling
 
 TRICKLE_PER_SECOND = 100
 TRICKLE_SECONDS = 30.0
@@ -33,7 +28,6 @@ IDLE_SECONDS = 60.0
 BACKLOG_MEGABYTES = 1500
 BACKLOG_PARTITIONS = 64
 SAMPLES = 10
-READ_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,58 +107,17 @@ async def _latency(source: KafkaCluster, target: KafkaCluster, folder: Path, nam
 
 
 def trickle(source: str, target: str, topic: str) -> Latency:
-    """Write records evenly in one thread and read them in this one; those of the warm-up do not count.
+    """Write records evenly and read them; those of the warm-up do not count.
 
     Args:
         source, target: Where the topic, which has one partition, is written and read.
     """
-    with _reader(target, topic) as reader, _trickling(source, topic):
-        for _ in range(WARM_UP_RECORDS):
-            _late_by(reader)
-        wanted = int(TRICKLE_PER_SECOND * TRICKLE_SECONDS)
-        late = sorted(_late_by(reader) for _ in range(wanted))
+    wanted = int(TRICKLE_PER_SECOND * TRICKLE_SECONDS)
+    with trickling(source, target, topic, TRICKLE_PER_SECOND) as records:
+        wait(lambda: came(records, WARM_UP_RECORDS + wanted), f"{wanted} records have been timed")
+        timed = records[WARM_UP_RECORDS : WARM_UP_RECORDS + wanted]
+    late = sorted((one.read_at - one.handed_at) * 1000 for one in timed)
     return Latency(statistics.median(late), late[wanted * 99 // 100], late[-1], wanted)
-
-
-@contextmanager
-def _reader(bootstrap: str, topic: str) -> Iterator[Consumer]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "log_level": 0})
-    try:
-        consumer.assign([TopicPartition(topic, 0, OFFSET_END)])
-        yield consumer
-    finally:
-        consumer.close()
-
-
-def _late_by(reader: Consumer) -> float:
-    message = reader.poll(READ_SECONDS)
-    value = message.value() if message is not None else None
-    if not isinstance(value, bytes):
-        raise click.ClickException(f"nothing came to the target within {READ_SECONDS:g} s")
-    return (time.perf_counter_ns() - int(value[:20])) / 1e6
-
-
-@contextmanager
-def _trickling(bootstrap: str, topic: str) -> Iterator[None]:
-    stop = threading.Event()
-    thread = threading.Thread(target=_write_evenly, args=(bootstrap, topic, stop), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-def _write_evenly(bootstrap: str, topic: str, stop: threading.Event) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0})
-    began = time.monotonic()
-    for number in itertools.count():
-        if stop.wait(max(0.0, began + number / TRICKLE_PER_SECOND - time.monotonic())):
-            break
-        producer.produce(topic, b"%020d" % time.perf_counter_ns() + b"." * 80)
-        producer.poll(0)
-    producer.flush(READ_SECONDS)
 
 
 # -- nothing to do -------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 import pytest
@@ -29,7 +29,8 @@ from tests.harness.kafka import KafkaCluster
 from tests.harness.node import free_ports
 from tests.harness.process import COMMAND, Twinsite, events
 from tests.harness.relay import listens, through
-from tests.harness.wan import Wan, wan, why_not
+from tests.harness.wan import TO_FAR, TO_NEAR, Wan, wan, why_not
+from tests.harness.wan_router import Counted
 
 pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not()), pytest.mark.timeout(300)]
 
@@ -39,8 +40,8 @@ IMPATIENT = {"request_timeout_seconds": 8, "connect_timeout_seconds": 3}
 CUT_SECONDS, LOOK_SECONDS = 60.0, 0.2
 FRESH_SECONDS, OFF_AT_MOST_SECONDS = 3.0, 3.0
 """Three waits of half a second, and one second: what a source said before that is not believed any more."""
-FEW = 40
-"""Datagrams of which none waits for another one."""
+FEW, MANY, DATAGRAM_BYTES = 40, 500, 500
+"""Datagrams: of few none waits for another one, of many a share can be told."""
 SEND = """
 import socket, sys
 listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
@@ -120,28 +121,125 @@ def test_the_link_is_as_long_and_as_narrow_as_it_is_told(
     assert max(one.lost for one in link.counted()) == 0
 
 
-def test_packets_are_lost_as_often_as_it_is_told(link: Wan) -> None:
-    """
-    Counted where they are lost: what a sender sees of few of them is off.
-    """
-    link.both(delay_seconds=0.001, loss=0.02)
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One direction of a link, as the router numbers it."""
 
-    fetch(link, 3_000_000)
-    to_near, to_far = link.counted()
+    number: int
 
-    assert 0.01 < to_near.lost / to_near.packets < 0.03
-    assert to_far.packets > 0
+    def __str__(self) -> str:
+        return "to_far" if self.number == TO_FAR else "to_near"
+
+    @property
+    def back(self) -> Way:
+        return Way(TO_NEAR + TO_FAR - self.number)
+
+    def change(self, link: Wan, **how: float | bool) -> None:
+        (link.to_far if self.number == TO_FAR else link.to_near)(**how)
+
+    def counted(self, link: Wan) -> Counted:
+        return link.counted()[self.number]
+
+    def send(self, link: Wan, *, each_seconds: float, count: int) -> list[Datagram]:
+        """Datagrams that set out so long one after the other, in the order in which they come."""
+        rate = DATAGRAM_BYTES / each_seconds
+        if self.number == TO_FAR:
+            return sent_over(link.far, packet_bytes=DATAGRAM_BYTES, rate=rate, count=count, taker=link.inside)
+        return sent_over(link.near, packet_bytes=DATAGRAM_BYTES, rate=rate, count=count, sender=link.inside)
 
 
-def test_nothing_crosses_a_link_that_is_cut(link: Wan) -> None:
+@pytest.fixture(params=[Way(TO_NEAR), Way(TO_FAR)], ids=str)
+def way(request: pytest.FixtureRequest) -> Way:
+    found: Way = request.param
+    return found
+
+
+def test_jitter_makes_a_packet_later_and_keeps_the_order(link: Wan, way: Way) -> None:
     """
-    One way is enough for TCP.
+    Anew for each of them, by up to what it is told. Without it half of them take the same time.
     """
-    link.to_far(is_cut=True)
+    way.change(link, delay_seconds=0.02)
+    even = [one.came_at - one.sent_at for one in way.send(link, each_seconds=0.02, count=FEW)]
+    way.change(link, jitter_seconds=0.04)
+    came = way.send(link, each_seconds=0.02, count=FEW)
+    uneven = [one.came_at - one.sent_at for one in came]
+
+    assert spread(even) < 0.005
+    assert spread(uneven) > 0.01
+    assert min(uneven) >= 0.02
+    assert quantiles(uneven, n=10)[-1] < 0.06 + 0.01
+    assert [one.number for one in came] == list(range(FEW))
+
+
+def spread(seconds: list[float]) -> float:
+    """Between which the middle half of them is: some are late where others want the processors."""
+    lower, _, upper = quantiles(seconds, n=4)
+    return upper - lower
+
+
+def test_reordering_lets_packets_overtake_others_and_loses_none(link: Wan, way: Way) -> None:
+    """
+    As many as it is told, and none that go the other way.
+    """
+    way.change(link, delay_seconds=0.04, reorder=0.2)
+
+    came = [one.number for one in way.send(link, each_seconds=0.001, count=MANY)]
+    overtook = [number for at, number in enumerate(came) if min(came[at:]) < number]
+
+    assert sorted(came) == list(range(MANY))
+    assert 0.1 * MANY < len(overtook) < 0.3 * MANY
+    assert way.counted(link).overtook == len(overtook)
+    assert way.back.counted(link).overtook == 0
+
+
+def test_packets_are_lost_as_often_as_it_is_told(link: Wan, way: Way) -> None:
+    """
+    Those that go that way, and each that does not come is counted.
+    """
+    way.change(link, delay_seconds=0.001, loss=0.1)
+
+    came = way.send(link, each_seconds=0.0002, count=MANY)
+
+    assert 0.05 * MANY < MANY - len(came) < 0.15 * MANY
+    assert way.counted(link).lost == MANY - len(came)
+    assert way.back.counted(link).lost == 0
+
+
+def test_the_same_seed_loses_the_same_packets_either_way() -> None:
+    """
+    So that what a run has found can be had again. Another seed loses others, and each way has its own.
+    """
+    came = []
+    for seed in (3, 3, 4):
+        with wan(seed) as link:
+            link.both(loss=0.1)
+            ways = [one.send(link, each_seconds=0.0002, count=MANY) for one in (Way(TO_NEAR), Way(TO_FAR))]
+        came.append([[one.number for one in datagrams] for datagrams in ways])
+    first, again, other = came
+
+    assert first == again
+    assert all(one != another for one, another in zip(first, other, strict=True))
+    assert first[TO_NEAR] != first[TO_FAR]
+
+
+def test_nothing_crosses_a_link_that_is_cut(link: Wan, way: Way) -> None:
+    """
+    One way is enough for TCP. What goes the other way arrives, and so does everything when it is over.
+    """
+    way.change(link, is_cut=True)
+    before = way.counted(link)
 
     with pytest.raises(TimeoutError):
         socket.create_connection((link.far, 9), timeout=0.5)
-    assert link.counted()[1].cut > 0
+    came_back = way.back.send(link, each_seconds=0.001, count=FEW)
+    meanwhile, back = way.counted(link), way.back.counted(link)
+    way.change(link, is_cut=False)
+    afterwards = way.send(link, each_seconds=0.001, count=FEW)
+
+    assert meanwhile.cut > before.cut
+    assert meanwhile.packets == before.packets
+    assert back.cut == 0
+    assert (len(came_back), len(afterwards)) == (FEW, FEW)
 
 
 async def test_copies_go_through_everything_that_happens_to_a_link(

@@ -26,14 +26,16 @@ SILENT_SECONDS = 0.3
 """So long after the last one there comes none any more."""
 SO_RCVBUFFORCE, SO_TIMESTAMPNS = 33, 35
 """Of Linux; Python has no names for them."""
-_SENT_AT = struct.Struct("=q")
+_SENT = struct.Struct("=qq")
+"""Its number, and when it was sent."""
 _CAME_AT = struct.Struct("=qq")
 
 
 @dataclass(frozen=True, slots=True)
 class Datagram:
-    """One that came; seconds since 1970, and bytes with all headers."""
+    """One that came; numbered as sent, seconds since 1970, and bytes with all headers."""
 
+    number: int
     sent_at: float
     came_at: float
     bytes: int
@@ -74,14 +76,14 @@ def send(to: tuple[str, int], packet_bytes: int, rate: float, count: int) -> Non
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM_BYTES)
         sock.connect(to)
-        rest = bytes(packet_bytes - HEADER_BYTES - _SENT_AT.size)
+        rest = bytes(packet_bytes - HEADER_BYTES - _SENT.size)
         began = time.monotonic()
         for number in range(count):
             time.sleep(max(began + number * packet_bytes / rate - time.monotonic(), 0.0))
-            sock.send(_SENT_AT.pack(time.time_ns()) + rest)
+            sock.send(_SENT.pack(number, time.time_ns()) + rest)
 
 
-def take(at: str) -> list[tuple[float, float, int]]:
+def take(at: str) -> list[tuple[int, float, float, int]]:
     """Say where datagrams are taken, and take them until no more come."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, ROOM_BYTES)
@@ -97,12 +99,12 @@ def take(at: str) -> list[tuple[float, float, int]]:
                 return came
 
 
-def _taken(sock: socket.socket) -> tuple[float, float, int]:
+def _taken(sock: socket.socket) -> tuple[int, float, float, int]:
     data, told, _, _ = sock.recvmsg(1 << 16, 256)
     ((_, _, stamp),) = told
     seconds, ns = _CAME_AT.unpack(stamp)
-    (sent_ns,) = _SENT_AT.unpack_from(data)
-    return sent_ns / 1e9, seconds + ns / 1e9, len(data) + HEADER_BYTES
+    number, sent_ns = _SENT.unpack_from(data)
+    return number, sent_ns / 1e9, seconds + ns / 1e9, len(data) + HEADER_BYTES
 
 
 def main() -> None:

@@ -34,6 +34,8 @@ from tests.harness.wan_router import Counted
 
 PROGRAMS = ("ip", "nsenter")
 DEVICE = "wan0"
+SILENT = ("addrgenmode", "none") if Path("/proc/sys/net/ipv6").exists() else ()
+"""Of a device: the kernel asks for no routers over it, so that the same seed means the same packets."""
 NUMBERS, STEP = 16_000, 4_001
 HOMES = "10.64.0.0/10"
 """What holds the addresses of all links: brokers at the end of one may be those of another, too."""
@@ -127,6 +129,7 @@ def wan(seed: int = 1) -> Iterator[Wan]:
         stack.callback(_ip, "netns", "delete", there)
         router = stack.enter_context(_router(there, str(seed)))
         _ip("address", "add", f"{net}.2", "peer", f"{net}.1", "dev", f"{DEVICE}-{number}")
+        _ip("link", "set", "dev", f"{DEVICE}-{number}", *SILENT)
         _ip("link", "set", f"{DEVICE}-{number}", "up")
         _ip("link", "add", here, "type", "veth", "peer", "name", "home", "netns", there)
         stack.callback(_ip, "link", "delete", here)
@@ -135,6 +138,7 @@ def wan(seed: int = 1) -> Iterator[Wan]:
         for command in (
             ("link", "set", "lo", "up"),
             ("address", "add", f"{net}.1", "peer", f"{net}.2", "dev", DEVICE),
+            ("link", "set", "dev", DEVICE, *SILENT),
             ("link", "set", DEVICE, "up"),
             ("address", "add", f"{net}.6/30", "dev", "home"),
             ("link", "set", "home", "up"),

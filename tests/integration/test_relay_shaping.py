@@ -18,8 +18,8 @@ import pytest
 from mirror.link import messages
 from mirror.link.messages import Channel, Position
 from tests.conftest import TopicFactory
-from tests.faults.flows import complete, configured
-from tests.harness.checker import assert_exact
+from tests.faults.flows import complete, configured, partitions
+from tests.harness.checker import assert_exact, watermarks
 from tests.harness.clock import LIBRARY, clock_at
 from tests.harness.data import Row, json_rows, load
 from tests.harness.kafka import KafkaCluster
@@ -31,6 +31,8 @@ from tests.integration.test_relay_stream import Client, hello, key_of
 
 RATE = 1_000_000
 """Bytes a second: of the relay that has a limit."""
+RANKED_MEGABYTES, RANKED_RECORDS = 10, 1_000
+"""For ten seconds each: five pass before ranks are known, and what the relay has read by then goes on."""
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +58,10 @@ def noise(count: int, size: int = 10_000) -> Iterator[Row]:
     return (Row(key=None, value=os.urandom(size)) for _ in range(count))
 
 
-def filled(source: KafkaCluster, topic: TopicFactory, name: str, megabytes: int) -> str:
-    made = asyncio.run(topic(source, prefix=name))
+def filled(
+    source: KafkaCluster, topic: TopicFactory, name: str, megabytes: int, *, retention_ms: int = -1
+) -> str:
+    made = asyncio.run(topic(source, prefix=name, retention_ms=retention_ms))
     load(source.bootstrap, made, noise(megabytes * 100), batch_size=200_000)
     return made
 
@@ -324,3 +328,37 @@ def test_a_mirror_keeps_to_its_own_limit(
     assert shown["rate_limit_bytes_per_second"] == RATE
     assert seconds > 1.5
     assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
+def test_catch_ups_end_in_the_order_that_retention_and_settings_say(
+    source: KafkaCluster, target: KafkaCluster, slow_relay: Relay, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    First what retention would remove within the hour, then what nothing is said of, then what is to be last,
+    which has less time left than that: beyond an hour it is settings that count. No age is known before
+    something has come, so that one of each begins together; nothing is removed while the test runs.
+    """
+    last, other, soonest = names = [
+        filled(source, topic, name, RANKED_MEGABYTES, retention_ms=minutes * 60_000)
+        for name, minutes in (("last", 120), ("other", 600), ("soonest", 30))
+    ]
+    sections = {"topics": {"include": names}, "link": {"relays": [slow_relay.address], "topics_last": [last]}}
+    command = configured(tmp_path, through(source, slow_relay.address), target, soonest, **sections)
+    done: dict[str, dict[str, int]] = {}
+
+    def all_are_done() -> bool:
+        """Notes of each that is, in their order, how far the others are."""
+        reached = {one["topic"]: one["next_offset"] or 0 for one in partitions(mirror)}
+        for name, offset in reached.items():
+            if offset == RANKED_RECORDS:
+                done.setdefault(name, reached)
+        return len(done) == len(names)
+
+    with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+        asyncio.run(mirror.wait_for(all_are_done, "all is copied", 90))
+
+    assert list(done) == [soonest, other, last]
+    assert done[soonest][other] < RANKED_RECORDS
+    assert done[other][last] < RANKED_RECORDS / 5
+    assert [watermarks(source.bootstrap, name)[0] for name in names] == [(0, RANKED_RECORDS)] * 3
+    assert_exact(source.bootstrap, target.bootstrap, names)

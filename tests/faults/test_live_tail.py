@@ -1,0 +1,155 @@
+"""A catch-up of days over a narrow link: what is up to date stays so."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.faults.flows import complete, configured, partition, partitions
+from tests.harness.checker import assert_exact
+from tests.harness.data import Row, load
+from tests.harness.kafka import KafkaCluster
+from tests.harness.node import free_ports
+from tests.harness.process import Twinsite
+from tests.harness.relay import listens, through
+from tests.harness.trickle import Written, came, trickling
+from tests.harness.wan import Wan, wan, why_not
+
+pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not()), pytest.mark.timeout(300)]
+
+RATE, ONE_WAY_SECONDS, QUEUE_BYTES = 20e6 / 8, 0.05, 250_000
+"""Of the link; what it carries in a round trip may wait in front of it."""
+WIDER = {"rate": 400e6 / 8, "queue_bytes": 4 << 20}
+BACKLOG_RECORDS, RECORD_BYTES, BACKLOG_SECONDS = 14_000, 10_000, 3 * 86_400
+"""The link needs 56 seconds for what was written in three days."""
+TRICKLE_PER_SECOND, TIMED_RECORDS = 20, 200
+LATE_SECONDS_MAX = 1.0
+"""A fifth of it is enough where nobody else wants the processors."""
+FULL, FULL_SECONDS = 0.85, 2.0
+"""While BBR looks how long the way is it leaves some of the link empty."""
+CUT_RECORDS = 2 * TRICKLE_PER_SECOND
+RECOVERS_SECONDS = 5.0
+"""A kernel that has had no answer for two seconds sends again after two more at the latest."""
+
+
+@pytest.fixture
+def link() -> Iterator[Wan]:
+    with wan(seed=13) as one:
+        one.both(rate=RATE, delay_seconds=ONE_WAY_SECONDS, queue_bytes=QUEUE_BYTES)
+        yield one
+
+
+async def test_a_catch_up_of_days_never_delays_the_live_tail_by_more_than_a_second(
+    link: Wan, source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Each record, from its acknowledgement at the source until a consumer at the target has it, while the
+    catch-up fills the link; and again soon after the link was cut for two seconds.
+    """
+    behind, live = await topic(source, prefix="behind"), await topic(source, prefix="live")
+    await target.create_topic(live)
+    await asyncio.to_thread(load, source.bootstrap, behind, rows_of_days(), batch_size=200_000)
+    address = f"{link.far}:{free_ports(1)[0]}"
+    listen = ("relay", "--cluster", source.bootstrap, "--listen", address)
+    with Twinsite.run(*listen, work_dir=tmp_path, listen=False, inside=link.inside) as relay:
+        await listens(relay)
+        topics = {"include": [behind, live]}
+        command = configured(tmp_path, through(source, address), target, live, topics=topics)
+        with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+            with trickling(source.bootstrap, target.bootstrap, live, TRICKLE_PER_SECOND) as records:
+                before = await beside_a_full_link(mirror, link, records)
+                await cut(mirror, link, records)
+                back_at = time.monotonic()
+                after = await beside_a_full_link(mirror, link, records)
+                recovered_seconds = in_time_since(records) - back_at
+                left = partition(partitions(mirror), behind)["next_offset"]
+            link.both(**WIDER)
+            await mirror.wait_for(lambda: complete(mirror, source, [behind, live]), "all is copied", 60)
+
+    print(before, after, recovered_seconds)
+    assert_exact(source.bootstrap, target.bootstrap, [behind, live])
+    await source.delete_topic(behind)
+    assert left < BACKLOG_RECORDS
+    assert max(before.longest_seconds, after.longest_seconds) < LATE_SECONDS_MAX
+    assert min(before.link_used, after.link_used) > FULL
+    assert 0 < recovered_seconds < RECOVERS_SECONDS
+
+
+def rows_of_days() -> Iterator[Row]:
+    """What was written evenly in days, up to now; nothing makes it smaller."""
+    began_ms = int((time.time() - BACKLOG_SECONDS) * 1000)
+    for number in range(BACKLOG_RECORDS):
+        since_ms = BACKLOG_SECONDS * 1000 * number // BACKLOG_RECORDS
+        yield Row(key=None, value=os.urandom(RECORD_BYTES), timestamp_ms=began_ms + since_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What became of the trickle while a catch-up went on, and which share of the link was used for it."""
+
+    longest_seconds: float
+    link_used: float
+
+
+class Gauge:
+    """Which share of what the link carries has come from the far site since it was last set back."""
+
+    def __init__(self, link: Wan) -> None:
+        self._link = link
+        self.set_back()
+
+    def set_back(self) -> None:
+        self.since, self._before = time.monotonic(), self._link.counted()[0].bytes
+
+    def used(self) -> float:
+        came = self._link.counted()[0].bytes - self._before
+        return came / (time.monotonic() - self.since) / RATE
+
+
+async def beside_a_full_link(mirror: Twinsite, link: Wan, records: Sequence[Written]) -> Beside:
+    """Wait until the link is full and nothing of the trickle is late, then watch the trickle for a while."""
+    gauge = Gauge(link)
+
+    def is_settled() -> bool:
+        if time.monotonic() - gauge.since < FULL_SECONDS:
+            return False
+        settled = gauge.used() > FULL and longest(records, gauge.since) < LATE_SECONDS_MAX
+        gauge.set_back()
+        return settled
+
+    await mirror.wait_for(is_settled, "the link is full, and the trickle in time", 60)
+    first = len(records)
+    await mirror.wait_for(lambda: came(records, first + TIMED_RECORDS), "the trickle goes on", 60)
+    return Beside(longest(records, records[first].acknowledged_at), gauge.used())
+
+
+async def cut(mirror: Twinsite, link: Wan, records: Sequence[Written]) -> None:
+    """Let nothing through, either way, for as long as two seconds of the trickle take."""
+    link.both(is_cut=True)
+    first = len(records)
+    await mirror.wait_for(lambda: len(records) > first + CUT_RECORDS, "records are written meanwhile")
+    assert not came(records, first + 1)
+    link.both(is_cut=False)
+
+
+def took(one: Written) -> float:
+    """Seconds from a record's acknowledgement to its being read, or to now."""
+    return min(one.read_at, time.monotonic()) - one.acknowledged_at
+
+
+def longest(records: Sequence[Written], since: float) -> float:
+    """What the latest took of the records acknowledged since then."""
+    return max(took(one) for one in records if since <= one.acknowledged_at < math.inf)
+
+
+def in_time_since(records: Sequence[Written]) -> float:
+    """The moment from which on no record was late."""
+    return max(one.read_at for one in records if took(one) > LATE_SECONDS_MAX)

@@ -1,0 +1,116 @@
+"""A topic that is written evenly, and when each of its records was there: at the source, and in the copy.
+
+::
+
+    with trickling(source.bootstrap, target.bootstrap, "live", per_second=20) as records:
+        ...
+        late = [one.read_at - one.acknowledged_at for one in records]
+
+The topic has one partition on either side and nothing in it. Producer and consumer are of this process, each
+in a thread of its own, so all moments are of one clock: monotonic, in seconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+
+NUMBER_BYTES, REST = 20, b"." * 80
+FLUSH_SECONDS, POLL_SECONDS = 30.0, 0.2
+
+
+@dataclass(slots=True)
+class Written:
+    """When a record was handed to the producer, acknowledged by the source, and read from the target.
+
+    What has not happened yet is infinitely far away.
+    """
+
+    handed_at: float
+    acknowledged_at: float = math.inf
+    read_at: float = math.inf
+
+
+def came(records: Sequence[Written], count: int) -> bool:
+    """Whether so many of them, and with them all before, have been read."""
+    return len(records) >= count and records[count - 1].read_at < math.inf
+
+
+@contextmanager
+def trickling(source: str, target: str, topic: str, per_second: float) -> Iterator[Sequence[Written]]:
+    """Write and read as long as the block lasts; yields the records, of which there are more and more.
+
+    Args:
+        source, target: Where the topic is written and read.
+
+    Raises:
+        KafkaException: A record was not accepted.
+    """
+    records: list[Written] = []
+    enough = threading.Event()
+    with ThreadPoolExecutor(2) as threads:
+        reading = threads.submit(_read, target, topic, records, enough)
+        writing = threads.submit(_write, source, topic, per_second, records, enough)
+        try:
+            yield records
+        finally:
+            enough.set()
+    for one in (writing, reading):
+        one.result()
+
+
+def _write(
+    bootstrap: str, topic: str, per_second: float, records: list[Written], enough: threading.Event
+) -> None:
+    """Acknowledgements are noted as they come: the producer is asked for them all the time between two."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0})
+    began = time.monotonic()
+    for number in itertools.count():
+        due = began + number / per_second
+        while (left := due - time.monotonic()) > 0 and not enough.is_set():
+            producer.poll(left)
+        if enough.is_set():
+            break
+        records.append(record := Written(time.monotonic()))
+        producer.produce(
+            topic, b"%0*d" % (NUMBER_BYTES, number) + REST, on_delivery=partial(_acknowledged, record)
+        )
+        producer.poll(0)
+    producer.flush(FLUSH_SECONDS)
+
+
+def _acknowledged(record: Written, failure: KafkaError | None, _: Message) -> None:
+    record.acknowledged_at = time.monotonic()
+    if failure is not None:
+        raise KafkaException(failure)
+
+
+def _read(bootstrap: str, topic: str, records: Sequence[Written], enough: threading.Event) -> None:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "log_level": 0})
+    try:
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        while not enough.is_set():
+            message = consumer.poll(POLL_SECONDS)
+            value = message.value() if message is not None and message.error() is None else None
+            if isinstance(value, bytes):
+                record = records[int(value[:NUMBER_BYTES])]
+                record.read_at = min(record.read_at, time.monotonic())
+    finally:
+        consumer.close()
