@@ -51,6 +51,10 @@ class Marks:
         if len(marks) > MARKS_MAX:
             self._marks = deque(islice(marks, 0, None, 2))
 
+    def rewind(self) -> None:
+        """The copy is not what it was: whatever it had is not all there any more."""
+        self._passed_at = None
+
     def passed_at(self, next_offset: int | None) -> float | None:
         """The last moment known at which a copy that goes on there had everything; None when none is."""
         if next_offset is None or self._last is None:

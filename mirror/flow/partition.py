@@ -251,6 +251,9 @@ class PartitionCopy:
         """Forget what was concluded and queued, and be looked at: an operator said so."""
         self.generation += 1
         self.queue.clear(self.send_offset)
+        if self.state is State.DIVERGED:
+            self._marks.rewind()
+            self.last_timestamp_ms = None
         self.state, self.reason, self.detail = State.UNKNOWN, Reason.STARTING, "to be looked at again"
         self.acknowledged_target_offset = None
         self._unsettled.clear()

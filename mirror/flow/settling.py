@@ -38,6 +38,7 @@ from mirror.flow.prepare import NotPreparableError, prepare
 from mirror.flow.states import UNREPLICATED, look_refusal
 from mirror.kafka.fetch import Isolation
 from mirror.kafka.offsets import Answers
+from mirror.link.loops import both
 from mirror.model import OffsetMode, State, TopicPartition
 
 BLOCKED_AGAIN_SECONDS = 15.0
@@ -152,7 +153,7 @@ class Settler:
         try:
             await self._memory.refresh(sole_writer=False)
             targets = await self._look_at_target(partitions)
-            sources, _ = await asyncio.gather(
+            sources, _ = await both(
                 look_at_source(self._flow, [p.tp for p in partitions]),
                 self._memory.refresh(sole_writer=False),
             )

@@ -6,12 +6,9 @@ import asyncio
 import random
 import threading
 from collections import deque
-from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-
-import pytest
 
 from mirror.link.messages import PROTOCOL, Messages
 from tests.conftest import TopicFactory
@@ -19,10 +16,9 @@ from tests.faults.flows import complete, configured, copied, once
 from tests.harness.checker import assert_exact
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import Site
 from tests.harness.process import Twinsite, events, twinsite
 from tests.harness.proxy import Last, proxy
-from tests.harness.relay import Relay, running_relay, through
+from tests.harness.relay import Relay, through
 
 CUTS, MIRRORS, RECORDS = 1_000, 10, 30_000
 """Many mirrors at once: between two streams of one there are round trips, and a pause, as for operators."""
@@ -35,14 +31,6 @@ SAID_FIRST_BYTES = 0, 350
 IMPATIENT = {"request_timeout_seconds": 5, "connect_timeout_seconds": 2}
 TINY, LONGER_THAN_ANYTHING_THERE_IS = 1_000, 32
 """Messages below so many bytes have lengths of which only the last two bytes are not 0."""
-
-
-@pytest.fixture(scope="module")
-def relay(
-    source: KafkaCluster, relay_site: Site, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Relay]:
-    with running_relay(source, tmp_path_factory.mktemp("relay"), site=relay_site) as running:
-        yield running
 
 
 def test_streams_are_cut_at_a_thousand_places(

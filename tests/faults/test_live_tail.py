@@ -74,7 +74,6 @@ async def test_a_catch_up_of_days_never_delays_the_live_tail_by_more_than_a_seco
             link.both(**WIDER)
             await mirror.wait_for(lambda: complete(mirror, source, [behind, live]), "all is copied", 60)
 
-    print(before, after, recovered_seconds)
     assert_exact(source.bootstrap, target.bootstrap, [behind, live])
     await source.delete_topic(behind)
     assert left < BACKLOG_RECORDS

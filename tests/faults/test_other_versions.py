@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,9 @@ from tests.faults.flows import complete, configured, copied, once, partitions, s
 from tests.harness.checker import assert_exact, watermarks
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import Site
 from tests.harness.process import Twinsite, events, twinsite
 from tests.harness.proxy import proxy
-from tests.harness.relay import Relay, running_relay, through
+from tests.harness.relay import Relay, through
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -39,14 +38,6 @@ STREAM, OTHER_STREAM = f"Upgrade: {PROTOCOL}".encode(), b"Upgrade: twinsite-fram
 TO_BROKERS, OTHER_TO_BROKERS = b"Upgrade: twinsite-kafka/1", b"Upgrade: twinsite-kafka/9"
 ASKED_AGAIN = 3
 """Times a stream was refused: whoever would copy without one has done so by then."""
-
-
-@pytest.fixture(scope="module")
-def relay(
-    source: KafkaCluster, relay_site: Site, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Relay]:
-    with running_relay(source, tmp_path_factory.mktemp("relay"), site=relay_site) as running:
-        yield running
 
 
 class Requests:

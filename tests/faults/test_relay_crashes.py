@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -28,14 +27,6 @@ AT_ONCE = 4
 """Mirrors that run beside each other."""
 RUN_SECONDS = 120.0
 """Much longer than it takes one of them."""
-
-
-@pytest.fixture(scope="module")
-def relay(
-    source: KafkaCluster, relay_site: Site, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Relay]:
-    with running_relay(source, tmp_path_factory.mktemp("relay"), site=relay_site) as running:
-        yield running
 
 
 @pytest.mark.parametrize("step", sorted(OF_RELAY))

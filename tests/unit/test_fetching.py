@@ -101,10 +101,7 @@ async def test_a_length_that_cannot_be_true_blocks_the_partition(monkeypatch: An
     source, hooks = Source(bytes(lying)), Quiet()
     copy, lane, _ = reading(source, hooks)
 
-    running = asyncio.create_task(lane.run())
-    async with asyncio.timeout(SOON):
-        await hooks.blocked.wait()
-    running.cancel()
+    await until_blocked(lane, hooks)
 
     assert copy.reason is Reason.CORRUPT_BATCH
     assert "offset 0" in copy.detail
@@ -247,10 +244,7 @@ async def test_where_no_replica_has_the_batch_whole_the_reason_is_what_was_wrong
     monkeypatch.setattr(fetching, "peek", source.peek)
     copy, lane, _ = reading(source, hooks)
 
-    running = asyncio.create_task(lane.run())
-    async with asyncio.timeout(SOON):
-        await hooks.blocked.wait()
-    running.cancel()
+    await until_blocked(lane, hooks)
 
     assert (copy.reason, len(hooks.rereads)) == (reason, 1)
     assert "batch at offset 0" in copy.detail
@@ -290,10 +284,7 @@ async def test_what_is_too_large_for_the_target_is_asked_of_no_other_replica() -
     copy, lane, flow = reading(source, hooks)
     flow.batch_bytes_max["orders"] = 500
 
-    running = asyncio.create_task(lane.run())
-    async with asyncio.timeout(SOON):
-        await hooks.blocked.wait()
-    running.cancel()
+    await until_blocked(lane, hooks)
 
     assert (copy.reason, hooks.rereads) == (Reason.RECORD_TOO_LARGE, [])
 
@@ -390,6 +381,14 @@ async def test_a_quiet_partition_that_is_read_again_has_patience_again() -> None
     running.cancel()
 
     assert copy.attempts == 0
+
+
+async def until_blocked(lane: FetchLane, hooks: Quiet) -> None:
+    """Read until a partition is blocked."""
+    running = asyncio.create_task(lane.run())
+    async with asyncio.timeout(SOON):
+        await hooks.blocked.wait()
+    running.cancel()
 
 
 def reading(

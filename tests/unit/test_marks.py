@@ -20,16 +20,20 @@ def test_a_copy_was_complete_at_the_last_moment_at_which_the_source_ended_there(
     assert marks.passed_at(10_000) == 4.0
 
 
-def test_what_was_known_stays_known() -> None:
+def test_a_copy_that_has_lost_something_was_never_complete() -> None:
     """
-    A copy that begins again further back has been complete then all the same.
+    How late it is then nobody knows before it has come to an end of the source again.
     """
     marks = Marks()
     marks.note(100, 1.0)
     marks.passed_at(100)
     marks.note(150, 2.0)
 
-    assert marks.passed_at(20) == 1.0
+    marks.rewind()
+
+    assert marks.passed_at(20) is None
+    assert marks.passed_at(149) is None
+    assert marks.passed_at(150) == 2.0
 
 
 def test_an_end_that_moves_back_is_another_logs() -> None:

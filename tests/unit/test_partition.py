@@ -771,6 +771,30 @@ def test_a_copy_that_always_misses_a_little_is_known_to_have_had_what_was_told_b
     assert copy.complete_at == 1_059.0
 
 
+@pytest.mark.parametrize(
+    ("state", "known"), [(State.DIVERGED, (None, None)), (State.PAUSED, (55.0, 104))], ids=str
+)
+def test_how_late_a_copy_is_that_has_diverged_is_not_known_when_it_goes_on(
+    state: State, known: tuple[float | None, int | None]
+) -> None:
+    """
+    The newest record copied may be gone. Of one that was only paused what was known is still so.
+    """
+    copy = proceeding(100)
+    copy.heard(0, 105, 105, at=55.0)
+    [last] = sent(copy, batch(100))
+    copy.answered(last, appended=True, now=NOW)
+    copy.heard(0, 105, 105, at=66.0)
+    before = copy.complete_at, copy.last_timestamp_ms
+
+    copy.stop(state, Reason.TARGET_TRUNCATED, "as it was found", None)
+    copy.look_anew(NOW)
+    copy.proceed(Proceed(90, 90, 0, 0, 90), OffsetMode.SAME, 0, NOW)
+
+    assert before == (55.0, 104)
+    assert (copy.complete_at, copy.last_timestamp_ms) == known
+
+
 def test_nothing_heard_is_nothing_to_read() -> None:
     """
     Before the source has answered there is no end to go to.
