@@ -171,11 +171,11 @@ class FlowState:
             await self._write({FLOW_KEY: record.to_bytes()})
             self._flow = record
 
-    async def save_owner(self, record: OwnerRecord) -> None:
-        """Set where the owner runs."""
+    async def save_owner(self, record: OwnerRecord | None) -> None:
+        """Set where the owner runs; None when nobody says so any more."""
         async with self._lock:
             await self._catch_up()
-            await self._write({OWNER_KEY: record.to_bytes()})
+            await self._write({OWNER_KEY: record.to_bytes() if record else None})
             self._owner = record
 
     async def begin(self, record: PartitionRecord, runs: Sequence[Run] = ()) -> None:

@@ -71,7 +71,7 @@ class FlowRecord(_SingleRecord):
 
 @dataclass(frozen=True, slots=True)
 class OwnerRecord(_SingleRecord):
-    """Where the mirror runs that owns the flow; for people, nothing is decided by it.
+    """Where the mirror runs that owns the flow. That it is gone means that the owner has ended.
 
     Attributes:
         producer_epoch: With which it took the right; another one is in force when it was taken since.

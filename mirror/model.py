@@ -33,6 +33,8 @@ class State(StrEnum):
     """Copied as far as the source allows, or within the stated lag."""
     LAGGING = "LAGGING"
     """Being copied, behind by more than the stated lag."""
+    STANDBY = "STANDBY"
+    """Another mirror of the flow copies it; this one takes its place when it is gone."""
     PAUSED = "PAUSED"
     """Stopped by an operator; goes on when told to, or when the mirror is started again."""
     BLOCKED = "BLOCKED"
@@ -97,6 +99,11 @@ class OffsetMode(StrEnum):
     """Every record has its source offset; gaps are filled with control markers."""
     MAPPED = "mapped"
     """Records are dense at the target; the offset map translates exactly."""
+
+
+def is_read_off_a_map(state: State, mode: OffsetMode | None) -> bool:
+    """Whether a position was read off an offset map that another mirror writes: it may still be corrected."""
+    return state is State.STANDBY and mode is not OffsetMode.SAME
 
 
 class Batch(NamedTuple):
@@ -299,7 +306,7 @@ class FlowStatus:
     producer_id: int | None
     producer_epoch: int | None
     owner: bool
-    """Holds the right to write control markers and offset maps."""
+    """Holds the right to copy the flow; else it stands by."""
     started_at_ms: int
     uptime_seconds: float
     cpu_seconds: float

@@ -285,11 +285,19 @@ class Service:
         settler = Settler(
             flow,
             memory,
+            owner,
             offsets=settings.offsets.mode,
             continue_after_loss=settings.on_data_loss == "continue",
         )
         keeper = Keeper(flow, owner, memory, offsets=settings.offsets.mode)
-        engine.wire(flow, owner, settler, keeper, lambda sole_writer: memory.refresh(sole_writer=sole_writer))
+        engine.wire(
+            flow,
+            owner,
+            settler,
+            keeper,
+            lambda sole_writer: memory.refresh(sole_writer=sole_writer),
+            lambda: memory.owner.producer_epoch if memory.owner else None,
+        )
         follower = Follower(settings, flow, engine, memory)
         meter = LagMeter(flow, engine.answered_at, engine.arriving_at)
         outlooks = Outlooks(follower.retention, fresh_seconds=meter.fresh_seconds)
@@ -350,9 +358,10 @@ class Service:
             tasks.append(group.create_task(following))
             if self.ranker is not None:
                 tasks.append(group.create_task(self.ranker.run(self.engine.partitions.values)))
+            announcer = Announcer(self.owner, self.memory, url)
+            tasks.append(group.create_task(announcer.run()))
             forgetter = Forgetter(self.flow, self.owner, self.memory, self.engine.partitions.values)
             if not once:
-                tasks.append(group.create_task(Announcer(self.owner, self.memory, url).run()))
                 tasks.append(group.create_task(forgetter.run()))
             if on_status is not None:
                 tasks.append(group.create_task(self._report(on_status)))
@@ -364,6 +373,7 @@ class Service:
                 await forgetter.forget_at_last(FINISH_SECONDS)
             for task in tasks:
                 task.cancel()
+        await announcer.withdraw(FINISH_SECONDS)
 
     async def _wait(
         self,

@@ -75,9 +75,7 @@ FLOW_INFO = _gauge(
 FLOW_START = _gauge(
     "flow_start_timestamp_seconds", FLOW, "When the mirror of this flow was started, in seconds since 1970."
 )
-OWNER = _gauge(
-    "owner", FLOW, "1 when this mirror holds the right to write control markers and offset maps, else 0."
-)
+OWNER = _gauge("owner", FLOW, "1 when this mirror holds the right to copy the flow, 0 while it stands by.")
 FENCING_EPOCH = _gauge("fencing_epoch", FLOW, "Producer epoch with which the flow writes to the target.")
 BYTES_COPIED = _counter(
     "bytes_copied_total",

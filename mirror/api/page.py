@@ -70,8 +70,9 @@ _SCRIPT = r"""
 const EVERY_MS = 3000, SHOWN_AT_MOST = 5;
 const NO_ANSWER = "The mirror does not answer";
 const OPERATOR = ["FENCED", "DIVERGED", "TOPIC_RECREATED", "DATA_LOSS"];
-const ORDER = [...OPERATOR, "BLOCKED", "PAUSED", "UNKNOWN", "LAGGING", "ACTIVE"];
-const TONE = { ACTIVE: "good", LAGGING: "calm", BLOCKED: "warn", PAUSED: "warn", UNKNOWN: "calm" };
+const ORDER = [...OPERATOR, "BLOCKED", "PAUSED", "UNKNOWN", "STANDBY", "LAGGING", "ACTIVE"];
+const TONE = { ACTIVE: "good", LAGGING: "calm", BLOCKED: "warn", PAUSED: "warn", UNKNOWN: "calm",
+  STANDBY: "calm" };
 const tone = (state) => TONE[state] || "bad";
 const open = new Set();
 let last = null, lastAt = 0, rates = null, asking = false;
@@ -137,7 +138,7 @@ function trouble(group) {
 function troubles(parts) {
   const groups = new Map();
   for (const p of parts) {
-    if (["ACTIVE", "UNKNOWN"].includes(p.state) || p.reason === "catching_up") continue;
+    if (["ACTIVE", "UNKNOWN", "STANDBY"].includes(p.state) || p.reason === "catching_up") continue;
     const key = `${p.state} ${p.reason}`;
     if (!groups.has(key)) groups.set(key, { state: p.state, reason: p.reason, hint: p.hint, parts: [] });
     groups.get(key).parts.push(p);
@@ -150,7 +151,9 @@ function verdict(parts) {
   const count = (...states) => parts.filter((p) => states.includes(p.state)).length;
   const all = many(parts.length, "partition"), decide = count(...OPERATOR), blocked = count("BLOCKED");
   const paused = count("PAUSED"), behind = count("LAGGING"), unknown = count("UNKNOWN");
-  const others = `${whole(parts.length - decide - blocked - paused)} of ${all} are being copied.`;
+  const waiting = parts.filter((p) => p.state === "STANDBY");
+  const going = parts.length - decide - blocked - paused - waiting.length;
+  const others = `${whole(going)} of ${all} are being copied.`;
   if (!parts.length) return ["warn", "No partition is mirrored",
     "No topic fits the include and exclude lists, or none was found yet."];
   if (decide) return ["bad",
@@ -158,6 +161,8 @@ function verdict(parts) {
   if (blocked) return ["warn", `${many(blocked, "partition")} blocked`, `Tried again by itself. ${others}`];
   if (paused) return ["warn", `${many(paused, "partition")} paused by an operator`, others];
   if (unknown) return ["calm", "Starting", `${many(unknown, "partition")} not looked at yet.`];
+  if (waiting.length) return ["calm", "Standing by",
+    `${many(waiting.length, "partition")}: ${waiting[0].detail}.`];
   const near = parts.filter((p) => p.reason === "retention_near").length;
   if (near) return ["warn", `${many(near, "partition")} about to lose records`,
     "Retention at the source will remove them before they are copied, or not long after."];

@@ -16,7 +16,16 @@ from rich.text import Text
 
 from mirror.cli.columns import SPACE, STATE, layout
 from mirror.cli.output import clean, duration, number, plain, size
-from mirror.model import FlowStatus, Forecast, LinkStatus, PartitionStatus, Reason, State, TopicLeftOut
+from mirror.model import (
+    FlowStatus,
+    Forecast,
+    LinkStatus,
+    PartitionStatus,
+    Reason,
+    State,
+    TopicLeftOut,
+    is_read_off_a_map,
+)
 
 SCHEMA = 1
 ROWS_MAX = 60
@@ -38,6 +47,7 @@ STYLES = {
     State.ACTIVE: "green",
     State.LAGGING: "cyan",
     State.UNKNOWN: "cyan",
+    State.STANDBY: "cyan",
     State.PAUSED: "yellow",
     State.BLOCKED: "yellow",
     State.DATA_LOSS: "bold red",
@@ -53,6 +63,7 @@ _WORST_FIRST = (
     State.BLOCKED,
     State.PAUSED,
     State.UNKNOWN,
+    State.STANDBY,
     State.LAGGING,
     State.ACTIVE,
 )
@@ -74,7 +85,10 @@ def is_there(partition: PartitionStatus) -> bool:
     """
     if partition.next_offset is None or partition.goal_offset is None:
         return False
-    return partition.state in {State.ACTIVE, State.LAGGING} and partition.next_offset >= partition.goal_offset
+    if is_read_off_a_map(partition.state, partition.offset_mode):
+        return False
+    copied = partition.state in {State.ACTIVE, State.LAGGING, State.STANDBY}
+    return copied and partition.next_offset >= partition.goal_offset
 
 
 # -- the table -----------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
-"""Who owns the flow, for people: the owner leaves word where it runs, a former one notices that it is none.
+"""Who owns the flow: the owner leaves word where it runs, and takes it back when it ends.
 
 What only the owner may write, an operator can ask only of the owner. A word is
 believed as long as it carries the epoch that the coordinator has given out last.
+Those who stand by take over when it is taken back (:mod:`mirror.flow.succession`).
 """
 
 from __future__ import annotations
@@ -69,6 +70,24 @@ class Announcer:
         )
         self._announced = token
         log.info("owner_of_the_flow", producer_epoch=token.epoch)
+
+    async def withdraw(self, timeout_seconds: float) -> None:
+        """Take the word back at the end; what fails is said, and another mirror waits a little longer."""
+        if self._announced is None:
+            return
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                if await self._owner.confirm() and self._owner.token == self._announced:
+                    await self._memory.note_owner(None)
+        except (TwinsiteError, TimeoutError) as error:
+            log.warning("owner_not_withdrawn", error=str(error) or "no answer")
+
+
+def copied_by(word: OwnerRecord | None, holder: Token | None) -> str:
+    """Who copies what this mirror does not, in words."""
+    if word is None or holder is None or word.producer_epoch != holder.epoch:
+        return "another mirror of the flow copies it"
+    return f"the mirror on {word.place}, copies it"
 
 
 async def require_owner(owner: Owner, memory: FlowMemory, tp: TopicPartition) -> None:

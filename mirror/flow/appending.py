@@ -64,7 +64,11 @@ class AppendLane:
     def offer(self, partition: PartitionCopy) -> None:
         """The partition has a batch to send."""
         self._line_up(partition)
-        if not self._pump_planned:
+        self.wake()
+
+    def wake(self) -> None:
+        """What may be sent may have been held back until now."""
+        if self._waiting and not self._pump_planned:
             self._pump_planned = True
             asyncio.get_running_loop().call_soon(self._on_turn)
 
@@ -102,7 +106,7 @@ class AppendLane:
 
     def _pump(self) -> None:
         connection = self._connection
-        if self._flow.draining or not self._waiting:
+        if not self._waiting or not self._flow.may_send(time.monotonic()):
             return
         if connection is None or connection.closed:
             if self._opening is None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -15,6 +17,9 @@ from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import FetchLimits
 from mirror.link.stream import LinkStream
 from mirror.timetable import Period
+
+STOOD_STILL_SECONDS = 2.0
+"""Less than a new owner waits before it writes what no sequence guards."""
 
 
 class Instruments(Protocol):
@@ -105,8 +110,23 @@ class Flow:
     """On which it does, while there is one."""
     draining: bool = False
     """Nothing more is sent."""
+    turned_at: float = math.inf
+    """When we last went on without having stood still, or with proof that the right is ours; monotonic."""
     silence: Silence = field(default_factory=Silence)
     closer_look: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by whoever writes batches again that came: what they inflate to is in memory once at a time."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever buffers were given back."""
+
+    def may_send(self, now: float) -> bool:
+        """Whether batches may be sent: not while we end, and not after we have stood still."""
+        return not self.draining and now - self.turned_at < STOOD_STILL_SECONDS
+
+    def turns(self, *, proven: bool) -> None:
+        """The engine goes on; it has just seen that the right is ours, or has not asked, or got no answer.
+
+        A process that has stood still does not know who copies by now.
+        """
+        now = time.monotonic()
+        if proven or now - self.turned_at < STOOD_STILL_SECONDS:
+            self.turned_at = now

@@ -29,7 +29,7 @@ from mirror.flow.owner import Owner
 from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.flow.settling import Look, Settler
 from mirror.flow.states import look_refusal
-from mirror.flow.succession import Succession
+from mirror.flow.succession import Succession, standby_look_seconds
 from mirror.kafka.cluster import Cluster
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State, TopicPartition
@@ -37,6 +37,8 @@ from mirror.model import Reason, State, TopicPartition
 log = structlog.get_logger(__name__)
 
 _NEW = (State.UNKNOWN, Reason.STARTING)
+HOLD_SECONDS, HOLD_ASKED_SECONDS = 1.0, 1.0
+"""How often the coordinator is asked whether we hold the right, and for how long its answer is waited for."""
 STALE_PAUSE_SECONDS = 0.1
 """Metadata is not read more often than this, however many answers call it stale."""
 
@@ -73,11 +75,13 @@ class Engine:
         settler: Settler,
         keeper: Keeper,
         refresh: Callable[[bool], Awaitable[None]],
+        announced: Callable[[], int | None],
     ) -> None:
         """Bring in the parts; they know the engine only by its hooks.
 
         Args:
             refresh: Reads the flow's durable state again, unless we are known to be its only writer.
+            announced: The epoch of the owner that left word last, as far as that was read; None for nobody.
         """
         self._flow, self._owner, self._settler, self._keeper = flow, owner, settler, keeper
         per_broker = flow.limits.fetch_connections if flow.link is None else 1
@@ -86,6 +90,7 @@ class Engine:
             flow.limits.append_connections, flow.limits.fetch.isolation, partial(AppendLane, flow)
         )
         self._refresh = refresh
+        self._announced = announced
 
     # -- partitions come and go ------------------------------------------------------------------
 
@@ -185,7 +190,7 @@ class Engine:
             async with asyncio.TaskGroup() as self._group:
                 if self._flow.link is not None:
                     self._reading.open(LINK)
-                for loop in (self._settle_loop(), self._keeper.run(), self._watch()):
+                for loop in (self._settle_loop(), self._keeper.run(), self._hold_loop(), self._watch()):
                     self._group.create_task(loop)
                 for cluster in (self._flow.source, self._flow.target):
                     self._group.create_task(self._metadata_loop(cluster, self._stale[cluster.name]))
@@ -239,6 +244,7 @@ class Engine:
     async def _look(self, due: Sequence[PartitionCopy], now: float) -> None:
         """Begin to look at these; returns when it is known who owns the flow."""
         refusal: TwinsiteError | None = None
+        self._settler.standby_look_seconds = standby_look_seconds(len(self.partitions))
         try:
             self._settler.is_owner = await self._own()
         except TwinsiteError as error:
@@ -266,10 +272,15 @@ class Engine:
         return source.leader if source else -1, target.leader if target else -1
 
     async def _own(self) -> bool:
-        """Whether we are the owner, with what it knows; takes over from one that makes no progress."""
-        if not self._owner.held and await self._owner_seems_gone():
+        """Whether we are the owner, with what it knows; takes over from one that seems to be gone."""
+        if not self._owner.held:
+            await self._refresh(False)
+            if not await self._owner_seems_gone():
+                self._was_owner = False
+                return False
             log.warning("taking_over", transactional_id=self._owner.transactional_id)
             await self._owner.claim()
+            self._look_at(lambda p: p.state is State.STANDBY)
         is_owner = await self._owner.confirm()
         await self._refresh(is_owner and self._was_owner)
         self._was_owner = is_owner
@@ -278,9 +289,43 @@ class Engine:
     async def _owner_seems_gone(self) -> bool:
         waiting = (p.waiting_for_owner_since for p in self.partitions.values())
         since = min((at for at in waiting if at is not None), default=None)
-        if since is None:
+        if since is not None:
+            since = max(since, self._settler.moved_at)
+        return self._succession.due(await self._owner.holder(), self._announced(), since, time.monotonic())
+
+    async def _hold_loop(self) -> None:
+        """See every second whether the right is still ours, and stand by when it is not.
+
+        While the coordinator does not answer it is neither proven nor lost, and we go on; but after we have
+        stood still it has to be proven.
+        """
+        while True:
+            proven = await self._has_proof()
+            if not self._owner.held and self._look_at(lambda p: p.copying):
+                log.warning("standing_by", transactional_id=self._owner.transactional_id)
+            self._flow.turns(proven=proven)
+            for lane in self._writing:
+                lane.wake()
+            await asyncio.sleep(HOLD_SECONDS)
+            self._flow.turns(proven=False)
+
+    async def _has_proof(self) -> bool:
+        """Whether the coordinator says that the right is ours; there is nothing to prove where it is not."""
+        try:
+            if self._owner.held:
+                await self._owner.confirm(HOLD_ASKED_SECONDS)
+        except TwinsiteError:
             return False
-        return self._succession.due(await self._owner.holder(), since, time.monotonic())
+        return True
+
+    def _look_at(self, which: Callable[[PartitionCopy], bool]) -> int:
+        """Look at some partitions now, because the right has come or gone; says how many there are."""
+        chosen = [partition for partition in self.partitions.values() if which(partition)]
+        now = time.monotonic()
+        for partition in chosen:
+            partition.doubt(now)
+            self.changed(partition)
+        return len(chosen)
 
     async def _metadata_loop(self, cluster: Cluster, stale: asyncio.Event) -> None:
         """Read it again when an answer says that it is old, and now and then. One loop for each cluster:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 
 from mirror.flow.partition import HOPELESS, PartitionCopy
-from mirror.model import Reason, State
+from mirror.model import Reason, State, is_read_off_a_map
 
 CHECK_SECONDS = 0.02
 STUCK_SECONDS = 10.0
@@ -49,8 +49,8 @@ class Goals:
             partition.goal_offset = partition.source_high_watermark
         goal, reached = partition.goal_offset, partition.next_offset
         if goal is None or reached is None or partition.state is State.UNKNOWN:
-            return False  # a position that was only read off somebody else's work may still be corrected
-        return reached >= goal
+            return False
+        return reached >= goal and not is_read_off_a_map(partition.state, partition.mode)
 
 
 def _come(partition: PartitionCopy) -> int:
@@ -65,6 +65,5 @@ def _patience_seconds(partition: PartitionCopy) -> float:
         return 0.0
     if partition.reason in _ABSENT:
         return ABSENT_SECONDS
-    held = partition.state is State.BLOCKED or partition.reason is Reason.OPEN_TRANSACTION
-    waits = partition.state is State.UNKNOWN and partition.waiting_for_owner_since is not None
-    return STUCK_SECONDS if held or waits else math.inf
+    held = partition.state in {State.BLOCKED, State.STANDBY} or partition.reason is Reason.OPEN_TRANSACTION
+    return STUCK_SECONDS if held else math.inf

@@ -153,11 +153,14 @@ _IN_STATE: Mapping[tuple[State, Reason], str] = MappingProxyType(
         (State.LAGGING, Reason.SOURCE_UNAVAILABLE): (
             "Look at the source brokers and the network to them; the lag is counted from their last answer."
         ),
+        (State.STANDBY, Reason.ANOTHER_MIRROR): (
+            "Nothing: ask the other one how the copy is; this one goes on when that is gone."
+        ),
     }
 )
 
 
-_QUIET = frozenset({State.ACTIVE, State.UNKNOWN, State.PAUSED})
+_QUIET = frozenset({State.ACTIVE, State.UNKNOWN, State.STANDBY, State.PAUSED})
 _FOR_AN_OPERATOR = frozenset({State.DATA_LOSS, State.DIVERGED, State.TOPIC_RECREATED, State.FENCED})
 
 

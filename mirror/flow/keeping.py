@@ -24,8 +24,8 @@ from mirror.flow.partition import PartitionCopy
 from mirror.flow.states import append_refusal, pause_seconds
 from mirror.model import OffsetMode, Reason, State, TopicPartition
 
-STANDBY_LOOK_SECONDS = 1.0
 CLUSTER_AUTHORIZATION_FAILED = 31
+LOOK_AFTER_SECONDS = 0.1
 
 
 Ready = Sequence[PartitionCopy]
@@ -120,11 +120,11 @@ class Keeper:
     # -- not the owner ---------------------------------------------------------------------------
 
     def _stand_by(self, partitions: Sequence[PartitionCopy]) -> None:
-        """Another mirror holds the right: look whether it makes progress."""
+        """Another mirror holds the right, or had it a moment ago: a look says how it goes on."""
         now = time.monotonic()
         for partition in partitions:
             self._waiting.pop(partition, None)
-            partition.wait_for_owner(now, STANDBY_LOOK_SECONDS)
+            partition.doubt(now, max(self._owner.since - now, LOOK_AFTER_SECONDS))
 
     # -- the owner -------------------------------------------------------------------------------
 

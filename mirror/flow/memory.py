@@ -108,8 +108,8 @@ class FlowMemory:
         """Where the owner said it runs."""
         return self._state.owner
 
-    async def note_owner(self, record: OwnerRecord) -> None:
-        """Leave word where the owner runs."""
+    async def note_owner(self, record: OwnerRecord | None) -> None:
+        """Leave word where the owner runs; with None it is taken back."""
         await self._state.save_owner(record)
 
     @property

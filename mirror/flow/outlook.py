@@ -37,7 +37,7 @@ from monitoring.outlook import (
     total,
 )
 
-GOING_ON = frozenset({State.UNKNOWN, State.ACTIVE, State.LAGGING})
+GOING_ON = frozenset({State.UNKNOWN, State.STANDBY, State.ACTIVE, State.LAGGING})
 NO_GAIN = Pace(0.0, 0.0)
 """How a partition in time counts of which no more is known: what it copies is what is produced."""
 
@@ -149,7 +149,7 @@ class Outlooks:
     def _pace(self, p: PartitionCopy, now: float, *, complete: bool) -> Pace:
         if p in self._trails:
             return pace(self._trails[p], now=now)
-        going_on = complete or p.copying or p.state is State.UNKNOWN
+        going_on = complete or p.copying or p.state in {State.UNKNOWN, State.STANDBY}
         return UNKNOWN_PACE if going_on else standing_still(UNKNOWN_PACE)
 
     def _sample(self, p: PartitionCopy, progress: Progress, now: float, now_ms: int) -> Sample | None:

@@ -1,10 +1,12 @@
-"""Who may write what is not guarded by a sequence: control markers and the flow's own state.
+"""Which of several mirrors of a flow copies: the others stand by.
 
-Batches need no owner, the broker refuses whatever does not continue the log. A
-control marker is appended wherever the log ends, so of several mirrors running by
-mistake only one may write any. The right belongs to whoever called InitProducerId
-on the flow's transactional id last; the holder asks the coordinator before it
-writes, at most a second before, and a new holder waits longer than that. What it has
+The right belongs to whoever called InitProducerId on the flow's transactional id
+last. The holder asks the coordinator every second whether it still is that.
+
+A batch that does not continue the log is refused by the broker, so for a moment two
+may send batches. A control marker is appended wherever the log ends, and so is a
+batch at a broker that has forgotten the flow's producer: for those the holder must
+have asked a second before at most, and a new holder waits longer than that. What it has
 seen of a partition before it had the right, it looks at again (:mod:`mirror.flow.keeping`).
 
 Sources: KIP-98 (InitProducerId), KIP-664 (DescribeTransactions), docs/design.md.
@@ -32,15 +34,18 @@ TAKEOVER_WAIT_SECONDS = 2.5
 
 
 class Owner:
-    """The right to write markers and state for one flow on one target.
+    """The right to copy one flow to one target.
 
     Attributes:
         token: What the coordinator gave us; None before the first :meth:`claim`.
+        held: As far as we know, it is still ours.
+        seen: Who held it when the coordinator was asked last.
     """
 
     def __init__(self, target: Cluster, flow: str) -> None:
         self.token: Token | None = None
         self.held = False
+        self.seen: Token | None = None
         self.transactional_id = f"twinsite.{flow}"
         self._target = target
         self._confirmed_at = 0.0
@@ -75,30 +80,29 @@ class Owner:
         """Since when nobody else may write (monotonic). What was seen before may be another by then."""
         return self._may_write_at
 
-    async def confirm(self) -> bool:
+    async def confirm(self, timeout_seconds: float = ASKED_FOR_SECONDS) -> bool:
         """True when we hold the right now and may write. Takes it again if the coordinator has forgotten it.
 
         Raises:
             TwinsiteError: The coordinator cannot be asked: the right is neither proven nor lost.
         """
-        if not self.may_write:
+        if not self.held:
             return False
         if time.monotonic() - self._confirmed_at < CONFIRMED_FOR_SECONDS:
-            return True
+            return self.may_write
         asked_at, token = time.monotonic(), self.token
         try:
-            holder = await current_token(
-                self._target, self.transactional_id, timeout_seconds=ASKED_FOR_SECONDS
-            )
+            holder = await current_token(self._target, self.transactional_id, timeout_seconds=timeout_seconds)
         except TwinsiteError:
             self._confirmed_at = 0.0
             raise
+        self.seen = holder
         if holder is None:
             await self._claim_again(token)
             return self.may_write
         if token == self.token:
             self.held, self._confirmed_at = holder == token, asked_at
-        return self.held
+        return self.may_write
 
     async def _claim_again(self, forgotten: Token | None) -> None:
         """The coordinator has forgotten the id, as it does with one unused for a week: nobody else holds it.
@@ -116,4 +120,7 @@ class Owner:
         Raises:
             TwinsiteError: The coordinator cannot be asked.
         """
-        return await current_token(self._target, self.transactional_id, timeout_seconds=ASKED_FOR_SECONDS)
+        self.seen = await current_token(
+            self._target, self.transactional_id, timeout_seconds=ASKED_FOR_SECONDS
+        )
+        return self.seen

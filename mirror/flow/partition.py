@@ -193,7 +193,7 @@ class PartitionCopy:
             self.queue.begin(decision.next_offset, epoch)
         if self.next_offset is None or decision.next_offset > self.next_offset:
             self.attempts = 0
-            self.waiting_for_owner_since = None
+        self.waiting_for_owner_since = None
         self.mode = mode
         self.next_offset = self.send_offset = decision.next_offset
         self.target_next_offset = self.acknowledged_target_offset = decision.target_next_offset
@@ -261,8 +261,8 @@ class PartitionCopy:
         self.look_due_at = now
         self.waiting_for_owner_since = None
 
-    def wait_for_owner(self, now: float, look_after_seconds: float) -> None:
-        """Only the owner may go on here, and that is another mirror: look later whether it did.
+    def stand_by(self, now: float, look_after_seconds: float, words: str) -> None:
+        """Another mirror of the flow is to go on here: look later whether it did.
 
         Whoever has waited for long without a break takes the owner for gone; so anything else that happens to
         the partition ends the wait.
@@ -270,8 +270,27 @@ class PartitionCopy:
         if self.state in HOPELESS:
             return
         since = self.waiting_for_owner_since or now
-        self.doubt(now, look_after_seconds)
+        self.stop(State.STANDBY, Reason.ANOTHER_MIRROR, words, now + look_after_seconds)
         self.waiting_for_owner_since = since
+
+    def follow(
+        self, decision: Proceed, mode: OffsetMode, now: float, look_after_seconds: float, words: str
+    ) -> bool:
+        """Stand by, and note how far the owner is.
+
+        Returns:
+            Whether it has come further since the last look.
+        """
+        at, before = decision.target_next_offset, self.target_next_offset
+        moved = before is not None and at > before
+        complete = decision.next_offset >= (self.source_high_watermark or 0)
+        if moved or complete or before is None:
+            self.waiting_for_owner_since = None
+        self.mode = mode
+        self.next_offset = self.send_offset = decision.next_offset
+        self.target_next_offset = at
+        self.stand_by(now, look_after_seconds, words)
+        return moved
 
     def doubt(self, now: float, delay_seconds: float = 0.0) -> None:
         """Drop what is not acknowledged and ask to be looked at, after a while; the state stays."""

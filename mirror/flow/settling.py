@@ -15,7 +15,9 @@ from functools import partial
 from typing import Protocol
 
 from checkpoint.insertions import Insertions
+from checkpoint.model import OwnerRecord
 from mirror.errors import PartitionError, TwinsiteError
+from mirror.flow.announcing import copied_by
 from mirror.flow.context import Flow
 from mirror.flow.ends import End, compare_ends, end_of
 from mirror.flow.inserting import InsertionMemory, finish
@@ -36,18 +38,35 @@ from mirror.flow.position import (
 )
 from mirror.flow.prepare import NotPreparableError, prepare
 from mirror.flow.states import UNREPLICATED, look_refusal
+from mirror.flow.succession import STANDBY_LOOK_SECONDS_MIN
 from mirror.kafka.fetch import Isolation
 from mirror.kafka.offsets import Answers
+from mirror.kafka.transactions import Token
 from mirror.link.loops import both
 from mirror.model import OffsetMode, State, TopicPartition
 
 BLOCKED_AGAIN_SECONDS = 15.0
+LOOK_AGAIN_SECONDS = 0.1
 PREPARING_AT_ONCE = 4
-STANDBY_LOOK_SECONDS = 1.0
+
+
+class Right(Protocol):
+    """The right to copy the flow; see :class:`mirror.flow.owner.Owner`."""
+
+    held: bool
+    seen: Token | None
+
+    @property
+    def since(self) -> float:
+        """From when on nobody else writes (monotonic)."""
 
 
 class Memory(InsertionMemory, Protocol):
     """The flow's durable state as the settler needs it."""
+
+    @property
+    def owner(self) -> OwnerRecord | None:
+        """Where the owner said it runs."""
 
     async def refresh(self, *, sole_writer: bool) -> None:
         """Read again what another mirror may have written."""
@@ -78,12 +97,14 @@ class Look:
     """Partitions looked at together, each with its generation when that began.
 
     Attributes:
+        held: Whether the right was ours: whoever stands by does not look as closely.
         as_owner: Whether the state that is judged by was read as its only writer.
         began_at: Monotonic: nothing that is seen is older.
         preparing: Where preparations go on: they may take minutes.
     """
 
     generations: Mapping[PartitionCopy, int]
+    held: bool
     as_owner: bool
     preparing: asyncio.TaskGroup
     began_at: float
@@ -97,24 +118,31 @@ class Settler:
     """Looks at partitions that are due, again and again.
 
     Attributes:
-        is_owner: Whether only the owner's steps may be done, as last heard.
+        is_owner: Whether the right is held and nobody else writes any more, as last heard.
         busy: Partitions that are being looked at, or prepared.
+        standby_look_seconds: How long what another mirror copies is left alone between looks.
+        moved_at: When another mirror was last seen to come further with any partition; monotonic.
     """
 
-    def __init__(self, flow: Flow, memory: Memory, *, offsets: str, continue_after_loss: bool) -> None:
+    def __init__(
+        self, flow: Flow, memory: Memory, right: Right, *, offsets: str, continue_after_loss: bool
+    ) -> None:
         self._flow = flow
         self._memory = memory
+        self._right = right
         self._offsets = offsets
         self._continue_after_loss = continue_after_loss
         self._at_once = asyncio.Semaphore(PREPARING_AT_ONCE)
         self.is_owner = False
         self.busy: set[PartitionCopy] = set()
+        self.standby_look_seconds = STANDBY_LOOK_SECONDS_MIN
+        self.moved_at = 0.0
 
     def begin(self, partitions: Collection[PartitionCopy], preparing: asyncio.TaskGroup) -> Look:
         """Note what is to be looked at: what changes from now on is not overruled by what will be seen."""
         self.busy.update(partitions)
         generations = {partition: partition.generation for partition in partitions}
-        return Look(generations, self.is_owner, preparing, time.monotonic())
+        return Look(generations, self._right.held, self.is_owner, preparing, time.monotonic())
 
     async def settle(self, look: Look) -> None:
         """Look at partitions once. Each leaves with a position, a state, or a time to look again.
@@ -190,7 +218,7 @@ class Settler:
                 self._failed(partition, target, look, at_source=False)
             else:
                 decisions[partition] = self._decide(partition, source, target)
-        for partition, stop in (await self._compare_ends(decisions, targets)).items():
+        for partition, stop in (await self._compare_ends(decisions, targets, look)).items():
             if isinstance(stop, TwinsiteError):
                 self._failed(partition, stop, look, at_source=True)
                 del decisions[partition]
@@ -222,15 +250,20 @@ class Settler:
         )
 
     async def _compare_ends(
-        self, decisions: Mapping[PartitionCopy, Decision], targets: Answers[TargetLook]
+        self, decisions: Mapping[PartitionCopy, Decision], targets: Answers[TargetLook], look: Look
     ) -> dict[PartitionCopy, Stop | TwinsiteError | None]:
-        """For partitions that are to go on: whether the last record copied stands where it belongs."""
+        """For partitions that are to go on here: whether the last record copied stands where it belongs.
+
+        Who stands by does not ask: that takes a batch of the source each time.
+        """
+        if not look.held:
+            return {}
         ends: dict[TopicPartition, End] = {}
         for partition, decision in decisions.items():
-            known, look = self._memory.known(partition.tp), targets[partition.target]
-            if isinstance(decision, Proceed) and known is not None and isinstance(look, TargetLook):
+            known, seen = self._memory.known(partition.tp), targets[partition.target]
+            if isinstance(decision, Proceed) and known is not None and isinstance(seen, TargetLook):
                 epoch = self._memory.epoch_at(partition.tp, decision.next_offset)
-                end = end_of(known, look, partition.target, epoch)
+                end = end_of(known, seen, partition.target, epoch)
                 if end is not None:
                     ends[partition.tp] = end
         found = await compare_ends(self._flow, ends)
@@ -305,6 +338,8 @@ class Settler:
             return
         now = time.monotonic()
         match decision:
+            case Proceed() | Register() | Prepare() | Insert() if not (look.held and self._right.held):
+                self._stand_by(partition, decision, now)
             case Proceed():
                 await self._proceed(partition, decision, look)
             case Stop(state, reason, detail, lost_from, lost_to):
@@ -322,32 +357,37 @@ class Settler:
                 await finish(self._flow, self._memory, partition.tp, partition.target, insertion)
                 partition.look_due_at = now
             case Register() | Prepare() | Insert():
-                partition.wait_for_owner(now, STANDBY_LOOK_SECONDS)
+                self._wait_for_our_time(partition, now)
+
+    def _stand_by(self, partition: PartitionCopy, decision: Decision, now: float) -> None:
+        known, pause = self._memory.known(partition.tp), self.standby_look_seconds
+        words = copied_by(self._memory.owner, self._right.seen)
+        if isinstance(decision, Proceed) and known is not None:
+            if partition.follow(decision, known.mode, now, pause, words):
+                self.moved_at = now
+        else:
+            partition.stand_by(now, pause, words)
+
+    def _wait_for_our_time(self, partition: PartitionCopy, now: float) -> None:
+        """Who had the right before us may still write."""
+        partition.doubt(now, max(self._right.since - now, LOOK_AGAIN_SECONDS))
 
     async def _proceed(self, partition: PartitionCopy, decision: Proceed, look: Look) -> None:
         known = self._memory.known(partition.tp)
         assert known is not None
-        if known.mode is OffsetMode.MAPPED and not self._may_write(look):
-            # our picture of the map may be old: only who writes it can know where to go on
-            _follow_owner(partition, decision, time.monotonic())
+        skips = decision.skip_to > decision.next_offset
+        # a map that we know may be old, and what only we may write is not guarded by a sequence
+        guarded = known.mode is OffsetMode.SAME and not skips
+        if not self._may_write(look) and not (guarded and decision.excludes_others(_now_ms())):
+            self._wait_for_our_time(partition, time.monotonic())
             return
-        if decision.skip_to > decision.next_offset:
-            if not self._may_write(look):
-                partition.wait_for_owner(time.monotonic(), STANDBY_LOOK_SECONDS)
-                return
+        if skips:
             await self._memory.note_loss(partition.tp, decision.next_offset, decision.skip_to)
-        if look.counts_for(partition):
+        if look.counts_for(partition) and self._right.held:
             epoch = self._memory.epoch_at(partition.tp, decision.next_offset)
             ahead = self._memory.runs_after(partition.tp, decision.target_next_offset)
             partition.proceed(decision, known.mode, epoch, look.began_at, ahead)
 
 
-def _follow_owner(partition: PartitionCopy, decision: Proceed, now: float) -> None:
-    """Note how far the owner is; it is taken for gone only while it stands still with something to copy."""
-    at, before = decision.target_next_offset, partition.target_next_offset
-    complete = decision.next_offset >= (partition.source_high_watermark or 0)
-    if before is None or at > before or complete:
-        partition.waiting_for_owner_since = None
-    partition.next_offset = partition.send_offset = decision.next_offset
-    partition.target_next_offset = at
-    partition.wait_for_owner(now, STANDBY_LOOK_SECONDS)
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -39,11 +39,16 @@ Answers = dict[TopicPartition, T | TwinsiteError]
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """What a broker remembers of one producer in one partition."""
+    """What a broker remembers of one producer in one partition.
+
+    Attributes:
+        last_timestamp_ms: Of the newest record in its last batch; -1 when there is none.
+    """
 
     producer_epoch: int
     last_sequence: int
     coordinator_epoch: int
+    last_timestamp_ms: int
 
 
 async def list_offsets(
@@ -134,7 +139,8 @@ async def describe_producer(
         ours = [s for s in p.active_producers if s.producer_id == producer_id]
         if not ours:
             return None
-        return ProducerState(ours[0].producer_epoch, ours[0].last_sequence, ours[0].coordinator_epoch)
+        one = ours[0]
+        return ProducerState(one.producer_epoch, one.last_sequence, one.coordinator_epoch, one.last_timestamp)
 
     def read(answer: Any, out: Answers[ProducerState | None]) -> None:
         _read(answer, out, f"{cluster.name}: DescribeProducers", state)

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from tests.conftest import TopicFactory
+from tests.faults.flows import complete
 from tests.harness.checker import watermarks
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
@@ -43,7 +44,8 @@ async def test_a_standby_names_the_owner_when_asked_to_accept_a_loss(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    The refusal is an address: asked there, the same command is done. Then the standby does it too.
+    The refusal is an address: asked there, the same command is done. Then the standby is asked no more: it
+    waits for its turn.
     """
     name = await topic(source)
     command = mirror_of(source, target, name)
@@ -64,7 +66,8 @@ async def test_a_standby_names_the_owner_when_asked_to_accept_a_loss(
             accepted = await accept_loss(name, address[1], tmp_path)
             await owner.wait_for(lambda: state(owner) == "ACTIVE", "it goes on")
             again = await accept_loss(name, f"http://127.0.0.1:{standby.port}", tmp_path)
-            await standby.wait_for(lambda: state(standby) == "ACTIVE", "this one goes on too")
+            await standby.wait_for(lambda: state(standby) == "STANDBY", "this one waits for its turn")
+            await owner.wait_for(lambda: complete(owner, source, [name]), "the rest is copied")
 
     assert refused.code == 4
     assert f"process {owner.process.pid}, since " in refused.stderr

@@ -7,7 +7,7 @@ import pytest
 from checkpoint.flow_state import FlowState
 from checkpoint.model import OwnerRecord
 from checkpoint.store import MemoryStore
-from mirror.flow.announcing import Announcer, NotOwnerError, require_owner
+from mirror.flow.announcing import Announcer, NotOwnerError, copied_by, require_owner
 from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
 from mirror.kafka.cluster import Cluster
@@ -30,7 +30,7 @@ class ClaimedOwner(Owner):
     async def holder(self) -> Token | None:
         return self.now_held_by
 
-    async def confirm(self) -> bool:
+    async def confirm(self, *_: float) -> bool:
         self.held = self.now_held_by == self.token
         return self.held
 
@@ -77,9 +77,54 @@ async def test_who_is_not_the_owner_any_more_says_nothing_and_notices(memory: Fl
     assert not owner.held
 
 
+async def test_an_owner_that_ends_takes_its_word_back(memory: FlowMemory) -> None:
+    """
+    Those who stand by need not wait then.
+    """
+    owner = ClaimedOwner(OURS, OURS)
+    announcer = Announcer(owner, memory, "")
+    await announcer.announce()
+
+    await announcer.withdraw(1.0)
+
+    assert memory.owner is None
+
+
+async def test_who_ends_without_the_right_leaves_the_word_of_the_owner(memory: FlowMemory) -> None:
+    """
+    It was taken since; and who never said anything has nothing to take back.
+    """
+    owner = ClaimedOwner(OURS, OURS)
+    announcer = Announcer(owner, memory, "")
+    await announcer.announce()
+    theirs = OwnerRecord(THEIRS.epoch, "west-4", 1, "", 0)
+    await memory.note_owner(theirs)
+    owner.now_held_by = THEIRS
+
+    await announcer.withdraw(1.0)
+    await Announcer(owner, memory, "").withdraw(1.0)
+
+    assert memory.owner == theirs
+
+
+@pytest.mark.parametrize(
+    ("word", "holder", "words"),
+    [
+        (OwnerRecord(6, "west-4", 4711, "", 1_700_000_000_000), THEIRS, "the mirror on west-4, process 4711"),
+        (OwnerRecord(5, "west-4", 4711, "", 1_700_000_000_000), THEIRS, "another mirror of the flow"),
+        (None, THEIRS, "another mirror of the flow"),
+        (OwnerRecord(5, "west-4", 4711, "", 1_700_000_000_000), None, "another mirror of the flow"),
+    ],
+)
+def test_who_copies_is_named_when_it_has_said_so_itself(
+    word: OwnerRecord | None, holder: Token | None, words: str
+) -> None:
+    assert copied_by(word, holder).startswith(words)
+
+
 async def test_the_owner_may_whether_it_has_said_so_or_not(memory: FlowMemory) -> None:
     """
-    Nothing is decided by what was written down.
+    What an owner may do is not decided by what was written down.
     """
     await memory.note_owner(OwnerRecord(THEIRS.epoch, "west-4", 1, "", 0))
 

@@ -218,7 +218,7 @@ async def test_a_mirror_that_ends_does_not_wait_long_for_it(scene: Scene) -> Non
     slow, copy = asyncio.Event(), await scene.copied(0)
     answer = scene.owner.confirm
 
-    async def confirm() -> bool:
+    async def confirm(*_: float) -> bool:
         await slow.wait()
         return await answer()
 

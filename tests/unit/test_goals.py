@@ -234,6 +234,6 @@ async def test_a_copy_that_waits_for_an_owner_for_ever_has_an_end() -> None:
     """
     copy = copied(0, 100, 100)
     copy.stop(State.UNKNOWN, Reason.STARTING, "not looked at yet", 0.0)
-    copy.wait_for_owner(0.0, 1.0)
+    copy.stand_by(0.0, 1.0, "")
 
     assert await over(Goals([copy]))

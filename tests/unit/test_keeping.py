@@ -283,7 +283,7 @@ async def test_the_owner_asks_again_just_before_it_writes_markers(broker: Broker
         await turns()
 
     assert not broker.requests
-    assert copy.waiting_for_owner_since is not None
+    assert copy.look_due_at is not None
 
 
 async def test_the_owner_asks_again_when_the_connection_for_markers_is_open(broker: Broker) -> None:
@@ -298,7 +298,7 @@ async def test_the_owner_asks_again_when_the_connection_for_markers_is_open(brok
         await turns()
 
     assert not broker.requests
-    assert copy.waiting_for_owner_since is not None
+    assert copy.look_due_at is not None
 
 
 async def test_an_owner_that_took_the_right_back_looks_before_it_writes(broker: Broker) -> None:

@@ -258,7 +258,7 @@ def test_a_state_that_only_an_operator_ends_is_not_ended_by_a_late_answer(state:
     copy.doubt(NOW)
     copy.refused(PASSING, "late", NOW)
     copy.refused(append_refusal(10), "late", NOW)
-    copy.wait_for_owner(NOW, 1.0)
+    copy.stand_by(NOW, 1.0, "")
 
     assert (copy.state, copy.detail, copy.look_due_at) == (state, "seen", None)
 
@@ -342,18 +342,51 @@ def test_an_operator_who_says_go_on_is_heard_in_the_middle_of_copying() -> None:
     assert (copy.state, copy.look_due_at, copy.acknowledged_target_offset) == (State.UNKNOWN, NOW, None)
 
 
-def test_waiting_for_the_owner_is_timed_from_when_it_began() -> None:
+def test_waiting_for_the_owner_is_timed_from_when_it_stood_still() -> None:
     """
-    Looks in between do not count as progress; a position that moved does.
+    Looks in between do not count as progress; a position that moved does, and so does the end.
     """
     copy = proceeding(100)
-    copy.wait_for_owner(NOW, 1.0)
-    copy.proceed(Proceed(100, 100, 40, 3, 100), OffsetMode.SAME, 0, NOW + 1)
-    copy.wait_for_owner(NOW + 2, 1.0)
+    copy.heard(0, 110, 110)
+    copy.follow(Proceed(100, 100, 40, 3, 100), OffsetMode.SAME, NOW, 1.0, "")
+    standing = copy.follow(Proceed(100, 100, 40, 3, 100), OffsetMode.SAME, NOW + 2, 1.0, "")
 
-    assert (copy.waiting_for_owner_since, copy.look_due_at) == (NOW, NOW + 3)
-    copy.proceed(Proceed(101, 101, 40, 3, 101), OffsetMode.SAME, 0, NOW + 3)
-    assert copy.waiting_for_owner_since is None
+    assert (standing, copy.waiting_for_owner_since, copy.look_due_at) == (False, NOW, NOW + 3)
+    moved = copy.follow(Proceed(101, 101, 40, 3, 101), OffsetMode.SAME, NOW + 3, 1.0, "")
+    assert (moved, copy.waiting_for_owner_since) == (True, NOW + 3)
+    copy.follow(Proceed(110, 110, 40, 3, 110), OffsetMode.SAME, NOW + 4, 1.0, "")
+    copy.follow(Proceed(110, 110, 40, 3, 110), OffsetMode.SAME, NOW + 9, 1.0, "")
+    assert copy.waiting_for_owner_since == NOW + 9
+
+
+def test_what_another_mirror_copies_is_shown_with_its_position_and_drops_what_was_queued() -> None:
+    """
+    Nothing of it is sent any more; when the right is ours it goes on where a look says.
+    """
+    copy = proceeding(100)
+    (on_its_way,) = sent(copy, batch(100))
+    copy.queue.push([batch(105)], (), None)
+    copy.stand_by(NOW, 0.0, "the mirror on west-4 copies it")
+
+    shown = copy.state, copy.reason, copy.detail
+    copying, ready = copy.copying, copy.batch_ready
+    copy.answered(on_its_way, appended=True, now=NOW)
+    copy.follow(Proceed(105, 105, 5, 3, 105), OffsetMode.SAME, NOW, 1.0, "the mirror on west-4 copies it")
+    position = copy.next_offset
+    copy.proceed(Proceed(105, 105, 5, 3, 105), OffsetMode.SAME, 0, NOW)
+
+    assert shown == (State.STANDBY, Reason.ANOTHER_MIRROR, "the mirror on west-4 copies it")
+    assert (copying, ready, position) == (False, False, 105)
+    assert (copy.state, copy.copying, copy.waiting_for_owner_since) == (State.ACTIVE, True, None)
+
+
+def test_what_an_operator_has_to_end_is_not_called_standby() -> None:
+    copy = proceeding(100)
+    copy.stop(State.DIVERGED, Reason.FOREIGN_WRITE, "somebody", None)
+
+    copy.stand_by(NOW, 1.0, "another")
+
+    assert (copy.state, copy.look_due_at) == (State.DIVERGED, None)
 
 
 # -- gaps with the same offsets ------------------------------------------------------------------
@@ -365,7 +398,7 @@ def test_whatever_else_happens_ends_the_wait_for_the_owner(end: str) -> None:
     Else a topic that was deleted would make a standby take the right from an owner that is well.
     """
     copy = proceeding(100)
-    copy.wait_for_owner(NOW, 1.0)
+    copy.stand_by(NOW, 1.0, "")
 
     match end:
         case "stop":

@@ -12,15 +12,17 @@ from typing import Any, cast
 
 import pytest
 
+from checkpoint.model import OwnerRecord
 from mirror.errors import ConnectionFailedError, CorruptBatchError, PartitionError, TwinsiteError
 from mirror.flow import engine as engine_module
 from mirror.flow import settling
 from mirror.flow.engine import Engine
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.position import Known, SourceLook, Stop, Tail, TargetLook
+from mirror.flow.position import Known, Proceed, SourceLook, Stop, Tail, TargetLook
 from mirror.flow.settling import Look, Settler
 from mirror.flow.states import PATIENCE
 from mirror.kafka.offsets import Answers
+from mirror.kafka.transactions import Token
 from mirror.model import OffsetMode, Reason, State, TopicPartition
 from tests.harness.node import until
 from tests.unit.target_model import Hooks, Mirror
@@ -34,8 +36,27 @@ def partition(number: int = 0) -> PartitionCopy:
     return PartitionCopy(tp, tp, b"t" * 16, in_flight_max=5)
 
 
+class Right:
+    """The right to copy the flow, ours since long ago unless a test says otherwise."""
+
+    def __init__(self) -> None:
+        self.held = True
+        self.seen: Token | None = Token(4711, 0)
+        self.transactional_id = "twinsite.orders"
+        self.since = 0.0
+
+    async def confirm(self, *_: float) -> bool:
+        return self.held
+
+    async def holder(self) -> Token | None:
+        return self.seen
+
+
 class Remembered:
     """The durable state of partitions that start at 0, prepared but for some."""
+
+    owner: OwnerRecord | None = None
+    mode = OffsetMode.SAME
 
     def __init__(self, unprepared: Collection[PartitionCopy] = ()) -> None:
         self.unprepared = {p.tp for p in unprepared}
@@ -44,7 +65,7 @@ class Remembered:
         """What this mirror alone writes need not be read."""
 
     def known(self, tp: TopicPartition) -> Known:
-        return Known(TOPIC_ID, OffsetMode.SAME, 0, tp not in self.unprepared, lambda end: end)
+        return Known(TOPIC_ID, self.mode, 0, tp not in self.unprepared, lambda end: end)
 
     def epoch_at(self, _tp: TopicPartition, _next_offset: int) -> int:
         return -1
@@ -70,7 +91,10 @@ class World:
         self.target = TargetLook(0, 0, None, None, 0, None)
         flow = Mirror().lane._flow
         flow.hooks = self.hooks
-        self.settler = Settler(flow, cast(Any, self.memory), offsets="same", continue_after_loss=False)
+        self.right = Right()
+        self.settler = Settler(
+            flow, cast(Any, self.memory), self.right, offsets="same", continue_after_loss=False
+        )
         self.settler.is_owner = True
         for name in ("look_at_source", "look_at_target", "compare_ends", "prepare"):
             monkeypatch.setattr(settling, name, getattr(self, name))
@@ -380,6 +404,108 @@ async def test_what_is_on_too_few_replicas_does_not_count_as_copied(monkeypatch:
     assert copy.look_due_at is not None
 
 
+# -- whose turn it is ----------------------------------------------------------------------------
+
+LONG_AGO_MS = 1_700_000_000_000
+
+
+def remembered(newest_ms: int) -> TargetLook:
+    """A target that ends at 5, and remembers us by a record of that time."""
+    return replace(ends_at(5), last_sequence=4, producer_epoch=0, last_timestamp_ms=newest_ms)
+
+
+async def test_what_another_mirror_copies_is_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    It is shown how far that one is, and which one it is.
+    """
+    copy, world = partition(), World(monkeypatch)
+    world.right.held, world.right.seen = False, Token(4711, 6)
+    world.memory.owner = OwnerRecord(6, "west-4", 17, "", LONG_AGO_MS)
+    world.settler.standby_look_seconds = 2.5
+    world.target = ends_at(5)
+
+    async with world.looking(copy):
+        began = time.monotonic()
+    first = world.settler.moved_at
+    world.target = ends_at(8)
+    async with world.looking(copy):
+        pass
+
+    assert (copy.state, copy.reason, copy.next_offset) == (State.STANDBY, Reason.ANOTHER_MIRROR, 8)
+    assert "west-4, process 17, since 2023-11-14" in copy.detail
+    assert copy.look_due_at is not None
+    assert copy.look_due_at >= began + 2.5
+    assert (first, world.settler.moved_at >= began) == (0.0, True)
+
+
+async def test_nothing_is_begun_for_another_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = partition()
+    world = World(monkeypatch, copy)
+    world.right.held = world.settler.is_owner = False
+
+    async with world.looking(copy):
+        pass
+
+    assert (copy.state, world.preparations) == (State.STANDBY, 0)
+
+
+@pytest.mark.parametrize(
+    ("target", "mode", "goes_on"),
+    [
+        (remembered(2**62), OffsetMode.SAME, True),
+        (remembered(LONG_AGO_MS), OffsetMode.SAME, False),
+        (ends_at(5), OffsetMode.SAME, False),
+        (remembered(2**62), OffsetMode.MAPPED, False),
+    ],
+    ids=["remembered", "remembered by an old record", "forgotten", "mapped"],
+)
+async def test_a_new_owner_begins_at_once_where_the_broker_lets_only_one_write(
+    monkeypatch: pytest.MonkeyPatch, target: TargetLook, mode: OffsetMode, *, goes_on: bool
+) -> None:
+    """
+    Elsewhere it waits until who had the right before does not write any more.
+    """
+    copy, world = partition(), World(monkeypatch)
+    world.memory.mode, world.target = mode, target
+    world.settler.is_owner = False
+    world.right.since = time.monotonic() + 60
+
+    async with world.looking(copy):
+        pass
+
+    assert copy.copying is goes_on
+    assert copy.look_due_at == (None if goes_on else pytest.approx(world.right.since))
+
+
+async def test_one_that_has_lost_the_right_during_a_look_does_not_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copy, world = partition(), World(monkeypatch)
+
+    async with world.looking(copy):
+        world.right.held = False
+
+    assert copy.state is State.STANDBY
+
+
+async def test_an_engine_that_has_lost_the_right_looks_at_what_it_copies() -> None:
+    """
+    Whoever has noticed it. What only an operator can end stays as it is.
+    """
+    settler, right = Patient(), Right()
+    engine = engine_of(settler, lambda tp: tp.partition, right)
+    copying, stopped = partition(1), partition(2)
+    for copy in (copying, stopped):
+        copy.proceed(Proceed(5, 5, 5, 0, 5), OffsetMode.SAME, 0, 0.0)
+        engine.partitions[copy.tp] = copy
+    stopped.stop(State.DIVERGED, Reason.FOREIGN_WRITE, "somebody", None)
+
+    right.held = False
+    await eventually(lambda: bool(settler.looks), engine.run())
+
+    assert set(settler.looks) == {1}
+
+
 # -- brokers that do not answer ------------------------------------------------------------------
 
 
@@ -388,12 +514,13 @@ class Patient:
 
     def __init__(self) -> None:
         self.is_owner = False
+        self.standby_look_seconds, self.moved_at = 1.0, 0.0
         self.busy: set[PartitionCopy] = set()
         self.looks: list[int] = []
 
     def begin(self, partitions: Collection[PartitionCopy], group: asyncio.TaskGroup) -> Look:
         self.busy.update(partitions)
-        return Look({p: p.generation for p in partitions}, self.is_owner, group, time.monotonic())
+        return Look({p: p.generation for p in partitions}, True, self.is_owner, group, time.monotonic())
 
     async def settle(self, look: Look) -> None:
         self.looks += [p.tp.partition for p in look.generations]
@@ -404,16 +531,9 @@ class Patient:
             self.busy.discard(copy)
 
 
-class Owned:
-    """The right to write, held."""
-
-    held = True
-
-    async def confirm(self) -> bool:
-        return True
-
-
-def engine_of(settler: Patient, leaders: Callable[[TopicPartition], int]) -> Engine:
+def engine_of(
+    settler: Patient, leaders: Callable[[TopicPartition], int], right: Right | None = None
+) -> Engine:
     """An engine whose partitions are led by these target brokers, and by one at the source."""
 
     async def refresh(_sole_writer: bool) -> None: ...
@@ -434,7 +554,9 @@ def engine_of(settler: Patient, leaders: Callable[[TopicPartition], int]) -> Eng
     flow.source = cast(Any, SimpleNamespace(name="source", info=info(lambda _: 1), refresh=forever, **seldom))
     flow.target = cast(Any, SimpleNamespace(name="target", info=info(leaders), refresh=refreshed, **seldom))
     keeper = SimpleNamespace(run=forever, forget=lambda _: None, leaders_moved=lambda: None)
-    engine.wire(flow, cast(Any, Owned()), cast(Any, settler), cast(Any, keeper), refresh)
+    engine.wire(
+        flow, cast(Any, right or Right()), cast(Any, settler), cast(Any, keeper), refresh, lambda: None
+    )
     return engine
 
 

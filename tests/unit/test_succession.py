@@ -8,47 +8,100 @@ from dataclasses import dataclass, field
 import pytest
 
 from mirror.flow.owner import TAKEOVER_WAIT_SECONDS
-from mirror.flow.succession import TAKE_OVER_AFTER_SECONDS, Succession
+from mirror.flow.succession import TAKE_OVER_AFTER_SECONDS, Succession, standby_look_seconds
 from mirror.kafka.transactions import Token
 
 DEAD = Token(7, 0)
 
 
+def due(
+    succession: Succession, holder: Token, since: float | None, now: float, word: int | None = None
+) -> bool:
+    """Whether its time is over; it has said where it runs unless a test says otherwise."""
+    return succession.due(holder, holder.epoch if word is None else word, since, now)
+
+
 def test_an_owner_is_taken_for_gone_once_it_has_stood_still_for_so_long() -> None:
     succession = Succession()
 
-    assert not succession.due(DEAD, 100.0, 100.0)
-    assert not succession.due(DEAD, 100.0, 100.0 + TAKE_OVER_AFTER_SECONDS)
-    assert succession.due(DEAD, 100.0, 100.1 + TAKE_OVER_AFTER_SECONDS)
+    assert not due(succession, DEAD, 100.0, 100.0)
+    assert not due(succession, DEAD, 100.0, 100.0 + TAKE_OVER_AFTER_SECONDS)
+    assert due(succession, DEAD, 100.0, 100.1 + TAKE_OVER_AFTER_SECONDS)
 
 
 def test_what_it_moves_gives_it_its_time_again() -> None:
     succession = Succession()
-    succession.due(DEAD, 100.0, 100.0)
+    due(succession, DEAD, 100.0, 100.0)
 
-    assert not succession.due(DEAD, 104.0, 106.0)
-    assert succession.due(DEAD, 104.0, 104.1 + TAKE_OVER_AFTER_SECONDS)
+    assert not due(succession, DEAD, 104.0, 106.0)
+    assert due(succession, DEAD, 104.0, 104.1 + TAKE_OVER_AFTER_SECONDS)
+
+
+def test_an_owner_with_nothing_to_copy_is_left_alone() -> None:
+    succession = Succession()
+
+    assert not any(due(succession, DEAD, None, now) for now in range(100, 200))
+    assert not due(succession, DEAD, 199.0, 200.0)
+
+
+def test_one_that_takes_its_word_back_has_ended() -> None:
+    """
+    Nobody waits for it, and nothing need be there to copy.
+    """
+    succession = Succession()
+    due(succession, DEAD, None, 100.0)
+
+    assert succession.due(DEAD, None, None, 101.0)
+
+
+@pytest.mark.parametrize("word", [None, 3])
+def test_one_that_does_not_say_where_it_runs_is_given_its_time_to(word: int | None) -> None:
+    """
+    The word of an owner before it is none of its own.
+    """
+    succession = Succession()
+    for now in range(100, 106):
+        assert not succession.due(DEAD, word, None, float(now))
+
+    assert succession.due(DEAD, word, None, 105.1)
+
+
+def test_who_has_stood_still_itself_does_not_hold_that_against_the_owner() -> None:
+    succession = Succession()
+    due(succession, DEAD, 100.0, 100.0)
+
+    assert not due(succession, DEAD, 100.0, 160.0)
+    assert due(succession, DEAD, 100.0, 160.1 + TAKE_OVER_AFTER_SECONDS)
 
 
 def test_a_new_owner_is_given_twice_the_time_of_the_one_that_moved_nothing() -> None:
     succession = Succession()
-    succession.due(DEAD, 100.0, 100.0)
+    due(succession, DEAD, 100.0, 100.0)
     new = Token(7, 1)
 
-    assert not succession.due(new, 100.0, 106.0)
-    assert not succession.due(new, 100.0, 106.0 + 2 * TAKE_OVER_AFTER_SECONDS)
-    assert succession.due(new, 100.0, 106.1 + 2 * TAKE_OVER_AFTER_SECONDS)
+    assert not due(succession, new, 100.0, 106.0)
+    assert not due(succession, new, 100.0, 106.0 + 2 * TAKE_OVER_AFTER_SECONDS)
+    assert due(succession, new, 100.0, 106.1 + 2 * TAKE_OVER_AFTER_SECONDS)
 
 
 def test_the_time_does_not_grow_for_ever_and_is_short_again_after_progress() -> None:
     succession = Succession()
     for epoch in range(20):
-        succession.due(Token(7, epoch), 100.0, 100.0 + epoch)
+        due(succession, Token(7, epoch), 100.0, 100.0 + epoch)
     newest = Token(7, 19)
+    longest = 16 * TAKE_OVER_AFTER_SECONDS
 
-    assert succession.due(newest, 100.0, 119.1 + 16 * TAKE_OVER_AFTER_SECONDS)
-    assert not succession.due(newest, 300.0, 300.0 + TAKE_OVER_AFTER_SECONDS)
-    assert succession.due(newest, 300.0, 300.1 + TAKE_OVER_AFTER_SECONDS)
+    assert not any(due(succession, newest, 100.0, 119.0 + after) for after in range(int(longest)))
+    assert due(succession, newest, 100.0, 119.1 + longest)
+    assert not due(succession, newest, 200.0, 200.0 + TAKE_OVER_AFTER_SECONDS)
+    assert due(succession, newest, 200.0, 200.1 + TAKE_OVER_AFTER_SECONDS)
+
+
+def test_a_look_at_many_partitions_is_taken_less_often() -> None:
+    """
+    In seconds; five at most, however many they are.
+    """
+    assert [standby_look_seconds(count) for count in (0, 64, 500, 5_000)] == [1.0, 1.0, 2.5, 5.0]
 
 
 @dataclass
@@ -82,7 +135,7 @@ def test_of_many_that_are_slow_one_gets_the_right_for_long_enough(seed: int) -> 
                 break
         elif waiter.token is not None and now < waiter.claimed_at + TAKEOVER_WAIT_SECONDS:
             continue  # it has not asked since
-        elif waiter.succession.due(holder, 0.0, now):
+        elif due(waiter.succession, holder, 0.0, now):
             epoch += 1
             holder = waiter.token = Token(7, epoch)
             waiter.claimed_at = now

@@ -1,0 +1,91 @@
+"""Several mirrors of one flow: the newest copies, the others cost next to nothing, and one follows."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.faults.flows import complete, copied, mirror_of, partitions
+from tests.harness.checker import assert_exact
+from tests.harness.data import json_rows, load, load_transactions
+from tests.harness.kafka import KafkaCluster
+from tests.harness.process import Twinsite, events, twinsite
+from tests.harness.relay import Relay, through
+
+pytestmark = pytest.mark.timeout(180)
+
+DATA_BYTES = 8_000_000
+
+
+async def test_a_standby_reads_nothing_over_the_link_until_the_owner_is_killed(
+    source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    It shows how far the owner is and which one that is. Then it goes on, and the copy is exact.
+    """
+    name = await topic(source, partitions=3)
+    load(source.bootstrap, name, json_rows(100, 1_000))
+    command = mirror_of(through(source, relay.address), target, name, name)
+    with Twinsite.run(*command, work_dir=tmp_path) as standby:
+        await standby.wait_for(partial(complete, standby, source, [name]), "the first one copies")
+        with Twinsite.run(*command, work_dir=tmp_path) as owner:
+            named = f"process {owner.process.pid}, since"
+            await standby.wait_for(lambda: names(standby, named), "it stands by for the newer one")
+            before = standby.status()["bytes_fetched"]
+            load(source.bootstrap, name, json_rows(DATA_BYTES // 1_000, 1_000, seed=2), "none")
+            load_transactions(source.bootstrap, name, json_rows(300, 100), per_transaction=20)
+            for mirror in (owner, standby):
+                await mirror.wait_for(partial(complete, mirror, source, [name]), "it knows all is there")
+            read = standby.status()["bytes_fetched"] - before
+            shown = states(standby), standby.status()["owner"], copied(standby)
+            owner.kill()
+        load_transactions(source.bootstrap, name, json_rows(300, 100, seed=3), per_transaction=20)
+        await standby.wait_for(partial(complete, standby, source, [name]), "it goes on", 60)
+        ended = states(standby), standby.status()["owner"]
+
+    assert shown == ({"STANDBY"}, False, 100)
+    assert read < DATA_BYTES / 20
+    assert ended == ({"ACTIVE"}, True)
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
+async def test_an_owner_that_ends_is_followed_though_there_is_nothing_to_copy(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    A run with --once beside a mirror that stands by meanwhile, and a mirror that is told to stop.
+    """
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(500, 100))
+    command = mirror_of(source, target, name, name)
+    with Twinsite.run(*command, work_dir=tmp_path) as last:
+        await last.wait_for(partial(complete, last, source, [name]), "it copies")
+        with Twinsite.run(*command, work_dir=tmp_path) as other:
+            await last.wait_for(lambda: states(last) == {"STANDBY"}, "it stands by")
+            await other.wait_for(
+                lambda: bool(events(other.stderr, "owner_of_the_flow")), "the other one has it"
+            )
+            other.terminate()
+            stopped = await other.finished(10)
+        await last.wait_for(lambda: states(last) == {"ACTIVE"}, "it goes on", 30)
+        single = await twinsite(*command, "--once", work_dir=tmp_path)
+        load(source.bootstrap, name, json_rows(500, 100, seed=2))
+        await last.wait_for(partial(complete, last, source, [name]), "it copies again", 30)
+        owns = last.status()["owner"]
+
+    assert (stopped.code, single.code, owns) == (0, 0, True)
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
+def names(mirror: Twinsite, words: str) -> bool:
+    """Whether it says so of all that it does not copy, and copies nothing."""
+    found = partitions(mirror)
+    return bool(found) and all(p["state"] == "STANDBY" and words in p["detail"] for p in found)
+
+
+def states(mirror: Twinsite) -> set[str]:
+    """Of all its partitions."""
+    return {p["state"] for p in partitions(mirror)}
