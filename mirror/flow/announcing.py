@@ -11,6 +11,8 @@ import asyncio
 import os
 import socket
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import structlog
 
@@ -25,6 +27,7 @@ from mirror.model import TopicPartition
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 2.0
+WITHDRAW_SECONDS = 3.0
 
 
 class NotOwnerError(TwinsiteError):
@@ -81,6 +84,18 @@ class Announcer:
                     await self._memory.note_owner(None)
         except (TwinsiteError, TimeoutError) as error:
             log.warning("owner_not_withdrawn", error=str(error) or "no answer")
+
+
+@asynccontextmanager
+async def announced(owner: Owner, memory: FlowMemory, url: str) -> AsyncIterator[None]:
+    """In the block this mirror says where it runs whenever it is the owner; at its end that is taken back."""
+    announcer = Announcer(owner, memory, url)
+    task = asyncio.create_task(announcer.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+    await announcer.withdraw(WITHDRAW_SECONDS)
 
 
 def copied_by(word: OwnerRecord | None, holder: Token | None) -> str:

@@ -273,23 +273,20 @@ class PartitionCopy:
         self.stop(State.STANDBY, Reason.ANOTHER_MIRROR, words, now + look_after_seconds)
         self.waiting_for_owner_since = since
 
-    def follow(
-        self, decision: Proceed, mode: OffsetMode, now: float, look_after_seconds: float, words: str
-    ) -> bool:
-        """Stand by, and note how far the owner is.
+    def follow(self, next_offset: int, target_next_offset: int, mode: OffsetMode) -> bool:
+        """Note how far the owner is; whoever stands by does so before.
 
         Returns:
             Whether it has come further since the last look.
         """
-        at, before = decision.target_next_offset, self.target_next_offset
-        moved = before is not None and at > before
-        complete = decision.next_offset >= (self.source_high_watermark or 0)
+        before = self.target_next_offset
+        moved = before is not None and target_next_offset > before
+        complete = next_offset >= (self.source_last_stable_offset or 0)
         if moved or complete or before is None:
             self.waiting_for_owner_since = None
         self.mode = mode
-        self.next_offset = self.send_offset = decision.next_offset
-        self.target_next_offset = at
-        self.stand_by(now, look_after_seconds, words)
+        self.next_offset = self.send_offset = next_offset
+        self.target_next_offset = target_next_offset
         return moved
 
     def doubt(self, now: float, delay_seconds: float = 0.0) -> None:

@@ -20,6 +20,7 @@ from mirror.errors import PartitionError, TwinsiteError
 from mirror.flow.announcing import copied_by
 from mirror.flow.context import Flow
 from mirror.flow.ends import End, compare_ends, end_of
+from mirror.flow.following import SideError, look_at_ends
 from mirror.flow.inserting import InsertionMemory, finish
 from mirror.flow.looking import look_at_source, look_at_target
 from mirror.flow.partition import HOPELESS, PartitionCopy
@@ -97,7 +98,7 @@ class Look:
     """Partitions looked at together, each with its generation when that began.
 
     Attributes:
-        held: Whether the right was ours: whoever stands by does not look as closely.
+        held: Whether the right was ours; whoever stands by only sees how far the owner is.
         as_owner: Whether the state that is judged by was read as its only writer.
         began_at: Monotonic: nothing that is seen is older.
         preparing: Where preparations go on: they may take minutes.
@@ -150,10 +151,29 @@ class Settler:
         The engine is told of each as soon as it is decided. One that has to be prepared stays busy.
         """
         try:
-            await self._settle(look)
+            await (self._settle(look) if look.held else self._follow(look))
         except TwinsiteError as error:
             for partition in self.busy.intersection(look.generations):
                 self._failed(partition, error, look, at_source=False)
+
+    async def _follow(self, look: Look) -> None:
+        """See how far the owner is."""
+        for partition, seen in (await look_at_ends(self._flow, look.generations)).items():
+            if isinstance(seen, SideError):
+                self._failed(partition, seen.cause, look, at_source=seen.cluster is self._flow.source)
+                continue
+            if look.counts_for(partition):
+                partition.heard(-1, seen.high_watermark, seen.readable_end)
+                known, now = self._memory.known(partition.tp), time.monotonic()
+                position = seen.position(known)
+                if known is not None and position is not None:
+                    moved = partition.follow(position, seen.target_end, known.mode)
+                    self.moved_at = now if moved else self.moved_at
+                partition.stand_by(now, self.standby_look_seconds, self._copied_by())
+            self._done(partition)
+
+    def _copied_by(self) -> str:
+        return copied_by(self._memory.owner, self._right.seen)
 
     async def _settle(self, look: Look) -> None:
         partitions = look.generations
@@ -218,7 +238,7 @@ class Settler:
                 self._failed(partition, target, look, at_source=False)
             else:
                 decisions[partition] = self._decide(partition, source, target)
-        for partition, stop in (await self._compare_ends(decisions, targets, look)).items():
+        for partition, stop in (await self._compare_ends(decisions, targets)).items():
             if isinstance(stop, TwinsiteError):
                 self._failed(partition, stop, look, at_source=True)
                 del decisions[partition]
@@ -250,14 +270,9 @@ class Settler:
         )
 
     async def _compare_ends(
-        self, decisions: Mapping[PartitionCopy, Decision], targets: Answers[TargetLook], look: Look
+        self, decisions: Mapping[PartitionCopy, Decision], targets: Answers[TargetLook]
     ) -> dict[PartitionCopy, Stop | TwinsiteError | None]:
-        """For partitions that are to go on here: whether the last record copied stands where it belongs.
-
-        Who stands by does not ask: that takes a batch of the source each time.
-        """
-        if not look.held:
-            return {}
+        """For partitions that are to go on: whether the last record copied stands where it belongs."""
         ends: dict[TopicPartition, End] = {}
         for partition, decision in decisions.items():
             known, seen = self._memory.known(partition.tp), targets[partition.target]
@@ -338,8 +353,8 @@ class Settler:
             return
         now = time.monotonic()
         match decision:
-            case Proceed() | Register() | Prepare() | Insert() if not (look.held and self._right.held):
-                self._stand_by(partition, decision, now)
+            case Proceed() | Register() | Prepare() | Insert() if not self._right.held:
+                partition.stand_by(now, LOOK_AGAIN_SECONDS, self._copied_by())
             case Proceed():
                 await self._proceed(partition, decision, look)
             case Stop(state, reason, detail, lost_from, lost_to):
@@ -358,15 +373,6 @@ class Settler:
                 partition.look_due_at = now
             case Register() | Prepare() | Insert():
                 self._wait_for_our_time(partition, now)
-
-    def _stand_by(self, partition: PartitionCopy, decision: Decision, now: float) -> None:
-        known, pause = self._memory.known(partition.tp), self.standby_look_seconds
-        words = copied_by(self._memory.owner, self._right.seen)
-        if isinstance(decision, Proceed) and known is not None:
-            if partition.follow(decision, known.mode, now, pause, words):
-                self.moved_at = now
-        else:
-            partition.stand_by(now, pause, words)
 
     def _wait_for_our_time(self, partition: PartitionCopy, now: float) -> None:
         """Who had the right before us may still write."""

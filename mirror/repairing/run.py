@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 from prometheus_client import CollectorRegistry
 
 from mirror.clusters import START_SECONDS, both_connected
 from mirror.config import Settings
 from mirror.errors import StateConflictError, TwinsiteError, UsageError
+from mirror.flow.announcing import announced
 from mirror.flow.engine import Engine
 from mirror.flow.memory import FlowMemory
 from mirror.flow.position import Decision, Known, Stop
@@ -117,7 +118,9 @@ async def _taking_part(settings: Settings, plan: Plan, *, apply: bool) -> AsyncI
         await asyncio.gather(source.refresh(), target.refresh())
         flow = flow_of(settings, source, target, memory, Engine(), CollectorRegistry())
         bounds = await _bounds(target, sorted({one.target_topic for one in plan.partitions if one.mends}))
-        yield Part(flow, memory, owner, settings.offsets.mode, bounds)
+        part = Part(flow, memory, owner, settings.offsets.mode, bounds)
+        async with announced(owner, memory, "") if owner else nullcontext():
+            yield part
 
 
 async def _bounds(target: Cluster, topics: Sequence[str]) -> dict[str, Bounds | TwinsiteError]:

@@ -347,16 +347,19 @@ def test_waiting_for_the_owner_is_timed_from_when_it_stood_still() -> None:
     Looks in between do not count as progress; a position that moved does, and so does the end.
     """
     copy = proceeding(100)
-    copy.heard(0, 110, 110)
-    copy.follow(Proceed(100, 100, 40, 3, 100), OffsetMode.SAME, NOW, 1.0, "")
-    standing = copy.follow(Proceed(100, 100, 40, 3, 100), OffsetMode.SAME, NOW + 2, 1.0, "")
+    copy.heard(0, 110, 108)
 
-    assert (standing, copy.waiting_for_owner_since, copy.look_due_at) == (False, NOW, NOW + 3)
-    moved = copy.follow(Proceed(101, 101, 40, 3, 101), OffsetMode.SAME, NOW + 3, 1.0, "")
-    assert (moved, copy.waiting_for_owner_since) == (True, NOW + 3)
-    copy.follow(Proceed(110, 110, 40, 3, 110), OffsetMode.SAME, NOW + 4, 1.0, "")
-    copy.follow(Proceed(110, 110, 40, 3, 110), OffsetMode.SAME, NOW + 9, 1.0, "")
-    assert copy.waiting_for_owner_since == NOW + 9
+    def looked(at: int, now: float) -> tuple[bool, float | None]:
+        moved = copy.follow(at, at, OffsetMode.SAME)
+        copy.stand_by(now, 1.0, "")
+        return moved, copy.waiting_for_owner_since
+
+    assert looked(100, NOW) == (False, NOW)
+    assert looked(100, NOW + 2) == (False, NOW)
+    assert looked(101, NOW + 3) == (True, NOW + 3)
+    assert looked(108, NOW + 4) == (True, NOW + 4)
+    assert looked(108, NOW + 9) == (False, NOW + 9)
+    assert copy.look_due_at == NOW + 10
 
 
 def test_what_another_mirror_copies_is_shown_with_its_position_and_drops_what_was_queued() -> None:
@@ -371,7 +374,7 @@ def test_what_another_mirror_copies_is_shown_with_its_position_and_drops_what_wa
     shown = copy.state, copy.reason, copy.detail
     copying, ready = copy.copying, copy.batch_ready
     copy.answered(on_its_way, appended=True, now=NOW)
-    copy.follow(Proceed(105, 105, 5, 3, 105), OffsetMode.SAME, NOW, 1.0, "the mirror on west-4 copies it")
+    copy.follow(105, 105, OffsetMode.SAME)
     position = copy.next_offset
     copy.proceed(Proceed(105, 105, 5, 3, 105), OffsetMode.SAME, 0, NOW)
 

@@ -17,6 +17,7 @@ from mirror.errors import ConnectionFailedError, CorruptBatchError, PartitionErr
 from mirror.flow import engine as engine_module
 from mirror.flow import settling
 from mirror.flow.engine import Engine
+from mirror.flow.following import Ends, SideError
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Known, Proceed, SourceLook, Stop, Tail, TargetLook
 from mirror.flow.settling import Look, Settler
@@ -96,13 +97,21 @@ class World:
             flow, cast(Any, self.memory), self.right, offsets="same", continue_after_loss=False
         )
         self.settler.is_owner = True
-        for name in ("look_at_source", "look_at_target", "compare_ends", "prepare"):
+        self.ends: Ends | SideError = Ends(10, 10, 0)
+        for name in ("look_at_source", "look_at_target", "look_at_ends", "compare_ends", "prepare"):
             monkeypatch.setattr(settling, name, getattr(self, name))
 
     async def look_at_source(self, _flow: object, tps: Collection[TopicPartition]) -> Answers[SourceLook]:
         self.looked.set()
         await self.seen.wait()
         return {tp: SourceLook(TOPIC_ID, 0, 10) for tp in tps}
+
+    async def look_at_ends(
+        self, _flow: object, partitions: Collection[PartitionCopy]
+    ) -> dict[PartitionCopy, Ends | SideError]:
+        self.looked.set()
+        await self.seen.wait()
+        return dict.fromkeys(partitions, self.ends)
 
     async def look_at_target(
         self, _flow: object, tps: Collection[TopicPartition], _: object
@@ -422,12 +431,12 @@ async def test_what_another_mirror_copies_is_looked_at_now_and_then(monkeypatch:
     world.right.held, world.right.seen = False, Token(4711, 6)
     world.memory.owner = OwnerRecord(6, "west-4", 17, "", LONG_AGO_MS)
     world.settler.standby_look_seconds = 2.5
-    world.target = ends_at(5)
+    world.ends = Ends(10, 10, 5)
 
     async with world.looking(copy):
         began = time.monotonic()
     first = world.settler.moved_at
-    world.target = ends_at(8)
+    world.ends = Ends(10, 10, 8)
     async with world.looking(copy):
         pass
 
@@ -439,6 +448,9 @@ async def test_what_another_mirror_copies_is_looked_at_now_and_then(monkeypatch:
 
 
 async def test_nothing_is_begun_for_another_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Where the copy is to begin is not known before that one has prepared it.
+    """
     copy = partition()
     world = World(monkeypatch, copy)
     world.right.held = world.settler.is_owner = False
@@ -446,7 +458,22 @@ async def test_nothing_is_begun_for_another_mirror(monkeypatch: pytest.MonkeyPat
     async with world.looking(copy):
         pass
 
-    assert (copy.state, world.preparations) == (State.STANDBY, 0)
+    assert (copy.state, copy.next_offset, world.preparations) == (State.STANDBY, None, 0)
+
+
+async def test_a_side_that_does_not_answer_one_that_stands_by_is_told_after_some_tries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copy, world = partition(), World(monkeypatch)
+    world.right.held = False
+    world.ends = SideError(cast(Any, world.settler)._flow.source, ConnectionFailedError("it is away"))
+
+    for _ in range(PATIENCE):
+        async with world.looking(copy):
+            pass
+
+    assert (copy.state, copy.reason) == (State.BLOCKED, Reason.SOURCE_UNAVAILABLE)
+    assert copy.look_due_at is not None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,81 @@
+"""What one that stands by sees of partitions: how far the owner is, and what there is to copy.
+
+Nothing is judged here, so the picture need not be still, and a question costs a broker next to nothing. Of
+the source only the ends are asked for: its records cross the link once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from checkpoint.errors import UntranslatableError
+from mirror.errors import TwinsiteError
+from mirror.flow.context import Flow
+from mirror.flow.partition import PartitionCopy
+from mirror.flow.position import Known
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.fetch import Isolation
+from mirror.kafka.offsets import LATEST, list_offsets
+
+
+class SideError(TwinsiteError):
+    """One side could not be asked.
+
+    Attributes:
+        cluster: Which.
+        cause: Why not.
+    """
+
+    def __init__(self, cluster: Cluster, cause: TwinsiteError) -> None:
+        super().__init__(str(cause))
+        self.cluster = cluster
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Where the two logs of a partition end.
+
+    Attributes:
+        readable_end: As far as the mirror may read at the source.
+        target_end: As far as the target has acknowledged.
+    """
+
+    high_watermark: int
+    readable_end: int
+    target_end: int
+
+    def position(self, known: Known | None) -> int | None:
+        """Up to which source offset the owner has copied; None where that cannot be told yet."""
+        if known is None or not known.prepared:
+            return None
+        try:
+            return known.to_source(self.target_end)
+        except UntranslatableError:
+            return None
+
+
+async def look_at_ends(
+    flow: Flow, partitions: Collection[PartitionCopy]
+) -> dict[PartitionCopy, Ends | SideError]:
+    """The ends of partitions, or why they could not be asked for."""
+    tps = [p.tp for p in partitions]
+    high_watermarks, readable, targets = await asyncio.gather(
+        list_offsets(flow.source, tps, LATEST, isolation=Isolation.READ_UNCOMMITTED),
+        list_offsets(flow.source, tps, LATEST, isolation=flow.limits.fetch.isolation),
+        list_offsets(flow.target, [p.target for p in partitions], LATEST),
+    )
+    found: dict[PartitionCopy, Ends | SideError] = {}
+    for p in partitions:
+        high_watermark, end, target_end = high_watermarks[p.tp], readable[p.tp], targets[p.target]
+        if isinstance(high_watermark, TwinsiteError):
+            found[p] = SideError(flow.source, high_watermark)
+        elif isinstance(end, TwinsiteError):
+            found[p] = SideError(flow.source, end)
+        elif isinstance(target_end, TwinsiteError):
+            found[p] = SideError(flow.target, target_end)
+        else:
+            found[p] = Ends(high_watermark, end, target_end)
+    return found
