@@ -19,7 +19,7 @@ import structlog
 from mirror.errors import BatchError, TwinsiteError
 from mirror.flow.append_lanes import AppendLanes
 from mirror.flow.appending import AppendLane
-from mirror.flow.context import Flow
+from mirror.flow.context import STOOD_STILL_SECONDS, Flow
 from mirror.flow.fetching import FetchLane, reread
 from mirror.flow.hints import severity
 from mirror.flow.keeping import Keeper
@@ -310,13 +310,13 @@ class Engine:
             self._flow.turns(proven=False)
 
     async def _has_proof(self) -> bool:
-        """Whether the coordinator says that the right is ours; there is nothing to prove where it is not."""
+        """Whether it is known whose the right is, by what the coordinator said since we last stood still."""
+        began = time.monotonic()
         try:
-            if self._owner.held:
-                await self._owner.confirm(HOLD_ASKED_SECONDS)
+            await self._owner.confirm(HOLD_ASKED_SECONDS)
         except TwinsiteError:
             return False
-        return True
+        return not self._owner.held or time.monotonic() - began < STOOD_STILL_SECONDS
 
     def _look_at(self, which: Callable[[PartitionCopy], bool]) -> int:
         """Look at some partitions now, because the right has come or gone; says how many there are."""
