@@ -147,6 +147,7 @@ class BatchError(TwinsiteError):
     def __init__(self, offset: int, message: str) -> None:
         super().__init__(f"batch at offset {offset}: {message}")
         self.offset = offset
+        self.words = message
 
 
 class CorruptBatchError(BatchError):
@@ -154,6 +155,17 @@ class CorruptBatchError(BatchError):
 
     reason = Reason.CORRUPT_BATCH
     hint = "another replica may hold a good copy; compare the replicas with DumpLogSegments"
+
+
+class MisplacedBatchError(CorruptBatchError):
+    """Where a batch says that it belongs cannot be true: no CRC covers that. Carries where it was read."""
+
+
+class EarlyBatchError(CorruptBatchError):
+    """A batch goes beyond the end of the log that the same answer has told.
+
+    A broker looks at the end first and reads then, so that may be; the next answer knows better.
+    """
 
 
 class UnreadableBatchError(BatchError):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from mirror.errors import CorruptBatchError, RecordTooLargeError, UnreadableBatchError
+from mirror.errors import CorruptBatchError, MisplacedBatchError, RecordTooLargeError, UnreadableBatchError
 from mirror.flow.legacy import decode_legacy
 from mirror.flow.records import Record
 from mirror.kafka.codecs import CodecError, deflate, inflate
@@ -40,16 +40,23 @@ def reencode(
     *,
     start_offset: int,
     batch_bytes_max: int,
+    lowest_offset: int = 0,
     decoded_bytes_max: int = DECODED_BYTES_MAX,
 ) -> list[Batch]:
     """The records from ``start_offset`` on, as batches without gaps that the target takes.
 
+    Args:
+        lowest_offset: None of the others may be below.
+
     Raises:
+        MisplacedBatchError: One is.
         CorruptBatchError: The batch contradicts itself.
         UnreadableBatchError: It cannot be inflated, or too much comes out.
         RecordTooLargeError: One record alone is above ``batch_bytes_max``.
     """
     records, codec = decode(header, view, decoded_bytes_max)
+    if records and records[0].offset < lowest_offset:
+        raise MisplacedBatchError(lowest_offset, f"it holds a record of offset {records[0].offset}")
     batches: list[Batch] = []
     for run in _dense_runs([record for record in records if record.offset >= start_offset]):
         batches += _encode_within(run, codec, header.leader_epoch, batch_bytes_max)

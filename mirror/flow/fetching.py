@@ -22,7 +22,17 @@ from mirror.flow.context import Flow
 from mirror.flow.intake import Intake, take
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.portion import Portion
-from mirror.flow.receiving import BATCH_BYTES_DEFAULT, Answers, Outcome, Receiver, Room, block, not_read
+from mirror.flow.receiving import (
+    BATCH_BYTES_DEFAULT,
+    Answers,
+    Outcome,
+    Receiver,
+    Room,
+    asked_of,
+    block,
+    not_read,
+    queue,
+)
 from mirror.flow.states import pause_seconds
 from mirror.kafka.buffers import Buffer
 from mirror.kafka.cluster import broker_error
@@ -111,7 +121,7 @@ class FetchLane:
         info = self._flow.source.info.partition(partition.tp)
         bytes_max = max(self._share, self._bytes_max.get(key, 0))
         return Want(
-            partition.fetch_offset,
+            partition.ask_offset,
             info.leader_epoch if info else -1,
             partition.queue.fetched_epoch,
             bytes_max,
@@ -211,7 +221,7 @@ class FetchLane:
         for fetched in answer.partitions:
             partition = self._members.get(fetched.key)
             want = self._session.told.get(fetched.key)
-            if partition is not None and want is not None and partition.fetch_offset == want.offset:
+            if partition is not None and want is not None and partition.ask_offset == want.offset:
                 await self._take_partition(partition, fetched, want, buffer, answers)
                 self._flow.hooks.changed(partition)
 
@@ -235,7 +245,7 @@ class FetchLane:
         asked for. Where the answer was full, the broker begins with this partition another time (KIP-227).
         """
         outcome = await self._receiver.take(partition, fetched, want.offset, buffer, answers)
-        missing = partition.readable_end(self._flow.limits.fetch.isolation) > want.offset
+        missing = partition.readable_end(self._flow.limits.fetch.isolation) > partition.fetch_offset
         left_out = outcome is Outcome.EMPTY and missing and want.bytes_max <= self._spare
         if outcome is Outcome.TORN or left_out:
             self._grow(partition, fetched.key, want)
@@ -264,7 +274,7 @@ async def reread(flow: Flow, partition: PartitionCopy, bad: BatchError) -> None:
         if intake is None:
             block(partition, bad)
         else:
-            partition.queue.push(intake.items, intake.leader_epochs, None)
+            queue(partition, intake, None)
     flow.hooks.changed(partition)
 
 
@@ -276,7 +286,7 @@ async def _elsewhere(flow: Flow, partition: PartitionCopy, bad: BatchError) -> I
             continue
         about = {"partition": str(partition.tp), "node": node}
         try:
-            intake = await _read_once(flow, partition, node, partition.fetch_offset)
+            intake = await _read_once(flow, partition, node)
         except TwinsiteError as error:
             log.warning("replica_not_readable", **about, error=str(error))
         except Exception as error:  # a mistake of ours must not keep others from being asked
@@ -288,21 +298,36 @@ async def _elsewhere(flow: Flow, partition: PartitionCopy, bad: BatchError) -> I
     return None
 
 
-async def _read_once(flow: Flow, partition: PartitionCopy, node: int, offset: int) -> Intake:
+async def _read_once(flow: Flow, partition: PartitionCopy, node: int) -> Intake:
+    """What one replica has from there on. Where the batch before is asked for too, both have to find room."""
+    asks_more, bytes_max = (
+        partition.ask_offset < partition.fetch_offset,
+        flow.limits.partition_fetch_bytes_max,
+    )
+    while True:
+        intake = await _read_at_most(flow, partition, node, bytes_max)
+        if intake.items or intake.error or not asks_more or bytes_max >= FETCH_BYTES_CEILING:
+            return intake
+        bytes_max *= 2
+
+
+async def _read_at_most(flow: Flow, partition: PartitionCopy, node: int, bytes_max: int) -> Intake:
+    offset, fetch_offset, limits = partition.ask_offset, partition.fetch_offset, flow.limits.fetch
     connection = await flow.source.connection(node, "reread")
-    key = partition.key
-    want = Want(offset, -1, -1, flow.limits.partition_fetch_bytes_max)
-    fetched = next(iter(await peek(connection, {key: want}, flow.limits.fetch)), None)
+    wants = {partition.key: Want(offset, -1, -1, bytes_max)}
+    limits = replace(limits, bytes_max=max(limits.bytes_max, bytes_max))
+    fetched = next(iter(await peek(connection, wants, limits)), None)
     if fetched is None:
-        return Intake(offset)
+        return Intake(fetch_offset)
     if fetched.error_code:
         raise broker_error(fetched.error_code, f"source: Fetch of {partition.tp} from broker {node}")
     look = partial(
         take,
         fetched.records,
-        fetch_offset=offset,
+        fetch_offset=fetch_offset,
         aborted=fetched.aborted,
         batch_bytes_max=flow.batch_bytes_max.get(partition.tp.topic, BATCH_BYTES_DEFAULT),
+        asked=asked_of(partition, fetched, offset, limits.isolation),
     )
     async with flow.closer_look:  # it may be as large here, or take as long, as at the leader
         return await in_thread(look)

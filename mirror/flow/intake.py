@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from mirror.errors import BatchError, CorruptBatchError, UnreadableBatchError
+from mirror.errors import BatchError, CorruptBatchError, MisplacedBatchError, UnreadableBatchError
 from mirror.flow.encode import reencode
 from mirror.flow.legacy import sets
+from mirror.flow.misplaced import Asked, check_place, check_torn
 from mirror.kafka.record_batch import (
     ATTRIBUTES_AT,
     CONTROL,
@@ -87,17 +88,20 @@ def take(
     fetch_offset: int,
     aborted: Sequence[tuple[int, int]],
     batch_bytes_max: int,
+    asked: Asked | None = None,
 ) -> Intake:
     """Sort out what a Fetch answer brought for one partition.
 
     Args:
         records: Whole batches and perhaps a torn last one, writable.
-        fetch_offset: What was asked for; a batch may begin before it.
+        fetch_offset: From where on it is wanted; a batch may begin before it.
         aborted: (producer id, first offset) of aborted transactions, as the answer lists them.
         batch_bytes_max: Larger batches are split.
+        asked: What was asked, where that is more than the offset.
     """
+    asked = asked or Asked(fetch_offset)
     intake, rest = take_plain(records, fetch_offset=fetch_offset, batch_bytes_max=batch_bytes_max)
-    take_rest(intake, rest, fetch_offset=fetch_offset, aborted=aborted, batch_bytes_max=batch_bytes_max)
+    take_rest(intake, rest, asked=asked, aborted=aborted, batch_bytes_max=batch_bytes_max)
     return intake
 
 
@@ -107,29 +111,42 @@ def take_plain(records: memoryview, *, fetch_offset: int, batch_bytes_max: int) 
     """
     intake = Intake(fetch_offset)
     rest = records[_take_plain(intake, records, batch_bytes_max) :]
-    return intake, rest if next(walk(rest), None) is not None else rest[:0]
+    if next(walk(rest), None) is not None:
+        return intake, rest
+    if intake.items:
+        try:
+            check_torn(rest, intake.next_offset)
+        except MisplacedBatchError as error:
+            intake.error = error
+    return intake, rest[:0]
 
 
 def take_rest(
     intake: Intake,
     records: memoryview,
     *,
-    fetch_offset: int,
+    asked: Asked,
     aborted: Sequence[tuple[int, int]],
     batch_bytes_max: int,
 ) -> None:
     """Take what :func:`take_plain` has left, too. That may take long: batches are written again."""
-    taking = _Taking(intake, _Aborted(aborted), fetch_offset, batch_bytes_max)
+    taking = _Taking(intake, _Aborted(aborted), asked, batch_bytes_max)
     batches = walk(records)
     # old formats stand at the beginning of a log, if anywhere
     if len(records) > MAGIC_AT and records[MAGIC_AT] < MAGIC_V2:
         batches = sets(batches, records)
+    at = 0
     try:
         for header, view in batches:
             if header.magic == MAGIC_V2:
                 taking.take_batch(header, view)
             else:
                 taking.take_old(header, view)
+            at += len(view)
+        if at:
+            check_torn(records[at:], taking.reached)
+    except MisplacedBatchError as error:
+        intake.error = taking.taken_back(error)
     except BatchError as error:
         intake.error = error
 
@@ -169,24 +186,79 @@ def _take_plain(intake: Intake, records: memoryview, batch_bytes_max: int) -> in
     return at
 
 
-@dataclass(frozen=True, slots=True)
-class _Taking:
-    """One answer's records on their way into the intake."""
+_Sure = tuple[int, Batch | Gap | None, int, int, int]
+"""An intake before a batch that left a gap, until the next one confirms it: how many items, the last of them,
+``next_offset``, how many epochs, ``reencoded``.
+"""
 
-    intake: Intake
-    transactions: _Aborted
-    fetch_offset: int
-    batch_bytes_max: int
+
+class _Taking:
+    """One answer's records on their way into the intake.
+
+    Attributes:
+        reached: Where the batch before ends; with none before, where the answer was asked from.
+    """
+
+    def __init__(self, intake: Intake, transactions: _Aborted, asked: Asked, batch_bytes_max: int) -> None:
+        self.intake = intake
+        self.reached = intake.next_offset if intake.items else asked.offset
+        self._transactions = transactions
+        self._end = asked.end
+        self._batch_bytes_max = batch_bytes_max
+        self._wanted_from = intake.next_offset
+        self._inside = not intake.items and not asked.whole
+        self._sure: _Sure | None = None
+
+    def taken_back(self, error: MisplacedBatchError) -> MisplacedBatchError:
+        """Give back the batch before, where it left a gap: either of the two may be in the wrong place.
+
+        Returns:
+            The same error, at the offset from which on nothing is sure.
+        """
+        intake = self.intake
+        if self._sure is not None:
+            items, last, intake.next_offset, epochs, intake.reencoded = self._sure
+            del intake.items[items:], intake.leader_epochs[epochs:]
+            if last is not None:
+                intake.items[-1] = last
+            words = f"it comes after a gap, and the next one does not come after it: {error.words}"
+            return MisplacedBatchError(intake.next_offset, words)
+        return MisplacedBatchError(intake.next_offset, error.words)
+
+    def _follow(self, header: BatchHeader, next_offset: int) -> None:
+        """Go on to a batch whose header can be believed but for where it belongs."""
+        reached = self.reached
+        check_place(header, next_offset, reached, inside=self._inside, end=self._end)
+        self._sure = None
+        if header.base_offset > reached:
+            intake = self.intake
+            items, epochs = intake.items, intake.leader_epochs
+            last = items[-1] if items else None
+            self._sure = len(items), last, intake.next_offset, len(epochs), intake.reencoded
+        self.reached, self._inside = next_offset, False
 
     def take_old(self, header: BatchHeader, view: memoryview) -> None:
         """Plain messages in a row, one by one if one of them cannot be taken; or a compressed set."""
         try:
-            self._reencode(header, view)
+            self._take_set(header, view)
         except BatchError:
             if header.magic not in (0, 1):
                 raise
             for one, message in walk(view):
-                self._reencode(one, message)
+                self._take_set(one, message)
+
+    def _take_set(self, header: BatchHeader, view: memoryview) -> None:
+        if header.magic < 0:
+            raise UnreadableBatchError(header.base_offset, "its header is of no message format known")
+        before = self.reached, self._inside, self._sure
+        try:
+            lowest = 0 if self._inside else self.reached
+            self._follow(header, header.next_offset)
+            if self._reencode(header, view, lowest) == header.next_offset - before[0]:
+                self._sure = None
+        except BatchError:
+            self.reached, self._inside, self._sure = before
+            raise
 
     def take_batch(self, header: BatchHeader, view: memoryview) -> None:
         if not crc_matches(header, view):
@@ -196,11 +268,12 @@ class _Taking:
         if header.last_offset_delta < 0 or header.records < 0:
             raise CorruptBatchError(header.base_offset, "its header counts less than nothing")
         intake, next_offset, attributes = self.intake, header.next_offset, header.attributes
+        self._follow(header, next_offset)
         epochs = intake.leader_epochs
         if not epochs or header.leader_epoch > epochs[-1][0]:
             epochs.append((header.leader_epoch, header.base_offset))
-        dropped = attributes & (TRANSACTIONAL | CONTROL) and self.transactions.drop(header, view)
-        if next_offset <= self.fetch_offset:
+        dropped = attributes & (TRANSACTIONAL | CONTROL) and self._transactions.drop(header, view)
+        if next_offset <= self._wanted_from:
             return
         if dropped:
             self._drop(header)
@@ -226,16 +299,22 @@ class _Taking:
             header.records == header.last_offset_delta + 1
             and not header.attributes & LOG_APPEND_TIME
             and header.base_offset >= self.intake.next_offset
-            and len(view) <= self.batch_bytes_max
+            and len(view) <= self._batch_bytes_max
         )
 
-    def _reencode(self, header: BatchHeader, view: memoryview) -> None:
-        if header.magic < 0:
-            raise UnreadableBatchError(header.base_offset, "its header is of no message format known")
-        start = max(self.fetch_offset, self.intake.next_offset)
-        for batch in reencode(header, view, start_offset=start, batch_bytes_max=self.batch_bytes_max):
+    def _reencode(self, header: BatchHeader, view: memoryview, lowest_offset: int = 0) -> int:
+        """Answers how many records were taken."""
+        batches = reencode(
+            header,
+            view,
+            start_offset=self.intake.next_offset,
+            lowest_offset=lowest_offset,
+            batch_bytes_max=self._batch_bytes_max,
+        )
+        for batch in batches:
             self.intake.add(batch)
         self.intake.reencoded += 1
+        return sum(batch.records for batch in batches)
 
 
 class _Aborted:

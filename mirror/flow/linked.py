@@ -19,7 +19,7 @@ import structlog
 
 from mirror.errors import (
     AnswerError,
-    CorruptBatchError,
+    MisplacedBatchError,
     RelayTooOldError,
     TwinsiteError,
     UnsupportedVersionError,
@@ -28,7 +28,7 @@ from mirror.failpoints import reach
 from mirror.flow.context import Flow, LinkLimits
 from mirror.flow.crowding import Crowding
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.receiving import Answers, Receiver, Room, not_read
+from mirror.flow.receiving import Answers, Outcome, Receiver, Room, not_read
 from mirror.flow.states import pause_seconds
 from mirror.kafka.buffers import Buffer
 from mirror.kafka.cluster import AUTHORIZATION_CODES
@@ -59,6 +59,7 @@ LOOK_AGAIN_SECONDS = 60.0
 """So often a stream is asked for where relays were too old for one: they may have been updated."""
 NOT_OF_A_BROKER = -1
 """The node of frames in which the relay speaks for itself."""
+NOWHERE = -1
 Way = tuple[int, int]
 """A channel and a broker, as the relay reads it: what an answer does not mention has not changed."""
 
@@ -98,7 +99,7 @@ class LinkLane:
             return
         self._work.set()
         _, coming = self._coming.get(key, (0, None))
-        if coming != partition.fetch_offset or self._recodes_again(partition):
+        if coming != partition.ask_offset or self._recodes_again(partition):
             self._want(key, partition)
 
     def leave(self, key: Key) -> None:
@@ -134,14 +135,14 @@ class LinkLane:
         number = next(self._numbers) % (1 << 32)
         recode = self._recodable.allows(key, partition.fetch_offset, time.monotonic())
         (self._as_is.discard if recode else self._as_is.add)(key)
-        self._coming[key] = number, partition.fetch_offset
+        self._coming[key] = number, partition.ask_offset
         self._ways.pop(key, None)
         if not self._wanted:
             asyncio.get_running_loop().call_soon(self._tell)
         self._wanted[key] = Position(
             key,
             number,
-            partition.fetch_offset,
+            partition.ask_offset,
             partition.queue.fetched_epoch,
             recode,
             partition.rank,
@@ -348,8 +349,9 @@ class LinkLane:
             if part.offset > at:
                 self._want(key, partition)  # what stands before it went another way, and comes later or never
                 continue
-            if part.offset < at and part.next_offset <= at:
-                continue  # it has come the other way
+            astray = part.offset == part.next_offset == partition.ask_offset
+            if part.offset < at and part.next_offset <= at and not astray:
+                continue  # it has come the other way, or is only what stands before a batch in doubt
             if part.fetched.error_code == ASTRAY:
                 self._ways.pop(key, None)  # nothing is known of it until another part comes
                 continue
@@ -359,10 +361,12 @@ class LinkLane:
             self._ways[key] = way
             self._coming[key] = number, part.next_offset
             if goes_on(part, cut=key in others):
-                await self._receiver.take(partition, part.fetched, at, buffer, answers)
+                outcome = await self._receiver.take(partition, part.fetched, part.offset, buffer, answers)
+                if outcome is Outcome.EARLY:
+                    self._coming[key] = number, NOWHERE  # it is wanted again
             else:
                 words = f"{self._relay}: batches that do not go from {part.offset} to {part.next_offset}"
-                self._receiver.bad_batch(partition, key, CorruptBatchError(part.offset, words))
+                self._receiver.bad_batch(partition, key, MisplacedBatchError(at, words))
             if way[1] == NOT_OF_A_BROKER and part.fetched.error_code in AUTHORIZATION_CODES:
                 partition.detail = self._not_in_role(partition)
             self._flow.hooks.changed(partition)

@@ -64,6 +64,8 @@ class PartitionCopy:
     """The state of one partition; mutable, owned by the event loop.
 
     Attributes:
+        doubtful_at: Where a batch was found that does not belong there; None where none was.
+        read_to: Where a batch of the source ends, as was read last; None where nothing was.
         waits_for: The target broker to which its batches were sent last, or are to be sent.
     """
 
@@ -79,6 +81,7 @@ class PartitionCopy:
         "coordinator_epoch",
         "counters",
         "detail",
+        "doubtful_at",
         "generation",
         "goal_offset",
         "in_flight",
@@ -94,6 +97,7 @@ class PartitionCopy:
         "producer_epoch",
         "queue",
         "rank",
+        "read_to",
         "reason",
         "rereading",
         "send_offset",
@@ -144,6 +148,8 @@ class PartitionCopy:
         self._runs_ahead: list[tuple[int, int]] = []
         self._unsettled: list[Batch] = []
         self.rereading = False
+        self.read_to: int | None = None
+        self.doubtful_at: int | None = None
 
         self.source_log_start_offset: int | None = None
         self.source_high_watermark: int | None = None
@@ -256,6 +262,7 @@ class PartitionCopy:
             self.last_timestamp_ms = None
         self.state, self.reason, self.detail = State.UNKNOWN, Reason.STARTING, "to be looked at again"
         self.acknowledged_target_offset = None
+        self.read_to = None
         self._unsettled.clear()
         self.attempts = 0
         self.look_due_at = now
@@ -317,6 +324,15 @@ class PartitionCopy:
     def fetch_offset(self) -> int:
         """Source offset from which to fetch."""
         return self.queue.end
+
+    @property
+    def ask_offset(self) -> int:
+        """Source offset to ask for. Where a batch was out of place, with the one before it: asked for what
+        follows alone, a broker would pass over one that says it stands further down.
+        """
+        offset = self.fetch_offset
+        with_before = offset == self.doubtful_at and offset > (self.source_log_start_offset or 0)
+        return offset - 1 if with_before else offset
 
     def heard(
         self,

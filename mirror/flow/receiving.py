@@ -14,14 +14,22 @@ from typing import NamedTuple
 
 import structlog
 
-from mirror.errors import BatchError, CorruptBatchError, RecordTooLargeError, TwinsiteError
+from mirror.errors import (
+    BatchError,
+    CorruptBatchError,
+    EarlyBatchError,
+    MisplacedBatchError,
+    RecordTooLargeError,
+    TwinsiteError,
+)
 from mirror.flow.context import Flow
 from mirror.flow.intake import Intake, take_plain, take_rest
+from mirror.flow.misplaced import Asked
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.states import fetch_refusal, pause_seconds, way_refusal
 from mirror.kafka.buffers import Buffer
 from mirror.kafka.cluster import STALE_METADATA_CODES, broker_error
-from mirror.kafka.fetch import Fetched, Key
+from mirror.kafka.fetch import Fetched, Isolation, Key
 from mirror.link.loops import in_thread
 from mirror.model import Reason, State
 
@@ -43,6 +51,8 @@ class Outcome(Enum):
     EMPTY = "empty"
     TORN = "torn"
     """There is no whole batch in it."""
+    EARLY = "early"
+    """There is one that was not to be there yet; the next answer says whether it is."""
     REFUSED = "refused"
     OVERTAKEN = "overtaken"
     """Something else was concluded of the partition before it was looked at."""
@@ -79,6 +89,7 @@ class Receiver:
         self._flow = flow
         self._full = full
         self._bad_at: dict[Key, int] = {}
+        self._early_at: dict[Key, int] = {}
 
     def admit(self, partition: PartitionCopy) -> bool:
         """Take note of what has become of a partition; True when more of it is to be read now."""
@@ -97,6 +108,7 @@ class Receiver:
         self.members.pop(key, None)
         self.crowded.discard(key)
         self._bad_at.pop(key, None)
+        self._early_at.pop(key, None)
 
     async def take(
         self,
@@ -106,7 +118,7 @@ class Receiver:
         buffer: Buffer,
         answers: Answers,
     ) -> Outcome:
-        """Take what came for a partition, as read at ``offset``, where it is to be read next.
+        """Take what came for a partition, as read at ``offset``: where it is to be read next, or before that.
 
         Batches that are to be written again take time; other lanes go on meanwhile. What is concluded of the
         partition in that time holds, and what came is dropped.
@@ -129,7 +141,7 @@ class Receiver:
         self, partition: PartitionCopy, fetched: Fetched, offset: int, buffer: Buffer, answers: Answers
     ) -> Outcome:
         if fetched.error_code or fetched.diverging is not None:
-            self._refused(partition, fetched, offset)
+            self._refused(partition, fetched)
             return Outcome.REFUSED
         partition.heard(
             fetched.log_start_offset,
@@ -139,14 +151,17 @@ class Receiver:
             answered_before=answers.before,
         )
         if not len(fetched.records):
-            missing = partition.readable_end(self._flow.limits.fetch.isolation) > offset
+            missing = partition.readable_end(self._flow.limits.fetch.isolation) > partition.fetch_offset
             if not missing and not partition.pending:
                 partition.attempts = 0  # all is well; nothing will be appended that could show it
             return Outcome.EMPTY
         bytes_max = self._flow.batch_bytes_max.get(partition.tp.topic, BATCH_BYTES_DEFAULT)
-        intake, rest = take_plain(fetched.records, fetch_offset=offset, batch_bytes_max=bytes_max)
+        intake, rest = take_plain(
+            fetched.records, fetch_offset=partition.fetch_offset, batch_bytes_max=bytes_max
+        )
+        asked = asked_of(partition, fetched, offset, self._flow.limits.fetch.isolation)
         closer = partial(
-            take_rest, intake, rest, fetch_offset=offset, aborted=fetched.aborted, batch_bytes_max=bytes_max
+            take_rest, intake, rest, asked=asked, aborted=fetched.aborted, batch_bytes_max=bytes_max
         )
         if len(rest) <= INLINE_BYTES_MAX:
             closer()
@@ -173,11 +188,14 @@ class Receiver:
 
     def _push(self, partition: PartitionCopy, key: Key, intake: Intake, buffer: Buffer) -> Outcome:
         partition.counters.batches_reencoded += intake.reencoded
-        partition.queue.push(intake.items, intake.leader_epochs, buffer)
+        queue(partition, intake, buffer)
         if intake.items:
             return Outcome.TAKEN
         if intake.error is None:
             return Outcome.TORN
+        if isinstance(intake.error, EarlyBatchError) and self._early_at.get(key) != partition.fetch_offset:
+            self._early_at[key] = partition.fetch_offset
+            return Outcome.EARLY
         self.bad_batch(partition, key, intake.error)
         return Outcome.REFUSED
 
@@ -185,6 +203,8 @@ class Receiver:
         """What stands before the batch is written first; then other replicas are asked, and the partition is
         blocked where none has it whole. What is only too large for the target is so on all of them.
         """
+        if isinstance(error, MisplacedBatchError):
+            partition.doubtful_at = partition.fetch_offset
         if partition.pending:
             self._bad_at[key] = partition.fetch_offset
             return
@@ -196,7 +216,7 @@ class Receiver:
         partition.rereading = True
         self._flow.hooks.reread(partition, error)
 
-    def _refused(self, partition: PartitionCopy, fetched: Fetched, offset: int) -> None:
+    def _refused(self, partition: PartitionCopy, fetched: Fetched) -> None:
         now = time.monotonic()
         if fetched.diverging is not None:
             epoch, end = fetched.diverging
@@ -213,9 +233,26 @@ class Receiver:
         error = broker_error(fetched.error_code, f"source: Fetch of {partition.tp}")
         refusal = fetch_refusal(fetched.error_code)
         if refusal.reason is Reason.CORRUPT_BATCH:
-            self.bad_batch(partition, fetched.key, CorruptBatchError(offset, str(error)))
+            bad = CorruptBatchError(partition.fetch_offset, str(error))
+            self.bad_batch(partition, fetched.key, bad)
         else:
             partition.refused(refusal, str(error), now)
+
+
+def asked_of(partition: PartitionCopy, fetched: Fetched, offset: int, isolation: Isolation) -> Asked:
+    """What an answer about a partition is held against, as it was asked for at ``offset``."""
+    committed = isolation is Isolation.READ_COMMITTED
+    end = fetched.last_stable_offset if committed else fetched.high_watermark
+    return Asked(offset, whole=partition.read_to == offset, end=end)
+
+
+def queue(partition: PartitionCopy, intake: Intake, buffer: Buffer | None) -> None:
+    """Put what was taken behind what is queued, and remember where to look closely."""
+    partition.queue.push(intake.items, intake.leader_epochs, buffer)
+    if intake.items:
+        partition.read_to = intake.next_offset
+    if isinstance(intake.error, MisplacedBatchError):
+        partition.doubtful_at = intake.next_offset
 
 
 def block(partition: PartitionCopy, error: BatchError) -> None:

@@ -23,6 +23,8 @@ _ABORTED = struct.Struct(">qq")
 _PLACE = struct.Struct(">qi4xb6xi")
 """Of a v2 batch: base offset, length, magic, last offset delta. The CRC is of the last one only."""
 _NO_DIVERGENCE = (-1, -1)
+BASE_OFFSET_BYTES = 8
+"""A batch of any format begins with where it belongs."""
 ASTRAY = 6
 """Error code of a part that is looked for, at another broker; NOT_LEADER_OR_FOLLOWER to Kafka."""
 ENTRIES_MAX = 1 << 18
@@ -52,7 +54,7 @@ class Whole(NamedTuple):
         bytes: Of them; 0 where there is none.
         next_offset: After the last one; -1 without any.
         leader_epoch: Of the last one; -1 where that is not known.
-        readable: False where what follows is no batch at all.
+        readable: False where what follows is no batch at all, or does not follow.
     """
 
     bytes: int
@@ -62,14 +64,26 @@ class Whole(NamedTuple):
 
 
 def whole_batches(records: memoryview) -> Whole:
-    """How far a broker's answer can be sent on: a batch it has torn is read again."""
+    """How far a broker's answer can be sent on: a batch it has torn is read again.
+
+    So are two of which the second does not follow the first. Where they come first they are not readable: who
+    takes them has to see both, and what is there of the second.
+    """
     size, next_offset, epoch = 0, -1, -1
+    before = size, next_offset, epoch
     for header, view in walk(records):
         if header.magic < 0:
             return Whole(size, next_offset, epoch, readable=False)
+        after = header.next_offset
+        if after <= next_offset or (header.base_offset < next_offset and header.magic == MAGIC_V2):
+            return Whole(*before, readable=False)
+        before = size, next_offset, epoch
         size += len(view)
-        next_offset = header.next_offset
+        next_offset = after
         epoch = max(epoch, header.leader_epoch)
+    torn = records[size : size + BASE_OFFSET_BYTES]
+    if len(torn) == BASE_OFFSET_BYTES and int.from_bytes(torn, "big", signed=True) < next_offset:
+        return Whole(*before, readable=False)
     return Whole(size, next_offset, epoch, readable=True)
 
 
@@ -135,11 +149,10 @@ def restored(parts: Sequence[Part], room: memoryview) -> tuple[list[Part], dict[
 
 
 def goes_on(part: Part, *, cut: bool = False) -> bool:
-    """Whether the batches of a part follow one another, from the offset at which it was read to the one from
-    which it goes on.
+    """Whether the batches of a part that follow one another end where it says that it goes on.
 
-    Where a batch belongs stands in front of what its CRC covers: one that is in another place would else look
-    as if compaction had taken away what stood there. Of old formats it is not looked at here.
+    Where one is missing at the end, what comes next would else look as if compaction had taken it away. Where
+    they do not follow one another, or are of an old format, who takes them says so.
 
     Args:
         cut: The last batches are not there.
@@ -149,10 +162,10 @@ def goes_on(part: Part, *, cut: bool = False) -> bool:
     while size - at >= HEADER_BYTES:
         base_offset, length, magic, delta = _PLACE.unpack_from(records, at)
         if magic != MAGIC_V2 or length < HEADER_BYTES - PREFIX_BYTES:
-            return True  # who takes it says what it is
+            return True
         after = base_offset + delta + 1
         if after <= end or not (first or base_offset >= end):
-            return False
+            return True
         at, end, first = at + PREFIX_BYTES + length, after, False
     return at == size and (end <= part.next_offset if cut else end == part.next_offset)
 

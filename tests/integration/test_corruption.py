@@ -21,6 +21,8 @@ pytestmark = pytest.mark.timeout(120)
 
 PAYLOAD, MAGIC, LENGTH = (-1, 0), (MAGIC_AT, 0), (8, 7)
 """Byte and bit. The CRC covers the first one only; with the last one, a sign, the broker itself refuses."""
+BASE_OFFSET_AT = 7
+"""The last byte of where a batch says that it belongs."""
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,48 @@ async def test_a_rotten_batch_blocks_its_partition_until_it_is_sound_again(
     assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 60
 
 
-@pytest.mark.parametrize("place", [PAYLOAD, MAGIC, LENGTH])
+@pytest.mark.parametrize(
+    ("number", "bit", "seen"),
+    [
+        pytest.param(1, 2, "offsets 20 to 29", id="into the next one: 10 to 14"),
+        pytest.param(1, 3, "offsets 2 to 11", id="into the one before: 10 to 2"),
+        pytest.param(2, 4, "offsets 4 to 13", id="further down, where a broker passes over it: 20 to 4"),
+        pytest.param(1, 12, "ends at 4116, and the log ends at 30", id="beyond the end: 10 to 4106"),
+        pytest.param(2, 1, "ends at 32, and the log ends at 30", id="the last one, a little: 20 to 22"),
+    ],
+)
+async def test_a_batch_that_says_it_stands_elsewhere_blocks_its_partition_until_it_is_sound_again(
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    number: int,
+    bit: int,
+    seen: str,
+) -> None:
+    """
+    Its CRC is right. It is not taken for what compaction has left, nor is it when it is tried again.
+    """
+    name = await topic(source)
+    rows = [Row(key=b"%d" % i, value=b"v" * 200) for i in range(30)]
+    load(source.bootstrap, name, rows, "lz4", batch_num_messages=10)
+    rotten = list(stored_batches(source, name))[number]
+    damage(rotten, BASE_OFFSET_AT - bit // 8, bit % 8)
+
+    with Twinsite.run(*flags(source, target, name, name), work_dir=tmp_path) as mirror:
+        blocked = await first_blocked(mirror)
+        await mirror.wait_for(lambda: _crc_failures(mirror) > 2, "it is tried again")
+        copied = watermarks(target.bootstrap, name)
+        mend(rotten)
+        await mirror.wait_for(lambda: watermarks(target.bootstrap, name)[0] == (0, 30), "it goes on")
+
+    assert (blocked["reason"], copied) == ("corrupt_batch", {0: (0, number * 10)})
+    assert f"batch at offset {number * 10}: it " in blocked["detail"]
+    assert seen in blocked["detail"]
+    assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 30
+
+
+@pytest.mark.parametrize("place", [PAYLOAD, MAGIC, LENGTH, (BASE_OFFSET_AT, 5)])
 async def test_a_batch_that_is_corrupt_at_the_leader_only_is_read_from_another_replica(
     breakable: KafkaCluster, target: KafkaCluster, tmp_path: Path, place: tuple[int, int]
 ) -> None:

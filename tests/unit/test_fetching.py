@@ -41,12 +41,12 @@ class Source:
     options = SimpleNamespace(request_timeout_seconds=30.0)
     address = "broker"
 
-    def __init__(self, answer: bytes | int) -> None:
+    def __init__(self, answer: bytes | int, end: int = 99) -> None:
         code, records = (answer, b"") if isinstance(answer, int) else (0, answer)
         topic = FetchResponse.FetchableTopicResponse
         part = topic.PartitionData(
-            version=FETCH_VERSION, partition_index=0, error_code=code, high_watermark=99,
-            last_stable_offset=99, log_start_offset=0, aborted_transactions=None, records=records,
+            version=FETCH_VERSION, partition_index=0, error_code=code, high_watermark=end,
+            last_stable_offset=end, log_start_offset=0, aborted_transactions=None, records=records,
         )  # fmt: skip
         responses = [topic(version=FETCH_VERSION, topic_id=UUID(bytes=TOPIC_ID), partitions=[part])]
         whole = FetchResponse(version=FETCH_VERSION, session_id=0, responses=responses)
@@ -381,6 +381,83 @@ async def test_a_quiet_partition_that_is_read_again_has_patience_again() -> None
     running.cancel()
 
     assert copy.attempts == 0
+
+
+MOVED_UP, MOVED_DOWN = v2(entries(3, 3)), v2(entries(3, 3))
+struct.pack_into(">q", MOVED_UP, 0, 5)
+struct.pack_into(">q", MOVED_DOWN, 0, 0)
+
+
+async def test_a_batch_that_says_it_stands_further_down_is_asked_for_with_the_one_before() -> None:
+    """
+    Asked for what follows alone, a broker would pass over it, and nothing would be left of it but a gap.
+    """
+    source, hooks = Source(bytes(v2(entries(0, 3))) + bytes(MOVED_DOWN) + bytes(v2(entries(6, 3)))), Quiet()
+    copy, lane, flow = reading(source, hooks)
+
+    running = asyncio.create_task(lane.run())
+    await until(lambda: source.asked > 1, "what can be believed was taken", SOON)
+    asked_at = copy.ask_offset
+    sent, _ = copy.take()
+    copy.answered(sent, appended=True, now=1.0)
+    hooks.changed(copy)
+    flow.room.set()
+    async with asyncio.timeout(SOON):
+        await hooks.blocked.wait()
+    running.cancel()
+
+    assert (asked_at, copy.fetch_offset, copy.ask_offset) == (2, 3, 2)
+    assert (copy.reason, copy.pending) == (Reason.CORRUPT_BATCH, False)
+    assert "batch at offset 3: it says that it holds offsets 0 to 2" in copy.detail
+
+
+async def test_a_batch_beyond_the_end_of_the_log_is_asked_for_once_more_before_it_is_refused() -> None:
+    """
+    The end may have moved between the broker's look at it and its reading.
+    """
+    source, hooks = Source(bytes(MOVED_UP), end=6), Quiet()
+    copy, lane, _ = reading(source, hooks, at=3)
+
+    await until_blocked(lane, hooks)
+
+    assert (source.asked, len(hooks.rereads)) == (2, 1)
+    assert "batch at offset 3: it says that it ends at 8, and the log ends at 6" in copy.detail
+
+
+async def test_a_first_batch_that_begins_before_what_was_read_is_refused() -> None:
+    """
+    A batch of the source ends there, as the mirror has seen; after a restart it could not know.
+    """
+    source, hooks = Source(bytes(MOVED_UP)), Quiet()
+    copy, lane, _ = reading(source, hooks, at=6)
+    copy.read_to = 6
+
+    await until_blocked(lane, hooks)
+
+    assert "batch at offset 6: it says that it holds offsets 5 to 7" in copy.detail
+
+
+async def test_another_replica_is_asked_for_what_stands_before_it_too(monkeypatch: Any) -> None:
+    """
+    What it has is held against that like anything else, and only what is new is taken.
+    """
+    before, sound = bytes(v2(entries(0, 3))), bytes(v2(entries(3, 3)))
+    source, hooks = (
+        Replicas({2: before + bytes(MOVED_DOWN), 3: before + sound}, before + bytes(MOVED_DOWN)),
+        Quiet(),
+    )
+    source.may_answer.set()
+    monkeypatch.setattr(fetching, "peek", source.peek)
+    copy, lane, _ = reading(source, hooks, at=3)
+    copy.doubtful_at = 3
+    lane.update(copy)
+
+    running = asyncio.create_task(lane.run())
+    await until(lambda: copy.batch_ready, "the batch came", SOON)
+    running.cancel()
+
+    assert (copy.fetch_offset, copy.state) == (6, State.ACTIVE)
+    assert copy.take()[0].batch.base_offset == 3
 
 
 async def until_blocked(lane: FetchLane, hooks: Quiet) -> None:

@@ -14,6 +14,7 @@ from kafka.record.util import calc_crc32c
 
 from mirror.errors import CorruptBatchError, RecordTooLargeError, UnreadableBatchError
 from mirror.flow.intake import Intake, take
+from mirror.flow.misplaced import Asked
 from mirror.kafka.record_batch import LOG_APPEND_TIME, TRANSACTIONAL
 from mirror.model import Batch, Gap
 from tests.unit.batches import (
@@ -293,11 +294,11 @@ def test_a_read_that_begins_in_the_middle_of_a_batch_leaves_out_what_lies_before
 
 def test_batches_before_the_offset_asked_for_are_nothing() -> None:
     """
-    Not even a gap.
+    Not even a gap, where what was asked for begins before what is wanted.
     """
     data = memoryview(bytearray(b"".join([v2(entries(0, 4)), v2(entries(4, 2))])))
 
-    intake = take(data, fetch_offset=4, aborted=(), batch_bytes_max=NO_LIMIT)
+    intake = take(data, fetch_offset=4, aborted=(), batch_bytes_max=NO_LIMIT, asked=Asked(0))
 
     assert [(item.base_offset, item.next_offset) for item in intake.items] == [(4, 6)]
 
@@ -373,7 +374,9 @@ def test_a_marker_before_the_offset_asked_for_ends_its_transaction_too() -> None
     committed = v2(entries(6, 4), attributes=TRANSACTIONAL, producer=(7, 0, 5))
     log = bytes(aborted) + bytes(control(5, 7, 0)) + bytes(committed) + bytes(control(10, 7, 1))
 
-    intake = take(memoryview(bytearray(log)), fetch_offset=6, aborted=[(7, 0)], batch_bytes_max=1 << 20)
+    intake = take(
+        memoryview(bytearray(log)), fetch_offset=6, aborted=[(7, 0)], batch_bytes_max=1 << 20, asked=Asked(0)
+    )
 
     assert [(item.base_offset, item.next_offset, isinstance(item, Gap)) for item in intake.items] == [
         (6, 10, False),

@@ -15,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.errors import AnswerError
+from mirror.flow.intake import take
+from mirror.flow.misplaced import Asked
 from mirror.kafka.codecs import GZIP, LZ4, SNAPPY, ZSTD, deflate
 from mirror.kafka.fetch import Fetched, Key
 from mirror.kafka.record_batch import build, null_batch
@@ -157,20 +159,32 @@ def test_batches_that_follow_one_another_go_on(records: bytes, offset: int, next
     ("records", "offset", "next_offset"),
     [
         (b"", 7, 8),
-        (batch(5, 5) + batch(15, 2), 10, 17),
-        (batch(10, 5) + batch(14, 3), 10, 17),
-        (batch(15, 2) + batch(10, 5), 10, 17),
         (batch(10, 5) + batch(16, 2), 10, 17),
         (batch(10, 5), 10, 17),
         ((batch(10, 5) + batch(15, 2))[:-1], 10, 17),
     ],
-    ids=["nothing", "before", "overlap", "backwards", "another end", "an end is missing", "torn"],
+    ids=["nothing", "another end", "an end is missing", "torn"],
 )
-def test_batches_in_another_place_do_not(records: bytes, offset: int, next_offset: int) -> None:
+def test_batches_that_end_in_another_place_do_not(records: bytes, offset: int, next_offset: int) -> None:
     """
     Each of them is as sound as it was: their CRC does not say where they belong.
     """
     assert not goes_on(placed(records, offset, next_offset))
+
+
+@pytest.mark.parametrize(
+    "records",
+    [batch(5, 5) + batch(15, 2), batch(10, 5) + batch(14, 3), batch(15, 2) + batch(10, 5)],
+    ids=["before", "overlap", "backwards"],
+)
+def test_batches_that_do_not_follow_one_another_are_refused_by_who_takes_them(records: bytes) -> None:
+    """
+    What stands before them is taken.
+    """
+    part = placed(records, 10, 17)
+
+    assert goes_on(part)
+    assert refuses(part)
 
 
 def test_where_the_last_batches_are_cut_off_the_end_is_another() -> None:
@@ -189,7 +203,31 @@ def test_one_bit_of_where_a_batch_belongs_does_not_flip_unseen(bit: int, number:
     records = bytearray(batch(1_000, 5) + batch(1_005, 5) + batch(1_010, 5))
     records[number * (len(records) // 3) + bit // 8] ^= 1 << bit % 8
 
-    assert not goes_on(placed(bytes(records), 1_000, 1_015))
+    part = placed(bytes(records), 1_000, 1_015)
+    assert refuses(part) or not goes_on(part)
+
+
+@pytest.mark.parametrize("seen", [8, 61, 1 << 20])
+@pytest.mark.parametrize("other", [0, 12])
+def test_two_batches_that_do_not_follow_one_another_are_not_sent_on(seen: int, other: int) -> None:
+    """
+    Also where the second one is torn off; what stands before both is sent, and then they come first.
+    """
+    before, first, second = batch(5, 5), batch(10, 5), batch(other, 2)
+
+    late = whole_batches(memoryview(before + first + second[:seen]))
+    at_once = whole_batches(memoryview(first + second[:seen]))
+
+    assert late == (len(before), 10, 0, False)
+    assert at_once == (0, -1, -1, False)
+
+
+def refuses(part: Part) -> bool:
+    """Whether a mirror refuses some of a part, of which it has what is before."""
+    asked = Asked(part.offset, whole=True, end=part.next_offset)
+    records = part.fetched.records
+    intake = take(records, fetch_offset=part.offset, aborted=(), batch_bytes_max=1 << 20, asked=asked)
+    return intake.error is not None
 
 
 def harder(payload: bytes) -> bytes:
