@@ -43,6 +43,8 @@ OF_MIRROR = frozenset(
         "epoch_noted",
         "topic_created",
         "partitions_added",
+        "settings_changed",
+        "acls_added",
         "settings_final",
         "state_written",
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mirror.config import SecuritySettings
+from mirror.failpoints import reach
 from mirror.kafka.acls import create_topic_acls, describe_topic_acls
 from mirror.kafka.cluster import Cluster
 from mirror.sync.acls import AclPlan, plan_acls
@@ -36,7 +37,9 @@ async def carry_acls(
     if there is None or here is None:
         return None
     plan = plan_acls(there, here, topics, policy, mirror_principals=mirror_principals)
-    await create_topic_acls(target, plan.create)
+    if plan.create:
+        await create_topic_acls(target, plan.create)
+        reach("acls_added")
     return plan
 
 

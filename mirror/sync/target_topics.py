@@ -240,6 +240,7 @@ class TargetTopics:
             replaced = self._there[name].configs.values.get(TIMESTAMP_TYPE) == "LogAppendTime"
             source = self._policy.to_source(name) or name
             return Conflict(source, name, Reason.APPEND_TIMES, str(error)) if replaced else None
+        reach("settings_changed")
         log.info("settings_changed", topic=name, settings=keys)
         return None
 

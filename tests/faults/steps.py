@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from tests.harness.checker import OffsetMode
 
-PARTITIONS_ADDED = "partitions_added"
-"""Reached where the source has got partitions, so not by a first copy."""
+PARTITIONS_ADDED, SETTINGS_CHANGED = "partitions_added", "settings_changed"
+"""Reached where the source has got partitions, or other settings, so not by a first copy."""
+ACLS_ADDED = "acls_added"
+"""Where both clusters have an authorizer; tests/integration/test_permissions_mirror.py kills there."""
 INSERTION_NOTED, INSERTION_SENT, INSERTION_ENDED = "insertion_noted", "insertion_sent", "insertion_ended"
 OF_REPAIRS = (INSERTION_NOTED, INSERTION_SENT, INSERTION_ENDED)
 
@@ -59,6 +61,9 @@ NOT_THROUGH_A_RELAY = dict.fromkeys(
     OF_REPAIRS,
     "a repair appends at the target what its plan holds: whether the source is reached through a relay makes "
     "no difference there; test_repair.py kills repairs at each",
+) | dict.fromkeys(
+    (SETTINGS_CHANGED, ACLS_ADDED),
+    "what is set at the target is planned from what both sides say, whichever way the source was asked",
 )
 """Failpoints at which no mirror is killed that reads through a relay, and why."""
 

@@ -97,23 +97,34 @@ async def test_a_mirror_killed_while_it_turns_to_mapped_knows_every_offset_after
     assert_exact(source.bootstrap, target.bootstrap, [name], offsets="mapped")
 
 
-async def test_a_mirror_killed_when_partitions_were_added_copies_them_the_next_time(
-    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+@pytest.mark.parametrize("failpoint", [steps.PARTITIONS_ADDED, steps.SETTINGS_CHANGED])
+async def test_a_mirror_killed_while_a_topic_is_brought_in_step_ends_that_the_next_time(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path, failpoint: str
 ) -> None:
     """
-    The target has them already, and nothing is known of them yet.
+    The target has the new partitions already, and nothing is known of them yet; or it has the new settings of
+    a first topic and not of a second. In the end it has what the source has, and no setting more.
     """
-    name = await topic(source)
-    load(source.bootstrap, name, json_rows(300, 100))
-    assert (await run_once(source, target, re.escape(name), name, tmp_path)).code == 0
-    source.admin.create_partitions([NewPartitions(name, 3)])[name].result()
-    load(source.bootstrap, name, json_rows(300, 100, seed=2))
+    names = sorted([await topic(source, retention_ms=864_000_000), await topic(source)])
+    topics = "|".join(map(re.escape, names))
+    for name in names:
+        load(source.bootstrap, name, json_rows(300, 100))
+    assert (await run_once(source, target, topics, names[0], tmp_path)).code == 0
+    for name in names:
+        source.admin.create_partitions([NewPartitions(name, 3)])[name].result()
+        await source.alter_topic(name, {"retention.ms": None, "cleanup.policy": "compact"})
+        load(source.bootstrap, name, json_rows(300, 100, seed=2))
 
-    first = await run_once(source, target, name, name, tmp_path, failpoints=steps.PARTITIONS_ADDED)
-    second = await run_once(source, target, name, name, tmp_path)
+    first = await run_once(source, target, topics, names[0], tmp_path, failpoints=failpoint)
+    second = await run_once(source, target, topics, names[0], tmp_path)
 
     assert (first.code, second.code) == (KILLED, 0), first.stderr + second.stderr
-    assert_exact(source.bootstrap, target.bootstrap, [name])
+    for name in names:
+        there, here = source.topic_config(name), target.topic_config(name)
+        assert len(watermarks(target.bootstrap, name)) == 3
+        assert here["cleanup.policy"] == "compact"
+        assert here["retention.ms"] == there["retention.ms"]
+    assert_exact(source.bootstrap, target.bootstrap, names)
 
 
 @pytest.mark.parametrize("number", [2, 3])

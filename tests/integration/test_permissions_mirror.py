@@ -6,9 +6,11 @@ The authorizer is switched on at both sides; nobody but the administrator may do
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,11 +30,13 @@ from structlog.testing import capture_logs
 from mirror import service
 from mirror.config import Settings, parse
 from mirror.model import FlowStatus, OffsetMode, PartitionStatus, Reason, State
+from tests.faults.steps import ACLS_ADDED
 from tests.harness.acls import Grant, allow, allow_nothing, grants_on_the_page
 from tests.harness.checker import assert_exact, watermarks
 from tests.harness.kafka import KafkaCluster
 from tests.harness.mirror import mirror_once, running, states
 from tests.harness.node import free_ports
+from tests.harness.process import twinsite
 from tests.harness.secured_broker import start_with
 from tests.harness.security import BrokerSecurity, Listener
 
@@ -95,14 +99,24 @@ async def target(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site
 
 
 def settings(source: Site, target: Site, topic: str, **more: Any) -> Settings:
-    document = {
+    return parse(settings_document(source, target, topic) | more)
+
+
+def settings_document(source: Site, target: Site, topic: str) -> dict[str, Any]:
+    return {
         "flow": "east",
         "source": source.settings,
         "target": target.settings,
         "topics": {"include": [topic.replace(".", r"\.")], "refresh_seconds": 1},
         "api": {"port": -1},
     }
-    return parse(document | more)
+
+
+def acls_of(where: Site, principal: str) -> set[AclBinding]:
+    """What a principal may do there."""
+    anything = AclOperation.ANY, AclPermissionType.ANY
+    wanted = AclBindingFilter(ResourceType.TOPIC, None, ResourcePatternType.ANY, principal, None, *anything)
+    return set(where.cluster.admin.describe_acls(wanted).result(10))
 
 
 def write_records(cluster: KafkaCluster, topic: str, count: int, partition: int = -1) -> None:
@@ -378,6 +392,36 @@ async def test_what_a_running_mirror_may_not_change_is_said_and_the_rest_goes_on
         ["retention.ms"],
         "warning",
     )
+
+
+async def test_a_mirror_killed_when_acls_were_added_adds_nothing_twice(
+    source: Site, target: Site, tmp_path: Path
+) -> None:
+    """
+    They are there, and after the next run they are what they would have been, no more and no less.
+    """
+    grants = grants_on_the_page()
+    source.allow_only(grants)
+    target.allow_only(grants)
+    await source.cluster.create_topic("orders.opened")
+    bob = [Grant("User:bob", operation, "topic", "orders.opened") for operation in ("Read", "Write")]
+    prefixed = Grant("User:carol", "Read", "topic", "orders.open", prefixed=True)
+    allow(source.cluster.admin, [*bob, prefixed])
+    document = settings_document(source, target, "orders.opened")
+    document["topics"]["sync_acls"] = True
+    file = tmp_path / "flow.yaml"
+    file.write_text(json.dumps(document))
+    arguments = ("mirror", "--config", str(file), "--once", "-o", "json")
+
+    first = await twinsite(*arguments, work_dir=tmp_path, failpoints=ACLS_ADDED)
+    added = acls_of(target, "User:bob") | acls_of(target, "User:carol")
+    second = await twinsite(*arguments, work_dir=tmp_path)
+
+    assert (first.code, second.code) == (-9, 0), first.stderr + second.stderr
+    read = Grant("User:carol", "Read", "topic", "orders.opened")
+    assert added == {bob[0].binding(), read.binding()}
+    assert acls_of(target, "User:bob") | acls_of(target, "User:carol") == added
+    assert "acls_added" not in second.stderr
 
 
 async def test_a_topic_that_was_hidden_for_a_while_goes_on(source: Site, target: Site) -> None:
