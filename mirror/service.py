@@ -348,7 +348,8 @@ class Service:
         on_status: Callable[[FlowStatus], None] | None,
     ) -> None:
         """Run until stopped, or with ``once`` until done, or until the monotonic clock says ``ends_at``."""
-        register_metrics(self.registry, self.settings, self.status, (self.flow.source, self.flow.target))
+        clusters, partitions = (self.flow.source, self.flow.target), self.engine.partitions.values
+        register_metrics(self.registry, self.settings, self.status, clusters, partitions)
         url = self._answer()
         if not self.engine.partitions and not self.follower.left_out:
             self._say_nothing_matches(once=once)

@@ -220,6 +220,17 @@ REQUESTS_IN_FLIGHT = _gauge(
     "Requests to brokers that wait for their answer, also those that are answered when there is news.",
 )
 
+PEER_UP = _gauge(
+    "peer_up",
+    ("flow", "cluster"),
+    "1 when the last question to the cluster, or to the relay before it, was answered, else 0.",
+)
+FENCED_REQUESTS = _counter(
+    "fenced_requests_total",
+    FLOW,
+    "Requests that the target or a relay refused because of a newer epoch, for each partition in them.",
+)
+
 # -- of the last comparison of both sites, written to a file -----------------------------------------------
 
 RECONCILE_SUCCESS = _gauge(
@@ -254,7 +265,7 @@ RECONCILE_BYTES = _gauge(
 RECONCILE_DURATION = _gauge("reconcile_duration_seconds", FLOW, "How long the last comparison took.")
 
 INSTRUMENT_METRICS = (COPY_LATENCY, REQUEST_DURATION, THROTTLED, AUTH_FAILURES, CRC_FAILURES)
-SURROUNDING_METRICS = (CONFIG_HASH, CERT_EXPIRY, REQUESTS_IN_FLIGHT)
+SURROUNDING_METRICS = (CONFIG_HASH, CERT_EXPIRY, REQUESTS_IN_FLIGHT, PEER_UP, FENCED_REQUESTS)
 RECONCILE_METRICS = (
     *(RECONCILE_SUCCESS, RECONCILE_RUN, RECONCILE_OUTCOME, RECONCILE_MISMATCHES, RECONCILE_UNCOMPARED),
     *(RECONCILE_RECORDS, RECONCILE_BYTES, RECONCILE_DURATION),

@@ -1,4 +1,5 @@
-"""Metrics of what a mirror runs with: its settings, its requests, and how long certificates are valid.
+"""Metrics of what a mirror runs with: its settings, its requests and whether they are answered, and how long
+certificates are valid.
 
 Read at each scrape, so that a certificate that was renewed shows at once.
 """
@@ -10,10 +11,18 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from monitoring.catalogue import CERT_EXPIRY, CONFIG_HASH, REQUESTS_IN_FLIGHT, Metric
+from monitoring.catalogue import (
+    CERT_EXPIRY,
+    CONFIG_HASH,
+    FENCED_REQUESTS,
+    PEER_UP,
+    REQUESTS_IN_FLIGHT,
+    Metric,
+)
 
 HASH_DIGITS = 16
 
@@ -48,6 +57,8 @@ class Surroundings(Collector):
         config_hash: See :func:`settings_hash`.
         expiries: Tells what is known of certificates; one that cannot be read is left out.
         in_flight: Tells how many requests wait for their answer, by cluster.
+        up: Tells whether the last question was answered, by cluster; None where none was asked yet.
+        fenced: Tells how many requests were refused because of a newer epoch.
     """
 
     def __init__(
@@ -57,26 +68,41 @@ class Surroundings(Collector):
         *,
         expiries: Callable[[], Iterable[Expiry]],
         in_flight: Callable[[], Mapping[str, int]],
+        up: Callable[[], Mapping[str, bool | None]],
+        fenced: Callable[[], int],
     ) -> None:
         self._flow = flow
         self._config_hash = config_hash
         self._expiries = expiries
         self._in_flight = in_flight
+        self._up = up
+        self._fenced = fenced
 
-    def describe(self) -> Iterable[GaugeMetricFamily]:
+    def describe(self) -> Iterable[Family]:
         """The families without samples: registering reads no file."""
-        return [_family(CONFIG_HASH), _family(CERT_EXPIRY), _family(REQUESTS_IN_FLIGHT)]
+        return [*map(_family, (CONFIG_HASH, CERT_EXPIRY, REQUESTS_IN_FLIGHT, PEER_UP)), _refused()]
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        """The settings, each certificate that can be seen, and what waits for its answer."""
-        config, certificates, requests = self.describe()
+    def collect(self) -> Iterable[Family]:
+        """The settings, each certificate that can be seen, and what became of requests."""
+        config, certificates, requests, ups = map(
+            _family, (CONFIG_HASH, CERT_EXPIRY, REQUESTS_IN_FLIGHT, PEER_UP)
+        )
+        fenced = _refused()
         config.add_metric([self._flow, self._config_hash], 1)
         for expiry in self._expiries():
             certificates.add_metric([self._flow, expiry.cluster, expiry.cert], expiry.valid_until)
         for cluster, count in self._in_flight().items():
             requests.add_metric([self._flow, cluster], count)
-        return [config, certificates, requests]
+        for cluster, is_up in self._up().items():
+            if is_up is not None:
+                ups.add_metric([self._flow, cluster], int(is_up))
+        fenced.add_metric([self._flow], self._fenced())
+        return [config, certificates, requests, ups, fenced]
 
 
 def _family(metric: Metric) -> GaugeMetricFamily:
     return GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+
+
+def _refused() -> CounterMetricFamily:
+    return CounterMetricFamily(FENCED_REQUESTS.name, FENCED_REQUESTS.help, labels=FENCED_REQUESTS.labels)

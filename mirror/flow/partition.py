@@ -51,6 +51,7 @@ class Counters:
     aborted_offsets: int = 0
     marker_offsets: int = 0
     doubts: int = 0
+    fenced: int = 0
 
     def passed(self, gap: Gap) -> None:
         """A gap, or a part of one, is dealt with."""
@@ -308,6 +309,7 @@ class PartitionCopy:
 
     def refused(self, refusal: Refusal, words: str, now: float) -> None:
         """A broker said no, or nothing: shown at once where that is final, else after some tries."""
+        self.counters.fenced += refusal.reason is Reason.NEWER_EPOCH
         if self.state in HOPELESS:
             return
         self.attempts += 1

@@ -275,6 +275,7 @@ def not_read(
         if not error.retriable:
             refusal = way_refusal(error)
             look_at = now + LOOK_AFTER_SECONDS if refusal.retry else None
+            partition.counters.fenced += refusal.reason is Reason.NEWER_EPOCH
             partition.stop(refusal.state or State.BLOCKED, refusal.reason, str(error), look_at)
             flow.hooks.changed(partition)
         elif answered_at is None or now - answered_at > LOOK_AFTER_SECONDS:

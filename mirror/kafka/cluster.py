@@ -124,6 +124,7 @@ class Cluster:
         self.refresh_seconds = refresh_seconds
         self.info = ClusterInfo("", -1, {}, {})
         self.last_answer_at: float | None = None
+        self._last_failure_at: float | None = None
         self.on_auth_failure: Callable[[AuthenticationError], None] | None = None
         self._bootstrap = list(bootstrap)
         self._connections: dict[tuple[int, str], Connection] = {}
@@ -232,6 +233,13 @@ class Cluster:
         before = self._bytes_before
         self._bytes_before = (before[0] + received, before[1] + sent)
 
+    @property
+    def up(self) -> bool | None:
+        """Whether the last question was answered, by whichever broker; None while nothing was asked."""
+        if self.last_answer_at is None:
+            return None if self._last_failure_at is None else False
+        return self._last_failure_at is None or self.last_answer_at > self._last_failure_at
+
     # -- talking to it ---------------------------------------------------------------------------
 
     async def call(
@@ -246,7 +254,11 @@ class Cluster:
             ConnectionFailedError: It could not be asked, or did not answer.
         """
         connection = await (self.any_connection() if node is None else self.connection(node, lane))
-        answer = await connection.call(request, highest)
+        try:
+            answer = await connection.call(request, highest)
+        except ConnectionFailedError:
+            self._last_failure_at = time.monotonic()
+            raise
         self.last_answer_at = time.monotonic()
         return answer
 
@@ -337,6 +349,7 @@ class Cluster:
         try:
             opened = await Connection.open(address, self.options)
         except TwinsiteError as error:
+            self._last_failure_at = time.monotonic()
             self._refused[address] = (time.monotonic() + OPENING_PAUSE_SECONDS, error)
             if isinstance(error, AuthenticationError) and self.on_auth_failure is not None:
                 self.on_auth_failure(error)

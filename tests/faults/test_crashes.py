@@ -230,11 +230,15 @@ async def test_a_broker_that_dies_and_comes_back_is_waited_for(
             if victim == "target":
                 more()  # that a target is away shows only when there is something to write
             away = await flows.says(mirror, "t", state, f"{victim}_unavailable")
+            up_meanwhile = _up(mirror)
             await broker.start()
             if victim == "source":
                 more()
             await mirror.wait_for(lambda: _complete(mirror, 63_000), "all is copied", 60)
+            up_again = _up(mirror)
 
+        assert up_meanwhile == {"source": 1.0, "target": 1.0} | {victim: 0.0}
+        assert up_again == {"source": 1.0, "target": 1.0}
         assert f"Look at the {victim} brokers" in away["hint"]
         assert len(events(mirror.stderr, "metadata_refresh_failed")) < 5
         assert re.search(f":{broker.port}: |has not answered since", away["detail"])
@@ -310,6 +314,14 @@ def _leader_epochs(cluster: KafkaCluster, topic: str) -> set[int]:
                 return epochs
     finally:
         consumer.close()
+
+
+def _up(mirror: Twinsite) -> dict[str, float]:
+    """What the metrics say of each cluster."""
+    lines = re.findall(
+        r'^twinsite_peer_up\{cluster="(\w+)",.*\} (.*)$', mirror.get("/metrics").decode(), re.M
+    )
+    return {cluster: float(value) for cluster, value in lines}
 
 
 def _copied(mirror: Twinsite) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -10,6 +11,7 @@ from mirror.clusters import connected
 from mirror.config import ClusterSettings
 from mirror.errors import ConnectionFailedError, TwinsiteError, UnsupportedVersionError
 from mirror.kafka.cluster import Cluster
+from mirror.kafka.dial import Address, ConnectionOptions
 
 SETTINGS = ClusterSettings(bootstrap_servers=("127.0.0.1:1",))
 
@@ -63,3 +65,18 @@ async def test_a_broker_that_is_too_old_is_not_waited_for(monkeypatch: pytest.Mo
     with pytest.raises(UnsupportedVersionError):
         async with connected("target", SETTINGS):
             raise AssertionError("not reached")
+
+
+async def test_whether_a_cluster_is_up_says_its_last_answer() -> None:
+    """
+    Nothing is known before it was asked.
+    """
+    cluster = Cluster("target", [Address("127.0.0.1", 1)], ConnectionOptions())
+    before = cluster.up
+
+    with pytest.raises(ConnectionFailedError):
+        await cluster.any_connection()
+    refused = cluster.up
+    cluster.last_answer_at = time.monotonic()
+
+    assert (before, refused, cluster.up) == (None, False, True)

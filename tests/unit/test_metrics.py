@@ -63,12 +63,14 @@ def whole_registry(status: FlowStatus, *, per_partition: bool = True) -> Collect
 
 
 def a_mirrors_surroundings(flow: str) -> Surroundings:
-    """A certificate at the target, and three requests on their way there."""
+    """A certificate at the target, which answers nothing just now, and three requests on their way there."""
     return Surroundings(
         flow,
         "0123456789abcdef",
         expiries=lambda: [Expiry("target", "client", 1.7e9)],
         in_flight=lambda: {"source": 0, "target": 3},
+        up=lambda: {"source": True, "target": False},
+        fenced=lambda: 2,
     )
 
 
@@ -311,7 +313,9 @@ def test_certificates_are_looked_at_when_somebody_asks() -> None:
     seen = iter([[Expiry("source", "broker", 1.7e9)], [Expiry("source", "broker", 1.8e9)]])
     registry = CollectorRegistry()
 
-    registry.register(Surroundings("f", "0" * 16, expiries=lambda: next(seen), in_flight=dict))
+    registry.register(
+        Surroundings("f", "0" * 16, expiries=lambda: next(seen), in_flight=dict, up=dict, fenced=int)
+    )
 
     labels = {"flow": "f", "cluster": "source", "cert": "broker"}
     for expected in (1.7e9, 1.8e9):
@@ -331,6 +335,22 @@ def test_requests_in_flight_are_counted_when_somebody_asks() -> None:
     }
 
     assert found == {"source": 0, "target": 3}
+
+
+def test_whether_a_cluster_answers_has_no_series_before_it_was_asked() -> None:
+    """
+    Unknown is neither up nor down.
+    """
+    registry = CollectorRegistry()
+    up: dict[str, bool | None] = {"source": None, "target": False}
+    registry.register(Surroundings("f", "0" * 16, expiries=tuple, in_flight=dict, up=lambda: up, fenced=int))
+
+    found = {
+        cluster: registry.get_sample_value("twinsite_peer_up", {"flow": "f", "cluster": cluster})
+        for cluster in up
+    }
+
+    assert found == {"source": None, "target": 0}
 
 
 def test_gaps_are_told_apart_by_why_there_is_no_record() -> None:

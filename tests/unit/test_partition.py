@@ -324,6 +324,7 @@ def test_a_final_refusal_is_shown_at_once() -> None:
     )
     assert blocked.look_due_at == NOW + pause_seconds(1)
     assert (fenced.state, fenced.reason, fenced.look_due_at) == (State.FENCED, Reason.NEWER_EPOCH, None)
+    assert (blocked.counters.fenced, fenced.counters.fenced) == (0, 1)
 
 
 def test_an_operator_who_says_go_on_is_heard_in_the_middle_of_copying() -> None:

@@ -173,5 +173,6 @@ async def test_a_mirror_whose_epoch_is_old_is_fenced() -> None:
         await asyncio.sleep(0.5)  # longer than until the next try
 
     assert (engine.copy.reason, engine.copy.look_due_at) == (Reason.NEWER_EPOCH, None)
+    assert engine.copy.counters.fenced == 1
     assert "flow f is at epoch 5" in engine.copy.detail
     assert answers.asked == before
