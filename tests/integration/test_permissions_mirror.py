@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -29,6 +30,7 @@ from structlog.testing import capture_logs
 
 from mirror import service
 from mirror.config import Settings, parse
+from mirror.errors import NotAuthorizedError
 from mirror.model import FlowStatus, OffsetMode, PartitionStatus, Reason, State
 from tests.faults.steps import ACLS_ADDED
 from tests.harness.acls import Grant, allow, allow_nothing, grants_on_the_page
@@ -301,6 +303,94 @@ async def test_a_topic_that_may_not_be_written_is_blocked_with_the_reason(source
 
     assert partition.reason is Reason.TARGET_NOT_AUTHORIZED
     assert partition.records == 0
+
+
+@pytest.mark.parametrize("missing", ["Read", "Create"])
+async def test_a_target_that_may_not_be_looked_at_or_made_is_blocked_with_the_reason(
+    source: Site, target: Site, missing: str
+) -> None:
+    """
+    Without Read the mirror does not write where it cannot look; without Create there is no topic.
+    """
+    name = f"orders.without-{missing.lower()}"
+    grants = grants_on_the_page(without=[SYNC_ACLS])
+    source.allow_only(grants)
+    target.allow_only([g for g in grants if not (g.operation == missing and g.name == "orders.")])
+    await source.cluster.create_topic(name)
+    write_records(source.cluster, name, 10)
+
+    partition = await mirror_until(settings(source, target, name), blocked)
+
+    assert (partition.reason, partition.records) == (Reason.TARGET_NOT_AUTHORIZED, 0)
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind"),
+    [("Write", "transactional-id"), ("Read", "topic"), ("Write", "topic"), ("Create", "topic")],
+)
+async def test_a_mirror_that_may_not_hold_its_state_does_not_start(
+    source: Site, target: Site, operation: str, kind: str
+) -> None:
+    """
+    Neither without its transactional id nor without any of its rights on the state topic.
+    """
+    flow = f"lost-{operation.lower()}-{kind[:5]}"
+    grants = [
+        grant._replace(name=re.sub(r"\beast$", flow, grant.name))
+        for grant in grants_on_the_page(without=[SYNC_ACLS])
+    ]
+    source.allow_only(grants)
+    less = [g for g in grants if not g.name.endswith(flow) or (g.operation, g.kind) != (operation, kind)]
+    target.allow_only(less)
+    name = f"orders.{flow}"
+    await source.cluster.create_topic(name)
+
+    with pytest.raises(NotAuthorizedError):
+        await mirror_once(settings(source, target, name, flow=flow))
+
+
+async def test_neither_the_probe_nor_a_look_at_the_state_topic_is_needed(source: Site, target: Site) -> None:
+    """
+    Topics are made without knowing the target's defaults, and the copy is the same.
+    """
+    grants = grants_on_the_page(without=[SYNC_ACLS])
+    spared = ("twinsite-settings-probe", "__twinsite_state.east")
+    source.allow_only(grants)
+    target.allow_only(
+        [g for g in grants if g.name != spared[0] and (g.operation, g.name) != ("DescribeConfigs", spared[1])]
+    )
+    await source.cluster.create_topic("orders.unprobed", config={"retention.ms": 864_000_000})
+    write_records(source.cluster, "orders.unprobed", 10)
+
+    status = await mirror_once(settings(source, target, "orders.unprobed"))
+
+    assert [(p.state, p.next_offset) for p in status.partitions] == [(State.ACTIVE, 10)]
+    assert retention_ms(target, "orders.unprobed") == "864000000"
+    assert_exact(source.cluster.bootstrap, target.cluster.bootstrap, ["orders.unprobed"])
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+async def test_acls_that_may_not_be_seen_are_not_carried_and_the_copy_goes_on(
+    source: Site, target: Site, side: str
+) -> None:
+    """
+    No Describe on the cluster; the log says so.
+    """
+    name = f"orders.unlisted-{side}"
+    grants = grants_on_the_page()
+    # Alter on the cluster would include Describe
+    less = [g for g in grants if g.kind != "cluster" or g.operation not in {"Describe", "Alter"}]
+    source.allow_only(less if side == "source" else grants)
+    target.allow_only(less if side == "target" else grants)
+    await source.cluster.create_topic(name)
+    write_records(source.cluster, name, 10)
+    topics = {"include": [name.replace(".", r"\.")], "sync_acls": True}
+
+    with capture_logs() as logs:
+        status = await mirror_once(settings(source, target, name, topics=topics))
+
+    assert [(p.state, p.next_offset) for p in status.partitions] == [(State.ACTIVE, 10)]
+    assert [line["log_level"] for line in logs if line["event"] == "acls_not_carried"] == ["warning"]
 
 
 async def test_settings_that_may_not_be_changed_do_not_stop_the_copy(source: Site, target: Site) -> None:
