@@ -46,20 +46,21 @@ def relay_from_json(document: JsonObject) -> RelayStatus:
     return fitted(_ADAPTER, document, "status of a relay")
 
 
-@checked_dataclass(config=ConfigDict(use_attribute_docstrings=True, extra="forbid"))
-class _Documented:
-    """Lends its settings to the schema of what it holds."""
-
-    status: RelayStatus
-
-
 def json_schema() -> JsonObject:
     """JSON Schema (2020-12) of the document, strict: a field it does not name is a mistake."""
+
+    # Made here and not at every start of a mirror: pydantic reads the sources of all that it holds.
+    @checked_dataclass(config=ConfigDict(use_attribute_docstrings=True, extra="forbid"))
+    class Documented:
+        """Lends its settings to the schema of what it holds."""
+
+        status: RelayStatus
+
     more = {
         "schema": {"const": SCHEMA, "description": "Version of this document."},
         "kind": {"const": KIND, "description": "That of a mirror has no such field."},
     }
-    return described(_Documented, "RelayStatus", "twinsite status of a relay", more)
+    return described(Documented, "RelayStatus", "twinsite status of a relay", more)
 
 
 if __name__ == "__main__":

@@ -71,17 +71,18 @@ def fitted(adapter: TypeAdapter[T], document: object, what: str) -> T:
         raise UnreadableStatusError(f"{what}: {where}: {first['msg']}") from error
 
 
-@checked_dataclass(config=ConfigDict(use_attribute_docstrings=True, extra="forbid"))
-class _Documented:
-    """Lends its settings to the schema of what it holds."""
-
-    status: FlowStatus
-
-
 def json_schema() -> JsonObject:
     """JSON Schema (2020-12) of the document, strict: a field it does not name is a mistake."""
+
+    # Made here and not at every start of a mirror: pydantic reads the sources of all that it holds.
+    @checked_dataclass(config=ConfigDict(use_attribute_docstrings=True, extra="forbid"))
+    class Documented:
+        """Lends its settings to the schema of what it holds."""
+
+        status: FlowStatus
+
     version = {"schema": {"const": SCHEMA, "description": "Version of this document."}}
-    return described(_Documented, "FlowStatus", "twinsite status", version)
+    return described(Documented, "FlowStatus", "twinsite status", version)
 
 
 def described(holder: type, held: str, title: str, more: JsonObject) -> JsonObject:
