@@ -47,7 +47,7 @@ class Settings(Section):
         default="default",
         pattern=r"^[a-z0-9-]{1,40}$",
         description="Name of the flow: small letters, digits and hyphens, at most 40. Its state at the "
-        "target goes by it; two mirrors of one flow never copy a record twice.",
+        "target goes by it; of several mirrors of one flow one copies, and the others stand by.",
     )
     link: LinkSettings | None = Field(
         default=None, description="The way to the source where relays stand next to it; instead of source."

@@ -27,7 +27,7 @@ from mirror.errors import (
     UnknownPartitionError,
     UsageError,
 )
-from mirror.flow.announcing import announced, require_owner
+from mirror.flow.announcing import Announcer, require_owner
 from mirror.flow.context import Flow, Hooks, Limits, LinkLimits
 from mirror.flow.engine import Engine
 from mirror.flow.forgetting import Forgetter
@@ -353,8 +353,10 @@ class Service:
         url = self._answer()
         if not self.engine.partitions and not self.follower.left_out:
             self._say_nothing_matches(once=once)
-        async with announced(self.owner, self.memory, url), asyncio.TaskGroup() as group:
+        announcer = Announcer(self.owner, self.memory, url)
+        async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self.engine.run()), group.create_task(self._watch())]
+            tasks.append(group.create_task(announcer.run()))
             following = self.follower.tend() if once else self.follower.run()
             tasks.append(group.create_task(following))
             if self.ranker is not None:
@@ -372,6 +374,7 @@ class Service:
                 await forgetter.forget_at_last(FINISH_SECONDS)
             for task in tasks:
                 task.cancel()
+        await announcer.withdraw()
 
     async def _wait(
         self,

@@ -12,7 +12,7 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import structlog
 
@@ -74,12 +74,12 @@ class Announcer:
         self._announced = token
         log.info("owner_of_the_flow", producer_epoch=token.epoch)
 
-    async def withdraw(self, timeout_seconds: float) -> None:
+    async def withdraw(self) -> None:
         """Take the word back at the end; what fails is said, and another mirror waits a little longer."""
         if self._announced is None:
             return
         try:
-            async with asyncio.timeout(timeout_seconds):
+            async with asyncio.timeout(WITHDRAW_SECONDS):
                 if await self._owner.confirm() and self._owner.token == self._announced:
                     await self._memory.note_owner(None)
         except (TwinsiteError, TimeoutError) as error:
@@ -95,7 +95,9 @@ async def announced(owner: Owner, memory: FlowMemory, url: str) -> AsyncIterator
         yield
     finally:
         task.cancel()
-    await announcer.withdraw(WITHDRAW_SECONDS)
+        with suppress(asyncio.CancelledError):
+            await task  # a mistake of ours has ended it, perhaps
+    await announcer.withdraw()
 
 
 def copied_by(word: OwnerRecord | None, holder: Token | None) -> str:

@@ -300,10 +300,8 @@ async def _elsewhere(flow: Flow, partition: PartitionCopy, bad: BatchError) -> I
 
 async def _read_once(flow: Flow, partition: PartitionCopy, node: int) -> Intake:
     """What one replica has from there on. Where the batch before is asked for too, both have to find room."""
-    asks_more, bytes_max = (
-        partition.ask_offset < partition.fetch_offset,
-        flow.limits.partition_fetch_bytes_max,
-    )
+    asks_more = partition.ask_offset < partition.fetch_offset
+    bytes_max = flow.limits.partition_fetch_bytes_max
     while True:
         intake = await _read_at_most(flow, partition, node, bytes_max)
         if intake.items or intake.error or not asks_more or bytes_max >= FETCH_BYTES_CEILING:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from checkpoint.flow_state import FlowState
 from checkpoint.model import OwnerRecord
 from checkpoint.store import MemoryStore
-from mirror.flow.announcing import Announcer, NotOwnerError, copied_by, require_owner
+from mirror.flow.announcing import Announcer, NotOwnerError, announced, copied_by, require_owner
 from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.dial import ConnectionOptions
 from mirror.kafka.transactions import Token
 from mirror.model import TopicPartition
+from tests.harness.node import until
 
 ORDERS_0 = TopicPartition("orders", 0)
 OURS, THEIRS = Token(4000, 5), Token(4000, 6)
@@ -85,7 +88,7 @@ async def test_an_owner_that_ends_takes_its_word_back(memory: FlowMemory) -> Non
     announcer = Announcer(owner, memory, "")
     await announcer.announce()
 
-    await announcer.withdraw(1.0)
+    await announcer.withdraw()
 
     assert memory.owner is None
 
@@ -101,10 +104,33 @@ async def test_who_ends_without_the_right_leaves_the_word_of_the_owner(memory: F
     await memory.note_owner(theirs)
     owner.now_held_by = THEIRS
 
-    await announcer.withdraw(1.0)
-    await Announcer(owner, memory, "").withdraw(1.0)
+    await announcer.withdraw()
+    await Announcer(owner, memory, "").withdraw()
 
     assert memory.owner == theirs
+
+
+async def test_a_repair_says_that_it_has_the_flow_until_it_ends(memory: FlowMemory) -> None:
+    owner = ClaimedOwner(OURS, OURS)
+
+    async with announced(owner, memory, ""):
+        await until(lambda: memory.owner is not None, "it has said so", 5)
+
+    assert memory.owner is None
+
+
+async def test_a_mistake_of_ours_while_word_is_left_is_not_lost(memory: FlowMemory) -> None:
+    owner = ClaimedOwner(OURS, OURS)
+    failed = asyncio.Event()
+
+    async def confirm(*_: float) -> bool:
+        failed.set()
+        raise AssertionError("a mistake")
+
+    owner.confirm = confirm  # type: ignore[method-assign]
+    with pytest.raises(AssertionError, match="a mistake"):
+        async with announced(owner, memory, ""):
+            await failed.wait()
 
 
 @pytest.mark.parametrize(

@@ -121,12 +121,7 @@ async def test_what_stands_before_a_corrupt_batch_is_written_before_the_partitio
     for _ in range(50):
         await asyncio.sleep(0)
     asked, state = source.asked, copy.state
-    sent, _ = copy.take()
-    copy.answered(sent, appended=True, now=1.0)
-    hooks.changed(copy)
-    flow.room.set()
-    async with asyncio.timeout(SOON):
-        await hooks.blocked.wait()
+    await blocked_when_written(copy, hooks, flow)
     running.cancel()
 
     assert (asked, state) == (2, State.ACTIVE)
@@ -263,12 +258,7 @@ async def test_a_leader_that_refuses_to_read_a_batch_does_not_take_back_what_sta
     for _ in range(50):
         await asyncio.sleep(0)
     asked, meanwhile = source.asked, (copy.state, len(hooks.rereads))
-    sent, _ = copy.take()
-    copy.answered(sent, appended=True, now=1.0)
-    hooks.changed(copy)
-    flow.room.set()
-    async with asyncio.timeout(SOON):
-        await hooks.blocked.wait()
+    await blocked_when_written(copy, hooks, flow)
     running.cancel()
 
     assert (asked, meanwhile) == (1, (State.ACTIVE, 0))
@@ -398,12 +388,7 @@ async def test_a_batch_that_says_it_stands_further_down_is_asked_for_with_the_on
     running = asyncio.create_task(lane.run())
     await until(lambda: source.asked > 1, "what can be believed was taken", SOON)
     asked_at = copy.ask_offset
-    sent, _ = copy.take()
-    copy.answered(sent, appended=True, now=1.0)
-    hooks.changed(copy)
-    flow.room.set()
-    async with asyncio.timeout(SOON):
-        await hooks.blocked.wait()
+    await blocked_when_written(copy, hooks, flow)
     running.cancel()
 
     assert (asked_at, copy.fetch_offset, copy.ask_offset) == (2, 3, 2)
@@ -458,6 +443,16 @@ async def test_another_replica_is_asked_for_what_stands_before_it_too(monkeypatc
 
     assert (copy.fetch_offset, copy.state) == (6, State.ACTIVE)
     assert copy.take()[0].batch.base_offset == 3
+
+
+async def blocked_when_written(copy: PartitionCopy, hooks: Quiet, flow: Flow) -> None:
+    """What was taken is written, and the partition is blocked after that."""
+    sent, _ = copy.take()
+    copy.answered(sent, appended=True, now=1.0)
+    hooks.changed(copy)
+    flow.room.set()
+    async with asyncio.timeout(SOON):
+        await hooks.blocked.wait()
 
 
 async def until_blocked(lane: FetchLane, hooks: Quiet) -> None:
