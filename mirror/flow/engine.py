@@ -287,11 +287,12 @@ class Engine:
         return is_owner
 
     async def _owner_seems_gone(self) -> bool:
-        waiting = (p.waiting_for_owner_since for p in self.partitions.values())
-        since = min((at for at in waiting if at is not None), default=None)
-        if since is not None:
-            since = max(since, self._settler.moved_at)
-        return self._succession.due(await self._owner.holder(), self._announced(), since, time.monotonic())
+        waited = [p.waited_for_owner for p in self.partitions.values() if p.waited_for_owner is not None]
+        stood = None
+        if waited:
+            since, until = min(since for since, _ in waited), max(until for _, until in waited)
+            stood = max(since, self._settler.moved_at), until
+        return self._succession.due(await self._owner.holder(), self._announced(), stood, time.monotonic())
 
     async def _hold_loop(self) -> None:
         """See every second whether the right is still ours, and stand by when it is not.

@@ -67,6 +67,7 @@ class PartitionCopy:
     Attributes:
         doubtful_at: Where a batch was found that does not belong there; None where none was.
         read_to: Where a batch of the source ends, as was read last; None where nothing was.
+        waited_for_owner: From which look to which another mirror has not gone on, though it should have.
         waits_for: The target broker to which its batches were sent last, or are to be sent.
     """
 
@@ -112,7 +113,7 @@ class PartitionCopy:
         "told_at",
         "topic_id",
         "tp",
-        "waiting_for_owner_since",
+        "waited_for_owner",
         "waits_for",
     )
 
@@ -162,7 +163,7 @@ class PartitionCopy:
         self.look_due_at: float | None = 0.0
         self.looked_at: float | None = None
         self.attempts = 0
-        self.waiting_for_owner_since: float | None = None
+        self.waited_for_owner: tuple[float, float] | None = None
         self.counters = Counters()
 
     # -- life ------------------------------------------------------------------------------------
@@ -200,7 +201,7 @@ class PartitionCopy:
             self.queue.begin(decision.next_offset, epoch)
         if self.next_offset is None or decision.next_offset > self.next_offset:
             self.attempts = 0
-        self.waiting_for_owner_since = None
+        self.waited_for_owner = None
         self.mode = mode
         self.next_offset = self.send_offset = decision.next_offset
         self.target_next_offset = self.acknowledged_target_offset = decision.target_next_offset
@@ -246,7 +247,7 @@ class PartitionCopy:
         self._retrying = False
         self.state, self.reason, self.detail = state, reason, detail
         self.look_due_at = look_due_at
-        self.waiting_for_owner_since = None
+        self.waited_for_owner = None
 
     def _unblock(self) -> None:
         """What was blocked is shown so until something was written, or nothing is left to write."""
@@ -267,19 +268,20 @@ class PartitionCopy:
         self._unsettled.clear()
         self.attempts = 0
         self.look_due_at = now
-        self.waiting_for_owner_since = None
+        self.waited_for_owner = None
 
     def stand_by(self, now: float, look_after_seconds: float, words: str) -> None:
         """Another mirror of the flow is to go on here: look later whether it did.
 
         Whoever has waited for long without a break takes the owner for gone; so anything else that happens to
-        the partition ends the wait.
+        the partition ends the wait, and there is none where nothing is to be copied.
         """
         if self.state in HOPELESS:
             return
-        since = self.waiting_for_owner_since or now
+        waited = self.waited_for_owner or (now, now)
         self.stop(State.STANDBY, Reason.ANOTHER_MIRROR, words, now + look_after_seconds)
-        self.waiting_for_owner_since = since
+        if self.next_offset is None or self.next_offset < (self.source_last_stable_offset or 0):
+            self.waited_for_owner = waited[0], now
 
     def follow(self, next_offset: int, target_next_offset: int, mode: OffsetMode) -> bool:
         """Note how far the owner is; whoever stands by does so before.
@@ -289,9 +291,8 @@ class PartitionCopy:
         """
         before = self.target_next_offset
         moved = before is not None and target_next_offset > before
-        complete = next_offset >= (self.source_last_stable_offset or 0)
-        if moved or complete or before is None:
-            self.waiting_for_owner_since = None
+        if moved or before is None:
+            self.waited_for_owner = None
         self.mode = mode
         self.next_offset = self.send_offset = next_offset
         self.target_next_offset = target_next_offset
@@ -305,7 +306,7 @@ class PartitionCopy:
         self.counters.doubts += 1
         self.queue.clear(self.send_offset)
         self.look_due_at = now + delay_seconds
-        self.waiting_for_owner_since = None
+        self.waited_for_owner = None
 
     def refused(self, refusal: Refusal, words: str, now: float) -> None:
         """A broker said no, or nothing: shown at once where that is final, else after some tries."""

@@ -9,8 +9,12 @@ are slow take the right from each other for ever.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mirror.kafka.transactions import Token
 
+Span = tuple[float, float]
+"""From when to when, in monotonic seconds."""
 TAKE_OVER_AFTER_SECONDS = 5.0
 """So long without progress, or without a word, and the owner is taken for gone."""
 DOUBLINGS_MAX = 4
@@ -37,18 +41,19 @@ class Succession:
         self._announced = False
         self._silent_since: float | None = None
 
-    def due(self, holder: Token | None, word: int | None, waiting_since: float | None, now: float) -> bool:
+    def due(self, holder: Token | None, word: int | None, stood: Span | None, now: float) -> bool:
         """Whether the owner is to be taken for gone.
 
         Args:
             holder: Who holds the right now, as the coordinator says; None for nobody.
             word: The epoch of who left word last where the owner runs; None when nobody has, or it was taken
                 back.
-            waiting_since: Since when nothing of the flow has moved, though there is something to copy
-                (monotonic seconds, like ``now``); None when there is nothing.
+            stood: From which look to which nothing of the flow has moved, though there was something to copy
+                (monotonic seconds, like ``now``); None when there was nothing. Looks may be as far apart as
+                the patience is long, and one finds an owner between two records.
         """
         if self._came_at is None:
-            self._begin(holder, waiting_since or now)
+            self._begin(holder, stood[0] if stood else now)
         elif holder != self._holder:
             self._begin(holder, now)
             self._without_progress += 1
@@ -58,8 +63,8 @@ class Succession:
         if self._announced and word is None:
             return True
         self._listen(holder, word, now)
-        since = min((at for at in (waiting_since, self._silent_since) if at is not None), default=None)
-        return since is not None and self._is_over(since, now)
+        silent = () if self._silent_since is None else ((self._silent_since, now),)
+        return self._is_over([*silent, *(() if stood is None else (stood,))])
 
     def _begin(self, holder: Token | None, at: float) -> None:
         self._holder, self._came_at = holder, at
@@ -71,9 +76,11 @@ class Succession:
         elif self._silent_since is None:
             self._silent_since = now
 
-    def _is_over(self, since: float, now: float) -> bool:
+    def _is_over(self, spans: Sequence[Span]) -> bool:
+        """Whether one of these has been too long since the owner came."""
         assert self._came_at is not None
-        if since > self._came_at:
-            self._came_at, self._without_progress = since, 0
+        began = min((since for since, _ in spans), default=self._came_at)
+        if began > self._came_at:
+            self._came_at, self._without_progress = began, 0
         patience = TAKE_OVER_AFTER_SECONDS * (1 << min(self._without_progress, DOUBLINGS_MAX))
-        return now - self._came_at > patience
+        return any(until - max(since, self._came_at) > patience for since, until in spans)

@@ -350,16 +350,16 @@ def test_waiting_for_the_owner_is_timed_from_when_it_stood_still() -> None:
     copy = proceeding(100)
     copy.heard(0, 110, 108)
 
-    def looked(at: int, now: float) -> tuple[bool, float | None]:
+    def looked(at: int, now: float) -> tuple[bool, tuple[float, float] | None]:
         moved = copy.follow(at, at, OffsetMode.SAME)
         copy.stand_by(now, 1.0, "")
-        return moved, copy.waiting_for_owner_since
+        return moved, copy.waited_for_owner
 
-    assert looked(100, NOW) == (False, NOW)
-    assert looked(100, NOW + 2) == (False, NOW)
-    assert looked(101, NOW + 3) == (True, NOW + 3)
-    assert looked(108, NOW + 4) == (True, NOW + 4)
-    assert looked(108, NOW + 9) == (False, NOW + 9)
+    assert looked(100, NOW) == (False, (NOW, NOW))
+    assert looked(100, NOW + 2) == (False, (NOW, NOW + 2))
+    assert looked(101, NOW + 3) == (True, (NOW + 3, NOW + 3))
+    assert looked(108, NOW + 4) == (True, None)
+    assert looked(108, NOW + 9) == (False, None)
     assert copy.look_due_at == NOW + 10
 
 
@@ -381,7 +381,7 @@ def test_what_another_mirror_copies_is_shown_with_its_position_and_drops_what_wa
 
     assert shown == (State.STANDBY, Reason.ANOTHER_MIRROR, "the mirror on west-4 copies it")
     assert (copying, ready, position) == (False, False, 105)
-    assert (copy.state, copy.copying, copy.waiting_for_owner_since) == (State.ACTIVE, True, None)
+    assert (copy.state, copy.copying, copy.waited_for_owner) == (State.ACTIVE, True, None)
 
 
 def test_what_an_operator_has_to_end_is_not_called_standby() -> None:
@@ -414,7 +414,7 @@ def test_whatever_else_happens_ends_the_wait_for_the_owner(end: str) -> None:
         case _:
             copy.doubt(NOW)
 
-    assert copy.waiting_for_owner_since is None
+    assert copy.waited_for_owner is None
 
 
 def test_a_gap_waits_until_nothing_is_on_its_way() -> None:

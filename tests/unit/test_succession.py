@@ -14,11 +14,9 @@ from mirror.kafka.transactions import Token
 DEAD = Token(7, 0)
 
 
-def due(
-    succession: Succession, holder: Token, since: float | None, now: float, word: int | None = None
-) -> bool:
-    """Whether its time is over; it has said where it runs unless a test says otherwise."""
-    return succession.due(holder, holder.epoch if word is None else word, since, now)
+def due(succession: Succession, holder: Token, since: float | None, now: float) -> bool:
+    """Whether its time is over, of one that has said where it runs; it was looked at just now."""
+    return succession.due(holder, holder.epoch, None if since is None else (since, now), now)
 
 
 def test_an_owner_is_taken_for_gone_once_it_has_stood_still_for_so_long() -> None:
@@ -42,6 +40,19 @@ def test_an_owner_with_nothing_to_copy_is_left_alone() -> None:
 
     assert not any(due(succession, DEAD, None, now) for now in range(100, 200))
     assert not due(succession, DEAD, 199.0, 200.0)
+
+
+def test_an_owner_is_not_gone_because_a_look_found_it_between_two_records() -> None:
+    """
+    With many partitions the next look comes when the patience is at its end.
+    """
+    succession = Succession()
+    succession.due(DEAD, DEAD.epoch, None, 100.0)
+
+    assert not succession.due(DEAD, DEAD.epoch, (100.0, 100.0), 100.2 + TAKE_OVER_AFTER_SECONDS)
+    assert succession.due(
+        DEAD, DEAD.epoch, (100.0, 100.2 + TAKE_OVER_AFTER_SECONDS), 100.2 + 2 * TAKE_OVER_AFTER_SECONDS
+    )
 
 
 def test_one_that_takes_its_word_back_has_ended() -> None:
