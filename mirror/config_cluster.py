@@ -197,8 +197,9 @@ class LinkSettings(ConnectionSettings):
     compression: Literal["auto"] | Annotated[int, Field(ge=1, le=19)] = Field(
         default="auto",
         description="Level of zstd for what is behind: auto is a higher one while the link is full, a lower "
-        "one while a core of the relay is; never above listen.level_max of the relay. What is up to date "
-        "travels at level 3.",
+        "one while a core of the relay is; never above listen.level_max of the relay; none at all while the "
+        "relay is less than half a millisecond away and the link is not full. What is up to date travels at "
+        "level 3.",
     )
     recode: Literal["auto", "never"] = Field(
         default="auto",

@@ -25,9 +25,11 @@ _SNDBUF, _WMEM_QUEUED = 12, 20
 """Where they stand in what it says."""
 _U32, _U64, _INT = struct.Struct("=I"), struct.Struct("=Q"), struct.Struct("i")
 _MICROSECONDS = 1e-6
-_RTT, _TOTAL_RETRANS, _DATA_SEGS_OUT = 68, 100, 156
+_RTT, _TOTAL_RETRANS, _MIN_RTT, _DATA_SEGS_OUT = 68, 100, 148, 156
 _BUSY_TIME, _RWND_LIMITED, _SNDBUF_LIMITED, _SND_WND = 168, 176, 184, 228
 """Where fields stand in ``tcp_info``, which is the same on all machines."""
+_NEVER = (1 << 32) - 1
+"""Stands where the shortest round trip would, before there was one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +62,19 @@ def tcp_info(sock: socket.socket) -> TcpInfo:
     Args:
         sock: A TCP socket, connected.
     """
+    return read_info(_info_of(sock))
+
+
+def _info_of(sock: socket.socket) -> bytes:
     try:
-        return read_info(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES_MAX))
+        return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES_MAX)
     except OSError:
-        return read_info(b"")
+        return b""
+
+
+def shortest_round_trip_seconds(sock: socket.socket) -> float | None:
+    """How far away the other side is, whatever keeps it or the wire busy; None where that is not known."""
+    return read_shortest(_info_of(sock))
 
 
 def send_buffer_is_full(sock: socket.socket) -> bool | None:
@@ -111,6 +122,11 @@ def read_info(info: bytes) -> TcpInfo:
         send_buffer_limited_seconds=_seconds(info, _U64, _SNDBUF_LIMITED),
         receive_window_bytes=_number(info, _U32, _SND_WND),
     )
+
+
+def read_shortest(info: bytes) -> float | None:
+    """The shortest round trip in a ``tcp_info`` of whatever length. Pure."""
+    return None if _number(info, _U32, _MIN_RTT) == _NEVER else _seconds(info, _U32, _MIN_RTT)
 
 
 def _number(info: bytes, kind: struct.Struct, at: int) -> int | None:

@@ -182,6 +182,7 @@ class Sender:
         steps: Of each channel, from which to choose.
         chosen: Told of a channel that is sent another way from now on, or as before for another reason.
         turnstile: Through which everybody's slices go.
+        near: As :class:`mirror.relay.tuning.Tuner` has it.
     """
 
     def __init__(
@@ -191,6 +192,8 @@ class Sender:
         steps: Mapping[Channel, Sequence[Step]],
         chosen: Callable[[Channel], None],
         turnstile: Turnstile,
+        *,
+        near: bool = False,
     ) -> None:
         self._wire = wire
         self._more: deque[Wire] = deque()
@@ -201,7 +204,7 @@ class Sender:
         self._pace = Pace()
         self._timer: asyncio.TimerHandle | None = None
         now = time.monotonic()
-        tuners = {channel: Tuner(steps[channel], now) for channel in Channel}
+        tuners = {channel: Tuner(steps[channel], now, near=near) for channel in Channel}
         self.totals = {channel: Totals() for channel in Channel}
         self._windows = windows
         self._lanes = {int(channel): Lane(windows[channel]) for channel in Channel}

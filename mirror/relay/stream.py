@@ -26,7 +26,7 @@ from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Isolation, Key
 from mirror.link import messages
 from mirror.link.messages import MESSAGE_BYTES_MAX, TOKEN_BYTES, Channel, Down, Messages, Up
-from mirror.link.tcp_info import tcp_info, unacknowledged_bytes, unsent_bytes
+from mirror.link.tcp_info import shortest_round_trip_seconds, tcp_info, unacknowledged_bytes, unsent_bytes
 from mirror.relay.access import Visitor
 from mirror.relay.audit import Audit
 from mirror.relay.calming import Calming
@@ -34,7 +34,7 @@ from mirror.relay.pacing import Turnstile
 from mirror.relay.reading import SourceReader
 from mirror.relay.sending import Gone, News, Sender, Taken, steady_us
 from mirror.relay.sharing import Kind, Member, Sharing
-from mirror.relay.tuning import ladder
+from mirror.relay.tuning import is_near, ladder
 from mirror.relay.widening import LOOK_SECONDS, Held, Widening, held
 
 log = structlog.get_logger(__name__)
@@ -340,7 +340,8 @@ class Stream(asyncio.Protocol):
             Channel.LIVE: ladder(LIVE_LEVEL, recode=hello.recode),
             Channel.BULK: ladder(hello.level, recode=hello.recode, level_max=self._level_max),
         }
-        self.sender = sender = Sender(self, windows, steps, self._chosen, self._turnstile)
+        near = is_near(self._way_seconds, self._turnstile.pace.rate)
+        self.sender = sender = Sender(self, windows, steps, self._chosen, self._turnstile, near=near)
         self._patience.cancel()
         self.hello = hello
         allows = self.visitor.allows if self.visitor.limited else None
@@ -401,6 +402,11 @@ class Stream(asyncio.Protocol):
         """To the mirror and back, as its kernel and ours have measured it; None where they have not."""
         sock = self._transport.get_extra_info("socket") if self._transport is not None else None
         return None if sock is None else tcp_info(sock).round_trip_seconds
+
+    @property
+    def _way_seconds(self) -> float | None:
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        return None if sock is None else shortest_round_trip_seconds(sock)
 
     @property
     def waits(self) -> bool:

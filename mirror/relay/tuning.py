@@ -42,6 +42,8 @@ FORGET_SECONDS, FORGET_SLOW_SECONDS = 600.0, 30.0
 """Other data comes: what was found out is found out again; sooner that a core was too slow, as others may
 have kept it from its work.
 """
+NEAR_SECONDS = 0.0005
+"""A mirror that is no further away, there and back, is in the same place: bytes on the way cost nothing."""
 WINDOW_LOG = 24
 
 
@@ -134,16 +136,15 @@ class Tuner:
     Args:
         steps: As :func:`ladder` has them; with one there is nothing to choose.
         now: Monotonic seconds.
+        near: Bytes are not worth a core's time before the link is full of them.
     """
 
-    def __init__(self, steps: Sequence[Step], now: float) -> None:
+    def __init__(self, steps: Sequence[Step], now: float, *, near: bool = False) -> None:
         self._steps = steps
-        self._at = self._first = next(
-            (at for at, step in enumerate(steps) if step.compression.level >= LEVEL_FIRST), len(steps) - 1
-        )
+        self._at = self._first = 0 if near else _at_level(LEVEL_FIRST, steps)
         self._limit = ""
         """What it is, as far as is known."""
-        self.why = "not measured yet" if len(steps) > 1 else steps[0].why
+        self.why = steps[0].why if len(steps) == 1 else "the mirror is near" if near else "not measured yet"
         self._made: dict[int, Made] = {}
         self._link_rate, self._link_known = 0.0, False
         self._since = now
@@ -258,3 +259,13 @@ class Tuner:
 
     def _level(self, at: int) -> int:
         return self._steps[at].compression.level
+
+
+def _at_level(level: int, steps: Sequence[Step]) -> int:
+    """The first step that makes as little as that level, or the one that makes least."""
+    return next((at for at, step in enumerate(steps) if step.compression.level >= level), len(steps) - 1)
+
+
+def is_near(round_trip_seconds: float | None, rate: float | None) -> bool:
+    """Whether sending more bytes to a mirror costs nothing: it is in the same place, and no rate is set."""
+    return rate is None and round_trip_seconds is not None and round_trip_seconds < NEAR_SECONDS

@@ -21,6 +21,9 @@ from tests.harness.kafka import KafkaCluster
 from tests.harness.node import HERE, Site, free_ports
 from tests.harness.process import Twinsite, events
 
+AS_IF_FAR = ({"rate": "40 Gbit/s"},)
+"""Limits of a relay that hold nothing back: with any it compresses for mirrors that are next door, too."""
+
 
 @dataclass(frozen=True, slots=True)
 class Relay:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from mirror.link import messages
-from mirror.link.messages import Channel, Position
+from mirror.link.messages import Channel, Down, Position
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured, partitions
 from tests.harness.checker import assert_exact, watermarks
@@ -64,6 +64,22 @@ def filled(
     made = asyncio.run(topic(source, prefix=name, retention_ms=retention_ms))
     load(source.bootstrap, made, noise(megabytes * 100), batch_size=200_000)
     return made
+
+
+@pytest.mark.parametrize(
+    ("which", "level", "why"), [("relay", 0, "the mirror is near"), ("slow_relay", 3, "not measured yet")]
+)
+def test_for_a_mirror_next_door_nothing_is_compressed_unless_bytes_are_counted(
+    request: pytest.FixtureRequest, which: str, level: int, why: str
+) -> None:
+    """
+    It is told so when it begins.
+    """
+    with Client(request.getfixturevalue(which), hello(level=0)) as client:
+        said = dict(message for _ in range(2) if (message := client.next()) is not None)
+
+    choice = json.loads(said[Down.CHOICE])
+    assert (choice["level"], choice["why"]) == (level, why)
 
 
 def test_of_what_is_behind_the_lowest_rank_comes_first(

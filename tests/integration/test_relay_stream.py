@@ -31,7 +31,7 @@ from tests.harness.data import json_rows, load
 from tests.harness.jvm import FAST_JVM, java_command, logging_flag
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import twinsite
-from tests.harness.relay import Relay, running_relay, through
+from tests.harness.relay import AS_IF_FAR, Relay, running_relay, through
 
 HELLO: dict[str, Any] = {
     "flow": "by-hand",
@@ -47,7 +47,7 @@ HELLO: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def relay(source: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
-    with running_relay(source, tmp_path_factory.mktemp("relay")) as running:
+    with running_relay(source, tmp_path_factory.mktemp("relay"), limits=AS_IF_FAR) as running:
         yield running
 
 

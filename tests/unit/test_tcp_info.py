@@ -14,7 +14,9 @@ from mirror.link.tcp_info import (
     TcpInfo,
     buffer_bytes_max,
     read_info,
+    read_shortest,
     send_buffer_is_full,
+    shortest_round_trip_seconds,
     tcp_info,
     unsent_bytes,
 )
@@ -36,7 +38,7 @@ def test_a_connection_that_has_sent_something_says_so() -> None:
             while left:
                 left -= _send(near, left)
                 _drain(far)
-            found = tcp_info(near)
+            found, shortest = tcp_info(near), shortest_round_trip_seconds(near)
 
     assert found.segments_sent is not None
     assert SENT_BYTES / 65_536 <= found.segments_sent <= SENT_BYTES / 500
@@ -44,6 +46,8 @@ def test_a_connection_that_has_sent_something_says_so() -> None:
     assert found.segments_resent <= found.segments_sent
     assert found.round_trip_seconds is not None
     assert 0 < found.round_trip_seconds < 1
+    assert shortest is not None
+    assert 0 < shortest <= found.round_trip_seconds
     assert found.busy_seconds is not None
     assert found.receive_window_limited_seconds is not None
     assert found.receive_window_limited_seconds <= found.busy_seconds < 10
@@ -72,6 +76,7 @@ def test_a_socket_that_is_no_tcp_says_nothing() -> None:
     """
     with socket.socket(socket.AF_UNIX) as other:
         assert set(_values(tcp_info(other))) == {None}
+        assert shortest_round_trip_seconds(other) is None
 
 
 @given(st.integers(0, 260))
@@ -90,9 +95,12 @@ def test_an_older_kernel_says_the_first_things_only(length: int) -> None:
 
 def test_a_round_trip_that_was_never_measured_is_unknown() -> None:
     """
-    The kernel writes 0 there.
+    The kernel writes 0 there, and the largest number for the shortest one.
     """
     assert read_info(bytes(240)).round_trip_seconds is None
+    assert read_shortest(b"\xff" * 240) is None
+    assert read_shortest(b"\x01" * 151) is None
+    assert read_shortest(b"\x01" * 152) == 16.843009
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from mirror.relay.tuning import FORGET_SECONDS, PERIOD_SECONDS, Spent, Tuner, ladder
+from mirror.relay.tuning import FORGET_SECONDS, NEAR_SECONDS, PERIOD_SECONDS, Spent, Tuner, is_near, ladder
 
 SPEEDS = {0: 2000.0, 1: 200.0, 3: 150.0, 6: 60.0, 9: 25.0}
 """MB/s of records that a core makes into frames, by level."""
@@ -200,6 +200,45 @@ def test_while_both_have_time_nothing_changes() -> None:
     assert tuner.step.compression.level == 3
 
 
+def test_a_mirror_that_is_near_is_spared_the_time_of_compressing() -> None:
+    """
+    Bytes cost nothing there, neither while the mirror takes no more, nor while a core is the limit.
+    """
+    tuner = Tuner(ladder(0, recode=True), 0.0, near=True)
+
+    assert tuner.why == "the mirror is near"
+    assert run(tuner, 1000.0, SHARES, taker=60.0) == [0] * 12
+    assert run(tuner, 1000.0, SHARES) == [0] * 12
+
+
+def test_where_the_link_to_one_that_is_near_is_full_after_all_it_finds_what_makes_least() -> None:
+    """
+    It goes up from there, as long as that helps.
+    """
+    tuner = Tuner(ladder(0, recode=True), 0.0, near=True)
+
+    assert run(tuner, 1.0, SHARES | {3: 0.2})[-6:] == [3] * 6
+    assert tuner.why.startswith("the link is full; of what was tried this is best: ")
+
+
+@pytest.mark.parametrize(
+    ("round_trip_seconds", "rate", "near"),
+    [
+        (NEAR_SECONDS / 2, None, True),
+        (NEAR_SECONDS, None, False),
+        (NEAR_SECONDS / 2, 2.5e6, False),
+        (None, None, False),
+    ],
+)
+def test_near_is_who_is_in_the_same_place_and_costs_nothing(
+    round_trip_seconds: float | None, rate: float | None, near: bool
+) -> None:
+    """
+    Not where nobody knows how far it is, and not where so many bytes a second were set.
+    """
+    assert is_near(round_trip_seconds, rate) is near
+
+
 def test_what_is_configured_stays() -> None:
     """
     One level, with recoding or without.
@@ -208,6 +247,7 @@ def test_what_is_configured_stays() -> None:
 
     assert run(fixed, 1.0, SHARES) == [6] * 12
     assert fixed.why == "as configured"
+    assert Tuner(ladder(6, recode=True), 0.0, near=True).step == fixed.step
     assert [step.recode for step in ladder(6, recode=False)] == [False]
 
 
