@@ -277,6 +277,8 @@ class LinkStatus:
     """By how much the relay's clock is ahead of ours; null before it was measured."""
     level: int | None
     """Of zstd, for what is behind; null until the relay has said so."""
+    window_bytes: int | None
+    """What repeats over so many bytes is sent once; 0: nothing is compressed; null likewise."""
     recode: bool | None
     """Whether batches of lz4, gzip and snappy are inflated for the way; null likewise."""
     why: str
@@ -374,6 +376,8 @@ class StreamStatus:
     """Congestion control of the kernel on this connection."""
     level: int | None
     """Of zstd, for what is behind; null until the stream has begun."""
+    window_bytes: int | None
+    """What repeats over so many bytes is sent once; 0: nothing is compressed; null likewise."""
     recode: bool | None
     """Whether batches of lz4, gzip and snappy are inflated for the way; null likewise."""
     why: str

@@ -229,8 +229,9 @@ def _link(link: LinkStatus) -> str:
         words += f", no more than {link.rate_limit_bytes_per_second * 8 / 1e6:g} Mbit/s"
     if link.level is None:
         return words
+    window = f" over {link.window_bytes >> 20} MiB" if link.window_bytes else ""
     inflated = ", batches inflated" if link.recode else ""
-    return f"{words}; zstd level {link.level}{inflated} ({clean(link.why)})"
+    return f"{words}; zstd level {link.level}{window}{inflated} ({clean(link.why)})"
 
 
 def _table(partitions: Sequence[PartitionStatus], width: int) -> Table:

@@ -144,6 +144,7 @@ def _link(stream: LinkStream) -> LinkStatus:
         round_trip_seconds=stream.round_trip_seconds,
         clock_offset_ms=stream.clock_offset_ms,
         level=choice.level if choice else None,
+        window_bytes=choice.window_bytes if choice else None,
         recode=choice.recode if choice else None,
         why=choice.why if choice else "",
     )

@@ -65,6 +65,11 @@ class Compression(NamedTuple):
     level: int = 3
     window_log: int = 24
 
+    @property
+    def window_bytes(self) -> int:
+        """What repeats over so many bytes is sent once; none where nothing is compressed."""
+        return 1 << self.window_log if self.level else 0
+
 
 class Sealer:
     """Makes the frames of one channel, in their order.

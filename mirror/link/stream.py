@@ -130,12 +130,14 @@ class Choice:
 
     Attributes:
         connections: Over so many it would send more; 0: over those there are.
+        window_bytes: Over so many what repeats is sent once; None where it does not say.
     """
 
     level: int
     recode: bool
     why: str
     connections: int = 0
+    window_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -581,7 +583,10 @@ def _choice(document: dict[str, Any]) -> Choice:
     try:
         level = _number(document["level"], LEVEL_MAX)
         connections = _number(document.get("connections", 0), NUMBER_MAX)
-        return Choice(level, bool(document["recode"]), messages.words(document["why"]), connections)
+        window = document.get("window_bytes")
+        window_bytes = None if window is None else _number(window, NUMBER_MAX)
+        why = messages.words(document["why"])
+        return Choice(level, bool(document["recode"]), why, connections, window_bytes)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise AnswerError(f"its choice makes no sense: {error!r}") from error
 

@@ -387,6 +387,7 @@ class Stream(asyncio.Protocol):
         step = tuner.step
         choice = {
             "level": step.compression.level,
+            "window_bytes": step.compression.window_bytes,
             "recode": step.recode,
             "why": tuner.why,
             "connections": self._widening.connections,

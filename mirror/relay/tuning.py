@@ -44,7 +44,8 @@ have kept it from its work.
 """
 NEAR_SECONDS = 0.0005
 """A mirror that is no further away, there and back, is in the same place: bytes on the way cost nothing."""
-WINDOW_LOG = 24
+WINDOW_LOG, SHORT_WINDOW_LOG = 24, 20
+"""What repeats over 16 MiB is sent once. Where nothing does, what fits into a cache is a tenth faster."""
 
 
 class Step(NamedTuple):
@@ -56,8 +57,14 @@ class Step(NamedTuple):
 
 
 STORED = 0
-LEVELS = (1, 3, 6, 9)
-LEVEL_FIRST = 3
+COMPRESSIONS = (
+    Compression(1, SHORT_WINDOW_LOG),
+    Compression(3, SHORT_WINDOW_LOG),
+    Compression(3, WINDOW_LOG),
+    Compression(6, WINDOW_LOG),
+    Compression(9, WINDOW_LOG),
+)
+FIRST = Compression(3, WINDOW_LOG)
 LEVEL_MAX = 19
 
 
@@ -74,7 +81,7 @@ def ladder(level: int, *, recode: bool, level_max: int = LEVEL_MAX) -> list[Step
         return [Step(Compression(level_max, WINDOW_LOG), recode, why)]
     if level:
         return [Step(Compression(level, WINDOW_LOG), recode)]
-    steps = [Step(Compression(one, WINDOW_LOG), recode) for one in LEVELS if one <= level_max]
+    steps = [Step(one, recode) for one in COMPRESSIONS if one.level <= level_max]
     return [Step(Compression(STORED, WINDOW_LOG), recode=False), *steps]
 
 
@@ -141,7 +148,7 @@ class Tuner:
 
     def __init__(self, steps: Sequence[Step], now: float, *, near: bool = False) -> None:
         self._steps = steps
-        self._at = self._first = 0 if near else _at_level(LEVEL_FIRST, steps)
+        self._at = self._first = 0 if near else _at(FIRST, steps)
         self._limit = ""
         """What it is, as far as is known."""
         self.why = steps[0].why if len(steps) == 1 else "the mirror is near" if near else "not measured yet"
@@ -207,7 +214,8 @@ class Tuner:
             return
         self._at = best
         made = ", ".join(
-            f"{one.share:.3f} at level {self._level(at)}" for at, one in sorted(self._made.items())
+            f"{one.share:.3f} at {_words(self._steps[at].compression)}"
+            for at, one in sorted(self._made.items())
         )
         self.why = f"{self._limit}; of what was tried this is best: {made}{self._rates(best)}"
 
@@ -236,13 +244,18 @@ class Tuner:
             self._made[0] = Made(core_rate=math.inf, share=1.0, good_until=math.inf)
 
     def _untried(self, *, full: bool) -> int | None:
-        """A step of which nobody knows what it makes of this: while the link is full, next to the one that
-        makes least, unless that is too slow already; else the next one that is lighter.
+        """A step of which nobody knows what it makes of this: while the link is full, next to one that makes
+        about as little as any, unless what makes least is too slow already; else the next that is lighter.
         """
-        least = min(self._made, key=lambda at: self._made[at].share)
-        beside = (least - 1, least + 1) if least in self._good() else ()
-        steps = [at for at in beside if self._compresses(at)] if full else [max(self._at - 1, 0)]
+        steps = self._beside_least() if full else [max(self._at - 1, 0)]
         return next((at for at in steps if at not in self._made), None)
+
+    def _beside_least(self) -> list[int]:
+        good, least = self._good(), min(self._made, key=lambda at: self._made[at].share)
+        if least not in good:
+            return []
+        little = [at for at in good if ALIKE * self._made[at].share <= self._made[least].share]
+        return [beside for at in little for beside in (at - 1, at + 1) if self._compresses(beside)]
 
     def _best(self) -> int:
         shares = {at: self._made[at].share for at in self._good()}
@@ -261,9 +274,14 @@ class Tuner:
         return self._steps[at].compression.level
 
 
-def _at_level(level: int, steps: Sequence[Step]) -> int:
-    """The first step that makes as little as that level, or the one that makes least."""
-    return next((at for at, step in enumerate(steps) if step.compression.level >= level), len(steps) - 1)
+def _at(compression: Compression, steps: Sequence[Step]) -> int:
+    """The first step that makes as little as that, or the one that makes least."""
+    return next((at for at, step in enumerate(steps) if step.compression >= compression), len(steps) - 1)
+
+
+def _words(compression: Compression) -> str:
+    short = f" over {1 << SHORT_WINDOW_LOG - 20} MiB" if compression.window_log == SHORT_WINDOW_LOG else ""
+    return f"level {compression.level}{short}"
 
 
 def is_near(round_trip_seconds: float | None, rate: float | None) -> bool:

@@ -152,6 +152,7 @@ def a_link(**changes: Any) -> LinkStatus:
         round_trip_seconds=0.1015,
         clock_offset_ms=-250.0,
         level=3,
+        window_bytes=16 << 20,
         recode=True,
         why="not measured yet",
     )

@@ -35,6 +35,7 @@ STREAM = StreamStatus(
     round_trip_seconds=0.105,
     congestion="bbr",
     level=6,
+    window_bytes=16 << 20,
     recode=True,
     why="the link is full",
     partitions_wanted=9,
@@ -43,7 +44,15 @@ STREAM = StreamStatus(
     bulk=BULK,
 )
 UNKNOWN = replace(
-    STREAM, flow=None, identity=None, role=None, round_trip_seconds=None, level=None, recode=None, why=""
+    STREAM,
+    flow=None,
+    identity=None,
+    role=None,
+    round_trip_seconds=None,
+    level=None,
+    window_bytes=None,
+    recode=None,
+    why="",
 )
 STATUS = RelayStatus(
     version="0.1.0",

@@ -319,8 +319,8 @@ def test_how_far_the_relay_is_and_how_it_sends_stands_below_the_flow() -> None:
         return out.getvalue().splitlines()[1].strip()
 
     assert second_line(known) == (
-        "through relay relay-1.east:9650: bbr, 101.5 ms there and back; zstd level 3, batches inflated "
-        "(not measured yet)"
+        "through relay relay-1.east:9650: bbr, 101.5 ms there and back; zstd level 3 over 16 MiB, batches "
+        "inflated (not measured yet)"
     )
     assert second_line(unknown) == "through relay relay-1.east:9650: bbr"
     assert second_line(None).startswith("PARTITION")

@@ -6,13 +6,24 @@ import math
 
 import pytest
 
-from mirror.relay.tuning import FORGET_SECONDS, NEAR_SECONDS, PERIOD_SECONDS, Spent, Tuner, is_near, ladder
+from mirror.relay.tuning import (
+    FORGET_SECONDS,
+    NEAR_SECONDS,
+    PERIOD_SECONDS,
+    SHORT_WINDOW_LOG,
+    Spent,
+    Tuner,
+    is_near,
+    ladder,
+)
 
-SPEEDS = {0: 2000.0, 1: 200.0, 3: 150.0, 6: 60.0, 9: 25.0}
+SHORT = 2
+"""Stands for level 3 over a short window."""
+SPEEDS = {0: 2000.0, 1: 200.0, SHORT: 165.0, 3: 150.0, 6: 60.0, 9: 25.0}
 """MB/s of records that a core makes into frames, by level."""
 MEGABYTES = 35
 """Of records in a period, or more."""
-SHARES = {0: 1.0, 1: 0.30, 3: 0.28, 6: 0.27, 9: 0.25}
+SHARES = {0: 1.0, 1: 0.34, SHORT: 0.32, 3: 0.28, 6: 0.27, 9: 0.25}
 
 
 def run(
@@ -34,7 +45,7 @@ def run(
     """
     taken, now = [], began
     for _ in range(periods):
-        level = tuner.step.compression.level
+        level = taken_by(tuner)
         by_core, by_link = speeds[level], link / shares[level]
         rate = min(by_core, by_link, taker)
         sealed, seconds = rate / by_core, max(MEGABYTES / rate, PERIOD_SECONDS)
@@ -48,18 +59,25 @@ def run(
         )
         now += seconds
         tuner.watched(spent, now)
-        taken.append(tuner.step.compression.level)
+        taken.append(taken_by(tuner))
     return taken
+
+
+def taken_by(tuner: Tuner) -> int:
+    """Its level, or SHORT."""
+    level, window_log = tuner.step.compression
+    return SHORT if (level, window_log) == (3, SHORT_WINDOW_LOG) else level
 
 
 @pytest.mark.parametrize("recode", [True, False])
 @pytest.mark.parametrize(
     ("shares", "tried", "best"),
     [
-        ({1: 0.2}, {1, 3}, 1),
-        ({3: 0.2}, {1, 3, 6}, 3),
-        ({6: 0.2}, {1, 3, 6, 9}, 6),
-        ({6: 0.24, 9: 0.2}, {1, 3, 6, 9}, 9),
+        ({1: 0.2, SHORT: 0.25}, {1, SHORT, 3}, 1),
+        ({1: 0.3, SHORT: 0.2}, {1, SHORT, 3}, SHORT),
+        ({3: 0.2}, {SHORT, 3, 6}, 3),
+        ({6: 0.2}, {SHORT, 3, 6, 9}, 6),
+        ({6: 0.24, 9: 0.2}, {SHORT, 3, 6, 9}, 9),
     ],
 )
 def test_on_a_slow_link_it_finds_what_makes_least(
@@ -75,7 +93,7 @@ def test_on_a_slow_link_it_finds_what_makes_least(
     assert {3, *taken} == tried
     assert taken[4:] == [best] * 8
     assert tuner.why.startswith("the link is full; of what was tried this is best: ")
-    assert f"0.200 at level {best}" in tuner.why
+    assert f"0.200 at {'level 3 over 1 MiB' if best == SHORT else f'level {best}'}" in tuner.why
     assert "; 1.0 MB/s go over the link; a core makes " in tuner.why
     assert tuner.step.recode is recode
 
@@ -86,7 +104,16 @@ def test_what_makes_little_less_is_not_worth_its_time() -> None:
     """
     tuner = Tuner(ladder(0, recode=True), 0.0)
 
-    assert run(tuner, 1.0, {1: 0.3, 3: 0.213, 6: 0.205, 9: 0.203}, periods=14)[4:] == [3] * 10
+    assert run(tuner, 1.0, SHARES | {3: 0.213, 6: 0.205, 9: 0.203}, periods=14)[4:] == [3] * 10
+
+
+def test_a_window_that_makes_nothing_less_is_not_worth_its_time() -> None:
+    """
+    Nothing repeats but nearby.
+    """
+    tuner = Tuner(ladder(0, recode=True), 0.0)
+
+    assert run(tuner, 1.0, SHARES | {SHORT: 0.214, 3: 0.213}, periods=14)[4:] == [SHORT] * 10
 
 
 def test_on_a_fast_link_it_does_not_compress() -> None:
@@ -133,7 +160,7 @@ def test_where_the_mirror_is_the_limit_bytes_are_saved_as_far_as_a_core_has_time
     taken = run(tuner, 1000.0, SHARES, taker=taker, began=100.0, periods=30)
 
     assert taken[-1] == best
-    assert set(taken) <= {0, 1, 3}
+    assert set(taken) <= {0, 1, SHORT, 3}
 
 
 def test_of_a_wide_link_that_is_full_uncompressed_it_is_known_at_once() -> None:
@@ -141,9 +168,11 @@ def test_of_a_wide_link_that_is_full_uncompressed_it_is_known_at_once() -> None:
     400 Mbit/s, and slow cores: one look at what goes without compression is enough.
     """
     tuner = Tuner(ladder(0, recode=True), 0.0)
-    shares = SHARES | {1: 0.3, 3: 0.215}
+    shares = SHARES | {1: 0.3, SHORT: 0.217, 3: 0.215}
 
-    assert run(tuner, 50.0, shares, speeds=SPEEDS | {1: 130.0, 3: 100.0}) == [1, 0, *[1] * 10]
+    taken = run(tuner, 50.0, shares, speeds=SPEEDS | {1: 130.0, SHORT: 110.0, 3: 100.0})
+
+    assert taken == [SHORT, 1, 0, *[1] * 9]
 
 
 @pytest.mark.parametrize(("before", "after", "level"), [(1000.0, 1.0, 6), (1.0, 1000.0, 0)])
@@ -162,9 +191,9 @@ def test_what_was_found_out_is_found_out_again() -> None:
     After a while, as other data comes.
     """
     tuner = Tuner(ladder(0, recode=True), 0.0)
-    assert run(tuner, 1.0, SHARES | {1: 0.22})[-1] == 1
+    assert run(tuner, 1.0, SHARES | {1: 0.22, SHORT: 0.22})[-1] == 1
 
-    assert run(tuner, 1.0, SHARES | {1: 0.29}, began=FORGET_SECONDS)[-1] == 6
+    assert run(tuner, 1.0, SHARES | {1: 0.31, SHORT: 0.31}, began=FORGET_SECONDS)[-1] == 6
 
 
 def test_what_was_slow_once_is_tried_again() -> None:
@@ -172,9 +201,9 @@ def test_what_was_slow_once_is_tried_again() -> None:
     Something else keeps the core busy when the mirror begins: soon after that it does what it can.
     """
     tuner, link = Tuner(ladder(0, recode=True), 0.0), 12.5
-    shares = SHARES | {1: 0.31, 3: 0.22, 6: 0.22, 9: 0.22}
-    assert run(tuner, link, shares, speeds=SPEEDS | {3: 20.0}, periods=1) == [1]
-    assert run(tuner, link, shares, began=20.0)[-1] == 1
+    shares = SHARES | {1: 0.31, SHORT: 0.31, 3: 0.22, 6: 0.22, 9: 0.22}
+    assert run(tuner, link, shares, speeds=SPEEDS | {3: 20.0}, periods=1) == [SHORT]
+    assert run(tuner, link, shares, began=20.0)[-1] == SHORT
 
     assert run(tuner, link, shares, began=140.0)[-1] == 3
 
@@ -257,8 +286,8 @@ def test_what_is_configured_stays() -> None:
         (19, 9, [9], "level 19 was asked for; listen.level_max of the relay is 9"),
         (9, 9, [9], "as configured"),
         (19, 19, [19], "as configured"),
-        (0, 3, [0, 1, 3], "not measured yet"),
-        (0, 19, [0, 1, 3, 6, 9], "not measured yet"),
+        (0, 3, [0, 1, 3, 3], "not measured yet"),
+        (0, 19, [0, 1, 3, 3, 6, 9], "not measured yet"),
     ],
 )
 def test_no_level_is_above_what_the_relay_allows(
