@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from bench.measuring import resident_megabytes
+from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured, partition, partitions
 from tests.harness.checker import assert_exact, watermarks
-from tests.harness.data import Row, load
+from tests.harness.data import Row, json_rows, load
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import free_ports
 from tests.harness.process import Twinsite, events
@@ -34,6 +35,8 @@ RECORD_BYTES, RECORDS_AT_ONCE = 1_000, 100
 LAGGING_SECONDS, FAR_BEHIND_SECONDS = 3, 15
 HELD_UP_RECORDS, GROWTH_MEGABYTES_MAX = 80_000, 40.0
 """Eighty megabytes that do not get through, and half of that: zstd takes more at the level of a full link."""
+BEHIND_RECORDS, OVER_LESS = 250_000, " at level 3 over 1 MiB"
+"""So many, and the window is tried that is next to the one it begins with."""
 SILENCES_MAX = 1
 """Where others leave no processor to the far end for seconds; it was one with each frame."""
 
@@ -91,6 +94,42 @@ async def test_a_link_slower_than_production_makes_a_lag_that_is_told_and_made_u
     assert looks[-1]["lag_seconds"] > far_behind["lag_seconds"] * 2
     assert {one["outlook"]["catch_up"] for one in looks[len(looks) // 2 :]} == {"never"}
     assert [round(b - a, 1) for a, b in zip(before, after, strict=True) if b - a > GROWTH_MEGABYTES_MAX] == []
+
+
+async def test_what_is_behind_is_compressed_as_a_full_link_needs_it_and_the_status_says_so(
+    link: Wan, source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Both ends say what was chosen, and what of all that was tried made it the best. A window of a megabyte has
+    all that repeats in these records.
+    """
+    name = await topic(source, partitions=2, prefix="much-behind")
+    await asyncio.to_thread(load, source.bootstrap, name, json_rows(BEHIND_RECORDS, RECORD_BYTES))
+    address = f"{link.far}:{free_ports(1)[0]}"
+    listen = ("relay", "--cluster", source.bootstrap, "--listen", address)
+    settings = {"topics": {"include": [name]}, "link": {"relays": [address]}}
+    link.both(rate=40 * MBIT, delay_seconds=0.02, queue_bytes=200_000)
+    with Twinsite.run(*listen, work_dir=tmp_path, inside=link.inside) as relay:
+        await listens(relay)
+        command = configured(tmp_path, through(source, address), target, name, **settings)
+        with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+            chosen: dict[str, Any] = {}
+
+            def chose() -> bool:
+                chosen.update(mirror.status().get("link") or {})
+                why = str(chosen.get("why"))
+                return why.startswith("the link is full; of what was tried this is best") and OVER_LESS in why
+
+            await mirror.wait_for(chose, "it is known what is best", 90)
+            first_bytes = link.counted()[0].bytes
+            await mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 90)
+            crossed = link.counted()[0].bytes
+
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+    assert (chosen["recode"], chosen["level"] >= 1) == (True, True)
+    assert chosen["window_bytes"] in {1 << 20, 16 << 20}
+    assert "MB/s go over the link; a core makes " in chosen["why"]
+    assert first_bytes < crossed < 0.3 * BEHIND_RECORDS * RECORD_BYTES
 
 
 def one_of(mirror: Twinsite) -> dict[str, Any]:
