@@ -4,7 +4,10 @@ Every partition is on one of two channels. What is behind goes by BULK, a lot at
 its end goes by LIVE, as soon as it is there, and first over the link. A partition changes over when the
 mirror has taken the last frame with something of it: so nothing of it overtakes the rest.
 
-Sources: KIP-227 (sessions), docs/protocol.md.
+Here is what the mirror wants, which way that goes, and what it is told of what nobody leads or it may not
+read. How one broker is read by one channel stands in :mod:`mirror.relay.broker_lane`.
+
+Source: docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -12,66 +15,27 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Collection, Container, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Collection, Container, Coroutine, Iterable
+from typing import Any, Protocol
 
-import structlog
-
-from mirror.errors import AnswerError, ConnectionFailedError, TwinsiteError
-from mirror.failpoints import reach
-from mirror.flow.states import pause_seconds
-from mirror.kafka.buffers import SMALL_BYTES, Buffer, BufferPool
-from mirror.kafka.cluster import STALE_METADATA_CODES, Cluster, ClusterInfo, PartitionInfo, broker_error
-from mirror.kafka.connection import Connection
-from mirror.kafka.fetch import (
-    FETCH,
-    FETCH_VERSION,
-    FetchAnswer,
-    Fetched,
-    FetchLimits,
-    FetchSession,
-    Isolation,
-    Key,
-    Want,
-    decode_answer,
-)
+from mirror.errors import AnswerError, TwinsiteError
+from mirror.kafka.buffers import BufferPool
+from mirror.kafka.cluster import Cluster, ClusterInfo, PartitionInfo
+from mirror.kafka.fetch import Isolation, Key
 from mirror.link.messages import Channel, Position
-from mirror.link.parts import ASTRAY, Part, Whole, whole_batches
-from mirror.logs import Repeats, warn_repeated
+from mirror.link.parts import Part
 from mirror.model import TopicPartition
+from mirror.relay.broker_lane import BrokerLane
+from mirror.relay.place import ROUTE_TRIES, Place, refusal
 from mirror.relay.sending import Gone, News, Taken, steady_us
 from mirror.relay.turns import Turns
 
-log = structlog.get_logger(__name__)
-
-LIMITS = {
-    Channel.LIVE: (FetchLimits(wait_ms_max=100, bytes_max=1 << 20), 256 << 10),
-    Channel.BULK: (FetchLimits(wait_ms_max=50, bytes_max=(4 << 20) - SMALL_BYTES), 1 << 20),
-}
-"""Of each channel: what one answer of a broker may bring, and one partition in it. With what stands before
-the records the longest answer is not longer than a whole number of megabytes, as buffers are.
-"""
-BYTES_AT_ONCE_MAX = 16 << 20
-"""Of what answers bring by one channel, all brokers together: of many brokers each brings less."""
-FRAME_BYTES_FIRST = 64 << 10
-"""So large is the first frame of a lane, each next one twice as large: where connections die young something
-gets through, too."""
-PART_BYTES_CEILING = 128 << 20
-HEARTBEAT_SECONDS = 0.5
-"""Where a broker has nothing new, this is said so often."""
-SILENT_SECONDS = 1.0
-"""So long others wait for a broker that is asked and does not answer."""
 IDLE_BYTES_MAX = 16 << 20
 ROUTE_PAUSE_SECONDS, ROUTE_PAUSE_TIMES = 0.1, 4
 """After each look, or so many times as long as that took: others have time beside many that nobody knows."""
-ROUTE_TRIES = 30
-"""So often it is looked where a partition is led, before its mirror is told that nobody leads it."""
 PLACES_MAX = 200_000
 REFUSALS_AT_ONCE = 1000
-UNKNOWN_TOPIC_ID, LEADER_NOT_AVAILABLE, CORRUPT_MESSAGE, TOPIC_AUTHORIZATION_FAILED = 100, 5, 2, 29
+UNKNOWN_TOPIC_ID, LEADER_NOT_AVAILABLE, TOPIC_AUTHORIZATION_FAILED = 100, 5, 29
 
 
 class Outlet(Protocol):
@@ -93,36 +57,6 @@ class Outlet(Protocol):
 
     def closed(self, topics: Collection[str]) -> None:
         """Topics were wanted that the mirror may not read; it is told so of each partition."""
-
-
-@dataclass(slots=True, eq=False)
-class Place:
-    """Where a partition is read next.
-
-    Attributes:
-        rank: Of those that are behind the lowest is read first.
-        behind: It is known to be: an answer has said so on the lane on which it is.
-        lane: On which it travels; None while it is between two.
-        tries: To find out who leads it, without success.
-    """
-
-    number: int
-    offset: int
-    fetched_epoch: int
-    rank: int = 0
-    channel: Channel = Channel.BULK
-    bytes_max: int = 0
-    behind: bool = False
-    lane: BrokerLane | None = None
-    tries: int = 0
-
-
-class Read(NamedTuple):
-    """What one answer has brought and when that was, and who changes over when it is taken."""
-
-    at_us: int
-    parts: list[Part]
-    changing: list[tuple[Key, Place]]
 
 
 class SourceReader:
@@ -147,7 +81,7 @@ class SourceReader:
         self.frame_bytes_max = frame_bytes_max
         self.cluster = cluster
         self.isolation = isolation
-        self.outlet = outlet
+        self._outlet = outlet
         self.places: dict[Key, Place] = {}
         self.as_is: set[Key] = set()
         self.pool = BufferPool(IDLE_BYTES_MAX)
@@ -225,10 +159,7 @@ class SourceReader:
             if lane is None or not place.behind:
                 place.rank = rank
                 continue
-            left = self.turns.count(lane, place.rank, -1)
-            place.rank = rank
-            others |= self.turns.count(lane, rank, 1) | left
-            lane.ranked([(key, place)])
+            others |= lane.rank(key, place, rank)
         self.turned(others)
 
     def turned(self, others: bool) -> None:
@@ -292,12 +223,20 @@ class SourceReader:
         assert self._group is not None, "nothing is read before it runs"
         return self._group.create_task(work)
 
+    def send(self, channel: Channel, news: News, taken: Taken, gone: Gone) -> Awaitable[None]:
+        """Send the mirror a frame."""
+        return self._outlet.send(channel, news, self.as_is, taken, gone)
+
+    def trouble(self, node: int, words: str) -> None:
+        """A broker cannot be read just now; -1 where none answers."""
+        self._outlet.trouble(node, words)
+
     async def _look_again(self) -> float:
         """Answers for how long it kept others from their work."""
         try:
             await self.cluster.refresh(not_older_than_seconds=ROUTE_PAUSE_SECONDS)
         except TwinsiteError as error:
-            self.outlet.trouble(-1, str(error))
+            self.trouble(-1, str(error))
             self._strayed.set()
             return 0.0
         began = time.monotonic()
@@ -329,269 +268,10 @@ class SourceReader:
                 if code == TOPIC_AUTHORIZATION_FAILED:
                     closed.add(self._topics[1].get(key.topic_id, key.topic_id.hex()))
             if closed:
-                self.outlet.closed(closed)
+                self._outlet.closed(closed)
             for channel, refused in parts.items():
                 news = News(-1, steady_us(), refused)
-                await self.outlet.send(channel, news, self.as_is, _nothing, _nothing)
-
-
-class BrokerLane:
-    """The way from one broker, by one channel.
-
-    Attributes:
-        task: Runs it.
-        places: Partitions that are read here, when they have their turn.
-    """
-
-    def __init__(self, reader: SourceReader, node: int, channel: Channel) -> None:
-        self.task: asyncio.Task[None] | None = None
-        self._reader = reader
-        self._node = node
-        self._channel = channel
-        limits, self._part_bytes_max = LIMITS[channel]
-        each = max(BYTES_AT_ONCE_MAX // max(len(reader.cluster.info.brokers), 1), self._part_bytes_max)
-        self._bytes_max = min(limits.bytes_max, reader.frame_bytes_max, each)
-        first = min(FRAME_BYTES_FIRST, self._bytes_max)
-        self._limits = replace(limits, bytes_max=first, isolation=reader.isolation)
-        self._session = FetchSession()
-        self.places: dict[Key, Place] = {}
-        self._work = asyncio.Event()
-        self._connection: Connection | None = None
-        self._counted = (0, 0)
-        self._sent: asyncio.Task[None] | None = None
-        self._said_at = 0.0
-        self._repeats = Repeats()
-
-    def join(self, key: Key, place: Place) -> None:
-        """Read this partition here."""
-        place.lane = self
-        place.bytes_max = max(place.bytes_max, self._part_bytes)
-        self.places[key] = place
-        self._want(key, place)
-
-    def leave(self, key: Key, place: Place) -> None:
-        """Read it here no more."""
-        place.lane = None
-        del self.places[key]
-        self._session.forget(key)
-        self._count_behind(place, behind=False)
-
-    def ranked(self, places: Iterable[tuple[Key, Place]] | None = None) -> None:
-        """It may be others that have their turn now, of these or of all."""
-        for key, place in self.places.items() if places is None else places:
-            if key not in self._session.wanted or not self._has_turn(place):
-                self._want(key, place)
-
-    def _has_turn(self, place: Place) -> bool:
-        return not place.behind or place.rank <= self._reader.turns.served
-
-    def _found(self, place: Place, *, behind: bool) -> None:
-        """An answer has said whether it is behind; on LIVE nothing waits for its turn."""
-        self._count_behind(place, behind=behind and self._channel is Channel.BULK)
-
-    def _count_behind(self, place: Place, *, behind: bool) -> None:
-        if behind != place.behind:
-            place.behind = behind
-            self._reader.turned(self._reader.turns.count(self, place.rank, 1 if behind else -1))
-
-    @contextmanager
-    def _listening(self) -> Iterator[None]:
-        """In this block its broker is waited for; while that takes long, others have their turn."""
-        turns, turned = self._reader.turns, self._reader.turned
-        fallen_silent = asyncio.get_running_loop().call_later(
-            SILENT_SECONDS, lambda: turned(turns.silent(self))
-        )
-        try:
-            yield
-        finally:
-            fallen_silent.cancel()
-        turned(turns.heard(self))
-
-    def close(self) -> None:
-        """The connection ends."""
-        if self._connection is not None:
-            self._connection.close("the mirror is gone")
-        self._count()
-
-    def _count(self) -> None:
-        """What has come since it was counted last goes to the cluster's account."""
-        if self._connection is not None:
-            now = self._connection.bytes_received, self._connection.bytes_sent
-            before, self._counted = self._counted, now
-            self._reader.cluster.count(now[0] - before[0], now[1] - before[1])
-
-    @property
-    def _part_bytes(self) -> int:
-        return min(self._limits.bytes_max, self._part_bytes_max)
-
-    def _want(self, key: Key, place: Place) -> None:
-        if not self._has_turn(place):
-            self._session.forget(key)
-            return
-        known = self._reader.partition(key)
-        leader_epoch = known.leader_epoch if known else -1
-        self._session.want(key, Want(place.offset, leader_epoch, place.fetched_epoch, place.bytes_max))
-        self._work.set()
-
-    # -- the loop --------------------------------------------------------------------------------
-
-    async def run(self) -> None:
-        """Read until cancelled. Errors of the connection are waited out."""
-        attempts = 0
-        while True:
-            if not self._session.wanted:
-                self._work.clear()
-                await self._work.wait()
-                continue
-            try:
-                await self._round()
-                attempts = 0
-            except TwinsiteError as error:
-                attempts += 1
-                self._lost(error)
-                await asyncio.sleep(pause_seconds(attempts))
-
-    async def _round(self) -> None:
-        held: list[Buffer] = []
-
-        def allocate(size: int) -> memoryview:
-            held.append(self._reader.pool.take(size))
-            return held[0].memory[:size]
-
-        try:
-            with self._listening():
-                connection = await self._connected()
-                request = self._session.request(self._limits)
-                body = await connection.send(FETCH, FETCH_VERSION, [request], allocate=allocate)
-            self._count()
-            read = self._read(decode_answer(body))
-            reach("source_read")
-            if self._sent is not None:
-                await self._sent
-                self._sent = None
-            if read.parts or time.monotonic() - self._said_at >= HEARTBEAT_SECONDS:
-                self._said_at = time.monotonic()
-                held[0].hold()
-                self._sent = self._reader.spawn(self._send(read, held[0]))
-        finally:
-            for buffer in held:
-                buffer.release()
-
-    async def _connected(self) -> Connection:
-        if self._connection is None or self._connection.closed:
-            cluster = self._reader.cluster
-            address = cluster.info.brokers.get(self._node)
-            if address is None:
-                raise ConnectionFailedError(f"broker {self._node} is not in the cluster just now")
-            connection = await Connection.open(address, cluster.options)
-            self._count()
-            self._counted = (0, 0)
-            connection.version(FETCH, FETCH_VERSION, "Fetch", lowest=FETCH_VERSION)
-            self._connection = connection
-            self._session.reset()
-        return self._connection
-
-    async def _send(self, read: Read, buffer: Buffer) -> None:
-        taken = partial(self._changed_over, read.changing)
-        reader = self._reader
-        news = News(self._node, read.at_us, read.parts)
-        await reader.outlet.send(self._channel, news, reader.as_is, taken, buffer.release)
-
-    def _changed_over(self, changing: list[tuple[Key, Place]]) -> None:
-        for key, place in changing:
-            self._reader.place(key, place)
-            reach("changed_over")
-
-    def _lost(self, error: TwinsiteError) -> None:
-        """Its partitions may be led by another broker by now."""
-        warn_repeated(log, self._repeats, "fetch", "broker_not_read", broker=self._node, error=str(error))
-        self._reader.outlet.trouble(self._node, str(error))
-        self._session.reset()
-        for key, place in list(self.places.items()):
-            self.leave(key, place)
-            place.tries = 0
-            self._reader.astray(key, place)
-
-    # -- an answer -------------------------------------------------------------------------------
-
-    def _read(self, answer: FetchAnswer) -> Read:
-        if not self._session.answered(answer):
-            raise broker_error(answer.error_code, f"Fetch from broker {self._node}")
-        spare = self._limits.bytes_max - sum(len(fetched.records) for fetched in answer.partitions)
-        if spare < self._limits.bytes_max // 2:
-            self._limits = replace(self._limits, bytes_max=min(self._limits.bytes_max * 2, self._bytes_max))
-        read = Read(steady_us(), [], [])
-        for fetched in answer.partitions:
-            place, want = self._reader.places.get(fetched.key), self._session.told.get(fetched.key)
-            if place is not None and place.lane is self and want is not None and place.offset == want.offset:
-                self._read_partition(fetched, place, spare, read)
-        return read
-
-    def _read_partition(self, fetched: Fetched, place: Place, spare: int, read: Read) -> None:
-        key = fetched.key
-        if fetched.error_code in STALE_METADATA_CODES and place.tries < ROUTE_TRIES:
-            self.leave(key, place)
-            self._reader.astray(key, place)
-            if not place.tries:
-                read.parts.append(refusal(key, place, ASTRAY))
-            return
-        if fetched.error_code or fetched.diverging is not None:
-            self._reader.forget([key])
-            read.parts.append(Part(place.number, place.offset, place.offset, fetched))
-            return
-        place.tries = 0
-        whole = whole_batches(fetched.records)
-        committed = self._reader.isolation is Isolation.READ_COMMITTED
-        end = fetched.last_stable_offset if committed else fetched.high_watermark
-        if whole.bytes > PART_BYTES_CEILING or not (whole.bytes or whole.readable):
-            self._unreadable(fetched, place, whole, read)
-            return
-        if not whole.bytes and place.offset < end and place.bytes_max <= spare + len(fetched.records):
-            self._grow(key, place, read)
-            return
-        offset = place.offset
-        place.offset = max(offset, whole.next_offset)
-        place.fetched_epoch = max(place.fetched_epoch, whole.leader_epoch)
-        place.bytes_max = self._part_bytes
-        records = fetched.records[: whole.bytes]
-        read.parts.append(Part(place.number, offset, place.offset, fetched._replace(records=records)))
-        self._go_on(key, place, end, whole.bytes, read)
-
-    def _unreadable(self, fetched: Fetched, place: Place, whole: Whole, read: Read) -> None:
-        """What is no batch goes on for the mirror to see; what is too large for it does not."""
-        self._reader.forget([fetched.key])
-        if whole.bytes:
-            read.parts.append(refusal(fetched.key, place, CORRUPT_MESSAGE))
-        else:
-            read.parts.append(Part(place.number, place.offset, place.offset, fetched))
-
-    def _go_on(self, key: Key, place: Place, end: int, came: int, read: Read) -> None:
-        """Here, or by the other channel once this is taken."""
-        behind = place.offset < end
-        live = self._channel is Channel.LIVE
-        self._found(place, behind=behind)
-        if (live and came < self._part_bytes // 2) or behind is not live:
-            self._want(key, place)
-            return
-        self.leave(key, place)
-        place.channel = Channel.LIVE if self._channel is Channel.BULK else Channel.BULK
-        read.changing.append((key, place))
-
-    def _grow(self, key: Key, place: Place, read: Read) -> None:
-        """The first batch is larger than what was asked for."""
-        if place.bytes_max < PART_BYTES_CEILING:
-            place.bytes_max = min(place.bytes_max * 2, PART_BYTES_CEILING)
-            self._want(key, place)
-            return
-        self._reader.forget([key])
-        read.parts.append(refusal(key, place, CORRUPT_MESSAGE))
-
-
-def refusal(key: Key, place: Place, code: int) -> Part:
-    """A part that says why nothing comes."""
-    return Part(
-        place.number, place.offset, place.offset, Fetched(key, code, -1, -1, -1, None, [], memoryview(b""))
-    )
+                await self.send(channel, news, _nothing, _nothing)
 
 
 def _nothing() -> None:

@@ -26,7 +26,8 @@ from mirror.kafka.fetch import Isolation, Key
 from mirror.link import messages
 from mirror.link.frames import Compression, Sealer
 from mirror.link.messages import MOVED_BYTES, Channel, Position
-from mirror.relay.reading import Place, SourceReader
+from mirror.relay.place import Place
+from mirror.relay.reading import SourceReader
 from mirror.relay.sending import Frame, Gone, News, Sender, Taken, records_bytes, sealed
 from mirror.relay.tuning import Spent
 

@@ -16,7 +16,7 @@ from mirror.kafka.cluster import Cluster, ClusterInfo, PartitionInfo, TopicInfo
 from mirror.kafka.dial import Address
 from mirror.kafka.fetch import FETCH_VERSION, Isolation, Key
 from mirror.link.messages import Channel, Position
-from mirror.relay import reading
+from mirror.relay import broker_lane
 from mirror.relay.reading import SourceReader
 from mirror.relay.sending import Gone, News, Taken
 from tests.unit.batches import entries, v2
@@ -158,8 +158,8 @@ async def reading_of(
     async def opened(address: Address, _: object) -> Connection:
         return await source.brokers[address.port].open()
 
-    monkeypatch.setattr(reading, "Connection", SimpleNamespace(open=opened))
-    monkeypatch.setattr(reading, "SILENT_SECONDS", silent_seconds)
+    monkeypatch.setattr(broker_lane, "Connection", SimpleNamespace(open=opened))
+    monkeypatch.setattr(broker_lane, "SILENT_SECONDS", silent_seconds)
     reader = SourceReader(cast(Cluster, source), Isolation.READ_COMMITTED, sink, 1 << 20)
     running = asyncio.create_task(reader.run())
     reader.want([Position(FIRST, 1, 0, -1, True, 0), Position(SECOND, 1, 0, -1, True, 5)])

@@ -13,7 +13,8 @@ from mirror.kafka.fetch import Isolation, Key
 from mirror.link import messages
 from mirror.link.messages import Channel, Down, Messages
 from mirror.relay import sharing
-from mirror.relay.reading import Place, SourceReader
+from mirror.relay.place import Place
+from mirror.relay.reading import SourceReader
 from mirror.relay.sending import Sender
 from mirror.relay.sharing import Kind, Member, Sharing
 
