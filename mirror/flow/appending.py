@@ -21,7 +21,8 @@ import structlog
 from mirror.errors import TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow
-from mirror.flow.partition import PartitionCopy, Sent
+from mirror.flow.partition import PartitionCopy
+from mirror.flow.passage import Sent
 from mirror.flow.states import append_refusal
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, Outcome, decode_throttled_answer, encode_request
 from mirror.kafka.cluster import STALE_METADATA_CODES, broker_error

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mirror.flow.partition import HOPELESS, PartitionCopy, Sent
+from mirror.flow.partition import HOPELESS, PartitionCopy
+from mirror.flow.passage import Sent
 from mirror.flow.position import SEQUENCES, Proceed
 from mirror.flow.states import PATIENCE, Refusal, append_refusal, pause_seconds
 from mirror.kafka.buffers import BufferPool
