@@ -24,10 +24,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.measuring import peak_megabytes
-from mirror import proving
 from mirror.config import Settings, parse
 from mirror.consumer_options import consumer_options
-from mirror.proving import Wanted
+from mirror.proving import asking
+from mirror.proving.wanted import Wanted
 from spark_jobs.algorithms import Algorithm, Hashing
 from spark_jobs.digest import digests
 from spark_jobs.documents import Scope
@@ -104,7 +104,7 @@ async def measure(size: int, codec: str, megabytes: int, rounds: int, folder: Pa
                 "topics": {"include": [TOPIC]},
             }
         )
-        scope = await proving.scope(settings, Wanted(same_offsets=True))
+        scope = await asking.scope(settings, Wanted(same_offsets=True))
         return await asyncio.to_thread(_in_turns, settings, scope, rounds, folder, _bytes(data) / 1e6)
 
 

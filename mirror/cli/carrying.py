@@ -13,13 +13,14 @@ from typing import Any
 
 import click
 
-from mirror import logs, proving
+from mirror import logs
 from mirror.cli import comparing, noting
 from mirror.cli.comparing import SiteName
 from mirror.cli.spark_options import SparkOptions
 from mirror.cli.steps import steps
 from mirror.errors import TwinsiteError, UsageError
 from mirror.model import TopicPartition
+from mirror.proving import asking
 from spark_jobs import carried, reconcile
 from spark_jobs.asking import first_questions
 from spark_jobs.costs import Counted
@@ -50,16 +51,16 @@ def begin(
     Raises:
         UsageError: The folder holds a comparison already; the one that was overtaken is none of this flow,
             or has lost nothing.
-        TwinsiteError: As :func:`mirror.proving.scope`.
+        TwinsiteError: As :func:`mirror.proving.asking.scope`.
     """
     if (folder / SCOPE).exists():
         raise UsageError(f"{folder} holds a comparison already", hint="begin each one with a new folder")
     settings = comparing.loaded(config)
     noting.check_places(history, None)
     wanted = comparing.wanted_of(settings, history, limits, since_last_match=since_last_match, sample=sample)
-    scope = asyncio.run(proving.scope(settings, wanted))
+    scope = asyncio.run(asking.scope(settings, wanted))
     if overtaken is not None:
-        scope = asyncio.run(proving.scope(settings, wanted, _lost_of(overtaken, scope)))
+        scope = asyncio.run(asking.scope(settings, wanted, _lost_of(overtaken, scope)))
     for questions in first_questions(scope.append_only, scope.compacted, scope.extent.sample, scope.hashing):
         for site, question in zip(("source", "target"), questions, strict=True):
             if question.ranges:

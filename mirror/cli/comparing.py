@@ -25,7 +25,8 @@ from mirror.config import Settings, load
 from mirror.consumer_options import consumer_options
 from mirror.errors import UsageError
 from mirror.model import TopicPartition
-from mirror.proving import Held, Wanted
+from mirror.proving.asking import Held
+from mirror.proving.wanted import Wanted
 from spark_jobs.algorithms import SALT_BYTES, Hashing
 from spark_jobs.costs import Counted
 from spark_jobs.documents import Scope

@@ -11,14 +11,14 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from mirror import proving
 from mirror.cli import comparing, noting
 from mirror.cli.spark_options import SparkOptions
 from mirror.cli.steps import Steps, steps
 from mirror.config import Settings
 from mirror.errors import TwinsiteError, UsageError
 from mirror.model import TopicPartition
-from mirror.proving import Wanted
+from mirror.proving import asking
+from mirror.proving.wanted import Wanted
 from spark_jobs import reconcile
 from spark_jobs.costs import Counted
 from spark_jobs.documents import Scope
@@ -100,7 +100,7 @@ def _compare(
         return source, comparing.records_of(settings, "target", files.get("target", ()), scope)
 
     def ask(leaving: Mapping[TopicPartition, int]) -> Scope:
-        return asyncio.run(proving.scope(settings, wanted, leaving, comparing.held_in(files)))
+        return asyncio.run(asking.scope(settings, wanted, leaving, comparing.held_in(files)))
 
     shown.say("asking both clusters")
     records(ask({}))  # what is wrong is said before Spark starts

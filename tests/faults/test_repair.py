@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from checkpoint.model import Insertion
-from mirror import offline, proving
+from mirror import offline
 from mirror.config import load as load_settings
 from mirror.flow.memory import FlowMemory
 from mirror.kafka.log_port import TopicLog
@@ -21,6 +21,7 @@ from mirror.kafka.offsets import ProducerState, describe_producer
 from mirror.kafka.record_batch import seal
 from mirror.kafka.transactions import init_producer_id
 from mirror.model import TopicPartition
+from mirror.proving import asking, wanted
 from mirror.repairing import partition as repairing
 from mirror.repairing.model import Status, Wanted
 from mirror.repairing.run import repair
@@ -337,7 +338,7 @@ async def test_what_differs_in_an_append_only_copy_is_accepted_and_not_compared_
     assert (accepted.code, accepted.document["beyond_repair"]) == (0, []), accepted.stderr
     assert (refused.code, len(refused.document["beyond_repair"])) == (3, 1)
     assert "a record stands 1992 offsets from its place" in too_far.document["partitions"][0]["why_not"]
-    scope = await proving.scope(load_settings(flow.settings), proving.Wanted())
+    scope = await asking.scope(load_settings(flow.settings), wanted.Wanted())
     assert [log.accepted for log in scope.append_only] == [(Range(5, 6), Range(9, 10))]
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mirror import proving
 from mirror.config import parse
-from mirror.proving import Wanted
+from mirror.proving import asking
+from mirror.proving.wanted import Wanted
 from tests.conftest import TopicFactory
 from tests.harness.kafka import KafkaCluster
 
@@ -23,7 +23,7 @@ async def test_partitions_that_only_the_target_has_are_left_out_and_said(
     }
     settings = parse({"flow": name, **clusters, "topics": {"include": [name]}})
 
-    scope = await proving.scope(settings, Wanted(same_offsets=True))
+    scope = await asking.scope(settings, Wanted(same_offsets=True))
 
     assert [log.name.partition for log in scope.logs] == [0, 1]
     assert [(one.topic, one.partition) for one in scope.not_compared] == [(name, 2), (name, 3)]

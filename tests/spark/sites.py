@@ -9,11 +9,11 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from mirror import proving
 from mirror.config import Settings, parse
 from mirror.consumer_options import consumer_options
 from mirror.model import TopicPartition
-from mirror.proving import Wanted
+from mirror.proving import asking
+from mirror.proving.wanted import Wanted
 from spark_jobs.kafka_source import Cluster
 from spark_jobs.logs import Compared
 from spark_jobs.reconcile import compare, kafka_sites
@@ -64,7 +64,7 @@ async def compared(
     spark: SparkSession, settings: Settings, folder: Path, wanted: Wanted | None = None
 ) -> Mapping[TopicPartition, Compared]:
     """What a run finds, by partition; copies that nobody but the test made have the same offsets."""
-    scope = await proving.scope(settings, wanted or Wanted(same_offsets=True))
+    scope = await asking.scope(settings, wanted or Wanted(same_offsets=True))
     clusters = (
         Cluster("source", consumer_options(settings.way_to_source)),
         Cluster("target", consumer_options(settings.target)),

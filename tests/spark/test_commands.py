@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mirror.errors import UsageError
-from mirror.proving import AROUND
+from mirror.proving.comparable import AROUND
 from spark_jobs.session import session
 from tests.conftest import TopicFactory
 from tests.harness.data import Row, json_rows, load
@@ -117,7 +117,7 @@ def test_a_cluster_that_does_not_answer_ends_in_1_and_leaves_word(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("mirror.proving.START_SECONDS", 1.0)
+    monkeypatch.setattr("mirror.proving.asking.START_SECONDS", 1.0)
     settings = settings_file(tmp_path / "f.yaml", source.bootstrap, "127.0.0.1:1", ".*")
 
     code = reconcile("--config", settings, "--folder", tmp_path / "runs")

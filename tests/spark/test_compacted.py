@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from pyspark.sql import SparkSession
 
 from mirror.model import TopicPartition
-from mirror.proving import Wanted
+from mirror.proving.wanted import Wanted
 from spark_jobs.algorithms import Algorithm, Hashing
 from spark_jobs.findings import Kind, Part
 from tests.conftest import TopicFactory

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
-from mirror import proving
 from mirror.acknowledged import Mirror
 from mirror.cli import main as cli
 from mirror.clusters import both_connected
-from mirror.proving import Wanted
+from mirror.proving import asking
+from mirror.proving.wanted import Wanted
 from spark_jobs.documents import scope_of_document
 from spark_jobs.history import SUMMARY
 from spark_jobs.window import Range
@@ -130,7 +130,7 @@ async def test_what_a_transaction_of_others_holds_up_is_not_lost(
     ends = {"next_offset": 100, "target_log_end_offset": 101}
     status = a_flow(replace(a_partition(name, **ends), target_topic=name), flow=name, **clusters)
 
-    scope = await proving.scope(settings, Wanted(mirror=Mirror("http://mirror", lambda: status)))
+    scope = await asking.scope(settings, Wanted(mirror=Mirror("http://mirror", lambda: status)))
     producer.abort_transaction(20)
 
     (log,) = scope.append_only

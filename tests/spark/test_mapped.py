@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mirror.model import TopicPartition
-from mirror.proving import Wanted
+from mirror.proving.wanted import Wanted
 from spark_jobs.findings import Kind
 from tests.conftest import TopicFactory
 from tests.harness.data import edge_rows, json_rows, load, load_compacted, load_transactions

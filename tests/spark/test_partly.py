@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 import spark_jobs.sites
 from mirror.consumer_options import consumer_options
 from mirror.model import TopicPartition
-from mirror.proving import Wanted, scope
+from mirror.proving.asking import scope
+from mirror.proving.wanted import Wanted
 from spark_jobs import kafka_source
 from spark_jobs.documents import Scope
 from spark_jobs.findings import Kind
@@ -225,7 +226,7 @@ def test_a_broker_that_dies_half_way_ends_the_comparison_without_a_result(
     folder, metrics = tmp_path / "runs", tmp_path / "twinsite.prom"
     for name in ("kafkaConsumer.pollTimeoutMs", "kafka.default.api.timeout.ms", "kafka.request.timeout.ms"):
         monkeypatch.setitem(kafka_source.OPTIONS, name, "5000")
-    monkeypatch.setattr("mirror.proving.START_SECONDS", 5.0)
+    monkeypatch.setattr("mirror.proving.asking.START_SECONDS", 5.0)
 
     with ThreadPoolExecutor() as threads:
         killed = threads.submit(_kill_once_read, dying, folder)

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from mirror.config import Settings
 from mirror.model import TopicPartition
-from mirror.proving import Wanted
+from mirror.proving.wanted import Wanted
 from spark_jobs import closer
 from spark_jobs.algorithms import Algorithm, Hashing
 from spark_jobs.logs import Compared, Finding

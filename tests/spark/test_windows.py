@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mirror.model import TopicPartition
-from mirror.proving import AROUND, Wanted
+from mirror.proving.comparable import AROUND
+from mirror.proving.wanted import Wanted
 from spark_jobs.findings import Difference, Kind
 from spark_jobs.window import Range
 from tests.harness.data import Row, load

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from mirror import proving
 from mirror.cli import carrying, reconciling
 from mirror.cli.main import main
+from mirror.proving import asking
 from spark_jobs.algorithms import Hashing
 from spark_jobs.documents import Scope
 from spark_jobs.extent import Extent
@@ -82,7 +82,7 @@ def test_what_cannot_be_done_is_refused_before_a_cluster_is_asked(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(proving, "scope", answering(AssertionError("a cluster was asked")))
+    monkeypatch.setattr(asking, "scope", answering(AssertionError("a cluster was asked")))
 
     assert main(["reconcile", "--config", "flow.yaml", *options]) == 2
     assert said in capsys.readouterr().err
@@ -178,7 +178,7 @@ def test_a_carried_comparison_is_unfinished_until_it_has_ended(
     async def asked(*_: object) -> Scope:
         return SCOPE
 
-    monkeypatch.setattr(proving, "scope", asked)
+    monkeypatch.setattr(asking, "scope", asked)
     elsewhere = "compare", "proof", "--folder", "elsewhere"
 
     codes = [main(["reconcile", "scope", "--config", "flow.yaml", "proof"])]

@@ -1,0 +1,1 @@
+"""Find out what of two sites can be compared, before it is compared."""

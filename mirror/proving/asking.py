@@ -1,0 +1,231 @@
+"""What a comparison of both sites is given: topics, windows and offset maps, asked of the clusters.
+
+The target is asked for its ends before the source is, and a mirror that is to be asked before the target: a
+copy that works is then never ahead of its source, nor behind its mirror's word. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from checkpoint.flow_state import FlowState
+from mirror.acknowledged import Words, words
+from mirror.clusters import START_SECONDS, both_connected
+from mirror.config import Settings
+from mirror.errors import NotAuthorizedError, UsageError
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.fetch import Isolation
+from mirror.kafka.offsets import EARLIEST, LATEST, offsets_of_all
+from mirror.kafka.peek import closed_topics
+from mirror.kafka.topics import describe_configs
+from mirror.model import TopicPartition
+from mirror.offline import NoStateError, flow_state
+from mirror.proving.comparable import Comparable, Told
+from mirror.proving.wanted import Wanted
+from mirror.sync.names import NamePolicy, TopicSelector
+from mirror.sync.returning import Returning
+from spark_jobs.documents import Scope
+from spark_jobs.window import ALL, Range
+
+Ends = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, int]]
+"""Where logs end, by what a site calls them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What is read in place of brokers; None where brokers are read.
+
+    Attributes:
+        source, target: Ask for the ends of logs there; they may be those of long ago.
+    """
+
+    source: Ends | None = None
+    target: Ends | None = None
+
+
+async def scope(
+    settings: Settings,
+    wanted: Wanted,
+    leaving: Mapping[TopicPartition, int] | None = None,
+    held: Held | None = None,
+) -> Scope:
+    """Ask both clusters what can be compared now.
+
+    A mirror's word comes first, then the target's ends, then what the flow remembers, which is written ahead
+    of the records, then the source's ends. Where a target's log ended once is known by the mirror's word, and
+    by what comparisons before have seen.
+
+    Args:
+        leaving: Source offsets below which nothing of a log can be read in time.
+        held: What is read in place of brokers: nothing is compared behind its ends.
+
+    Raises:
+        UsageError: No topic matches, or the mirror is of another flow or of other clusters.
+        NoStateError: The flow has never run against this target.
+        TwinsiteError: A cluster or the mirror cannot be reached, or does not allow what is needed.
+    """
+    both = both_connected(settings, patience_seconds=START_SECONDS, reached=lambda _: None)
+    async with both as (source, target):
+        selector = TopicSelector(
+            settings.topics.include, settings.topics.exclude, NamePolicy(settings.topics.prefix or "")
+        )
+        names = await _topics(settings, selector, source, target)
+        if wanted.topics:
+            names = _only(names, wanted.topics, settings.flow)
+            selector = TopicSelector([re.escape(name) for name in names], (), selector.policy)
+        source.follow(names)
+        target.follow(names.values())
+        await asyncio.gather(source.refresh(), target.refresh())
+        asked_at_ms = round(time.time() * 1000)
+        comparable = Comparable(
+            settings.flow, wanted, source, target, names, selector, leaving or {}, asked_at_ms
+        )
+        tps = comparable.on_both_sides()
+        comparable.words = await _words(settings, wanted, source, target)
+        copies = await _logs(target, [comparable.at_target(tp) for tp in tps])
+        if held and held.target:
+            ends = await asyncio.to_thread(held.target, copies)
+            copies = {tp: log.before(ends[tp]) for tp, log in copies.items()}
+        comparable.ends_before = await _ends_before(target, comparable.words.target_offsets(), copies)
+        comparable.state = await _state(settings, target, wanted)
+        copied = comparable.copied(tps)
+        originals = await _logs(source, copied)
+        if held and held.source:
+            ends = await asyncio.to_thread(held.source, originals)
+            comparable.held_ends = {tp: end for tp, end in ends.items() if end < originals[tp].end}
+        seen = comparable.seen_before(copied, originals, copies)
+        comparable.ends_before |= await _ends_before(target, seen, copies)
+        told = Told(
+            originals,
+            copies,
+            wanted=await _wanted_offsets(source, wanted, originals),
+            policies=await _cleanup_policies(source, names),
+            closed=await _closed(source, target, names, originals, copies),
+        )
+        comparable.compare(copied, told)
+        return comparable.scope()
+
+
+async def _topics(
+    settings: Settings, selector: TopicSelector, source: Cluster, target: Cluster
+) -> Mapping[str, str]:
+    """Source name to target name. What the mirror leaves out, as a copy of what the target has, is none."""
+    found = await source.describe_topics(None)
+    internal = [topic.name for topic in found.topics.values() if topic.internal]
+    chosen = selector.select(found.topics, internal=internal).chosen
+    if not chosen:
+        patterns = ", ".join(settings.topics.include)
+        raise UsageError(
+            f"none of the {len(found.topics)} topics at the source matches {patterns}",
+            hint="see topics.include and topics.exclude; a topic without Describe is not seen",
+        )
+    there = (await target.describe_topics(chosen.values())).topics
+    begun = {name for name, copy in chosen.items() if copy in there}
+    returning = Returning(source, target.info.cluster_id, selector.policy.prefix)
+    left_out = await returning.left_out(found, chosen, begun)
+    return {name: copy for name, copy in chosen.items() if name not in left_out}
+
+
+def _only(names: Mapping[str, str], topics: Sequence[str], flow: str) -> Mapping[str, str]:
+    """Some of the flow's topics.
+
+    Raises:
+        UsageError: One of them is not the flow's.
+    """
+    foreign = [topic for topic in topics if topic not in names]
+    if foreign:
+        raise UsageError(
+            f"--topic {', '.join(foreign)}: flow {flow} copies no such topic of the source",
+            hint="write whole names, as at the source; see topics.include and topics.exclude",
+        )
+    return {topic: names[topic] for topic in topics}
+
+
+async def _words(settings: Settings, wanted: Wanted, source: Cluster, target: Cluster) -> Words:
+    """How far the mirror says that it is, where one is to be asked."""
+    if wanted.mirror is None:
+        return Words()
+    clusters = source.info.cluster_id, target.info.cluster_id
+    return await asyncio.to_thread(words, wanted.mirror, settings.flow, *clusters)
+
+
+async def _ends_before(
+    target: Cluster, known: Mapping[TopicPartition, int], copies: Mapping[TopicPartition, Range]
+) -> dict[TopicPartition, int]:
+    """Where logs ended that now end before; one that is only held up by a transaction does not."""
+    reached = {tp: end for tp, end in known.items() if tp in copies and end > copies[tp].end}
+    ends = await offsets_of_all(target, reached, LATEST)
+    return {tp: end for tp, end in reached.items() if end > ends[tp]}
+
+
+async def _state(settings: Settings, target: Cluster, wanted: Wanted) -> FlowState | None:
+    try:
+        return await flow_state(target, settings.flow)
+    except NoStateError as error:
+        if wanted.same_offsets:
+            return None
+        elsewhere = "what something else copied with the same offsets is compared with --same-offsets"
+        raise NoStateError(str(error), hint=f"{error.hint}; {elsewhere}") from None
+    except NotAuthorizedError as error:
+        hint = "Read on this topic is needed at the target, see docs/permissions.md"
+        raise NotAuthorizedError(str(error), hint=hint) from error
+
+
+async def _logs(cluster: Cluster, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Range]:
+    """From the start of each log to its last stable offset."""
+    asked = list(tps)
+    ends = await offsets_of_all(cluster, asked, LATEST, isolation=Isolation.READ_COMMITTED)
+    starts = await offsets_of_all(cluster, asked, EARLIEST)
+    return {tp: Range(starts[tp], max(starts[tp], ends[tp])) for tp in asked}
+
+
+async def _wanted_offsets(
+    source: Cluster, wanted: Wanted, logs: Mapping[TopicPartition, Range]
+) -> dict[TopicPartition, Range]:
+    since = await _at_time(source, logs, wanted.since_ms)
+    until = await _at_time(source, logs, wanted.until_ms)
+    found = {}
+    for tp in logs:
+        start = max(wanted.start or 0, since.get(tp, 0))
+        end = min(ALL.end if wanted.end is None else wanted.end, until.get(tp, ALL.end))
+        found[tp] = Range(start, max(start, end))
+    return found
+
+
+async def _at_time(
+    source: Cluster, logs: Mapping[TopicPartition, Range], timestamp_ms: int | None
+) -> dict[TopicPartition, int]:
+    """The first offset with this timestamp or a later one; the log's end where there is none."""
+    if timestamp_ms is None:
+        return {}
+    found = await offsets_of_all(source, list(logs), timestamp_ms)
+    return {tp: offset if offset >= 0 else logs[tp].end for tp, offset in found.items()}
+
+
+async def _cleanup_policies(source: Cluster, topics: Iterable[str]) -> dict[str, str]:
+    """Of each topic at the source for which that may be asked."""
+    settings = await describe_configs(source, sorted(topics))
+    policies = ((name, one.get("cleanup.policy")) for name, one in settings.items() if isinstance(one, dict))
+    return {name: policy.value for name, policy in policies if policy is not None and policy.value}
+
+
+async def _closed(
+    source: Cluster,
+    target: Cluster,
+    names: Mapping[str, str],
+    originals: Mapping[TopicPartition, Range],
+    copies: Mapping[TopicPartition, Range],
+) -> dict[str, str]:
+    """Topics whose records Spark would not get, each with what is missing."""
+    here = await closed_topics(source, {tp: log.end for tp, log in originals.items()})
+    there = await closed_topics(target, {tp: log.end for tp, log in copies.items()})
+    at_target = {
+        name: f"it may not be read: Read on {target_topic} is needed at the target"
+        for name, target_topic in names.items()
+        if target_topic in there
+    }
+    return at_target | dict.fromkeys(here, "it may not be read: Read is needed at the source")
