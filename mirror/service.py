@@ -1,7 +1,8 @@
 """A mirror as a whole: settings in, a running flow out, a status at the end.
 
 Starts what there is to start in the order in which each needs the other, and
-stops it in reverse. What happens to records is in :mod:`mirror.flow`.
+stops it in reverse. What happens to records is in :mod:`mirror.flow`; how a flow is claimed in
+:mod:`mirror.taking_part`, what an operator may do to it in :mod:`mirror.operating`.
 """
 
 from __future__ import annotations
@@ -19,20 +20,12 @@ from prometheus_client import CollectorRegistry
 
 from mirror.clusters import START_SECONDS, both_connected
 from mirror.config import LinkSettings, Settings
-from mirror.config_limits import periods_of
-from mirror.errors import (
-    ConnectionFailedError,
-    StateConflictError,
-    TwinsiteError,
-    UnknownPartitionError,
-    UsageError,
-)
-from mirror.flow.announcing import Announcer, require_owner
-from mirror.flow.context import Flow, Hooks, Limits, LinkLimits
+from mirror.errors import ConnectionFailedError, TwinsiteError, UsageError
+from mirror.flow.announcing import Announcer
+from mirror.flow.context import Flow
 from mirror.flow.engine import Engine
 from mirror.flow.forgetting import Forgetter
 from mirror.flow.goals import Goals
-from mirror.flow.introducing import introduce, open_memory
 from mirror.flow.keeping import Keeper
 from mirror.flow.lagging import LagMeter, LagWatch
 from mirror.flow.memory import FlowMemory
@@ -42,14 +35,15 @@ from mirror.flow.partition import PartitionCopy
 from mirror.flow.ranking import Ranker
 from mirror.flow.settling import Settler
 from mirror.flow.snapshot import Snapshots
-from mirror.kafka.buffers import BufferPool
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.fetch import FetchLimits, Isolation, Key
-from mirror.model import FlowStatus, State, TopicPartition
-from mirror.observing import instruments_of, register_metrics
+from mirror.kafka.fetch import Key
+from mirror.model import FlowStatus
+from mirror.observing import register_metrics
+from mirror.operating import Operator
 from mirror.patience import Patience
 from mirror.sync.follow import Follower
-from mirror.sync.names import NamePolicy, nearest
+from mirror.sync.names import nearest
+from mirror.taking_part import flow_of, take_part
 from mirror.waiting import Waiting, opened_port
 from monitoring.health import Heartbeats, Readiness
 
@@ -128,29 +122,6 @@ async def _begin(settings: Settings, stack: contextlib.AsyncExitStack, *, once: 
     return service
 
 
-async def take_part(
-    settings: Settings, source: Cluster, target: Cluster, begin: Patience
-) -> tuple[Owner, FlowMemory]:
-    """Read the flow's durable state, and claim the flow on the target unless that speaks against it.
-
-    Raises:
-        TwinsiteError: The state is of other clusters or names, or it cannot be claimed.
-    """
-    owner = Owner(target, settings.flow)
-    memory = await begin.take(
-        "the flow's state at the target", lambda: open_memory(settings.flow, target, owner), target
-    )
-    prefix = settings.topics.prefix or ""
-    memory.check_names(NamePolicy(prefix).to_target)
-    token = await begin.take("the transaction coordinator of the target", owner.claim, target)
-    await begin.take(
-        "the flow's record at the target",
-        lambda: introduce(memory, owner, token, source, target, prefix),
-        target,
-    )
-    return owner, memory
-
-
 async def _unless_ended(work: Coroutine[Any, Any, T], stop: asyncio.Event, ends_at: float | None) -> T:
     """What comes of the work, unless a stop, or the end of the time, comes first.
 
@@ -178,38 +149,6 @@ def _first(group: BaseExceptionGroup[TwinsiteError]) -> TwinsiteError:
     return error
 
 
-def _limits(settings: Settings) -> Limits:
-    isolation = Isolation[settings.read.isolation.upper()]
-    return Limits(
-        fetch=FetchLimits(
-            wait_ms_max=settings.read.fetch_wait_ms_max,
-            bytes_max=settings.read.fetch_bytes_max,
-            isolation=isolation,
-        ),
-        fetch_connections=settings.read.connections_per_broker,
-        append_connections=settings.append.connections_per_broker,
-        partition_fetch_bytes_max=settings.read.partition_fetch_bytes_max,
-        request_bytes_max=settings.append.request_bytes_max,
-        requests_in_flight_max=settings.append.requests_in_flight_max,
-        batches_in_flight_max=settings.append.batches_in_flight_max,
-        buffer_bytes_max=settings.limits.buffer_bytes_max,
-        partition_buffer_bytes_max=settings.limits.partition_buffer_bytes_max,
-        gap_limit=settings.offsets.gap_limit,
-        padding_limit=settings.offsets.padding_limit,
-    )
-
-
-def _link(settings: LinkSettings) -> LinkLimits:
-    level = 0 if settings.compression == "auto" else settings.compression
-    return LinkLimits(
-        window_bytes=settings.window_bytes,
-        level=level,
-        recode=settings.recode == "auto",
-        connections=0 if settings.connections == "auto" else settings.connections,
-        rates=periods_of(settings.limits),
-    )
-
-
 def _ranker(settings: LinkSettings, flow: Flow, meter: LagMeter, outlooks: Outlooks) -> Ranker:
     def headroom(p: PartitionCopy) -> float | None:
         now, now_ms = time.monotonic(), int(time.time() * 1000)
@@ -223,34 +162,6 @@ def _ranker(settings: LinkSettings, flow: Flow, meter: LagMeter, outlooks: Outlo
     return Ranker(settings.topics_first, settings.topics_last, headroom, ranked)
 
 
-def flow_of(
-    settings: Settings,
-    source: Cluster,
-    target: Cluster,
-    memory: FlowMemory,
-    hooks: Hooks,
-    registry: CollectorRegistry,
-) -> Flow:
-    """A flow of which nothing runs yet.
-
-    Args:
-        registry: Where its instruments are.
-    """
-    limits = _limits(settings)
-    return Flow(
-        name=settings.flow,
-        source=source,
-        target=target,
-        limits=limits,
-        pool=BufferPool(limits.buffer_bytes_max),
-        instruments=instruments_of(registry, settings.flow, (source, target)),
-        hooks=hooks,
-        producer_id=memory.producer_id,
-        producer_epoch=memory.producer_epoch,
-        link=_link(settings.link) if settings.link else None,
-    )
-
-
 @dataclass(slots=True)
 class Service:
     """The parts of a running mirror, wired."""
@@ -261,6 +172,7 @@ class Service:
     owner: Owner
     memory: FlowMemory
     follower: Follower
+    operator: Operator
     watch: LagWatch
     ranker: Ranker | None
     snapshots: Snapshots
@@ -325,6 +237,7 @@ class Service:
             owner,
             memory,
             follower,
+            Operator(engine, follower, owner, memory),
             watch,
             _ranker(settings.link, flow, meter, outlooks) if settings.link else None,
             snapshots,
@@ -435,7 +348,14 @@ class Service:
             return ""
         from mirror.api.server import Backend
 
-        backend = Backend(self.status, self._readiness, self.heartbeats, self, self._translate, self.registry)
+        backend = Backend(
+            self.status,
+            self._readiness,
+            self.heartbeats,
+            self.operator,
+            self.operator.translate,
+            self.registry,
+        )
         self.port.serve(backend)
         return self.port.url
 
@@ -446,44 +366,3 @@ class Service:
             target_reached=self.flow.target.last_answer_at is not None,
             flow_running=bool(self.follower.followed_once),
         )
-
-    async def _translate(self, tp: TopicPartition, offset: int, reverse: bool) -> int:
-        partition = self._partition(tp)
-        if partition.acknowledged_target_offset is None:
-            raise StateConflictError(f"{tp}: {partition.detail}")
-        return self.memory.translate(
-            tp, offset, reverse=reverse, target_log_end=partition.acknowledged_target_offset
-        )
-
-    def _partition(self, tp: TopicPartition) -> PartitionCopy:
-        partition = self.engine.partitions.get(tp)
-        if partition is None:
-            raise UnknownPartitionError(f"{tp} is not copied by this flow")
-        return partition
-
-    async def pause(self, tp: TopicPartition) -> None:
-        """Copy nothing of this partition until told to go on."""
-        self.engine.pause(self._partition(tp))
-
-    async def resume(self, tp: TopicPartition) -> None:
-        """Go on, or look again now."""
-        partition = self._partition(tp)
-        if partition.state in {State.DATA_LOSS, State.TOPIC_RECREATED, State.FENCED}:
-            raise StateConflictError(f"{tp}: looking again would not help: {partition.detail}")
-        self._resume(partition)
-
-    async def accept_loss(self, tp: TopicPartition) -> None:
-        """Go on behind what the source has removed; on another mirror than the owner once the owner did."""
-        partition = self._partition(tp)
-        if partition.state is not State.DATA_LOSS or partition.lost is None:
-            raise StateConflictError(f"{tp}: has lost nothing, its state is {partition.state}")
-        await self.memory.refresh(sole_writer=False)
-        known = self.memory.known(tp)
-        if known is None or known.loss_accepted_to < partition.lost[1]:
-            await require_owner(self.owner, self.memory, tp)
-            await self.memory.accept_loss(tp, partition.lost[1])
-        self._resume(partition)
-
-    def _resume(self, partition: PartitionCopy) -> None:
-        self.engine.resume(partition)
-        self.follower.hold(partition)

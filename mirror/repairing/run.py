@@ -32,7 +32,7 @@ from mirror.repairing.bounds import Bounds, bounds_of
 from mirror.repairing.model import Begun, Note, Repaired, Wanted
 from mirror.repairing.part import Part, stands_still
 from mirror.repairing.partition import PartitionRepair
-from mirror.service import flow_of, take_part
+from mirror.taking_part import flow_of, take_part
 from spark_jobs.plan import PartitionPlan, Plan
 
 PLAN_SECONDS_MAX = 6 * 3600

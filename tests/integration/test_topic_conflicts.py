@@ -113,8 +113,8 @@ async def test_nothing_but_a_look_at_the_topics_ends_what_holds_them_up(
         await mirror.follower.follow()
         partition = mirror.engine.partitions[TopicPartition(name, 0)]
         by_itself = wants_look(partition)
-        await mirror.pause(partition.tp)
-        await mirror.resume(partition.tp)
+        await mirror.operator.pause(partition.tp)
+        await mirror.operator.resume(partition.tp)
 
     assert not by_itself
     assert (partition.state, partition.reason) == (State.BLOCKED, Reason.APPEND_TIMES)

@@ -246,9 +246,9 @@ class Recovering:
 
 
 STEPS = {
-    "mirror.service.open_memory": "the flow's state at the target",
+    "mirror.taking_part.open_memory": "the flow's state at the target",
     "mirror.flow.owner.Owner.claim": "the transaction coordinator of the target",
-    "mirror.service.introduce": "the flow's record at the target",
+    "mirror.taking_part.introduce": "the flow's record at the target",
     "mirror.sync.follow.Follower.follow": "the topics of both clusters",
 }
 """The steps of a start, and what is said to be waited for."""
@@ -259,9 +259,9 @@ def recovering(monkeypatch: pytest.MonkeyPatch, step: str, failure: TwinsiteErro
     clusters = Recovering(failure)
     monkeypatch.setattr("mirror.service.both_connected", clusters.both_connected)
     monkeypatch.setattr("mirror.kafka.cluster.Cluster.refresh", clusters.done)
-    monkeypatch.setattr("mirror.service.open_memory", clusters.open_memory)
+    monkeypatch.setattr("mirror.taking_part.open_memory", clusters.open_memory)
     monkeypatch.setattr("mirror.flow.owner.Owner.claim", lambda owner: clusters.claim(owner))
-    monkeypatch.setattr("mirror.service.introduce", clusters.done)
+    monkeypatch.setattr("mirror.taking_part.introduce", clusters.done)
     monkeypatch.setattr(step, lambda *_: clusters.step())
     return clusters
 
