@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Callable
 import structlog
 
 from mirror.config import ConnectionSettings, LinkSettings, Settings, host_and_port
-from mirror.kafka.cluster import Cluster, retrying
+from mirror.kafka.cluster import Cluster
 from mirror.kafka.dial import Address, ConnectionOptions, Relays
+from mirror.kafka.failures import retrying
 from mirror.kafka.fetch import FETCH, FETCH_VERSION
 from mirror.kafka.security import Security
 from mirror.logs import Repeats, log_retry

@@ -15,7 +15,8 @@ from typing import TypeVar
 import structlog
 from tenacity import RetryCallState
 
-from mirror.kafka.cluster import BeforeSleep, Cluster, retrying
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.failures import BeforeSleep, retrying
 from mirror.logs import Repeats, log_retry
 
 log = structlog.get_logger(__name__)

@@ -25,8 +25,8 @@ from mirror.flow.partition import PartitionCopy
 from mirror.flow.passage import Sent
 from mirror.flow.states import append_refusal
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, Outcome, decode_throttled_answer, encode_request
-from mirror.kafka.cluster import STALE_METADATA_CODES, broker_error
 from mirror.kafka.connection import Connection, Ended
+from mirror.kafka.failures import STALE_METADATA_CODES, broker_error
 from mirror.kafka.record_batch import seal
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State

@@ -26,7 +26,8 @@ from mirror.flow.encode import DECODED_BYTES_MAX, decode
 from mirror.flow.intake import take
 from mirror.flow.position import Known, Stop, Tail, TargetLook
 from mirror.flow.records import Record
-from mirror.kafka.cluster import Cluster, broker_error
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.failures import broker_error
 from mirror.kafka.fetch import Fetched, Want
 from mirror.kafka.offsets import Answers, by_leader
 from mirror.kafka.peek import AT_ONCE, peek_at

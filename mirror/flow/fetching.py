@@ -35,8 +35,8 @@ from mirror.flow.receiving import (
 )
 from mirror.flow.states import pause_seconds
 from mirror.kafka.buffers import Buffer
-from mirror.kafka.cluster import broker_error
 from mirror.kafka.connection import Allocate, Connection
+from mirror.kafka.failures import broker_error
 from mirror.kafka.fetch import (
     FETCH,
     FETCH_VERSION,

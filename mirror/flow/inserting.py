@@ -28,8 +28,8 @@ from mirror.flow.encode import DECODED_BYTES_MAX, decode, encode
 from mirror.flow.reading import read_batches, read_records
 from mirror.flow.records import Record, key_of
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, Outcome, decode_answer, encode_request
-from mirror.kafka.cluster import broker_error
 from mirror.kafka.codecs import NONE
+from mirror.kafka.failures import broker_error
 from mirror.kafka.offsets import EARLIEST, LATEST, ProducerState, describe_producer, list_offsets
 from mirror.kafka.record_batch import MAGIC_V2, BatchHeader, seal, walk
 from mirror.model import Reason, TopicPartition

@@ -31,7 +31,7 @@ from mirror.flow.partition import PartitionCopy
 from mirror.flow.receiving import Answers, Outcome, Receiver, Room, not_read
 from mirror.flow.states import pause_seconds
 from mirror.kafka.buffers import Buffer
-from mirror.kafka.cluster import AUTHORIZATION_CODES
+from mirror.kafka.failures import AUTHORIZATION_CODES
 from mirror.kafka.fetch import Key
 from mirror.link.frames import Header, Opener
 from mirror.link.loops import first_to_end, in_thread

@@ -17,7 +17,8 @@ from mirror.errors import ConnectionFailedError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.ends import tail_of
 from mirror.flow.position import SourceLook, Tail, TargetLook
-from mirror.kafka.cluster import Cluster, broker_error
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.failures import broker_error
 from mirror.kafka.fetch import Fetched, Want
 from mirror.kafka.offsets import (
     DEBUGGER,

@@ -23,8 +23,8 @@ from mirror.failpoints import reach
 from mirror.flow.context import Flow
 from mirror.flow.position import SEQUENCES, Prepare
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, decode_answer, encode_request
-from mirror.kafka.cluster import broker_error
 from mirror.kafka.connection import Connection
+from mirror.kafka.failures import broker_error
 from mirror.kafka.offsets import EARLIEST, delete_records, list_offsets
 from mirror.kafka.record_batch import null_batch, seal
 from mirror.model import Reason, TopicPartition

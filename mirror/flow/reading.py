@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Collection
 from mirror.errors import ConnectionFailedError
 from mirror.flow.encode import DECODED_BYTES_MAX, decode
 from mirror.flow.records import Record
-from mirror.kafka.cluster import Cluster, broker_error
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.failures import broker_error
 from mirror.kafka.fetch import Want
 from mirror.kafka.peek import peek_at
 from mirror.kafka.record_batch import CONTROL, MAGIC_V2, BatchHeader, walk

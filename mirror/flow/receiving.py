@@ -28,7 +28,7 @@ from mirror.flow.misplaced import Asked
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.states import fetch_refusal, pause_seconds, way_refusal
 from mirror.kafka.buffers import Buffer
-from mirror.kafka.cluster import STALE_METADATA_CODES, broker_error
+from mirror.kafka.failures import STALE_METADATA_CODES, broker_error
 from mirror.kafka.fetch import Fetched, Isolation, Key
 from mirror.link.loops import in_thread
 from mirror.model import Reason, State

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from kafka.protocol.admin import CreateAclsRequest, DescribeAclsRequest
 
-from mirror.kafka.cluster import Cluster, broker_error
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.failures import broker_error
 
 ANY = 1
 TOPIC = 2

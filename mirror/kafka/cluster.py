@@ -1,10 +1,10 @@
-"""One Kafka cluster as the mirror sees it: its brokers, its topics, who leads what.
+"""The way to one Kafka cluster: whom to ask, over which connection, and what it looks like now.
 
 Connections are opened when first needed and shared by purpose (a *lane*): bulk
 data and small questions never wait for each other. What the cluster looks like
 is a snapshot that is read again when a broker says it has changed.
 
-Sources: KIP-516 (topic ids), the Kafka protocol guide (Metadata, error codes).
+Source: the Kafka protocol guide (Metadata, FindCoordinator).
 """
 
 from __future__ import annotations
@@ -12,91 +12,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
-from uuid import UUID
 
-import kafka.errors
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    retry_if_exception,
-    stop_after_delay,
-    wait_random_exponential,
-)
 
-from mirror.errors import (
-    AuthenticationError,
-    BrokerError,
-    ConnectionFailedError,
-    NotAuthorizedError,
-    TwinsiteError,
-)
+from mirror.errors import AuthenticationError, ConnectionFailedError, TwinsiteError
+from mirror.kafka.cluster_info import ClusterInfo, cluster_info, newer_leaders
 from mirror.kafka.connection import Connection
 from mirror.kafka.dial import Address, ConnectionOptions
-from mirror.model import TopicPartition
+from mirror.kafka.failures import BeforeSleep, broker_error, retrying
 
-AUTHORIZATION_CODES = frozenset({29, 30, 31, 53, 65})
-"""TOPIC_, GROUP_, CLUSTER_, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, DELEGATION_TOKEN_..."""
-STALE_METADATA_CODES = frozenset({3, 5, 6, 9, 56, 72, 74, 75, 100, 103})
-"""Answers that mean: the picture of the cluster is old, look at it again."""
 OPENING_PAUSE_SECONDS = 0.5
 """After a broker refused a connection it is left alone for this long."""
 
 ANY = -1
 """Stands for the id of a broker that is asked by its address: what several know."""
 
-BeforeSleep = Callable[[RetryCallState], None]
-
 SILENT_SECONDS = 3.0
 """A broker that lets a question wait for so long is asked nothing that others can answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionInfo:
-    """Who holds one partition. ``leader`` is -1 while there is none."""
-
-    leader: int
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    in_sync_replicas: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TopicInfo:
-    """One topic; its id tells a topic from another one made later under the same name."""
-
-    name: str
-    topic_id: UUID
-    internal: bool
-    partitions: Mapping[int, PartitionInfo]
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterInfo:
-    """A snapshot of a cluster. ``topics`` holds what was asked for and may be described."""
-
-    cluster_id: str
-    controller: int
-    brokers: Mapping[int, Address]
-    topics: Mapping[str, TopicInfo]
-    errors: Mapping[str, BrokerError] = field(default_factory=dict)
-    seen_at: float = 0.0
-
-    def partition(self, tp: TopicPartition) -> PartitionInfo | None:
-        topic = self.topics.get(tp.topic)
-        return topic.partitions.get(tp.partition) if topic else None
-
-
-def broker_error(code: int, what: str, message: str | None = None) -> TwinsiteError:
-    """Name an error code a broker answered with; ``what`` says what was asked of what."""
-    known = kafka.errors.for_code(code)
-    name = getattr(known, "message", None) or known.__name__
-    text = f"{what}: {name}" + (f" ({message})" if message else "")
-    if code in AUTHORIZATION_CODES:
-        return NotAuthorizedError(text)
-    return BrokerError(name, code, text, retriable=bool(getattr(known, "retriable", False)))
 
 
 class Cluster:
@@ -205,7 +138,7 @@ class Cluster:
         wanted = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=t) for t in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
         answer = await self.call(request, highest=12)
-        info = _cluster_info(answer)
+        info = cluster_info(answer, seen_at=time.monotonic())
         self._forget_gone(info.brokers)
         return info
 
@@ -387,59 +320,3 @@ class Cluster:
         if found.node_id not in self.info.brokers:
             await self.refresh()
         return int(found.node_id)
-
-
-def _cluster_info(answer: Any) -> ClusterInfo:
-    topics: dict[str, TopicInfo] = {}
-    errors: dict[str, BrokerError] = {}
-    for topic in answer.topics:
-        if topic.error_code and topic.error_code != 5:
-            failed = broker_error(topic.error_code, f"topic {topic.name}")
-            if isinstance(failed, BrokerError):
-                errors[topic.name] = failed
-            else:
-                errors[topic.name] = BrokerError("TOPIC_AUTHORIZATION_FAILED", topic.error_code, str(failed))
-            continue
-        partitions = {
-            p.partition_index: PartitionInfo(
-                p.leader_id, p.leader_epoch, tuple(p.replica_nodes), tuple(p.isr_nodes)
-            )
-            for p in topic.partitions
-        }
-        topics[topic.name] = TopicInfo(topic.name, topic.topic_id, bool(topic.is_internal), partitions)
-    brokers = {b.node_id: Address(b.host, b.port) for b in answer.brokers}
-    return ClusterInfo(
-        answer.cluster_id, answer.controller_id, brokers, topics, errors, seen_at=time.monotonic()
-    )
-
-
-def newer_leaders(known: ClusterInfo, told: ClusterInfo) -> ClusterInfo:
-    """What was told, but of each partition the newer leader epoch: a broker that is cut off tells old things.
-
-    Only of the same topic; leader epochs of another one of its name begin anew.
-    """
-    return replace(told, topics={name: _newer(known.topics.get(name), t) for name, t in told.topics.items()})
-
-
-def _newer(known: TopicInfo | None, told: TopicInfo) -> TopicInfo:
-    if known is None or known.topic_id != told.topic_id:
-        return told
-    newer = {
-        number: known.partitions[number]
-        for number, partition in told.partitions.items()
-        if number in known.partitions and known.partitions[number].leader_epoch > partition.leader_epoch
-    }
-    return replace(told, partitions={**told.partitions, **newer}) if newer else told
-
-
-def retrying(
-    timeout_seconds: float, *, longest_pause_seconds: float = 2.0, before_sleep: BeforeSleep | None = None
-) -> AsyncRetrying:
-    """Try again what is worth trying again, with growing, jittered pauses, for so long."""
-    return AsyncRetrying(
-        retry=retry_if_exception(lambda e: isinstance(e, TwinsiteError) and e.retriable),
-        wait=wait_random_exponential(multiplier=0.1, max=longest_pause_seconds),
-        stop=stop_after_delay(timeout_seconds),
-        before_sleep=before_sleep,
-        reraise=True,
-    )

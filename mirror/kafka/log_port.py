@@ -10,7 +10,9 @@ from typing import TypeVar
 
 from mirror.errors import ConnectionFailedError, NotAuthorizedError, TwinsiteError
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, decode_answer, encode_request
-from mirror.kafka.cluster import STALE_METADATA_CODES, Cluster, TopicInfo, broker_error, retrying
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster_info import TopicInfo
+from mirror.kafka.failures import STALE_METADATA_CODES, broker_error, retrying
 from mirror.kafka.fetch import Key, Want
 from mirror.kafka.offsets import EARLIEST, LATEST, list_offsets
 from mirror.kafka.peek import AT_ONCE, peek

@@ -20,7 +20,8 @@ from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
 from mirror.errors import BrokerError, ConnectionFailedError, TwinsiteError
-from mirror.kafka.cluster import Cluster, broker_error, retrying
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.failures import broker_error, retrying
 from mirror.kafka.fetch import Isolation
 from mirror.model import TopicPartition
 

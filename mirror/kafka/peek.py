@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mirror.errors import ConnectionFailedError
-from mirror.kafka.cluster import AUTHORIZATION_CODES, Cluster, broker_error
+from mirror.kafka.cluster import Cluster
 from mirror.kafka.connection import Connection
+from mirror.kafka.failures import AUTHORIZATION_CODES, broker_error
 from mirror.kafka.fetch import (
     FETCH,
     FETCH_VERSION,

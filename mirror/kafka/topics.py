@@ -17,7 +17,8 @@ from kafka.protocol.admin import (
 )
 
 from mirror.errors import TwinsiteError
-from mirror.kafka.cluster import Cluster, broker_error
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.failures import broker_error
 
 TOPIC = 2
 """ConfigResource.Type.TOPIC."""

@@ -15,7 +15,8 @@ from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.producer import InitProducerIdRequest
 
 from mirror.errors import BrokerError, TwinsiteError
-from mirror.kafka.cluster import Cluster, broker_error, retrying
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.failures import broker_error, retrying
 
 TRANSACTIONAL_ID_NOT_FOUND = 105
 COORDINATOR_CODES = frozenset({14, 15, 16})

@@ -25,8 +25,10 @@ from mirror.errors import ConnectionFailedError, TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.states import pause_seconds
 from mirror.kafka.buffers import SMALL_BYTES, Buffer, BufferPool
-from mirror.kafka.cluster import Cluster, PartitionInfo, broker_error
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster_info import PartitionInfo
 from mirror.kafka.connection import Connection
+from mirror.kafka.failures import broker_error
 from mirror.kafka.fetch import (
     FETCH,
     FETCH_VERSION,

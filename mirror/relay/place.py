@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
-from mirror.kafka.cluster import STALE_METADATA_CODES
+from mirror.kafka.failures import STALE_METADATA_CODES
 from mirror.kafka.fetch import Fetched, Isolation, Key
 from mirror.link.messages import Channel
 from mirror.link.parts import ASTRAY, Part, whole_batches

@@ -20,7 +20,8 @@ from typing import Any, Protocol
 
 from mirror.errors import AnswerError, TwinsiteError
 from mirror.kafka.buffers import BufferPool
-from mirror.kafka.cluster import Cluster, ClusterInfo, PartitionInfo
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo
 from mirror.kafka.fetch import Isolation, Key
 from mirror.link.messages import Channel, Position
 from mirror.link.parts import Part

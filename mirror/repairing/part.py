@@ -16,7 +16,7 @@ from mirror.flow.looking import BusyError, look_at_source, look_at_target
 from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
 from mirror.flow.position import Decision, Known, Proceed, SourceLook, Stop, TargetLook, decide
-from mirror.kafka.cluster import retrying
+from mirror.kafka.failures import retrying
 from mirror.kafka.offsets import Answers
 from mirror.model import Reason, TopicPartition
 from mirror.repairing.bounds import Bounds

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mirror.errors import TwinsiteError
-from mirror.kafka.cluster import Cluster, TopicInfo
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster_info import TopicInfo
 from mirror.kafka.topics import Settings, describe_configs
 from mirror.sync.topic_configs import TopicConfigs
 from mirror.sync.topics import TopicFacts

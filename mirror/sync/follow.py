@@ -24,7 +24,7 @@ from mirror.flow.context import Flow
 from mirror.flow.engine import Engine
 from mirror.flow.memory import FlowMemory
 from mirror.flow.partition import HOPELESS, PartitionCopy
-from mirror.kafka.cluster import ClusterInfo, TopicInfo
+from mirror.kafka.cluster_info import ClusterInfo, TopicInfo
 from mirror.link.loops import both
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State, TopicLeftOut, TopicPartition

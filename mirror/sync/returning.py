@@ -19,7 +19,8 @@ import structlog
 
 from checkpoint.topic_store import TopicStore
 from mirror.errors import TwinsiteError
-from mirror.kafka.cluster import Cluster, ClusterInfo, TopicInfo
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster_info import ClusterInfo, TopicInfo
 from mirror.kafka.log_port import TopicLog
 from mirror.kafka.offsets import LATEST, list_offsets
 from mirror.logs import Repeats, warn_repeated

@@ -26,7 +26,7 @@ from mirror.failpoints import reach
 from mirror.flow.context import Flow
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Known
-from mirror.kafka.cluster import ClusterInfo, TopicInfo
+from mirror.kafka.cluster_info import ClusterInfo, TopicInfo
 from mirror.kafka.offsets import EARLIEST, list_offsets
 from mirror.kafka.topics import NewTopic, create_partitions, create_topics, set_configs, topic_defaults
 from mirror.logs import Repeats, warn_repeated

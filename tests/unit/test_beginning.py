@@ -22,7 +22,8 @@ from mirror.config import Settings, parse
 from mirror.errors import ConnectionFailedError, NotAuthorizedError, TwinsiteError, UsageError
 from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
-from mirror.kafka.cluster import Cluster, ClusterInfo
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster_info import ClusterInfo
 from mirror.kafka.dial import Address, ConnectionOptions
 from tests.harness.node import free_ports
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from mirror.kafka.cluster import ClusterInfo, PartitionInfo, TopicInfo, newer_leaders
+from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo, newer_leaders
 
 ORDERS, ANOTHER = UUID(int=1), UUID(int=2)
 

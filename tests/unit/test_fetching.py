@@ -19,7 +19,7 @@ from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.flow.states import PATIENCE
 from mirror.kafka.buffers import BufferPool
-from mirror.kafka.cluster import PartitionInfo
+from mirror.kafka.cluster_info import PartitionInfo
 from mirror.kafka.fetch import FETCH_VERSION, Fetched, FetchLimits, Key
 from mirror.kafka.record_batch import MAGIC_AT
 from mirror.model import Batch, OffsetMode, Reason, State, TopicPartition

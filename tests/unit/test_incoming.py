@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from checkpoint.model import FlowRecord, PartitionRecord
 from mirror.errors import ConnectionFailedError, NotAuthorizedError
-from mirror.kafka.cluster import ClusterInfo, PartitionInfo, TopicInfo
+from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
 from mirror.kafka.offsets import Answers
 from mirror.model import OffsetMode, TopicLeftOut, TopicPartition
 from mirror.sync.incoming import Incoming, has_gone_round

@@ -12,7 +12,8 @@ from uuid import UUID
 import pytest
 
 from mirror.errors import ConnectionFailedError
-from mirror.kafka.cluster import Cluster, ClusterInfo, PartitionInfo, TopicInfo
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
 from mirror.kafka.dial import Address
 from mirror.kafka.fetch import FETCH_VERSION, Isolation, Key
 from mirror.link.messages import Channel, Position

@@ -15,7 +15,8 @@ from typing import cast
 import pytest
 
 from mirror.config_relay import ListenSettings
-from mirror.kafka.cluster import Cluster, ClusterInfo
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster_info import ClusterInfo
 from mirror.link import messages
 from mirror.link.messages import Down
 from mirror.relay.server import RelayServer

@@ -8,7 +8,8 @@ from typing import cast
 
 import pytest
 
-from mirror.kafka.cluster import Cluster, ClusterInfo
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster_info import ClusterInfo
 from mirror.kafka.fetch import Isolation, Key
 from mirror.link import messages
 from mirror.link.messages import Channel, Down, Messages
