@@ -24,8 +24,9 @@ from mirror.flow.context import Flow
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.passage import Sent
 from mirror.flow.states import append_refusal
+from mirror.kafka.answers import Ended
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, Outcome, decode_throttled_answer, encode_request
-from mirror.kafka.connection import Connection, Ended
+from mirror.kafka.connection import Connection
 from mirror.kafka.failures import STALE_METADATA_CODES, broker_error
 from mirror.kafka.record_batch import seal
 from mirror.logs import Repeats, warn_repeated

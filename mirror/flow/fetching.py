@@ -34,8 +34,9 @@ from mirror.flow.receiving import (
     queue,
 )
 from mirror.flow.states import pause_seconds
+from mirror.kafka.answers import Allocate
 from mirror.kafka.buffers import Buffer
-from mirror.kafka.connection import Allocate, Connection
+from mirror.kafka.connection import Connection
 from mirror.kafka.failures import broker_error
 from mirror.kafka.fetch import (
     FETCH,

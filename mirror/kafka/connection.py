@@ -1,18 +1,17 @@
 """One connection to one broker: requests go out in order, answers come back in order.
 
-The socket is ours and non-blocking: a large answer is received straight into one
-buffer (``recv_into``), but for its first thousand bytes, which come before its size is
-known; a request leaves as a list of buffers (``sendmsg``). So record batches are copied
-by the kernel only. Plain and TLS sockets share all of it.
+The socket is ours and non-blocking: a large answer is received straight into one buffer (``recv_into``), but
+for its first thousand bytes, which come before its size is known; a request leaves as a list of buffers
+(``sendmsg``). So record batches are copied by the kernel only. Plain and TLS sockets share all of it.
 
 After any error the connection is closed and every unanswered request fails:
 whoever asked must look again, because nobody knows what the broker did.
 
-Here is when something happens: opening, sending, receiving, renewing a session, giving up.
-What is said in the beginning stands in ``greeting``, how bytes leave in ``outgoing``, and how
-bytes that came become answers in ``answers``; those three need no event loop.
+Here is when something happens: opening, sending, receiving, giving up; when a session is renewed, in
+``session``. What is said in the beginning stands in ``greeting``, how bytes leave in ``outgoing``, and
+how bytes that came become answers in ``answers``; those three need no event loop.
 
-Sources: the Kafka protocol guide (framing, headers), KIP-368 (re-authentication).
+Source: the Kafka protocol guide (framing, headers).
 """
 
 from __future__ import annotations
@@ -27,16 +26,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import structlog
-
-from mirror.errors import AnswerError, AuthenticationError, ConnectionFailedError, UnsupportedVersionError
+from mirror.errors import AnswerError, ConnectionFailedError, UnsupportedVersionError
 from mirror.kafka.answers import Allocate, Answers, Due, Ended, OnAnswer
 from mirror.kafka.dial import Address, ConnectionOptions, dial
-from mirror.kafka.greeting import Versions, ask_versions, authenticate
+from mirror.kafka.greeting import Versions, ask_versions
 from mirror.kafka.outgoing import Buffers, Outgoing
-from mirror.kafka.security import reauthenticate_after_seconds, rename_ssl_error
-
-log = structlog.get_logger(__name__)
+from mirror.kafka.security import rename_ssl_error
+from mirror.kafka.session import Session, Way
 
 RECEIVE_ROUNDS_MAX = 32
 """``recv_into`` calls in one turn of the event loop, so that one peer cannot starve the others."""
@@ -82,9 +78,7 @@ class Connection:
         self._writer_armed = False
         self._wakes_at = 1
         self._timer: asyncio.TimerHandle | None = None
-        self._reauthentication: asyncio.TimerHandle | None = None
-        self._background: set[asyncio.Task[None]] = set()
-        self._held: list[tuple[Due, Buffers]] | None = None
+        self._session = Session(options.security, str(address))
         self._paused = False
 
     # -- opening ---------------------------------------------------------------------------------
@@ -110,7 +104,8 @@ class Connection:
         try:
             async with asyncio.timeout(options.connect_timeout_seconds):
                 connection.api_versions = await ask_versions(connection._ask, str(address))
-                await connection._authenticate()
+                way = Way(connection._ask_now, connection._submit, connection._not_believed)
+                await connection._session.begin(way)
         except TimeoutError as error:
             connection.close("no answer to the greeting")
             raise ConnectionFailedError(
@@ -125,39 +120,9 @@ class Connection:
     def _start(self) -> None:
         self._loop.add_reader(self._sock.fileno(), self._on_readable)
 
-    async def _authenticate(self) -> None:
-        security, where = self._options.security, str(self.address)
-        self._plan_reauthentication(await authenticate(self._ask_now, security, where))
-
-    def _plan_reauthentication(self, lifetime_ms: int) -> None:
-        if lifetime_ms > 0 and not self.closed:
-            delay = reauthenticate_after_seconds(lifetime_ms)
-            self._reauthentication = self._loop.call_later(delay, self._reauthenticate)
-
-    def _reauthenticate(self) -> None:
-        """Prove ourselves again on the same connection (KIP-368).
-
-        The broker ends a connection on which anything else arrives meanwhile: other
-        requests wait here until it is done.
-        """
-        task = self._loop.create_task(self._reauthenticate_or_close())
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
-    async def _reauthenticate_or_close(self) -> None:
-        try:
-            await self._options.security.prepare()
-            self._held = []
-            await self._authenticate()
-            log.debug("session_renewed", broker=str(self.address))
-        except (AuthenticationError, ConnectionFailedError) as error:
-            self._fail(error)
-            self.closed_because = error
-        finally:
-            held, self._held = self._held or [], None
-            for due, buffers in held:
-                due.sent_at = time.monotonic()
-                self._submit(due, buffers)
+    def _not_believed(self, error: Ended) -> None:
+        self._fail(error)
+        self.closed_because = error
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -182,7 +147,7 @@ class Connection:
     @property
     def unanswered(self) -> int:
         """Requests that wait for their answer."""
-        return len(self._answers.due) + len(self._held or ())
+        return len(self._answers.due) + len(self._session.held or ())
 
     @property
     def certificate_valid_until(self) -> float | None:
@@ -309,8 +274,8 @@ class Connection:
         self._submit(due, [len(request).to_bytes(4, "big"), request])
 
     def _submit(self, due: Due, buffers: Buffers, *, held: bool = True) -> None:
-        if held and self._held is not None:
-            self._held.append((due, buffers))
+        if held and self._session.held is not None:
+            self._session.held.append((due, buffers))
             return
         if self.closed_because is not None:
             self._loop.call_soon(due.on_answer, self.closed_because)
@@ -423,9 +388,9 @@ class Connection:
         self.closed_because, self.closed_at = error, time.monotonic()
         self._loop.remove_reader(self._sock.fileno())
         self._loop.remove_writer(self._sock.fileno())
-        for handle in (self._timer, self._reauthentication):
-            if handle is not None:
-                handle.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._session.end()
         with contextlib.suppress(OSError):
             self._sock.close()
         self._outgoing.buffers.clear()
@@ -433,6 +398,3 @@ class Connection:
             self._loop.call_soon(due.on_answer, error)
         if self.on_closed is not None:
             self._loop.call_soon(self.on_closed)
-
-
-__all__ = ["Allocate", "Buffers", "Connection", "Ended", "OnAnswer"]

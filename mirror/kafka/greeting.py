@@ -1,7 +1,7 @@
 """What is said on a connection before anything else: which versions a broker speaks, and who we are.
 
 Questions and answers only. When they are asked, again and again where a session ends, and what becomes of
-other requests meanwhile, is decided in ``connection``.
+other requests meanwhile, is decided in ``session``.
 
 Sources: KIP-511 (client name and version), KIP-43 and KIP-152 (SASL in Kafka).
 """

@@ -19,7 +19,8 @@ import structlog
 
 from mirror.errors import TwinsiteError
 from mirror.failpoints import reach
-from mirror.kafka.connection import Connection, Ended
+from mirror.kafka.answers import Ended
+from mirror.kafka.connection import Connection
 from mirror.link.loops import first_to_end, in_thread
 from mirror.relay.access import Visitor
 from mirror.relay.audit import Audit

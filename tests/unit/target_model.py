@@ -21,9 +21,9 @@ from mirror.flow.appending import AppendLane
 from mirror.flow.context import Flow, Limits
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import SEQUENCES, TargetLook
+from mirror.kafka.answers import OnAnswer
 from mirror.kafka.append import PRODUCE_VERSION_MAX
 from mirror.kafka.buffers import BufferPool
-from mirror.kafka.connection import OnAnswer
 from mirror.kafka.fetch import FetchLimits
 from mirror.model import Batch, TopicPartition
 from tests.unit.batches import HEADER, Entry, read_v2, v2
