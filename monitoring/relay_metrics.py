@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from mirror.model import ChannelTotals, RelayStatus
+from mirror.model_relay import ChannelTotals, RelayStatus
 from monitoring import catalogue
 from monitoring.catalogue import Kind, Metric
 

@@ -1,7 +1,7 @@
 """The status of a relay as JSON, and back; ``kind`` tells it from that of a mirror.
 
-Fields are those of :class:`mirror.model.RelayStatus`; null is unknown, never zero. As for the status of a
-flow a version only ever gains fields.
+Fields are those of :class:`mirror.model_relay.RelayStatus`; null is unknown, never zero. As for the status of
+a flow a version only ever gains fields.
 
 docs/relay-status.schema.json is this module's :func:`json_schema`, and is tested to be:
 ``python -m mirror.api.relay_schema > docs/relay-status.schema.json`` writes it anew.
@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from mirror.api.schema import JsonObject, UnreadableStatusError, described, fitted
-from mirror.model import RelayStatus
+from mirror.model_relay import RelayStatus
 
 SCHEMA = 1
 KIND = "relay"

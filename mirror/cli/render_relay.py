@@ -11,7 +11,7 @@ from rich.text import Text
 
 from mirror.cli.columns import SPACE
 from mirror.cli.output import clean, duration, number, plain, size
-from mirror.model import RelayStatus, StreamStatus
+from mirror.model_relay import RelayStatus, StreamStatus
 
 ROWS_MAX = 60
 """Of more streams the rest is counted, unless all are asked for."""

@@ -19,7 +19,8 @@ from mirror.cli.output import can_redraw, console, output_option, plain, print_j
 from mirror.cli.render import status_table
 from mirror.cli.render_relay import relay_table
 from mirror.errors import ConnectionFailedError
-from mirror.model import FlowStatus, RelayStatus, State
+from mirror.model import FlowStatus, State
+from mirror.model_relay import RelayStatus
 
 NOT_ACTIVE = 3
 

@@ -17,7 +17,7 @@ from mirror.api.serving import common_headers, metrics, probe
 from mirror.errors import TwinsiteError, UsageError
 from mirror.kafka.certificates import Certificate
 from mirror.kafka.cluster import Cluster
-from mirror.model import RelayStatus
+from mirror.model_relay import RelayStatus
 from monitoring.health import Check, Verdict
 from monitoring.relay_metrics import RelayExpiry
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from mirror.kafka.cluster import Cluster
 from mirror.link.messages import Channel
-from mirror.model import ChannelTotals
+from mirror.model_relay import ChannelTotals
 from mirror.relay.probe import Probe
 from mirror.relay.stream import Joined, Stream
 from mirror.relay.tunnel import Tunnel

@@ -8,7 +8,7 @@ from mirror import __version__
 from mirror.flow.snapshot import resident_bytes
 from mirror.kafka.cluster import Cluster
 from mirror.link.messages import Channel
-from mirror.model import RelayStatus, StreamStatus
+from mirror.model_relay import RelayStatus, StreamStatus
 from mirror.relay.server import RelayServer
 from mirror.relay.stream import Stream
 from mirror.relay.tally import of_channel

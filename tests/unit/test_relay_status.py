@@ -16,7 +16,7 @@ from mirror.api.relay_schema import is_of_relay, json_schema, relay_from_json, r
 from mirror.api.schema import UnreadableStatusError, status_from_json
 from mirror.cli.main import main
 from mirror.cli.render_relay import relay_table
-from mirror.model import ChannelTotals, RelayStatus, StreamStatus
+from mirror.model_relay import ChannelTotals, RelayStatus, StreamStatus
 from monitoring import catalogue
 from monitoring.exposition import write_text
 from monitoring.relay_metrics import RelayExpiry, register_relay
