@@ -1,0 +1,163 @@
+"""What of each partition is compared, and why the rest is not, without a cluster."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from checkpoint.flow_state import FlowState
+from checkpoint.model import PartitionRecord
+from checkpoint.store import MemoryStore
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
+from mirror.model import OffsetMode, TopicPartition
+from mirror.proving.comparable import AROUND, Comparable, Told
+from mirror.proving.wanted import Wanted
+from mirror.sync.names import NamePolicy, TopicSelector
+from spark_jobs.documents import Scope
+from spark_jobs.window import ALL, Range
+
+ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+TOPIC, ANOTHER = UUID(int=1), UUID(int=2)
+
+
+def cluster(*, partitions: int = 1, topic_id: UUID = TOPIC) -> Cluster:
+    """A cluster that has told of one topic; nothing can be asked of it."""
+    held = {number: PartitionInfo(1, 0, (1,), (1,)) for number in range(partitions)}
+    info = ClusterInfo("c", 1, {}, {"orders": TopicInfo("orders", topic_id, False, held)})
+    return cast(Cluster, SimpleNamespace(info=info))
+
+
+def comparable(
+    wanted: Wanted | None = None, source: Cluster | None = None, target: Cluster | None = None
+) -> Comparable:
+    selector = TopicSelector([".*"], (), NamePolicy(""))
+    ours, theirs = source or cluster(), target or cluster()
+    wanted = wanted or Wanted(same_offsets=True)
+    return Comparable("flow", wanted, ours, theirs, {"orders": "orders"}, selector, {}, asked_at_ms=0)
+
+
+def told(
+    source: Range,
+    target: Range,
+    *,
+    wanted: Range = ALL,
+    policies: dict[str, str] | None = None,
+    closed: dict[str, str] | None = None,
+) -> Told:
+    """Both have one partition of the topic."""
+    policies = {"orders": "delete"} if policies is None else policies
+    return Told({ORDERS_0: source}, {ORDERS_0: target}, {ORDERS_0: wanted}, policies, closed or {})
+
+
+def compared(of: Comparable, all_told: Told) -> Scope:
+    of.compare(of.copied(of.on_both_sides()), all_told)
+    return of.scope()
+
+
+def why_not(scope: Scope) -> list[tuple[int | None, str]]:
+    return [(one.partition, one.why) for one in scope.not_compared]
+
+
+async def remembered(*, prepared: bool = True) -> FlowState:
+    """What a flow knows that copies the partition from offset 100 on, to the same offsets."""
+    state = FlowState(MemoryStore())
+    await state.load()
+    await state.begin(PartitionRecord("orders", 0, str(TOPIC), "orders", OffsetMode.SAME, prepared, 100, 100))
+    return state
+
+
+def test_what_both_have_is_compared_and_what_was_not_copied_yet_is_pending() -> None:
+    """
+    Offsets are the same where nothing is known and somebody said so.
+    """
+    scope = compared(comparable(), told(Range(0, 100), Range(0, 90)))
+
+    (log,) = scope.append_only
+    assert (log.window.source, log.window.pending) == (Range(0, 90), Range(90, 100))
+    assert (scope.compacted, why_not(scope)) == ([], [])
+
+
+def test_some_offsets_are_compared_with_what_stands_around_them() -> None:
+    """
+    What is compacted is compared whole, whatever is wanted.
+    """
+    size = 10 * AROUND
+    some = Range(4 * AROUND, 5 * AROUND)
+    logs = Range(0, size), Range(0, size)
+
+    (log,) = compared(comparable(), told(*logs, wanted=some)).append_only
+    (whole,) = compared(comparable(), told(*logs, wanted=some, policies={"orders": "compact"})).compacted
+
+    assert log.window.source == Range(3 * AROUND, 6 * AROUND)
+    assert whole.window.source == Range(0, size)
+
+
+def test_a_partition_that_only_one_side_has_is_left_out_with_a_reason() -> None:
+    """
+    Whichever side it is.
+    """
+    lacking = comparable(source=cluster(partitions=2))
+    odd = comparable(target=cluster(partitions=2))
+
+    assert lacking.on_both_sides() == odd.on_both_sides() == [ORDERS_0]
+    assert why_not(lacking.scope()) == [
+        (ORDERS_1.partition, "the target has no such partition, or it may not be described")
+    ]
+    assert [one.partition for one in odd.scope().not_compared] == [ORDERS_1.partition]
+
+
+@pytest.mark.parametrize(
+    ("all_told", "why"),
+    [
+        (told(Range(0, 9), Range(0, 9), policies={}), "cleanup.policy may not be read"),
+        (told(Range(0, 9), Range(0, 9), closed={"orders": "it may not be read"}), "it may not be read"),
+    ],
+    ids=["policy", "records"],
+)
+def test_a_topic_that_may_not_be_read_is_left_out_with_what_is_missing(all_told: Told, why: str) -> None:
+    """
+    One that is not compared is never said to be the same.
+    """
+    scope = compared(comparable(), all_told)
+
+    ((_, words),) = why_not(scope)
+    assert words.startswith(why)
+    assert scope.logs == []
+
+
+async def test_what_stood_there_before_the_copy_began_is_not_compared() -> None:
+    """
+    The flow remembers where it began.
+    """
+    ours = comparable(Wanted())
+    ours.state = await remembered()
+
+    (log,) = compared(ours, told(Range(0, 200), Range(0, 200))).append_only
+
+    assert log.window.source == Range(100, 200)
+
+
+async def test_a_copy_of_a_topic_that_was_made_anew_is_one_of_another() -> None:
+    """
+    So is one that is being prepared no copy yet, and what the flow does not know none at all.
+    """
+    anew, early, unknown = (
+        comparable(Wanted(), cluster(topic_id=topic)) for topic in (ANOTHER, TOPIC, TOPIC)
+    )
+    anew.state, early.state = await remembered(), await remembered(prepared=False)
+
+    reasons = []
+    for one in (anew, early, unknown):
+        assert one.copied(one.on_both_sides()) == {}
+        ((_, words),) = why_not(one.scope())
+        reasons.append(words)
+
+    assert reasons == [
+        "the source made the topic anew: the copy is of the one that was deleted",
+        "it is being prepared: nothing of it is copied yet",
+        "flow flow has not begun to copy it",
+    ]
