@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,18 +71,25 @@ def running_relay(
 
 @contextmanager
 def configured_relay(
-    cluster: KafkaCluster, work_dir: Path, listen: Mapping[str, Any], *, port: int | None = None
+    cluster: KafkaCluster,
+    work_dir: Path,
+    listen: Mapping[str, Any],
+    *,
+    port: int | None = None,
+    limits: Sequence[Mapping[str, object]] = (),
 ) -> Iterator[Relay]:
     """A relay with a settings file and a port for people, which ``process`` asks.
 
     Args:
         listen: Its section of that name, without the address.
         port: Where mirrors come in; None: anywhere.
+        limits: As its settings have them.
     """
     address = f"127.0.0.1:{port or free_ports(1)[0]}"
     document = {
         "cluster": {"bootstrap_servers": cluster.bootstrap},
         "listen": {"address": address, **listen},
+        "limits": limits,
         "log": {"level": "debug"},
     }
     file = work_dir / f"relay-{address.rpartition(':')[2]}.yaml"

@@ -23,7 +23,7 @@ from tests.harness.kafka import KafkaCluster
 from tests.harness.node import free_ports
 from tests.harness.process import Twinsite, events, twinsite
 from tests.harness.promtool import promtool
-from tests.harness.relay import Relay, configured_relay, running_relay, through
+from tests.harness.relay import AS_IF_FAR, Relay, configured_relay, running_relay, through
 from tests.harness.security import Authority
 from tests.integration.test_relay_stream import Client, hello
 
@@ -50,7 +50,7 @@ def test_the_metrics_of_a_relay_at_work_are_clean_and_true(
     shown = authority.issue("relay", ["127.0.0.1"])
     listen = {"certificate_file": str(shown.certificate), "key_file": str(shown.key)}
     link = {"security": {"protocol": "SSL", "ca_file": str(authority.certificate)}}
-    with configured_relay(source, tmp_path, listen) as relay:
+    with configured_relay(source, tmp_path, listen, limits=AS_IF_FAR) as relay:
         document = {
             "flow": name,
             "link": link | {"relays": [relay.address]},
