@@ -20,6 +20,7 @@ from tests.harness.far_site import FarSite, far_site
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import HERE, Site
 from tests.harness.old_logs import logs_of_old_brokers
+from tests.harness.relay import WayIn, directly
 from tests.harness.segments import Files
 
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -102,6 +103,12 @@ def relay_site(way_to_source: FarSite) -> Site:
     It is shared, too: leave it as it is. What lies between is told at the end of the run.
     """
     return way_to_source.relays
+
+
+@pytest.fixture
+def way_in() -> WayIn:
+    """How mirrors reach a source that a test starts; modules that run tests through relays have their own."""
+    return directly
 
 
 @pytest.fixture(autouse=True)

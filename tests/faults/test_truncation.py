@@ -15,6 +15,7 @@ from tests.harness.checker import Record, assert_exact, read_partition, watermar
 from tests.harness.data import Row, json_rows, load
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Twinsite, twinsite
+from tests.harness.relay import WayIn
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -24,13 +25,16 @@ ONCE = ("--once", "-o", "json")
 UNCLEAN = {"unclean.leader.election.enable": "true"}
 
 
-async def test_what_an_unclean_election_replaced_is_neither_overwritten_nor_mixed(tmp_path: Path) -> None:
+async def test_what_an_unclean_election_replaced_is_neither_overwritten_nor_mixed(
+    tmp_path: Path, way_in: WayIn
+) -> None:
     """
     The new leader never had the last 50 records that were copied. Whether its log is shorter now or
     has grown beyond the copy, whether the mirror was watching or not: it says so, and the copy stays.
     """
     async with (
-        KafkaCluster.start(version="3.9", nodes=3, name="source", work_dir=tmp_path) as source,
+        KafkaCluster.start(version="3.9", nodes=3, name="source", work_dir=tmp_path) as cluster,
+        way_in(cluster, tmp_path) as source,
         KafkaCluster.start(version="4.3", name="target", work_dir=tmp_path) as target,
     ):
         await two_replicas_each(source)
@@ -107,13 +111,16 @@ def names_what_was_replaced(status: list[dict[str, Any]]) -> None:
         assert found["hint"]
 
 
-async def test_a_target_that_lost_its_end_is_named_and_made_whole_on_request(tmp_path: Path) -> None:
+async def test_a_target_that_lost_its_end_is_named_and_made_whole_on_request(
+    tmp_path: Path, way_in: WayIn
+) -> None:
     """
     An unclean election at the target takes back 50 records it had acknowledged. The running mirror says so
     and appends nothing behind the hole; told to resume, it copies them again.
     """
     async with (
-        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as source,
+        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as cluster,
+        way_in(cluster, tmp_path) as source,
         KafkaCluster.start(version="4.3", nodes=3, name="target", work_dir=tmp_path) as target,
     ):
         for name, nodes, settings in ((SHORTER, [2, 3], UNCLEAN), (SAFE, [1, 2], {})):

@@ -4,6 +4,10 @@
 
     with running_relay(source, tmp_path) as relay:
         relayed = through(source, relay.address)
+
+A test that starts its source itself is told the way in by a fixture, ``way_in``, and runs both ways::
+
+    async with KafkaCluster.start(...) as cluster, way_in(cluster, tmp_path) as source: ...
 """
 
 from __future__ import annotations
@@ -11,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +27,8 @@ from tests.harness.process import Twinsite, events
 
 AS_IF_FAR = ({"rate": "40 Gbit/s"},)
 """Limits of a relay that hold nothing back: with any it compresses for mirrors that are next door, too."""
+WayIn = Callable[[KafkaCluster, Path], AbstractAsyncContextManager[KafkaCluster]]
+"""From a running cluster to one that mirrors are to read; the folder is for whatever it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +115,19 @@ def through(cluster: KafkaCluster, *relays: str) -> KafkaCluster:
     relayed = copy.copy(cluster)
     relayed.relays = relays
     return relayed
+
+
+@asynccontextmanager
+async def directly(cluster: KafkaCluster, _work_dir: Path) -> AsyncIterator[KafkaCluster]:
+    """A way in: the brokers themselves."""
+    yield cluster
+
+
+@asynccontextmanager
+async def through_its_relay(cluster: KafkaCluster, work_dir: Path) -> AsyncIterator[KafkaCluster]:
+    """A way in: a relay beside the brokers, which ends with the block."""
+    address = f"{HERE.host}:{free_ports(1)[0]}"
+    command = ("relay", "--cluster", cluster.bootstrap, "--listen", address)
+    with Twinsite.run(*command, work_dir=work_dir, listen=False) as process:
+        await listens(process)
+        yield through(cluster, address)
