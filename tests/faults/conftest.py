@@ -1,4 +1,4 @@
-"""What fault tests of relays have in common."""
+"""What fault tests of relays have in common, and those that run both ways."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import Site
+from tests.harness.process import Twinsite
 from tests.harness.relay import Relay, running_relay
 
 
@@ -18,3 +19,9 @@ def relay(
     """Next to the source, at the far end of an emulated link where there can be one."""
     with running_relay(source, tmp_path_factory.mktemp("relay"), site=relay_site) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def readers_ahead() -> list[Twinsite]:
+    """What reads the shared source for mirrors, and ahead of them; modules that put relays there add them."""
+    return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,17 +21,22 @@ pytestmark = pytest.mark.timeout(120)
 
 
 async def test_retention_that_overtakes_a_waiting_mirror_is_stated_and_the_rest_goes_on(
-    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    readers_ahead: Sequence[Twinsite],
 ) -> None:
     """
-    The mirror is frozen while old segments go. Awake again it names what is lost, copies the other partition,
-    and after accept-loss what is left of this one, each record where it was.
+    Whoever reads is frozen while old segments go. Awake again the mirror names what is lost, copies the other
+    partition, and after accept-loss what is left of this one, each record where it was.
     """
     name = await topic(source, partitions=2, segment_bytes=16_384, retention_bytes=-1)
     load(source.bootstrap, name, [*rows_of(0, 20), *rows_of(1, 20)])
     with Twinsite.run(*mirror_of(source, target, name, name), work_dir=tmp_path) as mirror:
         await mirror.wait_for(lambda: both(mirror, name) == 40, "all is copied")
-        mirror.freeze()
+        for reader in (mirror, *readers_ahead):
+            reader.freeze()
         load(
             source.bootstrap,
             name,
@@ -41,7 +46,8 @@ async def test_retention_that_overtakes_a_waiting_mirror_is_stated_and_the_rest_
         await source.alter_topic(name, {"retention.bytes": 40_000})
         await until(lambda: start(source, name) > 100, "retention takes what was not copied")
         await source.alter_topic(name, {"retention.bytes": -1})
-        mirror.thaw()
+        for reader in (mirror, *readers_ahead):
+            reader.thaw()
         await says(mirror, name, "DATA_LOSS", "log_start_moved")
         await mirror.wait_for(lambda: reached(mirror, name, 1) == 50, "the other partition goes on")
         lost = partition(partitions(mirror), name)
@@ -58,7 +64,11 @@ async def test_retention_that_overtakes_a_waiting_mirror_is_stated_and_the_rest_
 
 
 async def test_records_deleted_from_under_a_running_mirror_go_into_the_ledger_where_that_is_allowed(
-    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    readers_ahead: Sequence[Twinsite],
 ) -> None:
     """
     With ``on_data_loss: continue`` nobody is asked; what was given up is counted and the rest is exact. The
@@ -73,11 +83,13 @@ async def test_records_deleted_from_under_a_running_mirror_go_into_the_ledger_wh
     )
     with Twinsite.run(*command, work_dir=tmp_path) as mirror:
         await mirror.wait_for(lambda: reached(mirror, name) == 20, "all is copied")
-        mirror.freeze()
+        for reader in (mirror, *readers_ahead):
+            reader.freeze()
         load(source.bootstrap, name, json_rows(1, 100, seed=2))  # answers the request that waits
         load(source.bootstrap, name, json_rows(99, 100, seed=3))
         delete_below(source, name, 75)
-        mirror.thaw()
+        for reader in (mirror, *readers_ahead):
+            reader.thaw()
         await mirror.wait_for(lambda: reached(mirror, name) == 120, "it goes on by itself")
         found = partition(partitions(mirror), name)
 
