@@ -27,6 +27,7 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewPartitions,
     NewTopic,
     ResourceType,
 )
@@ -134,7 +135,7 @@ class KafkaCluster:
         return ("--relay", ",".join(self.relays)) if self.relays else ("--source", self.bootstrap)
 
     @property
-    def source_settings(self) -> dict[str, object]:
+    def source_settings(self) -> dict[str, dict[str, object]]:
         """How a mirror's settings name it as the source."""
         if self.relays:
             return {"link": {"relays": list(self.relays)}}
@@ -180,6 +181,11 @@ class KafkaCluster:
         await until(
             lambda: self._led_everywhere(name, topic.num_partitions), f"{name} has leaders everywhere"
         )
+
+    async def add_partitions(self, name: str, total: int) -> None:
+        """Give a topic more partitions and wait until every running node knows all their leaders."""
+        await asyncio.wrap_future(self.admin.create_partitions([NewPartitions(name, total)])[name])
+        await until(lambda: self._led_everywhere(name, total), f"{name} has {total} partitions everywhere")
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and wait until no running node knows it."""

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 
 from tests.conftest import TopicFactory
+from tests.faults.flows import once
 from tests.harness.checker import read_partition
 from tests.harness.data import json_rows, load_interleaved
 from tests.harness.kafka import KafkaCluster
@@ -74,8 +75,7 @@ async def test_a_group_goes_on_at_the_other_site_with_the_numbers_it_has_committ
         start = TopicPartition(name, number, STARTS_AT)
         source.admin.delete_records([start])[TopicPartition(name, number)].result()
     commit(source, name, [TopicPartition(name, number, STARTS_AT) for number in range(PARTITIONS)])
-    flags = (f"--source={source.bootstrap}", f"--target={target.bootstrap}", f"--topics={re.escape(name)}")
-    done = await twinsite("mirror", *flags, f"--flow={name}", "--once", work_dir=tmp_path)
+    done = await twinsite(*once(source, target, re.escape(name), name), work_dir=tmp_path)
     assert done.code == 0, done.stderr
     everything = {
         (number, record.offset, record.value)

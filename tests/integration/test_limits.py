@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import ConfigResource
 
 from tests.conftest import TopicFactory
+from tests.faults.flows import configured
 from tests.harness.checker import assert_exact, watermarks
 from tests.harness.data import json_rows, load, load_transactions
 from tests.harness.kafka import KafkaCluster
@@ -26,17 +26,10 @@ async def copy_once(
     source: KafkaCluster, target: KafkaCluster, topic: str, folder: Path, **offsets: object
 ) -> Finished:
     """One run of ``--once`` over one topic with these settings of ``offsets``."""
-    settings = folder / "flow.yaml"
-    document = {
-        "flow": topic,
-        "source": {"bootstrap_servers": source.bootstrap},
-        "target": {"bootstrap_servers": target.bootstrap},
-        "topics": {"include": [re.escape(topic)]},
-        "offsets": offsets,
-    }
-    settings.write_text(yaml.safe_dump(document))
-    arguments = ("--config", str(settings), "--once", "-o", "json", "--timeout-seconds", "10")
-    return await twinsite("mirror", *arguments, work_dir=folder)
+    topics = {"include": [re.escape(topic)]}
+    command = configured(folder, source, target, topic, topics=topics, offsets=offsets)
+    ending = ("--once", "-o", "json", "--timeout-seconds", "10")
+    return await twinsite(*command, *ending, work_dir=folder)
 
 
 def state_of(done: Finished) -> tuple[str, str | None, str | None]:

@@ -17,11 +17,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from mirror.config import TopicsSettings
+from mirror.config import TopicsSettings, host_and_port
 from mirror.errors import BrokerError
 from mirror.kafka.acls import TopicAcl, create_topic_acls, describe_topic_acls
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.dial import Address, ConnectionOptions
+from mirror.kafka.dial import Address, ConnectionOptions, Relays
 from mirror.kafka.topics import create_partitions, create_topic, set_configs, topic_defaults
 from mirror.sync.carry_acls import carry_acls
 from mirror.sync.describe import describe
@@ -29,6 +29,7 @@ from mirror.sync.names import NamePolicy
 from mirror.sync.topics import Target, TopicPlan, plan_topics
 from tests.conftest import TopicFactory
 from tests.harness.kafka import KafkaCluster
+from tests.harness.relay import WayIn, through
 from tests.harness.secured_broker import start_with
 from tests.harness.security import BrokerSecurity
 
@@ -52,8 +53,10 @@ LONG_MAX = str(2**63 - 1)
 
 @asynccontextmanager
 async def connected(kafka: KafkaCluster, name: str) -> AsyncIterator[Cluster]:
-    """Our own way to a running cluster."""
-    cluster = Cluster(name, [Address(kafka.broker(1).host, kafka.broker(1).port)], ConnectionOptions())
+    """Our own way to a running cluster, through its relays where it has any."""
+    servers = [Address(*host_and_port(server)) for server in kafka.relays or kafka.bootstrap.split(",")]
+    options = ConnectionOptions(relays=Relays(servers) if kafka.relays else None)
+    cluster = Cluster(name, servers, options)
     await cluster.start()
     try:
         yield cluster
@@ -150,7 +153,7 @@ async def test_partitions_added_at_the_source_are_added_at_the_target(
 
     async with connected(source, "source") as there, connected(target, "target") as here:
         await sync(there, here, name, NamePolicy())
-        await create_partitions(there, name, 5)
+        await source.add_partitions(name, 5)
         plan = await sync(there, here, name, NamePolicy())
         last = await sync(there, here, name, NamePolicy())
 
@@ -194,12 +197,19 @@ def bindings_of(kafka: KafkaCluster, beginning: str) -> set[tuple[str, str, str,
 
 
 @pytest.mark.parametrize("version", ["3.9", "4.3"])
-async def test_acls_of_copied_topics_are_carried_over_once(tmp_path: Path, version: str) -> None:
+async def test_acls_of_copied_topics_are_carried_over_once(
+    tmp_path: Path, way_in: WayIn, version: str
+) -> None:
     """
     Rights to read and denials, renamed; nothing else, and nothing twice.
     """
     security = BrokerSecurity((), users={}, super_users=("User:ANONYMOUS",))
-    async with start_with(security, version, tmp_path) as kafka, connected(kafka, "both") as cluster:
+    async with (
+        start_with(security, version, tmp_path) as kafka,
+        way_in(kafka, tmp_path) as source,
+        connected(source, "source") as there,
+        connected(kafka, "target") as here,
+    ):
         acls = [
             binding("orders", AclOperation.ALL),
             binding("orders", AclOperation.WRITE, principal="User:bob"),
@@ -210,8 +220,8 @@ async def test_acls_of_copied_topics_are_carried_over_once(tmp_path: Path, versi
         for done in kafka.admin.create_acls(acls).values():
             done.result(10)
 
-        first = await carry_acls(cluster, cluster, ["orders"], NamePolicy("east."))
-        second = await carry_acls(cluster, cluster, ["orders"], NamePolicy("east."))
+        first = await carry_acls(there, here, ["orders"], NamePolicy("east."))
+        second = await carry_acls(there, here, ["orders"], NamePolicy("east."))
 
         assert first is not None
         assert second is not None
@@ -231,11 +241,11 @@ async def test_a_cluster_without_an_authorizer_has_no_acls_to_carry(source: Kafk
     """
     acl = TopicAcl("orders", "LITERAL", "User:ann", "*", "READ", "ALLOW")
 
-    async with connected(source, "source") as cluster:
-        described = await describe_topic_acls(cluster)
-        carried = await carry_acls(cluster, cluster, ["orders"], NamePolicy("east."))
+    async with connected(source, "source") as there, connected(through(source), "target") as here:
+        described = await describe_topic_acls(there)
+        carried = await carry_acls(there, here, ["orders"], NamePolicy("east."))
         with pytest.raises(BrokerError, match="adding ALLOW READ on topic orders"):
-            await create_topic_acls(cluster, [acl])
+            await create_topic_acls(here, [acl])
 
     assert described is None
     assert carried is None
