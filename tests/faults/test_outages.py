@@ -19,6 +19,7 @@ from tests.harness.disk import MAY_MOUNT, small_disk
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import new_id
 from tests.harness.process import Twinsite, twinsite
+from tests.harness.relay import WayIn
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -30,7 +31,7 @@ BETWEEN = 60_000
 
 def mirror_of(source: KafkaCluster, target: KafkaCluster) -> tuple[str, ...]:
     """A mirror of the topic ``orders``."""
-    return ("mirror", "--source", source.bootstrap, "--target", target.bootstrap, "--topics", "orders")
+    return ("mirror", *source.source_options, "--target", target.bootstrap, "--topics", "orders")
 
 
 def arrived(target: KafkaCluster) -> int:
@@ -38,23 +39,42 @@ def arrived(target: KafkaCluster) -> int:
     return sum(end for _, end in watermarks(target.bootstrap, "orders").values())
 
 
-@pytest.mark.parametrize(("victim", "state"), [("source", "LAGGING"), ("target", "BLOCKED")])
-async def test_a_frozen_broker_is_waited_for_and_nothing_comes_twice(
-    tmp_path: Path, victim: str, state: str
-) -> None:
+async def test_a_frozen_source_is_waited_for_and_nothing_comes_twice(tmp_path: Path, way_in: WayIn) -> None:
     """
-    Connections stay open and no answer comes; requests that were on their way may have been done or not.
-    Status, metrics and log say which side does not answer.
+    Connections stay open and no answer comes. Status, metrics and log say which side does not answer.
+    """
+    silent = await frozen_and_thawed("source", "LAGGING", tmp_path, way_in)
+
+    assert "Look at the source brokers" in silent["hint"]
+    assert silent["detail"]
+
+
+async def test_a_frozen_target_is_waited_for_and_nothing_comes_twice(tmp_path: Path, way_in: WayIn) -> None:
+    """
+    Likewise; and the requests that were on their way may have been done or not.
+    """
+    silent = await frozen_and_thawed("target", "BLOCKED", tmp_path, way_in)
+
+    assert "Look at the target brokers" in silent["hint"]
+    assert silent["detail"]
+
+
+async def frozen_and_thawed(victim: str, state: str, work_dir: Path, way_in: WayIn) -> dict[str, Any]:
+    """Freeze a broker under a mirror until that is said; when it goes on, the copy becomes exact.
+
+    Returns:
+        What the status said of a partition meanwhile.
     """
     async with (
-        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as source,
-        KafkaCluster.start(version="4.3", name="target", work_dir=tmp_path) as target,
+        KafkaCluster.start(version="3.9", name="source", work_dir=work_dir) as cluster,
+        way_in(cluster, work_dir) as source,
+        KafkaCluster.start(version="4.3", name="target", work_dir=work_dir) as target,
     ):
         await source.create_topic("orders", 2)
         await target.create_topic("orders", 2)
         broker = (source if victim == "source" else target).broker(1)
 
-        with Twinsite.run(*impatient(tmp_path, source, target), work_dir=tmp_path) as mirror:
+        with Twinsite.run(*impatient(work_dir, source, target), work_dir=work_dir) as mirror:
             async with flows.writing(source, "orders"):
                 await mirror.wait_for(lambda: arrived(target) > 2000, "it is being copied")
                 await broker.freeze()
@@ -62,17 +82,19 @@ async def test_a_frozen_broker_is_waited_for_and_nothing_comes_twice(
                 await broker.thaw()
             await mirror.wait_for(partial(flows.complete, mirror, source, ["orders"]), "all is copied", 90)
 
-        assert f"Look at the {victim} brokers" in silent["hint"]
-        assert silent["detail"]
         assert assert_exact(source.bootstrap, target.bootstrap, ["orders"]) > 2000
+    return silent
 
 
-async def test_a_copy_that_ends_waits_for_a_broker_as_long_as_one_takes_to_come_back(tmp_path: Path) -> None:
+async def test_a_copy_that_ends_waits_for_a_broker_as_long_as_one_takes_to_come_back(
+    tmp_path: Path, way_in: WayIn
+) -> None:
     """
     Blocked, with nothing moving: not yet the end, for the broker may only be started again.
     """
     async with (
-        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as source,
+        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as cluster,
+        way_in(cluster, tmp_path) as source,
         KafkaCluster.start(version="4.3", name="target", work_dir=tmp_path) as target,
     ):
         await source.create_topic("orders", 1)
@@ -109,7 +131,7 @@ def impatient(work_dir: Path, source: KafkaCluster, target: KafkaCluster) -> tup
         "orders",
         topics={"include": ["orders"]},
         lagging_after_seconds=1,
-        source={"bootstrap_servers": source.bootstrap, **waits},
+        **{section: how | waits for section, how in source.source_settings.items()},
         target={"bootstrap_servers": target.bootstrap, **waits},
     )
 
@@ -180,12 +202,13 @@ class Way:
             await mirror.wait_for(done, f"{self.topic} are copied", 90)
 
 
-async def test_what_is_on_too_few_replicas_is_not_called_copied(tmp_path: Path) -> None:
+async def test_what_is_on_too_few_replicas_is_not_called_copied(tmp_path: Path, way_in: WayIn) -> None:
     """
     The leader has appended it and says that replicas are missing. It stands at the log's end, and may vanish.
     """
     async with (
-        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as source,
+        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as cluster,
+        way_in(cluster, tmp_path) as source,
         KafkaCluster.start(version="4.3", nodes=3, name="target", work_dir=tmp_path) as target,
     ):
         await source.create_topic("orders", 1)
@@ -215,14 +238,15 @@ def orders(mirror: Twinsite) -> dict[str, Any]:
 
 
 @pytest.mark.skipif(not MAY_MOUNT, reason="only root can make a small disk")
-async def test_a_full_target_disk_stops_the_copy_and_loses_nothing(tmp_path: Path) -> None:
+async def test_a_full_target_disk_stops_the_copy_and_loses_nothing(tmp_path: Path, way_in: WayIn) -> None:
     """
     The target's only broker dies of a full disk in the middle of a batch, and comes back with a larger one.
     Meanwhile status, metrics and log say that the target is away.
     """
     with small_disk(tmp_path / "disk", 48) as disk:
         async with (
-            KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as source,
+            KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as cluster,
+            way_in(cluster, tmp_path) as source,
             KafkaCluster.start(version="4.3", name="target", work_dir=disk.folder) as target,
         ):
             await source.create_topic("orders", 2)
@@ -241,14 +265,17 @@ async def test_a_full_target_disk_stops_the_copy_and_loses_nothing(tmp_path: Pat
 
 
 @pytest.mark.skipif(not MAY_MOUNT, reason="only root can make a small disk")
-async def test_a_disk_of_the_target_that_fails_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
+async def test_a_disk_of_the_target_that_fails_is_told_and_the_rest_goes_on(
+    tmp_path: Path, way_in: WayIn
+) -> None:
     """
     A broker with two disks goes on when one of them is full; what lies on that one says so, and comes back
     with a larger disk.
     """
     with small_disk(tmp_path / "disk", 24) as disk:
         async with (
-            KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as source,
+            KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as cluster,
+            way_in(cluster, tmp_path) as source,
             KafkaCluster.start(version="4.3", name="target", work_dir=tmp_path) as target,
         ):
             for name in ("orders", "payments"):
