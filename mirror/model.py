@@ -252,6 +252,9 @@ class PartitionStatus:
     """Source ranges [from, to) given up since the copy of this partition began, in this process or before."""
     retention_headroom_seconds: float | None = None
     """Lower bound of the time until retention at the source may remove a record that was not copied."""
+    tombstone_headroom_seconds: float | None = None
+    """Lower bound of the time until compaction at the source may remove a tombstone that was not copied, of a
+    key that was."""
     goal_offset: int | None = None
     """Where a copy that is to end has reached its end; None when it is to go on, or not known yet."""
     outlook: Outlook = Outlook()

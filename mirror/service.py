@@ -32,7 +32,7 @@ from mirror.flow.memory import FlowMemory
 from mirror.flow.outlook import Outlooks
 from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.ranking import Ranker
+from mirror.flow.ranking import Ranker, most_urgent
 from mirror.flow.settling import Settler
 from mirror.flow.snapshot import Snapshots
 from mirror.kafka.cluster import Cluster
@@ -46,6 +46,7 @@ from mirror.sync.names import nearest
 from mirror.taking_part import flow_of, take_part
 from mirror.waiting import Waiting, opened_port
 from monitoring.health import Heartbeats, Readiness
+from monitoring.tombstones import tombstone_headroom_seconds
 
 if TYPE_CHECKING:
     from mirror.api.server import ApiServer
@@ -149,11 +150,16 @@ def _first(group: BaseExceptionGroup[TwinsiteError]) -> TwinsiteError:
     return error
 
 
-def _ranker(settings: LinkSettings, flow: Flow, meter: LagMeter, outlooks: Outlooks) -> Ranker:
+def _ranker(
+    settings: LinkSettings, flow: Flow, follower: Follower, meter: LagMeter, outlooks: Outlooks
+) -> Ranker:
     def headroom(p: PartitionCopy) -> float | None:
         now, now_ms = time.monotonic(), int(time.time() * 1000)
-        progress = meter.measure(p, now=now, now_ms=now_ms).progress
-        return outlooks.headroom_seconds(p, progress, now=now, now_ms=now_ms)
+        lag = meter.measure(p, now=now, now_ms=now_ms)
+        return most_urgent(
+            outlooks.headroom_seconds(p, lag.progress, now=now, now_ms=now_ms),
+            tombstone_headroom_seconds(lag.progress, lag.seconds, follower.tombstones(p.tp.topic), now=now),
+        )
 
     def ranked(ranks: Mapping[Key, int]) -> None:
         if flow.stream is not None:
@@ -226,6 +232,7 @@ class Service:
             meter=meter,
             outlooks=outlooks,
             retention_ms=follower.retention_ms,
+            tombstones=follower.tombstones,
             lost_ranges=memory.lost_ranges,
             started_at_ms=int(time.time() * 1000),
             started_at=time.monotonic(),
@@ -239,7 +246,7 @@ class Service:
             follower,
             Operator(engine, follower, owner, memory),
             watch,
-            _ranker(settings.link, flow, meter, outlooks) if settings.link else None,
+            _ranker(settings.link, flow, follower, meter, outlooks) if settings.link else None,
             snapshots,
             registry,
             Heartbeats(),

@@ -125,6 +125,11 @@ RETENTION_HEADROOM = _gauge(
     PARTITION,
     "Lower bound of the time until retention may remove a record at the source that was not copied.",
 )
+TOMBSTONE_HEADROOM = _gauge(
+    "tombstone_headroom_seconds",
+    PARTITION,
+    "Lower bound of the time until compaction may remove a tombstone that was not copied, of a key that was.",
+)
 CATCH_UP = _gauge(
     "catch_up_seconds",
     PARTITION,
@@ -198,7 +203,7 @@ FLOW_METRICS = (
 OFFSET_METRICS = (NEXT_OFFSET, SOURCE_LOG_START, SOURCE_HIGH_WATERMARK, SOURCE_LAST_STABLE, TARGET_LOG_END)
 """Of single partitions only: they mean nothing for a topic."""
 PARTITION_METRICS = (
-    *(STATE, REASON, LAG_RECORDS, LAG_SECONDS, RETENTION_HEADROOM),
+    *(STATE, REASON, LAG_RECORDS, LAG_SECONDS, RETENTION_HEADROOM, TOMBSTONE_HEADROOM),
     *(CATCH_UP, RETENTION_LOSS, LOSS_PENDING),
     *OFFSET_METRICS,
     *(RECORDS_COPIED, APPENDED_BYTES, BATCHES_COPIED, BATCHES_REENCODED, GAP_RECORDS, DUPLICATES),

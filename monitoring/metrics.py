@@ -59,6 +59,7 @@ _READINGS = (
     _Reading(catalogue.LAG_RECORDS, lambda p: p.lag_records),
     _Reading(catalogue.LAG_SECONDS, lambda p: p.lag_seconds, max),
     _Reading(catalogue.RETENTION_HEADROOM, lambda p: p.retention_headroom_seconds, min),
+    _Reading(catalogue.TOMBSTONE_HEADROOM, lambda p: p.tombstone_headroom_seconds, min),
     _Reading(catalogue.CATCH_UP, lambda p: _projected(p.outlook.catch_up, p.outlook.catch_up_seconds), max),
     _Reading(
         catalogue.RETENTION_LOSS,

@@ -34,6 +34,7 @@ class Progress:
             or when the partition is not being read.
         complete_at: The last moment at which nothing was missing; None when that never was.
         last_timestamp_ms: Largest timestamp of the last batch copied; None, or negative, when there is none.
+        empty_at: The last moment at which the copy was known to hold nothing; None when there was none.
     """
 
     next_offset: int | None
@@ -41,6 +42,7 @@ class Progress:
     heard_at: float | None
     complete_at: float | None
     last_timestamp_ms: int | None
+    empty_at: float | None = None
 
     @property
     def complete(self) -> bool:

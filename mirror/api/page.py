@@ -189,7 +189,10 @@ const forecast = (name, word, seconds, shown) =>
 function figures(status) {
   const parts = status.partitions, lag = maxOf(parts, "lag_seconds");
   const unknown = parts.filter((p) => p.lag_seconds === null).length;
-  const headroom = parts.map((p) => p.retention_headroom_seconds).filter((s) => s !== null);
+  const least = (key, name) => {
+    const known = parts.map((p) => p[key] ?? null).filter((s) => s !== null);
+    return known.length ? [figure(duration(Math.min(...known)), name)] : [];
+  };
   const per = (value) => rates === null ? "\u2013" : value;
   put("figures",
     figure(duration(lag), unknown && lag !== null ? `worst lag; unknown for ${whole(unknown)}` : "worst lag"),
@@ -200,7 +203,8 @@ function figures(status) {
       parts.some((p) => p.state === "LAGGING")),
     ...forecast("until records are lost, at this pace", status.outlook.retention_loss,
       status.outlook.retention_loss_seconds, status.outlook.retention_loss === "expected"),
-    ...(headroom.length ? [figure(duration(Math.min(...headroom)), "until retention may overtake")] : []),
+    ...least("retention_headroom_seconds", "until retention may overtake"),
+    ...least("tombstone_headroom_seconds", "until compaction may take deletes"),
     figure(bytes(status.resident_bytes), "memory"));
 }
 function why(reasons, parts) {

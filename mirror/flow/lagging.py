@@ -84,7 +84,9 @@ class LagMeter:
     def measure(self, p: PartitionCopy, *, now: float, now_ms: int) -> Lag:
         """How far behind the partition is now."""
         heard_at = self._answered_at(p) or (p.looked_at if p.copying else None)
-        progress = Progress(p.next_offset, self._end(p), heard_at, p.complete_at, p.last_timestamp_ms)
+        progress = Progress(
+            p.next_offset, self._end(p), heard_at, p.complete_at, p.last_timestamp_ms, p.empty_at
+        )
         seconds = lag_seconds(progress, now=now, now_ms=now_ms, fresh_seconds=self.fresh_seconds)
         records = lag_records(progress, now=now, fresh_seconds=self.fresh_seconds)
         return Lag(records, seconds, progress)

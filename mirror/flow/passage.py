@@ -60,6 +60,7 @@ class Passage:
 
     Attributes:
         attempts: Tries without success since something was written.
+        empty_at: When it was last seen that nothing was copied yet; what comes was read later. Monotonic.
         waits_for: The target broker to which its batches were sent last, or are to be sent.
     """
 
@@ -72,6 +73,7 @@ class Passage:
         "attempts",
         "coordinator_epoch",
         "counters",
+        "empty_at",
         "generation",
         "in_flight",
         "in_flight_max",
@@ -98,6 +100,7 @@ class Passage:
         self.acknowledged_target_offset: int | None = None
         self.acknowledged_at = 0.0
         self.last_timestamp_ms: int | None = None
+        self.empty_at: float | None = None
         self.sequence = 0
         self.coordinator_epoch = 0
         self.producer_epoch = 0
@@ -127,6 +130,7 @@ class Passage:
         self._settle_up_to(decision.next_offset)
         if not self._queue_fits(decision, mode):
             self.queue.begin(decision.next_offset, epoch)
+            self.empty_at = now if decision.nothing_copied else self.empty_at
         if self.next_offset is None or decision.next_offset > self.next_offset:
             self.attempts = 0
         self.mode = mode

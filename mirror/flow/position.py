@@ -120,6 +120,7 @@ class Proceed:
         remembered: The broker knows our last sequence. If not it takes any, so that the second of two
             batches could be appended without the first.
         remembered_ms: Timestamp of the newest record by which it does; -1 when it does not, or does not say.
+        nothing_copied: The target partition holds no record at all yet.
     """
 
     next_offset: int
@@ -130,6 +131,7 @@ class Proceed:
     remembered: bool = True
     producer_epoch: int = 0
     remembered_ms: int = -1
+    nothing_copied: bool = False
 
     def excludes_others(self, now_ms: int) -> bool:
         """Whether the broker takes this batch from one mirror only, and will not have forgotten soon.
@@ -344,4 +346,5 @@ def _go_on(
         skip_to=max(position, lost_to),
         remembered=target.last_sequence is not None,
         remembered_ms=target.last_timestamp_ms,
+        nothing_copied=position <= known.start_offset and not known.shared,
     )

@@ -22,6 +22,8 @@ DANGER_SECONDS = 3600.0
 """What is lost so soon goes before everything else."""
 HEADROOM_SECONDS = (600.0, 1800.0, DANGER_SECONDS, 6 * 3600.0, 24 * 3600.0, 7 * 24 * 3600.0)
 """Between two of them partitions are alike: each rank waits until the one before it is done."""
+TOMBSTONES_SECONDS_MIN = HEADROOM_SECONDS[1]
+"""A tombstone that may be lost is in danger, behind records that will be lost sooner than that."""
 
 
 class TopicClass(IntEnum):
@@ -51,6 +53,23 @@ def rank_of(topic_class: TopicClass, headroom_seconds: float | None) -> int:
     if in_danger:
         return band * len(TopicClass) + topic_class
     return (topic_class + 1) * (bands + 1) * len(TopicClass) + band
+
+
+def most_urgent(retention_seconds: float | None, tombstone_seconds: float | None) -> float | None:
+    """Of a partition of which records can go, and tombstones: when the first of it is lost.
+
+    Retention is known to remove what is too old. A tombstone may be there or not, and goes with the second
+    pass of a cleaner that comes when it comes: it is never taken for more urgent than what retention leaves
+    half an hour.
+
+    Args:
+        retention_seconds: Until retention takes something; None where that is not known, or never.
+        tombstone_seconds: Until compaction may take a tombstone; None likewise.
+    """
+    if tombstone_seconds is None:
+        return retention_seconds
+    bounded = max(tombstone_seconds, TOMBSTONES_SECONDS_MIN)
+    return bounded if retention_seconds is None else min(retention_seconds, bounded)
 
 
 class Ranker:

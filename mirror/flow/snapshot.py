@@ -17,6 +17,7 @@ from mirror.flow.partition import PartitionCopy
 from mirror.link.stream import LinkStream
 from mirror.model import FlowStatus, LinkStatus, PartitionStatus, State, TopicLeftOut, TopicPartition
 from monitoring.objectives import retention_headroom_seconds
+from monitoring.tombstones import Tombstones, tombstone_headroom_seconds
 
 
 @dataclass(slots=True)
@@ -27,6 +28,7 @@ class Snapshots:
         meter: Measures how far behind a partition is; what follows from it is concluded elsewhere.
         outlooks: What is to be expected of a partition.
         retention_ms: ``retention.ms`` of a source topic, negative for no limit, None when not known.
+        tombstones: How long a source topic keeps them.
         lost_ranges: The ledger: source ranges [from, to) of a partition that were given up.
     """
 
@@ -35,6 +37,7 @@ class Snapshots:
     meter: LagMeter
     outlooks: Outlooks
     retention_ms: Callable[[str], int | None]
+    tombstones: Callable[[str], Tombstones]
     lost_ranges: Callable[[TopicPartition], tuple[tuple[int, int], ...]]
     started_at_ms: int
     started_at: float
@@ -106,6 +109,9 @@ class Snapshots:
             lost_ranges=self.lost_ranges(p.tp),
             retention_headroom_seconds=retention_headroom_seconds(
                 lag.seconds, retention_ms=self.retention_ms(p.tp.topic)
+            ),
+            tombstone_headroom_seconds=tombstone_headroom_seconds(
+                lag.progress, lag.seconds, self.tombstones(p.tp.topic), now=now
             ),
             goal_offset=p.goal_offset,
             outlook=projection.status(),

@@ -35,6 +35,7 @@ from mirror.sync.returning import Returning
 from mirror.sync.target_topics import TargetTopics
 from mirror.sync.topics import Conflict
 from monitoring.outlook import Retention
+from monitoring.tombstones import Tombstones
 
 log = structlog.get_logger(__name__)
 
@@ -84,6 +85,10 @@ class Follower:
     def retention_ms(self, topic: str) -> int | None:
         """``retention.ms`` of a source topic; negative where nothing is deleted by age, None if not known."""
         return self.retention(topic).ms
+
+    def tombstones(self, topic: str) -> Tombstones:
+        """How long a source topic keeps tombstones."""
+        return self._topics.tombstones(topic)
 
     async def run(self) -> None:
         """Follow until cancelled. A pass that fails is logged and tried again."""

@@ -33,7 +33,14 @@ from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, TopicPartition
 from mirror.sync.describe import describe
 from mirror.sync.names import NamePolicy
-from mirror.sync.topic_configs import ALL, KEEP_ALL, MESSAGE_BYTES_MAX, TIMESTAMP_TYPE, retention_of
+from mirror.sync.topic_configs import (
+    ALL,
+    KEEP_ALL,
+    MESSAGE_BYTES_MAX,
+    TIMESTAMP_TYPE,
+    retention_of,
+    tombstones_kept_ms,
+)
 from mirror.sync.topics import (
     AddPartitions,
     AlterConfigs,
@@ -46,6 +53,7 @@ from mirror.sync.topics import (
     plan_topics,
 )
 from monitoring.outlook import Retention
+from monitoring.tombstones import Tombstones
 
 log = structlog.get_logger(__name__)
 
@@ -85,6 +93,7 @@ class TargetTopics:
         self._partitions = partitions
         self._policy = policy
         self._retention: dict[str, Retention] = {}
+        self._tombstones: dict[str, Tombstones] = {}
         self._source_facts: dict[str, TopicFacts] = {}
         self._there: dict[str, TopicFacts] = {}
         self._source_ids: dict[str, UUID] = {}
@@ -100,6 +109,10 @@ class TargetTopics:
     def retention(self, topic: str) -> Retention:
         """What a source topic keeps; without limits where it is compacted only."""
         return self._retention.get(topic, Retention())
+
+    def tombstones(self, topic: str) -> Tombstones:
+        """How long a source topic keeps tombstones."""
+        return self._tombstones.get(topic, Tombstones())
 
     async def bring_up(self, chosen: Mapping[str, TopicInfo]) -> dict[str, Conflict]:
         """Make and change what these source topics need.
@@ -186,8 +199,11 @@ class TargetTopics:
                 self._source_facts[name] = replace(known, partitions=len(info.partitions))
         wanted = chosen if self._settings.sync_configs else set(chosen) - set(self._source_facts)
         self._source_facts.update(await describe(self._flow.source, [chosen[name] for name in wanted]))
+        now = time.monotonic()
         for name in wanted:
-            self._retention[name] = retention_of(self._source_facts[name].configs.values)
+            values = self._source_facts[name].configs.values
+            self._retention[name] = retention_of(values)
+            self._tombstones[name] = self.tombstones(name).then(tombstones_kept_ms(values), now=now)
         return {name: self._source_facts[name] for name in chosen}
 
     async def _carry_out(self, plan: TopicPlan, chosen: Mapping[str, TopicInfo]) -> list[Conflict]:

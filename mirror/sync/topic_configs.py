@@ -200,3 +200,18 @@ def retention_of(values: Mapping[str, str]) -> Retention:
         return Retention(NO_LIMIT, NO_LIMIT)
     ms, size = values.get("retention.ms"), values.get("retention.bytes")
     return Retention(None if ms is None else int(ms), None if size is None else int(size))
+
+
+def tombstones_kept_ms(values: Mapping[str, str]) -> int | None:
+    """How long a topic with these settings keeps tombstones that its cleaner has met.
+
+    Args:
+        values: All in effect.
+
+    Returns:
+        ``delete.retention.ms``; ``NO_LIMIT`` where nothing is compacted, None where it may not be read.
+    """
+    policy, ms = values.get(CLEANUP_POLICY), values.get("delete.retention.ms")
+    if policy is not None and "compact" not in policy:
+        return NO_LIMIT
+    return None if policy is None or ms is None else int(ms)

@@ -29,6 +29,7 @@ async def test_the_metrics_of_a_mirror_at_work_are_clean(
     After records, gaps, a loss and a pause: promtool is silent, and every metric of the catalogue is there.
     """
     plain, gapped, lost = [await topic(source, partitions=2, retention_ms=86_400_000) for _ in range(3)]
+    compacted = await topic(source, cleanup_policy="compact")
     load(source.bootstrap, plain, json_rows(200, 100))
     load_transactions(source.bootstrap, gapped, json_rows(200, 100), 20, aborted_every=2)
     settings = tmp_path / "flow.yaml"
@@ -36,7 +37,7 @@ async def test_the_metrics_of_a_mirror_at_work_are_clean(
         "flow": plain,
         "source": {"bootstrap_servers": source.bootstrap},
         "target": {"bootstrap_servers": target.bootstrap},
-        "topics": {"include": [plain, gapped, lost]},
+        "topics": {"include": [plain, gapped, lost, compacted]},
         "api": {"partition_metrics": partition_metrics},
     }
     settings.write_text(yaml.safe_dump(document))
@@ -49,6 +50,7 @@ async def test_the_metrics_of_a_mirror_at_work_are_clean(
     with Twinsite.run("mirror", "--config", str(settings), work_dir=tmp_path) as mirror:
         await mirror.wait_for(lambda: states(mirror).get(lost) == {"DATA_LOSS"}, "the loss is seen")
         await mirror.wait_for(lambda: records(mirror, plain) == 200, "the rest is copied")
+        await mirror.wait_for(lambda: states(mirror).get(compacted) == {"ACTIVE"}, "it was looked at")
         url = f"http://127.0.0.1:{mirror.port}"
         assert (await twinsite("pause", gapped, "--url", url, work_dir=tmp_path)).code == 0
         text = mirror.get("/metrics")

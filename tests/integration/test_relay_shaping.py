@@ -55,13 +55,11 @@ def day_before() -> str:
 
 def noise(count: int, size: int = 10_000) -> Iterator[Row]:
     """Records that cannot be compressed."""
-    return (Row(key=None, value=os.urandom(size)) for _ in range(count))
+    return (Row(key=b"%d" % number, value=os.urandom(size)) for number in range(count))
 
 
-def filled(
-    source: KafkaCluster, topic: TopicFactory, name: str, megabytes: int, *, retention_ms: int = -1
-) -> str:
-    made = asyncio.run(topic(source, prefix=name, retention_ms=retention_ms))
+def filled(source: KafkaCluster, topic: TopicFactory, name: str, megabytes: int, **config: object) -> str:
+    made = asyncio.run(topic(source, 1, name, None, **{"retention_ms": -1, **config}))
     load(source.bootstrap, made, noise(megabytes * 100), batch_size=200_000)
     return made
 
@@ -350,15 +348,20 @@ def test_catch_ups_end_in_the_order_that_retention_and_settings_say(
     source: KafkaCluster, target: KafkaCluster, slow_relay: Relay, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    First what retention would remove within the hour, then what nothing is said of, then what is to be last,
-    which has less time left than that: beyond an hour it is settings that count. No age is known before
-    something has come, so that one of each begins together; nothing is removed while the test runs.
+    First what retention would remove within the hour, and what may miss deletes by then, then what nothing is
+    said of, then what is to be last, which has less time left than that: beyond an hour it is settings that
+    count. No age is known before something has come, so that one of each begins together; nothing is removed
+    while the test runs.
     """
-    last, other, soonest = names = [
+    last, other, soonest = [
         filled(source, topic, name, RANKED_MEGABYTES, retention_ms=minutes * 60_000)
         for name, minutes in (("last", 120), ("other", 600), ("soonest", 30))
     ]
-    sections = {"topics": {"include": names}, "link": {"relays": [slow_relay.address], "topics_last": [last]}}
+    compacted = {"cleanup_policy": "compact", "delete_retention_ms": 45 * 60_000}
+    deletes = filled(source, topic, "deletes", RANKED_MEGABYTES, **compacted)
+    names = [last, other, soonest, deletes]
+    link = {"relays": [slow_relay.address], "topics_last": [last, deletes]}
+    sections = {"topics": {"include": names}, "link": link}
     command = configured(tmp_path, through(source, slow_relay.address), target, soonest, **sections)
     done: dict[str, dict[str, int]] = {}
 
@@ -373,8 +376,9 @@ def test_catch_ups_end_in_the_order_that_retention_and_settings_say(
     with Twinsite.run(*command, work_dir=tmp_path) as mirror:
         asyncio.run(mirror.wait_for(all_are_done, "all is copied", 90))
 
-    assert list(done) == [soonest, other, last]
-    assert done[soonest][other] < RANKED_RECORDS
+    assert list(done) == [soonest, deletes, other, last]
+    assert done[soonest][deletes] < RANKED_RECORDS
+    assert done[deletes][other] < RANKED_RECORDS
     assert done[other][last] < RANKED_RECORDS / 5
-    assert [watermarks(source.bootstrap, name)[0] for name in names] == [(0, RANKED_RECORDS)] * 3
+    assert [watermarks(source.bootstrap, name)[0] for name in names] == [(0, RANKED_RECORDS)] * 4
     assert_exact(source.bootstrap, target.bootstrap, names)

@@ -111,6 +111,7 @@ def a_loss(topic: str = "audit", partition: int = 2) -> PartitionStatus:
         lost_offsets=7,
         lost_ranges=((903, 910),),
         retention_headroom_seconds=0.0,
+        tombstone_headroom_seconds=79_199.5,
         outlook=Outlook(Forecast.NEVER, None, Forecast.EXPECTED, 0.0, None, 0.0),
     )
 

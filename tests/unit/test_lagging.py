@@ -20,6 +20,7 @@ from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import FetchLimits, Isolation
 from mirror.model import FlowOutlook, Forecast, OffsetMode, Outlook, Reason, State, TopicPartition
 from monitoring.outlook import NO_LIMIT, Pace, Retention
+from monitoring.tombstones import Tombstones, tombstone_headroom_seconds
 
 ORDERS_0 = TopicPartition("orders", 0)
 STATED_SECONDS = 10.0
@@ -256,6 +257,39 @@ def test_headroom_is_what_retention_by_time_or_size_leaves_if_nothing_more_is_co
     found = bench.outlooks.headroom_seconds(bench.p, progress, now=bench.now, now_ms=int(bench.now * 1000))
 
     assert found == (None if headroom is None else pytest.approx(headroom, abs=2))
+
+
+def deletes_are_safe_for(bench: Bench) -> float | None:
+    """Of a topic that keeps tombstones for a day."""
+    lag = bench.meter.measure(bench.p, now=bench.now, now_ms=int(bench.now * 1000))
+    return tombstone_headroom_seconds(lag.progress, lag.seconds, Tombstones(86_400_000), now=bench.now)
+
+
+def test_a_pause_takes_from_the_time_for_which_deletes_are_safe(bench: Bench) -> None:
+    """
+    A complete copy has all of it, and no more.
+    """
+    complete = deletes_are_safe_for(bench)
+    bench.source_says(200)
+    bench.p.stop(State.PAUSED, Reason.OPERATOR, "paused by an operator", None)
+    bench.now += 600
+
+    assert complete == 86_400
+    assert deletes_are_safe_for(bench) == pytest.approx(86_400 - 600, abs=1)
+
+
+def test_a_first_copy_of_old_data_has_not_missed_deletes_before_it_began() -> None:
+    """
+    Its age is that of what it has come to, and says nothing of tombstones.
+    """
+    bench = Bench(a_flow(), now=500_000.0)
+    not_looked_at = deletes_are_safe_for(bench)
+    bench.p.proceed(Proceed(0, 0, 0, 0, 0, nothing_copied=True), OffsetMode.SAME, 0, bench.now)
+    bench.source_says(100)
+    bench.p.last_timestamp_ms = 1_000
+    bench.now += 60
+
+    assert (not_looked_at, deletes_are_safe_for(bench)) == (None, 86_340)
 
 
 def test_a_loss_further_away_than_the_bound_is_no_reason(bench: Bench) -> None:

@@ -35,6 +35,7 @@ def a_mixed_flow() -> FlowStatus:
             lag_seconds=33.5,
             next_offset=800,
             retention_headroom_seconds=3_600.0,
+            tombstone_headroom_seconds=86_366.5,
             outlook=LATE,
         ),
         a_loss("audit", 2),
@@ -183,6 +184,7 @@ def test_what_is_unknown_has_no_series() -> None:
     assert value(text, "twinsite_lag_records") is None
     assert value(text, "twinsite_next_offset") is None
     assert value(text, "twinsite_retention_headroom_seconds") is None
+    assert value(text, "twinsite_tombstone_headroom_seconds") is None
     assert value(text, "twinsite_flow_info") is None
     assert value(text, "twinsite_fencing_epoch") is None
     assert value(text, "twinsite_partitions_lag_unknown") == 1

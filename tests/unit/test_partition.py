@@ -118,6 +118,27 @@ def test_what_was_lost_is_counted_once_however_often_its_place_is_begun() -> Non
     assert copy.counters.gap_offsets == 30
 
 
+def test_since_when_a_copy_holds_anything_is_the_last_look_that_found_nothing() -> None:
+    """
+    What was read before that look, and is kept, was read after the one before; later looks change nothing.
+    """
+    nothing = Proceed(100, 100, 40, 3, 100, nothing_copied=True)
+    copy, found = waiting(), []
+    copy.proceed(nothing, OffsetMode.SAME, 0, NOW)
+    copy.doubt(NOW)
+    copy.proceed(nothing, OffsetMode.SAME, 0, NOW + 1)
+    found.append(copy.empty_at)
+    copy.queue.push([batch(100, 10)], (), None)
+    copy.look_first(NOW + 2)
+    copy.proceed(nothing, OffsetMode.SAME, 0, NOW + 2)
+    found.append(copy.empty_at)
+    copy.answered(copy.take()[0], appended=True, now=NOW + 3)
+    copy.doubt(NOW + 4)
+    copy.proceed(Proceed(110, 110, 50, 3, 110), OffsetMode.SAME, 0, NOW + 4)
+
+    assert [*found, copy.empty_at] == [NOW + 1] * 3
+
+
 def test_at_most_so_many_batches_are_on_their_way() -> None:
     """
     The broker remembers five; the sixth waits for an answer.

@@ -243,6 +243,24 @@ def test_a_mapped_copy_goes_on_where_the_map_says() -> None:
     assert decided(MAPPED, target) == Proceed(310, 160, 400, 7, skip_to=310)
 
 
+@pytest.mark.parametrize(("known", "start"), [(SAME, 100), (MAPPED, 0)])
+def test_a_copy_that_holds_nothing_yet_is_told_apart(known: Known, start: int) -> None:
+    """
+    Not where somebody's records were before: they may have keys that the source deletes later.
+    """
+    empty = replace(COPIED, target_log_start_offset=start, target_log_end_offset=start, last_producer_id=None)
+    begun = replace(empty, target_log_end_offset=start + 1, last_producer_id=OURS)
+
+    said = [
+        decided(known, empty),
+        decided(known, begun),
+        decided(known, empty, replace(SOURCE, log_start_offset=300), continue_after_loss=True),
+        decided(replace(known, shared=True), empty),
+    ]
+
+    assert [isinstance(one, Proceed) and one.nothing_copied for one in said] == [True, False, True, False]
+
+
 def test_a_copy_that_is_complete_has_nothing_wrong_with_it() -> None:
     """
     The target ends exactly where the source does.

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.ranking import DANGER_SECONDS, Ranker, TopicClass, class_of, rank_of
+from mirror.flow.ranking import (
+    DANGER_SECONDS,
+    TOMBSTONES_SECONDS_MIN,
+    Ranker,
+    TopicClass,
+    class_of,
+    most_urgent,
+    rank_of,
+)
 from mirror.kafka.fetch import Key
 from mirror.model import TopicPartition
 
@@ -44,6 +55,38 @@ def test_classes_are_whole_names() -> None:
     assert class_of("orders.old", first, last) is TopicClass.FIRST
     assert class_of("a.log", first, last) is TopicClass.LAST
     assert class_of("a.logs", first, last) is TopicClass.OTHER
+
+
+@pytest.mark.parametrize(
+    ("retention", "tombstones", "counts"),
+    [
+        pytest.param(None, None, None, id="nothing known"),
+        pytest.param(7_200.0, None, 7_200.0, id="not compacted"),
+        pytest.param(None, 7_200.0, 7_200.0, id="retention not known"),
+        pytest.param(math.inf, 7_200.0, 7_200.0, id="compacted only"),
+        pytest.param(86_400.0, 7_200.0, 7_200.0, id="tombstones go first"),
+        pytest.param(3_000.0, 7_200.0, 3_000.0, id="records go first"),
+        pytest.param(math.inf, 0.0, TOMBSTONES_SECONDS_MIN, id="may be gone already"),
+        pytest.param(60.0, 0.0, 60.0, id="records go for certain"),
+    ],
+)
+def test_a_delete_that_would_be_missed_is_as_urgent_as_a_record_that_would_be_lost(
+    retention: float | None, tombstones: float | None, counts: float | None
+) -> None:
+    """
+    The sooner of both counts, but for what retention will take within half an hour: a tombstone may be there
+    or not.
+    """
+    assert most_urgent(retention, tombstones) == counts
+
+
+def test_tombstones_that_may_be_gone_wait_for_records_that_will_be() -> None:
+    """
+    They go before all that is in no danger, whatever the settings say of topics.
+    """
+    deletes, records = rank_of(TopicClass.LAST, most_urgent(math.inf, 0.0)), rank_of(TopicClass.LAST, 1_700.0)
+
+    assert records < deletes < rank_of(TopicClass.FIRST, DANGER_SECONDS)
 
 
 def test_only_what_has_changed_is_told() -> None:
