@@ -186,7 +186,10 @@ def load_transactions(
     """Write records in transactions; every ``aborted_every``-th is written, aborted, and written again.
 
     Returns:
-        How many records were committed.
+        How many records were committed; they can be read.
+
+    Raises:
+        NotLoadedError: Something keeps them from being read.
     """
     with _Writer(bootstrap, codec, {"transactional.id": transactional_id}) as writer:
         writer.producer.init_transactions(FLUSH_SECONDS)
@@ -195,7 +198,8 @@ def load_transactions(
             if number % aborted_every == aborted_every - 1:
                 _transaction(writer, topic, part, writer.producer.abort_transaction)
             total += _transaction(writer, topic, part, writer.producer.commit_transaction)
-        return total
+    _wait_for_markers(bootstrap, topic)
+    return total
 
 
 def load_aborted(bootstrap: str, topic: str, count: int) -> None:
@@ -213,9 +217,7 @@ def load_log(bootstrap: str, topic: str, entries: Iterable[Entry]) -> None:
         NotLoadedError: A marker was not written, or something else was.
     """
     transactional: dict[str, object] = {"transactional.id": f"{topic}-committed"}
-    reader = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": topic, "isolation.level": "read_uncommitted"}
-    )
+    reader = _reader(bootstrap, "read_uncommitted")
     _, end = reader.get_watermark_offsets(TopicPartition(topic, 0), FLUSH_SECONDS)
     with _Writer(bootstrap, "none", {}) as plain, _Writer(bootstrap, "none", transactional) as committing:
         committing.producer.init_transactions(FLUSH_SECONDS)
@@ -241,6 +243,25 @@ def load_log(bootstrap: str, topic: str, entries: Iterable[Entry]) -> None:
     reader.close()
 
 
+def _reader(bootstrap: str, isolation: str) -> Consumer:
+    return Consumer({"bootstrap.servers": bootstrap, "group.id": "loader", "isolation.level": isolation})
+
+
+def _wait_for_markers(bootstrap: str, topic: str) -> None:
+    """Until whoever reads what is committed sees all that is there now."""
+    written, committed = _reader(bootstrap, "read_uncommitted"), _reader(bootstrap, "read_committed")
+    for partition in written.list_topics(topic, FLUSH_SECONDS).topics[topic].partitions:
+        where = TopicPartition(topic, partition)
+        _, end = written.get_watermark_offsets(where, FLUSH_SECONDS)
+        deadline = time.monotonic() + FLUSH_SECONDS
+        while (stable := committed.get_watermark_offsets(where, FLUSH_SECONDS)[1]) < end:
+            if time.monotonic() > deadline:
+                raise NotLoadedError(f"{topic}-{partition}: committed up to {stable}, written up to {end}")
+            time.sleep(0.002)
+    written.close()
+    committed.close()
+
+
 def _wait_for_end(reader: Consumer, topic: str, end: int) -> None:
     """Markers are written a little later than a producer is told."""
     deadline = time.monotonic() + FLUSH_SECONDS
@@ -254,7 +275,10 @@ def load_interleaved(bootstrap: str, topic: str, rows: Iterable[Row], producers:
     """Several transactional producers write in turns, all open at once; every third aborts in the end.
 
     Returns:
-        How many records were committed.
+        How many records were committed; they can be read.
+
+    Raises:
+        NotLoadedError: Something keeps them from being read.
     """
     writers = [_Writer(bootstrap, "none", {"transactional.id": f"{topic}-{i}"}) for i in range(producers)]
     for writer in writers:
@@ -268,6 +292,7 @@ def load_interleaved(bootstrap: str, topic: str, rows: Iterable[Row], producers:
     for number, writer in enumerate(writers):
         aborts = number % 3 == 2
         (writer.producer.abort_transaction if aborts else writer.producer.commit_transaction)(FLUSH_SECONDS)
+    _wait_for_markers(bootstrap, topic)
     return sum(count for number, count in enumerate(counts) if number % 3 != 2)
 
 
