@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror import service
+from mirror import taking_part
 from mirror.flow.context import Limits
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured, partitions, reached
@@ -36,7 +36,7 @@ async def test_the_first_record_after_a_long_silence_is_copied_at_once(
     """
     name = await topic(source)
     load(source.bootstrap, name, json_rows(10, 100))
-    monkeypatch.setattr(service, "Limits", partial(Limits, idle_look_seconds=IDLE_SECONDS))
+    monkeypatch.setattr(taking_part, "Limits", partial(Limits, idle_look_seconds=IDLE_SECONDS))
 
     async with running(flow_of(source, target, name)) as until:
         await until(lambda p: p[0].next_offset == 10)
