@@ -113,7 +113,7 @@ class Probe(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._paused = False
-        self._fill()
+        self._fill_soon()  # what is written in here and fails ends a transport twice
 
     def connection_lost(self, _: Exception | None) -> None:
         self._transport = None
@@ -129,9 +129,14 @@ class Probe(asyncio.Protocol):
         self._load = None
         if self._transport is not None:
             self._transport.close()
-            self._loop.call_later(CLOSE_SECONDS_MAX, self._transport.abort)
+            self._loop.call_later(CLOSE_SECONDS_MAX, self._give_up)
         if not self.ended.done():
             self.ended.set_result(None)
+
+    def _give_up(self) -> None:
+        """Nobody reads what is left; nothing where nothing is left."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def _refuse(self, code: str, detail: str) -> None:
         log.warning("probe_refused", peer=self._peer, code=code, why=detail)
@@ -141,10 +146,8 @@ class Probe(asyncio.Protocol):
     def _lose_patience(self) -> None:
         why = "it asks for nothing, or reads nothing"
         log.warning("probe_refused", peer=self._peer, code="too_slow", why=why)
-        transport = self._transport
         self.close()
-        if transport is not None:
-            transport.abort()  # nobody reads what is left
+        self._give_up()
 
     # -- what the mirror says ------------------------------------------------------------------------
 
@@ -197,6 +200,9 @@ class Probe(asyncio.Protocol):
                 return
             self._write(next(self._slices))
             self._sent_bytes += UNSENT_BYTES
+        self._fill_soon()
+
+    def _fill_soon(self) -> None:
         if not self._turn_comes:
             self._turn_comes = True
             self._loop.call_soon(self._fill)

@@ -199,7 +199,7 @@ class Stream(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._full = False
-        self.has_room()
+        self._loop.call_soon(self.has_room)  # what is written in here and fails ends a transport twice
 
     def connection_lost(self, _: Exception | None) -> None:
         self._transport = None
@@ -220,9 +220,14 @@ class Stream(asyncio.Protocol):
             one.close()
         if self._transport is not None:
             self._transport.close()
-            self._loop.call_later(CLOSE_SECONDS_MAX, self._transport.abort)
+            self._loop.call_later(CLOSE_SECONDS_MAX, self._give_up)
         if not self.ended.done():
             self.ended.set_result(None)
+
+    def _give_up(self) -> None:
+        """Nobody reads what is left; nothing where nothing is left."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def _share_no_more(self) -> None:
         if self._member is not None:
@@ -259,8 +264,7 @@ class Stream(asyncio.Protocol):
         self._audit.refused["silent"] += 1
         log.info("mirror_silent", seconds=round(silent), **self.visitor.fields)
         self.close()
-        if self._transport is not None:
-            self._transport.abort()  # nobody reads what is left
+        self._give_up()
 
     # -- more connections ----------------------------------------------------------------------------
 
@@ -484,7 +488,7 @@ class Joined(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._full = False
-        self._stream.has_room()
+        asyncio.get_running_loop().call_soon(self._stream.has_room)  # as for the stream's own
 
     def connection_lost(self, _: Exception | None) -> None:
         self._transport = None

@@ -47,7 +47,7 @@ async def odd_topic(source: KafkaCluster, topic: TopicFactory) -> str:
     """A topic that makes the mirror do everything: a late start, transactions, aborted ones."""
     name = await topic(source, partitions=2)
     load(source.bootstrap, name, json_rows(300, 100))
-    source.admin.delete_records([TopicPartition(name, 0, 60)])[TopicPartition(name, 0)].result()
+    source.delete_records(name, {0: 60})
     load_interleaved(source.bootstrap, name, json_rows(300, 100, seed=2))
     return name
 
@@ -140,7 +140,7 @@ async def test_a_mirror_killed_while_a_loss_is_accepted_goes_on_behind_it(
     assert (await run_once(source, target, re.escape(name), name, tmp_path)).code == 0
     load(source.bootstrap, name, json_rows(200, 100, seed=2))
     had = list(read_partition(source.bootstrap, name, 0))
-    source.admin.delete_records([TopicPartition(name, 0, 400)])[TopicPartition(name, 0)].result()
+    source.delete_records(name, {0: 400})
 
     arguments = command(source.bootstrap, target.bootstrap, re.escape(name), name)
     with Twinsite.run(*arguments, work_dir=tmp_path, failpoints=f"state_written:{number}") as mirror:

@@ -129,7 +129,7 @@ async def test_a_relay_lives_among_hostile_peers(
     print(f"growth {growth >> 20} MiB; held up {watch.held_up_seconds:.1f} s in {watch.rounds} rounds")
     assert relay.process.running
     mistakes = [line for line in lines if line["level"] == "error" or line["event"] == "library_message"]
-    assert not mistakes, mistakes
+    assert not mistakes, json.dumps(mistakes, indent=1)
     assert [line for line in warnings if not any(line.get(field) for field in REASONS)] == []
     assert max(len(str(value)) for line in lines for value in line.values()) < WORDS_MAX
     assert {code for code, count in refused.items() if count} >= REFUSED

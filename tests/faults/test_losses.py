@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
 
 from tests.conftest import TopicFactory
 from tests.faults.flows import configured, mirror_of, partition, partitions, reached, says
@@ -87,7 +86,7 @@ async def test_records_deleted_from_under_a_running_mirror_go_into_the_ledger_wh
             reader.freeze()
         load(source.bootstrap, name, json_rows(1, 100, seed=2))  # answers the request that waits
         load(source.bootstrap, name, json_rows(99, 100, seed=3))
-        delete_below(source, name, 75)
+        source.delete_records(name, {0: 75})
         for reader in (mirror, *readers_ahead):
             reader.thaw()
         await mirror.wait_for(lambda: reached(mirror, name) == 120, "it goes on by itself")
@@ -142,12 +141,6 @@ def start(cluster: KafkaCluster, topic: str) -> int:
 def records(cluster: KafkaCluster, topic: str) -> list[Record]:
     """What the first partition holds."""
     return list(read_partition(cluster.bootstrap, topic, 0))
-
-
-def delete_below(cluster: KafkaCluster, topic: str, offset: int) -> None:
-    """DeleteRecords on the first partition."""
-    where = TopicPartition(topic, 0, offset)
-    cluster.admin.delete_records([where])[where].result()
 
 
 async def accept(mirror: Twinsite, topic: str, work_dir: Path) -> None:

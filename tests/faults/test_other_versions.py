@@ -162,7 +162,7 @@ async def test_with_a_limit_nothing_is_read_from_a_relay_of_another_version_unti
     assert before["link"] is None
     assert {one["records"] for one in before["partitions"]} == {0}
     assert {end for _, end in ends.values()} == {0}
-    assert crossed < RECORDS * VALUE_BYTES / 100, "questions and their answers only"
+    assert crossed < RECORDS * VALUE_BYTES / 10, "questions and their answers only, however often it asks"
     assert after["link"]["rate_limit_bytes_per_second"] == LIMIT_BYTES_PER_SECOND
     assert {one["state"] for one in after["partitions"]} <= {"ACTIVE", "LAGGING"}
     assert lines_of(log, "relay_without_streams") == []

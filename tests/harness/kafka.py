@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from confluent_kafka import ElectionType, TopicCollection, TopicPartition
+from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -33,9 +33,30 @@ from confluent_kafka.admin import (
 )
 from kafka.admin import KafkaAdminClient
 from kafka.structs import TopicPartition as WirePartition
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from tests.harness.jvm import FAST_JVM
-from tests.harness.node import HERE, Broker, Site, free_ports, new_id, prepare_node, quiet_admin, until
+from tests.harness.node import (
+    HERE,
+    POLL_SECONDS,
+    READY_SECONDS,
+    Broker,
+    NotReadyError,
+    Site,
+    free_ports,
+    new_id,
+    prepare_node,
+    quiet_admin,
+    until,
+)
+
+NO_LEADER_YET = {
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+}
+ASK_AGAIN = wait_fixed(POLL_SECONDS)
+GIVE_UP = stop_after_delay(READY_SECONDS)
 
 
 class KafkaCluster:
@@ -216,6 +237,23 @@ class KafkaCluster:
         )
         await asyncio.wrap_future(self.admin.incremental_alter_configs([resource])[resource])
 
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
+        """Remove all records of some partitions below an offset; returns when their logs start there.
+
+        A broker that was just started may not lead yet what the metadata says it leads: it is asked again, as
+        every client does.
+
+        Args:
+            before: The offset by partition.
+        """
+        leaders = retry_if_exception(_no_leader_yet)
+        for attempt in Retrying(retry=leaders, wait=ASK_AGAIN, stop=GIVE_UP, reraise=True):
+            with attempt:
+                asked = self.admin.delete_records([TopicPartition(topic, *where) for where in before.items()])
+                starts = {where.partition: answer.result(30).low_watermark for where, answer in asked.items()}
+        if starts != before:
+            raise NotReadyError(f"{topic} starts at {starts} after records before {before} were deleted")
+
     async def topic_id(self, name: str) -> uuid.UUID:
         """The id the cluster gave this topic when it was made."""
         futures = self.admin.describe_topics(TopicCollection([name]))
@@ -262,3 +300,7 @@ class KafkaCluster:
 
     def _serving(self) -> list[Broker]:
         return [broker for broker in self.brokers if broker.running and not broker.frozen]
+
+
+def _no_leader_yet(failure: BaseException) -> bool:
+    return isinstance(failure, KafkaException) and failure.args[0].code() in NO_LEADER_YET

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from confluent_kafka import TopicPartition as Where
 
 from checkpoint.errors import UntranslatableError
 from checkpoint.map_chunk import CHUNK_RUNS, decode_chunk
@@ -34,11 +33,6 @@ def write(source: KafkaCluster, topic: str, count: int, seed: int) -> None:
 def offsets_of(kafka: KafkaCluster, topic: str) -> list[int]:
     """The offsets of the records of partition 0, as a consumer sees them."""
     return [record.offset for record in read_partition(kafka.bootstrap, topic, 0)]
-
-
-def delete_before(kafka: KafkaCluster, topic: str, offset: int) -> None:
-    where = Where(topic, 0, offset)
-    kafka.admin.delete_records([where])[where].result()
 
 
 def stored_chunks(target: KafkaCluster, flow: str) -> dict[int, int]:
@@ -78,7 +72,7 @@ async def test_a_map_forgets_what_was_deleted_at_the_target_and_stays_exact(
     async with running(settings) as until:
         await until(lambda seen: (seen[0].next_offset or 0) > there[-1])
         whole = stored_chunks(target, name)
-        delete_before(target, name, 2 * CHUNK_RUNS + 100)
+        target.delete_records(name, {0: 2 * CHUNK_RUNS + 100})
         await node.until(lambda: len(stored_chunks(target, name)) < len(whole), "the map is shortened", 20)
         shortened = stored_chunks(target, name)
         await asyncio.to_thread(write, source, name, MORE_RUNS, seed=2)
@@ -90,7 +84,7 @@ async def test_a_map_forgets_what_was_deleted_at_the_target_and_stays_exact(
         with pytest.raises(UntranslatableError, match=f"the offset map begins at .* {2 * CHUNK_RUNS}$"):
             await translate(settings, tp, offset, reverse=reverse)
     write(source, name, 10, seed=3)
-    delete_before(target, name, 3 * CHUNK_RUNS + 5)
+    target.delete_records(name, {0: 3 * CHUNK_RUNS + 5})
     again = await mirror_once(settings)
     assert [(p.state, p.lag_records) for p in again.partitions] == [(State.ACTIVE, 0)]
     assert list(stored_chunks(target, name)) == [3]

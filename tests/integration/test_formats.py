@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
 
 from tests.conftest import TopicFactory
 from tests.harness.checker import assert_exact, read_partition, watermarks
@@ -58,7 +57,7 @@ async def test_message_sets_of_both_old_formats_arrive_with_the_batches_behind_t
     name = await topic(breakable, assignment=[[2]] * len(logs))
     await serve_logs(breakable, name, dict(enumerate(logs)), node=2)
     for log, start in ("broker-lz4", LZ4_START), ("broker-gzip", GZIP_START):
-        _delete_below(breakable, name, logs.index(old_logs[log]), start)
+        breakable.delete_records(name, {logs.index(old_logs[log]): start})
     load(breakable.bootstrap, name, [replace(row, partition=0) for row in edge_rows()], "lz4", **ONE_BATCH)
 
     done = await copy_once(breakable, target, name, tmp_path)
@@ -117,7 +116,7 @@ async def test_a_log_that_starts_inside_a_batch_is_copied_from_its_first_record_
     for name, (partition, codec) in itertools.product(names, enumerate(CODECS)):
         rows = [replace(row, partition=partition) for row in [*edge_rows(), *json_rows(52, 2000)]]
         load(source.bootstrap, name, rows, codec, **ONE_BATCH)
-        _delete_below(source, name, partition, 37)
+        source.delete_records(name, {partition: 37})
         assert [batch.offset for batch in stored_batches(source, name, partition)] == [0]
 
     done = await copy_once(source, target, "cut", tmp_path, "--topics", "cut-.*")
@@ -136,7 +135,7 @@ async def test_batches_that_the_source_broker_compressed_are_cut_as_well(
     names = [await topic(source, prefix="java", compression_type=codec) for codec in CODECS[1:]]
     for name in names:
         load(source.bootstrap, name, json_rows(300, 1000), **ONE_BATCH)
-        _delete_below(source, name, 0, 137)
+        source.delete_records(name, {0: 137})
 
     done = await copy_once(source, target, "java", tmp_path, "--topics", "java-.*")
 
@@ -154,7 +153,7 @@ async def test_a_log_that_starts_inside_a_transaction_is_copied_from_there(
     starts = {await topic(source, prefix="begun"): start for start in (7, 25, 41)}
     for name, start in starts.items():
         load_transactions(source.bootstrap, name, json_rows(60, 100), 20, 2, transactional_id=name)
-        _delete_below(source, name, 0, start)
+        source.delete_records(name, {0: start})
 
     done = await copy_once(source, target, "begun", tmp_path, "--topics", "begun-.*")
 
@@ -274,11 +273,6 @@ async def first_blocked(mirror: Twinsite) -> dict[str, Any]:
 
     await mirror.wait_for(found, "a partition is blocked")
     return seen[0]
-
-
-def _delete_below(cluster: KafkaCluster, name: str, partition: int, offset: int) -> None:
-    where = TopicPartition(name, partition, offset)
-    cluster.admin.delete_records([where])[where].result()
 
 
 async def _copy_with(

@@ -71,9 +71,7 @@ async def test_a_group_goes_on_at_the_other_site_with_the_numbers_it_has_committ
     """
     name = await topic(source, partitions=PARTITIONS)
     load_interleaved(source.bootstrap, name, json_rows(600, 100))
-    for number in range(PARTITIONS):
-        start = TopicPartition(name, number, STARTS_AT)
-        source.admin.delete_records([start])[TopicPartition(name, number)].result()
+    source.delete_records(name, dict.fromkeys(range(PARTITIONS), STARTS_AT))
     commit(source, name, [TopicPartition(name, number, STARTS_AT) for number in range(PARTITIONS)])
     done = await twinsite(*once(source, target, re.escape(name), name), work_dir=tmp_path)
     assert done.code == 0, done.stderr

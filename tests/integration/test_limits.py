@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
 from confluent_kafka.admin import ConfigResource
 
 from tests.conftest import TopicFactory
@@ -42,7 +41,7 @@ async def a_late_log(source: KafkaCluster, topic: TopicFactory) -> str:
     """A topic whose log starts at 250 and ends at 400."""
     name = await topic(source)
     load(source.bootstrap, name, json_rows(400, 50))
-    source.admin.delete_records([TopicPartition(name, 0, STARTS_AT)])[TopicPartition(name, 0)].result()
+    source.delete_records(name, {0: STARTS_AT})
     return name
 
 
@@ -139,7 +138,7 @@ async def test_a_topic_that_was_prepared_has_its_own_settings_when_the_copy_ends
     """
     name = await topic(source, retention_ms=86_400_000, cleanup_policy="delete")
     load(source.bootstrap, name, json_rows(400, 50))
-    source.admin.delete_records([TopicPartition(name, 0, STARTS_AT)])[TopicPartition(name, 0)].result()
+    source.delete_records(name, {0: STARTS_AT})
     await source.alter_topic(name, {"cleanup.policy": "compact"})
 
     done = await copy_once(source, target, name, tmp_path, mode="same")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from confluent_kafka import TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitoring import catalogue
@@ -44,8 +43,7 @@ async def test_the_metrics_of_a_mirror_at_work_are_clean(
     assert (await twinsite("mirror", "--config", str(settings), "--once", work_dir=tmp_path)).code == 0
     load(source.bootstrap, plain, json_rows(200, 100, seed=2))
     load(source.bootstrap, lost, json_rows(50, 100))
-    for number in range(2):
-        source.admin.delete_records([TopicPartition(lost, number, 5)])[TopicPartition(lost, number)].result()
+    source.delete_records(lost, {0: 5, 1: 5})
 
     with Twinsite.run("mirror", "--config", str(settings), work_dir=tmp_path) as mirror:
         await mirror.wait_for(lambda: states(mirror).get(lost) == {"DATA_LOSS"}, "the loss is seen")

@@ -102,7 +102,7 @@ async def test_a_log_that_starts_late_starts_there_at_the_target(
     """
     name = await topic(source, cleanup_policy="delete")
     load(source.bootstrap, name, json_rows(400, 100, keys=50))
-    source.admin.delete_records([TopicPartition(name, 0, 250)])[TopicPartition(name, 0)].result()
+    source.delete_records(name, {0: 250})
     await source.alter_topic(name, {"cleanup.policy": policy})
 
     done = await copy_once(source, target, name, tmp_path)
@@ -274,7 +274,7 @@ async def test_a_loss_at_the_source_stops_the_partition_until_it_is_accepted(
     load(source.bootstrap, name, json_rows(20, 50))
     assert (await copy_once(source, target, name, tmp_path)).code == 0
     load(source.bootstrap, name, json_rows(30, 50, seed=2))
-    source.admin.delete_records([TopicPartition(name, 0, 35)])[TopicPartition(name, 0)].result()
+    source.delete_records(name, {0: 35})
 
     with Twinsite.run(*flags(source, target, re.escape(name), name), work_dir=tmp_path) as mirror:
         await mirror.wait_for(lambda: _state(mirror) == "DATA_LOSS", "the loss is seen")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
 
 from tests.conftest import TopicFactory
 from tests.harness.checker import assert_exact
@@ -53,8 +52,7 @@ async def test_a_batch_that_must_be_cut_is_the_only_one_taken_apart(
     """
     name = await topic(source)
     load(source.bootstrap, name, json_rows(200, 100), "zstd", batch_num_messages=20)
-    where = TopicPartition(name, 0, 7)
-    source.admin.delete_records([where])[where].result()
+    source.delete_records(name, {0: 7})
 
     done = await copy_once(source, target, name, tmp_path)
 

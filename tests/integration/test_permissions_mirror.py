@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -139,13 +139,6 @@ def write_transactions(cluster: KafkaCluster, topic: str) -> None:
         producer.commit_transaction(30) if turn % 2 else producer.abort_transaction(30)
 
 
-async def trim(cluster: KafkaCluster, topic: str, offset: int) -> None:
-    """Remove what is below an offset: the copy must start there too."""
-    wanted = cluster.admin.delete_records([TopicPartition(topic, 0, offset)])
-    for done in wanted.values():
-        await asyncio.wrap_future(done)
-
-
 async def mirror_until(wanted: Settings, done: Callable[[PartitionStatus], bool]) -> PartitionStatus:
     """Mirror one partition until its status is as wanted; answers with that status."""
     stop, seen = asyncio.Event(), []
@@ -176,7 +169,7 @@ async def test_the_rights_of_the_page_are_enough_for_the_same_offsets(source: Si
     write_transactions(source.cluster, "orders.gaps")
     await source.cluster.create_topic("orders.trimmed", config={"retention.ms": 864_000_000})
     write_records(source.cluster, "orders.trimmed", 100)
-    await trim(source.cluster, "orders.trimmed", 40)
+    source.cluster.delete_records("orders.trimmed", {0: 40})
 
     status = await mirror_once(settings(source, target, "orders.(gaps|trimmed)"))
 
@@ -214,7 +207,7 @@ async def test_auto_maps_a_log_that_starts_late_where_nothing_may_be_deleted(
     target.allow_only([grant for grant in grants if grant.operation != "Delete"])
     await source.cluster.create_topic("orders.undeletable", config={"retention.ms": 864_000_000})
     write_records(source.cluster, "orders.undeletable", 100)
-    await trim(source.cluster, "orders.undeletable", 40)
+    source.cluster.delete_records("orders.undeletable", {0: 40})
     wanted = settings(source, target, "orders.undeletable")
 
     refused = await mirror_until(wanted, blocked)
@@ -403,7 +396,7 @@ async def test_settings_that_may_not_be_changed_do_not_stop_the_copy(source: Sit
     target.allow([Grant(WRITER, "DescribeConfigs", "topic", "orders.", prefixed=True)])
     await source.cluster.create_topic("orders.held", config={"retention.ms": 864_000_000})
     write_records(source.cluster, "orders.held", 100)
-    await trim(source.cluster, "orders.held", 40)
+    source.cluster.delete_records("orders.held", {0: 40})
     wanted = settings(source, target, "orders.held")
 
     await mirror_once(wanted)

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
 
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete
@@ -52,7 +51,7 @@ async def test_a_standby_names_the_owner_when_asked_to_accept_a_loss(
     load(source.bootstrap, name, json_rows(20, 50))
     assert (await twinsite(*command, "--once", work_dir=tmp_path)).code == 0
     load(source.bootstrap, name, json_rows(30, 50, seed=2))
-    source.admin.delete_records([TopicPartition(name, 0, 35)])[TopicPartition(name, 0)].result()
+    source.delete_records(name, {0: 35})
 
     with Twinsite.run(*command, work_dir=tmp_path) as standby:
         await standby.wait_for(lambda: state(standby) == "DATA_LOSS", "the loss is seen")

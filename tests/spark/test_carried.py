@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition as ConfluentPartition
 from pyspark.sql import SparkSession
 
 import spark_jobs.reconcile
@@ -222,23 +221,18 @@ def test_what_retention_has_overtaken_begins_again_without_what_goes_next(
     assert reconcile(*begin, "--overtaken", first, second) == 2
     assert "can still be read" in capsys.readouterr().err
     assert digest("target", first) == 0
-    delete_before(source, name, 200)
+    source.delete_records(name, {0: 200})
 
     assert digest("source", first) == 1
     assert "scope --overtaken DIRECTORY" in capsys.readouterr().err
     assert reconcile(*begin, "--overtaken", first, second) == 0
-    delete_before(source, name, 500)
+    source.delete_records(name, {0: 500})
     assert [digest(site, second) for site in ("source", "target")] == [0, 0]
     assert reconcile("compare", second, "--folder", tmp_path / "history") == 0
 
     (one,) = json.loads((second / "summary.json").read_text())["partitions"]
     assert (one["expired_at_source"], one["leaving"]) == ([0, 200], [200, 600])
     assert one["source_offsets"] == [600, 1_000]
-
-
-def delete_before(cluster: KafkaCluster, topic: str, offset: int) -> None:
-    deleted = cluster.admin.delete_records([ConfluentPartition(topic, 0, offset)])
-    assert [one.result(30).low_watermark for one in deleted.values()] == [offset]
 
 
 def no_disk(*_: object, **__: object) -> None:

@@ -19,6 +19,7 @@ from mirror.link.messages import Messages
 from mirror.link.probe import Down, Up
 from mirror.relay import probe
 from mirror.relay.probe import Probe
+from tests.harness.node import until
 
 LOAD: dict[str, Any] = {"seconds": 0.3, "settle_seconds": 0.1, "bytes_max": 1 << 30, "rate_max": None}
 
@@ -164,6 +165,26 @@ async def test_a_mirror_that_does_not_go_on_is_not_waited_for(
         writer.write(said)
 
         await asyncio.wait_for(one.ended, 10)
+
+
+async def test_what_it_says_at_last_may_be_read_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    It all arrives before there is an end to patience, which then finds nothing to end any more.
+    """
+    monkeypatch.setattr(probe, "CLOSE_SECONDS_MAX", 1.0)
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
+    async with probing() as (reader, writer, end):
+        writer.write(load(seconds=60))
+        await until(lambda: end._paused, "nothing more can be sent")
+        writer.write(load())
+        await until(lambda: end.ended.done(), "it is refused")
+        *_, last = Messages().received(await asyncio.wait_for(reader.read(), 10))
+        ended = time.monotonic()
+        await until(lambda: time.monotonic() > ended + 1.0, "there would be no patience")
+
+    assert messages.document(last[1])["code"] == "bad_message"
+    assert complaints == []
 
 
 async def test_a_mirror_that_only_asks_is_not_waited_for() -> None:
