@@ -79,7 +79,9 @@ class Settings(Section):
         ge=0,
         le=31_536_000,
         description="A partition warns (retention_near) when the source's retention will remove what it has "
-        "not copied within this time, at the present pace, and it will not have caught up in half of it.",
+        "not copied within this time, at the present pace, and it will not have caught up in half of it; and "
+        "likewise (compaction_near) of tombstones that compaction may remove, once half of the time is used "
+        "up that they are given.",
     )
     api: ApiSettings = Field(
         default_factory=ApiSettings, description="The port for people, probes and Prometheus."

@@ -226,7 +226,8 @@ class LinkSettings(ConnectionSettings):
     topics_first: tuple[Pattern, ...] = Field(
         default=(),
         description="Regular expressions; topics whose whole name matches one catch up before others. "
-        "What retention would remove within an hour goes before that, and what is up to date before all.",
+        "What retention would remove within an hour, or tombstones that compaction would, goes before that, "
+        "and what is up to date before all.",
     )
     topics_last: tuple[Pattern, ...] = Field(
         default=(), description="Likewise; they catch up when no others have to."

@@ -55,6 +55,7 @@ class Reason(StrEnum):
     STARTING = "starting"
     CATCHING_UP = "catching_up"
     RETENTION_NEAR = "retention_near"
+    COMPACTION_NEAR = "compaction_near"
     OPERATOR = "operator"
     OPEN_TRANSACTION = "open_transaction"
     SOURCE_UNAVAILABLE = "source_unavailable"

@@ -222,6 +222,7 @@ class Service:
         watch = LagWatch(
             meter,
             outlooks,
+            follower.tombstones,
             lagging_seconds=settings.lagging_after_seconds,
             near_seconds=settings.retention_near_seconds,
             changed=engine.changed,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from monitoring.objectives import Progress
+from monitoring.outlook import is_near
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +76,21 @@ def tombstone_headroom_seconds(
     if kept_ms is None or kept_ms < 0:
         return None
     return max(kept_ms / 1000 - min(ages), 0.0)
+
+
+def loss_is_near(
+    headroom: float | None, catch_up: float | None, kept: Tombstones, *, within_seconds: float, before: bool
+) -> bool:
+    """Whether deletes that may be missed are for somebody to know of.
+
+    Not before half of the time is used up that they are given: whoever is a minute behind has lost a minute
+    of a day, and is not in danger yet.
+
+    Args:
+        headroom: From :func:`tombstone_headroom_seconds`.
+        catch_up, within_seconds, before: As for :func:`monitoring.outlook.is_near`.
+    """
+    if kept.ms is None or kept.ms < 0:
+        return False
+    within = min(within_seconds, kept.ms / 2000)
+    return is_near(headroom, catch_up, within_seconds=within, before=before)

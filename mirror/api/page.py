@@ -166,6 +166,9 @@ function verdict(parts) {
   const near = parts.filter((p) => p.reason === "retention_near").length;
   if (near) return ["warn", `${many(near, "partition")} about to lose records`,
     "Retention at the source will remove them before they are copied, or not long after."];
+  const missing = parts.filter((p) => p.reason === "compaction_near").length;
+  if (missing) return ["warn", `${many(missing, "partition")} about to miss deletes`,
+    "Compaction at the source may remove tombstones before they are copied, or not long after."];
   if (behind) return ["calm", `Catching up: ${many(behind, "partition")} behind`,
     "Nothing to do, unless the lag grows."];
   const dark = parts.filter((p) => p.lag_seconds === null).length;

@@ -25,6 +25,10 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
             "Raise retention.ms, or retention.bytes, of the source topic while the records are still there; "
             "then see what limits the mirror."
         ),
+        Reason.COMPACTION_NEAR: (
+            "Set min.cleanable.dirty.ratio of the source topic to 1 until nothing is missing, and see what "
+            "limits the mirror (docs/metrics.md). Where deletes may be gone, compare the sites afterwards."
+        ),
         Reason.OPERATOR: (
             "Resume it when the pause has served its purpose: retention at the source does not wait, and a "
             "restart of the mirror forgets the pause."

@@ -15,18 +15,19 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from mirror.flow.context import Flow
-from mirror.flow.outlook import Outlooks, Projection, catching_up, losing
+from mirror.flow.outlook import Outlooks, Projection, catching_up, forgetting, losing
 from mirror.flow.partition import PartitionCopy
 from mirror.kafka.fetch import Isolation
 from mirror.model import Reason, State
 from monitoring.objectives import Progress, lag_records, lag_seconds, lag_state
 from monitoring.outlook import is_near
+from monitoring.tombstones import Tombstones, loss_is_near, tombstone_headroom_seconds
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +37,10 @@ UNHEARD_WAITS = 3
 """A broker holds a request back for one wait at most: after so many, and a second, it is silent."""
 
 NEAR_SAID_SECONDS = 300.0
-"""How often it is said that records are about to be lost."""
+"""How often it is said that records, or deletes, are about to be lost."""
+NEAR = (Reason.RETENTION_NEAR, Reason.COMPACTION_NEAR)
+OURS = frozenset({Reason.CATCHING_UP, Reason.OPEN_TRANSACTION, *NEAR})
+"""What is said with these was concluded here."""
 
 WAITING = frozenset({State.PAUSED, State.BLOCKED})
 """Nothing is copied of these for now; retention at the source does not wait."""
@@ -60,6 +64,15 @@ class Lag:
     def heard_at(self) -> float | None:
         """When the source last told news of it, or the lack of them."""
         return self.progress.heard_at
+
+
+@dataclass(frozen=True, slots=True)
+class Danger:
+    """A loss that is near: of what, in how many seconds, and in words."""
+
+    reason: Reason
+    seconds: float
+    detail: str
 
 
 class LagMeter:
@@ -126,8 +139,9 @@ class LagWatch:
     """Turns partitions that are copied from ACTIVE to LAGGING and back, and warns of losses that are near.
 
     Args:
+        tombstones: How long a source topic keeps them.
         lagging_seconds: The stated lag.
-        near_seconds: A loss to retention that is further away is not near.
+        near_seconds: A loss that is further away is not near.
         changed: Told of every partition whose state or reason is another one now.
     """
 
@@ -135,6 +149,7 @@ class LagWatch:
         self,
         meter: LagMeter,
         outlooks: Outlooks,
+        tombstones: Callable[[str], Tombstones],
         *,
         lagging_seconds: float,
         near_seconds: float,
@@ -142,14 +157,15 @@ class LagWatch:
     ) -> None:
         self._meter = meter
         self._outlooks = outlooks
+        self._tombstones = tombstones
         self._lagging_seconds = lagging_seconds
         self._near_seconds = near_seconds
         self._changed = changed
         self._held: dict[PartitionCopy, tuple[int, float]] = {}
         """Where open transactions end what may be read, and since when."""
-        self._near: list[tuple[PartitionCopy, Projection]] = []
-        """Which partitions are about to lose records, as this look finds."""
-        self._warned_at = -math.inf
+        self._near: list[tuple[PartitionCopy, Danger]] = []
+        """Which partitions are about to lose something, as this look finds."""
+        self._warned_at = dict.fromkeys(NEAR, -math.inf)
 
     async def run(
         self, partitions: Callable[[], Iterable[PartitionCopy]], beat: Callable[[float], None]
@@ -179,14 +195,15 @@ class LagWatch:
             p.state, p.reason, p.detail = self._conclude(p, now, now_ms)
             if (p.state, p.reason) != before:
                 self._changed(p)
-        self._warn(now)
+        self._warn_of(Reason.RETENTION_NEAR, "retention_loss_near", now)
+        self._warn_of(Reason.COMPACTION_NEAR, "tombstone_loss_near", now)
 
     def _conclude(self, p: PartitionCopy, now: float, now_ms: int) -> Conclusion:
         lag = self._meter.measure(p, now=now, now_ms=now_ms)
         if p.copying:
             self._outlooks.note(p, lag.progress, now=now, now_ms=now_ms)
         silent = self._meter.silent(p, lag, now)
-        projection, is_near = self._project(p, lag, now, now_ms)
+        projection, dangers = self._project(p, lag, now, now_ms)
         if not silent and now - self._held_since(p, now) > self._lagging_seconds:
             return State.LAGGING, Reason.OPEN_TRANSACTION, _held_back(p)
         if silent and lag.seconds is None and now - p.acknowledged_at > self._lagging_seconds:
@@ -197,39 +214,56 @@ class LagWatch:
         if silent:
             return State.LAGGING, Reason.SOURCE_UNAVAILABLE, _unheard(p, lag, now, now_ms)
         words = f"{lag.records} offsets behind" if lag.records else "it is not being read just now"
-        if is_near:
-            return State.LAGGING, Reason.RETENTION_NEAR, f"{words}; {losing(projection)}"
+        if dangers:
+            return State.LAGGING, dangers[0].reason, f"{words}; {dangers[0].detail}"
         return State.LAGGING, Reason.CATCHING_UP, words + (catching_up(projection) if lag.records else "")
 
     # -- losses that are near --------------------------------------------------------------------
 
-    def _project(self, p: PartitionCopy, lag: Lag, now: float, now_ms: int) -> tuple[Projection, bool]:
-        """What is to be expected, and whether that is a loss to warn of."""
+    def _project(
+        self, p: PartitionCopy, lag: Lag, now: float, now_ms: int
+    ) -> tuple[Projection, Sequence[Danger]]:
+        """What is to be expected, and what of that is a loss to warn of, the worst first."""
         projection = self._outlooks.project(p, lag.progress, lag, now=now, now_ms=now_ms)
-        near = lag.records != 0 and is_near(
-            projection.retention_loss_seconds,
-            projection.catch_up_seconds,
-            within_seconds=self._near_seconds,
-            before=p.reason is Reason.RETENTION_NEAR,
-        )
-        if near:
-            self._near.append((p, projection))
-        return projection, near
+        if lag.records == 0:
+            return projection, ()
+        found = self._retention_danger(p, projection), self._compaction_danger(p, lag, projection, now)
+        dangers = [danger for danger in found if danger is not None]
+        self._near.extend((p, danger) for danger in dangers)
+        return projection, dangers
 
-    def _warn(self, now: float) -> None:
-        """One line for all of them, now and then: the first to come, and how many there are."""
-        if not self._near or now - self._warned_at < NEAR_SAID_SECONDS:
+    def _retention_danger(self, p: PartitionCopy, projection: Projection) -> Danger | None:
+        loss, before = projection.retention_loss_seconds, p.reason is Reason.RETENTION_NEAR
+        if not is_near(loss, projection.catch_up_seconds, within_seconds=self._near_seconds, before=before):
+            return None
+        return Danger(Reason.RETENTION_NEAR, loss or 0.0, losing(projection))
+
+    def _compaction_danger(
+        self, p: PartitionCopy, lag: Lag, projection: Projection, now: float
+    ) -> Danger | None:
+        kept, catch_up = self._tombstones(p.tp.topic), projection.catch_up_seconds
+        headroom = tombstone_headroom_seconds(lag.progress, lag.seconds, kept, now=now)
+        before = p.reason is Reason.COMPACTION_NEAR
+        near = loss_is_near(headroom, catch_up, kept, within_seconds=self._near_seconds, before=before)
+        if headroom is None or not near:
+            return None
+        return Danger(Reason.COMPACTION_NEAR, headroom, forgetting(headroom, catch_up))
+
+    def _warn_of(self, reason: Reason, event: str, now: float) -> None:
+        """One line for all partitions that lose the same, now and then: the first to come, and how many."""
+        near = [(danger, p) for p, danger in self._near if danger.reason is reason]
+        if not near or now - self._warned_at[reason] < NEAR_SAID_SECONDS:
             return
-        self._warned_at = now
-        first, projection = min(self._near, key=lambda one: one[1].retention_loss_seconds or 0.0)
+        self._warned_at[reason] = now
+        danger, first = min(near, key=lambda one: one[0].seconds)
         log.warning(
-            "retention_loss_near",
+            event,
             topic=first.tp.topic,
             partition=first.tp.partition,
             next_offset=first.next_offset,
-            detail=losing(projection),
-            partitions=len(self._near),
-            topics=len({p.tp.topic for p, _ in self._near}),
+            detail=danger.detail,
+            partitions=len(near),
+            topics=len({p.tp.topic for _, p in near}),
         )
 
     def _held_since(self, p: PartitionCopy, now: float) -> float:
@@ -251,7 +285,7 @@ def _held_back(p: PartitionCopy) -> str:
 
 def _unheard(p: PartitionCopy, lag: Lag, now: float, now_ms: int) -> str:
     """What the connection has said, or since when nothing was heard; not what was said of the lag before."""
-    if p.detail and p.reason not in {Reason.CATCHING_UP, Reason.RETENTION_NEAR, Reason.OPEN_TRANSACTION}:
+    if p.detail and p.reason not in OURS:
         return p.detail
     if lag.heard_at is None:
         return "the source has not answered yet"

@@ -232,9 +232,21 @@ def losing(projection: Projection) -> str:
     seconds, catch_up = projection.retention_loss_seconds, projection.catch_up_seconds
     if seconds == 0:
         return "records that are not copied may be removed at any moment"
-    words = f"at this pace records are lost in {duration(seconds)}"
+    return f"at this pace records are lost in {duration(seconds)}{_beside(seconds, catch_up)}"
+
+
+def forgetting(headroom_seconds: float, catch_up: float | None) -> str:
+    """Which deletes are missed, and when, of a partition of which that is known."""
+    if headroom_seconds == 0:
+        return "deletes that are not copied may be compacted away already"
+    words = f"deletes that are not copied are safe from compaction for {duration(headroom_seconds)}"
+    return words + _beside(headroom_seconds, catch_up)
+
+
+def _beside(loss: float | None, catch_up: float | None) -> str:
+    """How a loss to come stands to the end of the lag."""
     if catch_up is None:
-        return words
-    if seconds is not None and catch_up > seconds:
-        return f"{words}, before it has caught up"
-    return f"{words}, not long after it has caught up in {duration(catch_up)}"
+        return ""
+    if loss is not None and catch_up > loss:
+        return ", before it has caught up"
+    return f", not long after it has caught up in {duration(catch_up)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tests.harness.checker import read_partition
 from tests.harness.data import Row, json_rows, load, load_compacted
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import until
-from tests.harness.process import Twinsite, twinsite
+from tests.harness.process import Twinsite, events, twinsite
 from tests.harness.segments import is_clean
 from tests.integration.test_compaction import SEGMENT_MS
 
@@ -105,7 +106,7 @@ async def test_no_tombstone_goes_sooner_than_was_told_and_then_its_key_lives_on(
 ) -> None:
     """
     A cleaner that goes over the log as often as it can takes one that a paused mirror has not copied, after
-    the time that was told.
+    the time that was told, and a warning.
     """
     name = await topic(
         source,
@@ -134,6 +135,9 @@ async def test_no_tombstone_goes_sooner_than_was_told_and_then_its_key_lives_on(
         assert (await twinsite("resume", name, "--url", url, work_dir=tmp_path)).code == 0
         await mirror.wait_for(lambda: headroom(mirror, name) == KEPT_SECONDS, "nothing is missing")
 
+    warning = json.loads(events(mirror.stderr, "tombstone_loss_near")[0])
+    assert (warning["level"], warning["topic"], warning["next_offset"]) == ("warning", name, 1)
+    assert warning["detail"].startswith("deletes that are not copied")
     assert 0 < told[0][1] <= KEPT_SECONDS
     assert max(at + seconds for at, seconds in told) <= gone_at
     assert left == 0

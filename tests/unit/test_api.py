@@ -558,6 +558,7 @@ def test_the_page_knows_the_reasons_it_treats_apart() -> None:
     """
     assert f'"{Reason.CATCHING_UP.value}"' in PAGE
     assert f'"{Reason.RETENTION_NEAR.value}"' in PAGE
+    assert f'"{Reason.COMPACTION_NEAR.value}"' in PAGE
 
 
 # -- life ------------------------------------------------------------------------------------------

@@ -61,6 +61,7 @@ class Bench:
     outlooks: Outlooks = field(init=False)
     watch: LagWatch = field(init=False)
     retention: Retention = field(default=Retention(NO_LIMIT, NO_LIMIT))
+    tombstones: Tombstones = field(default=Tombstones())
 
     def __post_init__(self) -> None:
         self.p = PartitionCopy(ORDERS_0, ORDERS_0, bytes(16), in_flight_max=5)
@@ -69,6 +70,7 @@ class Bench:
         self.watch = LagWatch(
             self.meter,
             self.outlooks,
+            lambda _: self.tombstones,
             lagging_seconds=STATED_SECONDS,
             near_seconds=NEAR_SECONDS,
             changed=self._changed,
@@ -207,6 +209,73 @@ def test_a_loss_to_come_is_the_reason_and_is_logged_now_and_then(bench: Bench) -
     assert [line["event"] for line in logged_later] == ["retention_loss_near"]
     [warning] = logged
     assert (warning["log_level"], warning["topic"], warning["partitions"]) == ("warning", "orders", 1)
+
+
+def test_deletes_that_may_be_missed_are_the_reason_once_half_of_their_time_is_used_up(bench: Bench) -> None:
+    """
+    Nothing is copied of a topic that keeps tombstones for ten minutes: not at once, then with how long it is.
+    """
+    bench.tombstones = Tombstones(600_000)
+
+    with structlog.testing.capture_logs() as logged:
+        going(bench, 299, produced=300, copied=0)
+    early = bench.p.detail
+    with structlog.testing.capture_logs() as logged_later:
+        going(bench, 61, produced=300, copied=0)
+    near = bench.p.detail
+    going(bench, 250, produced=300, copied=0)
+
+    assert "deletes" not in early
+    assert near.endswith(
+        "; deletes that are not copied are safe from compaction for 4 min, before it has caught up"
+    )
+    assert bench.p.detail.endswith("; deletes that are not copied may be compacted away already")
+    assert bench.told == [(State.LAGGING, Reason.CATCHING_UP), (State.LAGGING, Reason.COMPACTION_NEAR)]
+    assert logged == []
+    [warning] = logged_later
+    assert (warning["event"], warning["log_level"], warning["topic"], warning["partitions"]) == (
+        "tombstone_loss_near",
+        "warning",
+        "orders",
+        1,
+    )
+
+
+def test_a_copy_that_is_there_in_time_misses_no_deletes(bench: Bench) -> None:
+    """
+    It warns while it stands still, and no more when it copies what is left in a third of what deletes have.
+    """
+    bench.tombstones = Tombstones(600_000)
+    going(bench, 310, produced=300, copied=0)
+
+    going(bench, 45, produced=300, copied=2_000)
+
+    assert bench.told[1:] == [(State.LAGGING, Reason.COMPACTION_NEAR), (State.LAGGING, Reason.CATCHING_UP)]
+
+
+def test_records_that_are_lost_are_said_before_deletes_and_both_are_logged(bench: Bench) -> None:
+    """
+    Of a topic with both policies.
+    """
+    bench.retention, bench.tombstones = Retention(600_000, NO_LIMIT), Tombstones(600_000)
+
+    with structlog.testing.capture_logs() as logged:
+        going(bench, 310, produced=300, copied=0)
+
+    assert bench.p.reason is Reason.RETENTION_NEAR
+    assert {line["event"] for line in logged} == {"retention_loss_near", "tombstone_loss_near"}
+
+
+@pytest.mark.parametrize("tombstones", [Tombstones(), Tombstones(-1), Tombstones(86_400_000)])
+def test_deletes_that_are_safe_for_long_are_no_reason(bench: Bench, tombstones: Tombstones) -> None:
+    """
+    Not known, not compacted, or a day.
+    """
+    bench.tombstones = tombstones
+
+    going(bench, 400, produced=300, copied=0)
+
+    assert bench.told == [(State.LAGGING, Reason.CATCHING_UP)]
 
 
 def test_a_headroom_that_is_used_up_is_a_loss_at_any_moment(bench: Bench) -> None:
@@ -592,6 +661,7 @@ def test_nothing_is_missing_where_the_high_watermark_is_reached() -> None:
         (State.PAUSED, Reason.OPERATOR, logging.INFO),
         (State.LAGGING, Reason.CATCHING_UP, logging.INFO),
         (State.LAGGING, Reason.RETENTION_NEAR, logging.WARNING),
+        (State.LAGGING, Reason.COMPACTION_NEAR, logging.WARNING),
         (State.LAGGING, Reason.SOURCE_UNAVAILABLE, logging.WARNING),
         (State.LAGGING, Reason.OPEN_TRANSACTION, logging.WARNING),
         (State.BLOCKED, Reason.TARGET_UNAVAILABLE, logging.WARNING),

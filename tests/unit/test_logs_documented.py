@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("mirror", "checkpoint", "monitoring")
-SAYING = {"warn_repeated", "log_retry"}
+SAYING = {"warn_repeated", "log_retry", "self._warn_of"}
 """Functions that log an event given to them by name."""
 
 

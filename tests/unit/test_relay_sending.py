@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -130,10 +131,14 @@ def test_the_second_time_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-async def test_who_is_waited_for_is_known(is_there: bool) -> None:
+async def test_who_is_waited_for_is_known(is_there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     The mirror, where what it has not taken has arrived; the link, where that is on its way.
     """
+    now = [1_000.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("mirror.relay.sending.time", clock)
+    monkeypatch.setattr("mirror.relay.pacing.time", clock)
     sender, _, behind, _ = sending(window_bytes=1)
     await asyncio.gather(*(send(sender) for _ in range(FRAMES_READY_MAX + 1)))  # the first one has left
     behind.on_way_bytes = 0 if is_there else behind.bytes
@@ -142,13 +147,12 @@ async def test_who_is_waited_for_is_known(is_there: bool) -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     before = sender.totals[Channel.BULK].spent
+    now[0] += 3
     assert sender.taken(Channel.BULK, behind.bytes - SLICE_HEAD_BYTES)
     await waiting
 
     spent = sender.totals[Channel.BULK].spent
-    held, waited = spent.held - before.held, spent.waited - before.waited
-    assert max(held, waited) > 0
-    assert (held > waited) is is_there
+    assert (spent.held - before.held, spent.waited - before.waited) == ((3, 0) if is_there else (0, 3))
 
 
 async def send(sender: Sender) -> None:
