@@ -16,7 +16,7 @@ import struct
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any
 
 import structlog
 from pydantic import Field, ValidationError
@@ -35,8 +35,8 @@ from mirror.link.tcp_info import (
     send_buffer_is_full,
     tcp_info,
 )
+from mirror.relay.line import UNREAD_BYTES_MAX, UNSENT_BYTES, Line, rest, tune
 from mirror.relay.sending import steady_us
-from mirror.relay.stream import CLOSE_SECONDS_MAX, UNREAD_BYTES_MAX, UNSENT_BYTES, rest, tune
 
 log = structlog.get_logger(__name__)
 
@@ -61,25 +61,19 @@ class Load(Section):
     rate_max: int | None = Field(ge=RATE_MIN, le=RATE_CEILING, description="Bytes a second.")
 
 
-class Probe(asyncio.Protocol):
+class Probe(Line):
     """One mirror's connection, once it has become a probe.
-
-    Attributes:
-        ended: Done when either side has ended it.
 
     Args:
         peer: Who asks, for people.
     """
 
     def __init__(self, peer: str) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[None] = self._loop.create_future()
+        super().__init__(UNSENT_BYTES)
         self._peer = peer
         self._messages = Messages(QUESTION_BYTES_MAX)
-        self._transport: asyncio.Transport | None = None
-        self._sock: socket.socket | None = None
         self._congestion = ""
-        self._paused = self._turn_comes = False
+        self._turn_comes = False
         self._load: Load | None = None
         self._slices: Iterator[bytes] = iter(())
         self._began_at = 0.0
@@ -91,11 +85,9 @@ class Probe(asyncio.Protocol):
     # -- the connection ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=UNSENT_BYTES)
-        self._sock = transport.get_extra_info("socket")
-        assert self._sock is not None, "mirrors come by TCP"
-        self._congestion = tune(self._sock, UNSENT_BYTES)
+        super().connection_made(transport)
+        assert self.sock is not None, "mirrors come by TCP"
+        self._congestion = tune(self.sock, UNSENT_BYTES)
 
     def data_received(self, data: bytes) -> None:
         began = time.monotonic()
@@ -107,17 +99,13 @@ class Probe(asyncio.Protocol):
         rest(self._transport, time.monotonic() - began)
 
     def pause_writing(self) -> None:
-        self._paused = True
-        if self._settled is not None and self._sock is not None and len(self._pauses) < PAUSES_MAX:
-            self._pauses.append(send_buffer_is_full(self._sock))
+        super().pause_writing()
+        if self._settled is not None and self.sock is not None and len(self._pauses) < PAUSES_MAX:
+            self._pauses.append(send_buffer_is_full(self.sock))
 
-    def resume_writing(self) -> None:
-        self._paused = False
-        self._fill_soon()  # what is written in here and fails ends a transport twice
-
-    def connection_lost(self, _: Exception | None) -> None:
-        self._transport = None
-        self.close()
+    def has_room(self) -> None:
+        """It is filled on."""
+        self._fill()
 
     def drain(self) -> None:
         """As :meth:`close`: what a probe does is nobody's copy."""
@@ -127,16 +115,7 @@ class Probe(asyncio.Protocol):
         """End it; nothing where it has ended."""
         self._patience.cancel()
         self._load = None
-        if self._transport is not None:
-            self._transport.close()
-            self._loop.call_later(CLOSE_SECONDS_MAX, self._give_up)
-        if not self.ended.done():
-            self.ended.set_result(None)
-
-    def _give_up(self) -> None:
-        """Nobody reads what is left; nothing where nothing is left."""
-        if self._transport is not None:
-            self._transport.abort()
+        self.end()
 
     def _refuse(self, code: str, detail: str) -> None:
         log.warning("probe_refused", peer=self._peer, code=code, why=detail)
@@ -147,7 +126,7 @@ class Probe(asyncio.Protocol):
         why = "it asks for nothing, or reads nothing"
         log.warning("probe_refused", peer=self._peer, code="too_slow", why=why)
         self.close()
-        self._give_up()
+        self.give_up()
 
     # -- what the mirror says ------------------------------------------------------------------------
 
@@ -176,9 +155,9 @@ class Probe(asyncio.Protocol):
         self._fill()
 
     def _pace(self, rate_max: int) -> None:
-        assert self._sock is not None
+        assert self.sock is not None
         try:
-            self._sock.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, struct.pack("=Q", rate_max))
+            self.sock.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, struct.pack("=Q", rate_max))
         except OSError as error:
             raise AnswerError(
                 f"load: rate_max: this system cannot keep to a rate: {error.strerror}"
@@ -189,7 +168,7 @@ class Probe(asyncio.Protocol):
     def _fill(self) -> None:
         self._turn_comes = False
         for _ in range(SLICES_IN_A_ROW):
-            if self._load is None or self._paused:
+            if self._load is None or self.full:
                 return
             seconds = time.monotonic() - self._began_at
             if self._settled is None and seconds >= self._load.settle_seconds:
@@ -200,9 +179,6 @@ class Probe(asyncio.Protocol):
                 return
             self._write(next(self._slices))
             self._sent_bytes += UNSENT_BYTES
-        self._fill_soon()
-
-    def _fill_soon(self) -> None:
         if not self._turn_comes:
             self._turn_comes = True
             self._loop.call_soon(self._fill)
@@ -229,8 +205,8 @@ class Probe(asyncio.Protocol):
         return sum(known) / len(known) if known else None
 
     def _look(self) -> TcpInfo:
-        assert self._sock is not None
-        return tcp_info(self._sock)
+        assert self.sock is not None
+        return tcp_info(self.sock)
 
     def _write(self, data: bytes) -> None:
         """A mirror that asks and does not read is not waited for; one that is gone is told nothing more."""

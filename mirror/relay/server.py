@@ -42,12 +42,14 @@ from mirror.relay.access import Access, NotAdmittedError, Visitor, Way
 from mirror.relay.audit import Audit
 from mirror.relay.door import Door
 from mirror.relay.guarding import Guard
+from mirror.relay.hello import Epochs
 from mirror.relay.identity import names_of
+from mirror.relay.joined import Joined
 from mirror.relay.lasting import lasting
 from mirror.relay.pacing import Turnstile, follow
 from mirror.relay.probe import Probe
 from mirror.relay.sharing import Sharing
-from mirror.relay.stream import Epochs, Joined, Stream
+from mirror.relay.stream import Stream
 from mirror.relay.tally import Handed, Tally
 from mirror.relay.tunnel import GuardedTunnel, Tunnel
 from mirror.timetable import Period

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from mirror.kafka.cluster import Cluster
 from mirror.link.messages import Channel
 from mirror.model_relay import ChannelTotals
+from mirror.relay.joined import Joined
 from mirror.relay.probe import Probe
-from mirror.relay.stream import Joined, Stream
+from mirror.relay.stream import Stream
 from mirror.relay.tunnel import Tunnel
 
 Handed = Tunnel | Stream | Joined | Probe

@@ -265,7 +265,7 @@ def test_a_topic_nobody_knows_is_refused_and_others_go_on(
 
 @pytest.mark.parametrize(
     ("odd", "usual", "share_max"),
-    [(0, 20_000, 0.75), (20_000, 0, 1.5), (10, 20_000, 0.75)],
+    [(0, 20_000, 0.75), (20_000, 0, 3.0), (10, 20_000, 0.75)],
     ids=["none", "all", "the first"],
 )
 async def test_lz4_is_recoded_where_it_comes_out_the_same(

@@ -17,7 +17,7 @@ import pytest
 from mirror.link import messages
 from mirror.link.messages import Messages
 from mirror.link.probe import Down, Up
-from mirror.relay import probe
+from mirror.relay import line, probe
 from mirror.relay.probe import Probe
 from tests.harness.node import until
 
@@ -171,12 +171,12 @@ async def test_what_it_says_at_last_may_be_read_late(monkeypatch: pytest.MonkeyP
     """
     It all arrives before there is an end to patience, which then finds nothing to end any more.
     """
-    monkeypatch.setattr(probe, "CLOSE_SECONDS_MAX", 1.0)
+    monkeypatch.setattr(line, "CLOSE_SECONDS_MAX", 1.0)
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
     async with probing() as (reader, writer, end):
         writer.write(load(seconds=60))
-        await until(lambda: end._paused, "nothing more can be sent")
+        await until(lambda: end.full, "nothing more can be sent")
         writer.write(load())
         await until(lambda: end.ended.done(), "it is refused")
         *_, last = Messages().received(await asyncio.wait_for(reader.read(), 10))

@@ -19,8 +19,8 @@ from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo
 from mirror.link import messages
 from mirror.link.messages import Down
+from mirror.relay.line import BUSY_SECONDS, rest
 from mirror.relay.server import RelayServer
-from mirror.relay.stream import BUSY_SECONDS, rest
 from tests.faults.hostile_peers import STREAM, asking, hello
 from tests.harness.node import until
 

@@ -1,0 +1,63 @@
+"""What a mirror says of itself when its stream begins, and whether it is the newest of its flow.
+
+Source: docs/protocol.md (HELLO).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from mirror.config_values import Section
+
+FLOWS_MAX = 10_000
+"""Of so many the newest epoch is remembered."""
+
+Window = Annotated[int, Field(ge=1, le=1 << 30)]
+
+
+class Hello(Section):
+    """What a mirror begins with."""
+
+    flow: str = Field(pattern=r"^[a-z0-9-]{1,40}$", description="Its name.")
+    producer_id: int = Field(ge=-1, description="The flow's at the target.")
+    epoch: int = Field(ge=0, le=32767, description="The flow's, likewise.")
+    isolation: int = Field(ge=0, le=1, description="As in Fetch.")
+    windows: tuple[Window, Window] = Field(description="Bytes of frames on their way, by channel.")
+    frame_bytes: int = Field(ge=1, description="Bytes of records in one frame, unless one batch is larger.")
+    level: int = Field(ge=0, le=19, description="zstd's for what is behind; 0: as the link needs.")
+    recode: bool = Field(description="Whether batches may be inflated for the way.")
+
+
+class Refused(Exception):  # noqa: N818 - it says what the mirror did
+    """The stream ends; why, in a word and in a sentence."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+class Epochs:
+    """The newest epoch met of each flow: a mirror that was fenced off gets nothing any more.
+
+    Only mirrors of one role can fence each other off: nobody stops another one's flow by its name.
+    """
+
+    def __init__(self) -> None:
+        self._newest: dict[tuple[str | None, str, int], int] = {}
+
+    def check(self, hello: Hello, role: str | None) -> None:
+        """
+        Raises:
+            Refused: A newer one was here.
+        """
+        of = (role, hello.flow, hello.producer_id)
+        newest = self._newest.get(of, 0)
+        if hello.epoch < newest:
+            words = f"flow {hello.flow} is at epoch {newest}: a mirror of epoch {hello.epoch} was fenced off"
+            raise Refused("old_epoch", words)
+        self._newest.pop(of, None)
+        self._newest[of] = hello.epoch
+        if len(self._newest) > FLOWS_MAX:
+            del self._newest[next(iter(self._newest))]

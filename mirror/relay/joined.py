@@ -1,0 +1,91 @@
+"""Further connections of a mirror's stream: one for each kind of frames, or many beside each other.
+
+Source: docs/protocol.md (joining).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from mirror.link.messages import Channel
+from mirror.relay.calming import Calming
+from mirror.relay.line import (
+    CONGESTION,
+    UNSENT_BYTES,
+    UNSENT_BYTES_BEHIND,
+    UNSENT_BYTES_WITH_BBR,
+    Line,
+    tune,
+)
+from mirror.relay.widening import Held, held
+
+
+class HasJoined(Protocol):
+    """The stream whose frames go over them."""
+
+    def join(self, other: Joined, /) -> None:
+        """One more connection."""
+
+    def left(self, other: Joined, /) -> None:
+        """It has ended, and what it carried may be lost."""
+
+    def has_room(self) -> None:
+        """It takes more again."""
+
+    def refuse(self, code: str, detail: str) -> None:
+        """The mirror has said what it should not."""
+
+
+class Joined(Line):
+    """A further connection of a stream: slices go over it, and nothing comes back.
+
+    Attributes:
+        carries: As :meth:`mirror.relay.sending.Sender.add` says.
+    """
+
+    def __init__(self, stream: HasJoined, carries: Channel) -> None:
+        super().__init__(UNSENT_BYTES_BEHIND if carries is Channel.BULK else UNSENT_BYTES)
+        self.carries = carries
+        self._stream = stream
+        self._calming: Calming | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        sock = transport.get_extra_info("socket")
+        if tune(sock, self.slice_bytes) == CONGESTION and self.carries is Channel.BULK:
+            tune(sock, UNSENT_BYTES_WITH_BBR)
+            self._calming = Calming(sock)
+        self._stream.join(self)
+
+    def data_received(self, _: bytes) -> None:
+        if not self.ended.done():
+            self._stream.refuse("bad_message", "something came on a connection that was joined")
+
+    def has_room(self) -> None:
+        """Its stream knows what goes next."""
+        self._stream.has_room()
+
+    @property
+    def held(self) -> Held:
+        """For how long it had no room."""
+        return Held(0.0, 0.0, buffer_full=False) if self.sock is None else held(self.sock)
+
+    def drain(self) -> None:
+        """Send nothing more; it ends with the stream."""
+        self._draining = True
+
+    def write(self, data: bytes) -> None:
+        """As :class:`mirror.relay.sending.Wire` says."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """End it, and the stream; nothing where it has ended."""
+        if self.ended.done():
+            return
+        self.ended.set_result(None)
+        if self._calming is not None:
+            self._calming.close()
+        self.give_up()
+        self._stream.left(self)
