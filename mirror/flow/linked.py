@@ -34,11 +34,12 @@ from mirror.kafka.buffers import Buffer
 from mirror.kafka.failures import AUTHORIZATION_CODES
 from mirror.kafka.fetch import Key
 from mirror.link.frames import Header, Opener
+from mirror.link.greeting import Hello
 from mirror.link.loops import first_to_end, in_thread
 from mirror.link.messages import Channel, Position
 from mirror.link.parts import ASTRAY, Part, decode_parts, goes_on, restored
 from mirror.link.recodable import Recodable
-from mirror.link.stream import Came, Hello, LinkStream
+from mirror.link.stream import Came, LinkStream
 from mirror.logs import Repeats, warn_repeated
 from mirror.timetable import TIMETABLE_SECONDS, rate_at
 

@@ -18,7 +18,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -36,7 +36,7 @@ from mirror.kafka.buffers import BufferPool
 from mirror.kafka.dial import Address, ConnectionOptions, dial_one_relay, dial_relay
 from mirror.kafka.fetch import Key
 from mirror.kafka.nonblocking import receive_into, send_all
-from mirror.kafka.relayed import UnknownStreamError, upgrade
+from mirror.kafka.relayed import upgrade
 from mirror.link import messages
 from mirror.link.channel_state import (
     FRAME_COSTS_BYTES,
@@ -46,6 +46,8 @@ from mirror.link.channel_state import (
 )
 from mirror.link.clocks import Distance
 from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, KEY_BYTES, Arrived, Opener, wire_bound
+from mirror.link.greeting import Choice, Hello, Trouble, Welcome, read_choice, read_trouble, read_welcome
+from mirror.link.joining import JOIN_TRIES, further_connections, join_pause_seconds
 from mirror.link.loops import first_to_end
 from mirror.link.messages import (
     CARRIES,
@@ -70,82 +72,15 @@ CLOCK_OFFSETS = 15
 """Of so many answers the quickest is believed."""
 UNSENT_BYTES_MAX = 16 << 20
 WANT_AT_ONCE = 50_000
-BBR, WITH_BBR, WITHOUT_BBR = "bbr", 3, 16
-"""Without it so many connections share a link: a lost packet then halves a sixteenth of what is sent."""
 CONNECTIONS_BEHIND_MAX = 32
 """No more carry what is behind, whatever a relay asks for."""
-JOIN_TRIES, JOIN_PAUSE_SECONDS = 5, 0.2
-"""An address may lead to several relays, of which one has the stream; after so many tries it is said that
-there is no connection, and the pause after each is twice the one before."""
-JOIN_PAUSE_SECONDS_MAX, UNKNOWN_PAUSE_SECONDS_MAX = 30.0, 300.0
-"""Where the relay has no room just now, and where it does not know the stream: another one has it."""
 FRAME_BYTES_MAX = HEADER_BYTES + wire_bound(BODY_BYTES_MAX)
 FRAMES_AT_ONCE = 8
 """So many frames of all channels may go beyond their windows at a time, and one of the largest size."""
-LEVEL_MAX = 22
-"""zstd has no higher one."""
-NUMBER_MAX = (1 << 64) - 1
 UNCERTAIN_BYTES = messages.MESSAGE_BYTES_MAX
 """Of what has just come part may be counted twice."""
 OLD_EPOCH = "old_epoch"
 """Code of a BYE to a mirror that was deposed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """Who a mirror is, and what it can take.
-
-    Attributes:
-        isolation: As in Fetch.
-        windows: By channel: bytes of frames on their way, or here and not yet taken.
-        frame_bytes: Bytes of records there is room for in one frame, unless one batch is larger.
-        level: zstd's for what is behind; 0: as the link needs.
-        recode: Whether batches may be inflated for the way.
-    """
-
-    flow: str
-    producer_id: int
-    epoch: int
-    isolation: int
-    windows: tuple[int, int]
-    frame_bytes: int
-    level: int
-    recode: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Welcome:
-    """What the relay has answered: how it sends."""
-
-    relay: str
-    congestion: str
-    keys: tuple[bytes, bytes]
-    steady_us: int
-    token: str
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """How the relay sends what is behind, and why.
-
-    Attributes:
-        connections: Over so many it would send more; 0: over those there are.
-        window_bytes: Over so many what repeats is sent once; None where it does not say.
-    """
-
-    level: int
-    recode: bool
-    why: str
-    connections: int = 0
-    window_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """A broker that the relay cannot read just now."""
-
-    node: int
-    detail: str
 
 
 Wanted = tuple[Key, int]
@@ -344,8 +279,7 @@ class LinkStream:
             AuthenticationError: The relay does not let us in with one more connection.
             FencedError: A mirror of the flow with a newer epoch was there.
         """
-        with_auto = WITH_BBR if self.welcome.congestion == BBR else WITHOUT_BBR
-        further = _further(self._connections or with_auto)
+        further = further_connections(self._connections, self.welcome.congestion)
         await first_to_end(
             self._receive_on(self._sock, self._messages),
             *map(self._join, further),
@@ -440,7 +374,7 @@ class LinkStream:
         if self._welcome is None:
             if kind != Down.WELCOME:
                 raise AnswerError(f"a message of kind {kind} came where a welcome was due")
-            self._welcome = _welcome(messages.document(payload))
+            self._welcome = read_welcome(messages.document(payload))
             self._compare_clocks(self._welcome.steady_us)
             self._channels = {
                 c: self._new_channel(self._welcome.keys[c], WINDOW_LOG_MAX, repeats=c is Channel.LIVE)
@@ -449,9 +383,9 @@ class LinkStream:
         elif kind == Down.SLICE:
             pass  # it has been heard as it came
         elif kind == Down.TROUBLE:
-            self._heard_trouble(messages.document(payload))
+            self._heard_trouble(read_trouble(messages.document(payload)))
         elif kind == Down.CHOICE:
-            self.choice = _choice(messages.document(payload))
+            self.choice = read_choice(messages.document(payload))
             self._asked_for_more.set()
         elif kind in {Down.SHARED, Down.MOVED, Down.ENDED}:
             self._heard_of_shared(kind, payload)
@@ -505,12 +439,9 @@ class LinkStream:
         else:
             self._channels[number] = self._new_channel(bytes(rest), SHARED_WINDOW_LOG_MAX)
 
-    def _heard_trouble(self, document: dict[str, Any]) -> None:
-        node, detail = document.get("node"), document.get("detail")
-        if not isinstance(node, int) or not isinstance(detail, str):
-            raise AnswerError("a trouble without a node, or without words")
+    def _heard_trouble(self, trouble: Trouble) -> None:
         if len(self._troubles) < TROUBLES_MAX:
-            self._troubles[node] = Trouble(node, messages.words(detail))
+            self._troubles[trouble.node] = trouble
             self._in_trouble.set()
 
     def _heard_pong(self, pong: messages.Pong) -> None:
@@ -540,18 +471,6 @@ class LinkStream:
         return ConnectionFailedError(f"relay {self.relay}: connection lost: {error}")
 
 
-def _further(connections: int) -> list[Channel]:
-    """What each of them carries but the first: one what is urgent, where there is another for what is not."""
-    further = [Channel.BULK] * (connections - 1)
-    return [*further[1:], Channel.LIVE] if len(further) > 1 else further
-
-
-def join_pause_seconds(tries: int, error: TwinsiteError) -> float:
-    """How long to wait until a further connection is tried again, after so many tries."""
-    longest = UNKNOWN_PAUSE_SECONDS_MAX if isinstance(error, UnknownStreamError) else JOIN_PAUSE_SECONDS_MAX
-    return min(JOIN_PAUSE_SECONDS * 2.0 ** min(tries - 1, 16), longest)
-
-
 def _base(channel: int) -> Channel:
     """Whose window a channel has."""
     return Channel.BULK if channel == Channel.BULK else Channel.LIVE
@@ -563,46 +482,3 @@ def _none(_: Sequence[Wanted]) -> Sequence[Wanted]:
 
 async def _ask_for_stream(sock: socket.socket, relay: str) -> None:
     await upgrade(sock, relay, PATH, PROTOCOL)
-
-
-def _welcome(document: dict[str, Any]) -> Welcome:
-    try:
-        live, bulk = (_key(key) for key in document["keys"])
-        return Welcome(
-            relay=messages.words(document["relay"]),
-            congestion=messages.words(document["congestion"]),
-            keys=(live, bulk),
-            steady_us=_number(document["steady_us"], NUMBER_MAX),
-            token=messages.words(document["token"]),
-        )
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise AnswerError(f"its welcome makes no sense: {error!r}") from error
-
-
-def _choice(document: dict[str, Any]) -> Choice:
-    try:
-        level = _number(document["level"], LEVEL_MAX)
-        connections = _number(document.get("connections", 0), NUMBER_MAX)
-        window = document.get("window_bytes")
-        window_bytes = None if window is None else _number(window, NUMBER_MAX)
-        why = messages.words(document["why"])
-        return Choice(level, bool(document["recode"]), why, connections, window_bytes)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise AnswerError(f"its choice makes no sense: {error!r}") from error
-
-
-def _number(value: Any, most: int) -> int:
-    number = int(value)
-    if not 0 <= number <= most:
-        raise ValueError("a number that cannot be")
-    return number
-
-
-def _key(text: str) -> bytes:
-    key = bytes.fromhex(text)
-    if len(key) != KEY_BYTES:
-        raise ValueError(f"a key of {len(key)} bytes")
-    return key
-
-
-__all__ = ["Hello", "LinkStream", "Trouble", "Welcome"]

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ READY_SECONDS = 60.0
 POLL_SECONDS = 0.05
 PORTS = range(18_000, 32_000)
 """Below the ports the kernel gives to clients, so that nobody takes one while its broker is down."""
+PORTS_HELD = 500
+_taken: deque[socket.socket] = deque()
 
 BASE_PROPERTIES: Mapping[str, object] = {
     "controller.listener.names": "CONTROLLER",
@@ -75,17 +78,21 @@ async def until(condition: Callable[[], bool], what: str, seconds: float = READY
         await asyncio.sleep(POLL_SECONDS)
 
 
-def free_ports(count: int) -> list[int]:
-    """Different ports nobody listens on, outside the kernel's own range."""
-    dice = random.SystemRandom()
+def free_ports(count: int, among: range = PORTS) -> list[int]:
+    """Different ports nobody listens on, outside the kernel's own range.
+
+    They are ours while whatever is given them starts, is down, and starts again: other processes, of this run
+    and of others, take none of the last :data:`PORTS_HELD` of anybody.
+    """
     found: list[int] = []
-    for _ in PORTS:
+    for port in random.SystemRandom().sample(among, len(among)):
         if len(found) == count:
-            return found
-        port = dice.choice(PORTS)
-        if port not in found and _is_free(port):
+            break
+        if _is_free(port) and _take(port):
             found.append(port)
-    raise NotReadyError(f"fewer than {count} free ports in {PORTS}")
+    if len(found) < count:
+        raise NotReadyError(f"fewer than {count} free ports in {among}")
+    return found
 
 
 def _is_free(port: int) -> bool:
@@ -96,6 +103,20 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def _take(port: int) -> bool:
+    """Whether nobody else has: a name in the abstract namespace has one owner, and ends with its process."""
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0twinsite-test-port-{port}")
+    except OSError:
+        claim.close()
+        return False
+    if len(_taken) == PORTS_HELD:
+        _taken.popleft().close()
+    _taken.append(claim)
+    return True
 
 
 def quiet_admin(bootstrap: str) -> AdminClient:

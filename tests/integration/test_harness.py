@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from confluent_kafka import Producer
 from tests.conftest import TopicFactory
 from tests.harness.jvm import JavaFailedError
 from tests.harness.kafka import KafkaCluster
+from tests.harness.node import free_ports
 from tests.harness.zookeeper import ZooKeeperError, running_zookeeper
 
 pytestmark = pytest.mark.timeout(120)
@@ -95,3 +98,19 @@ async def test_a_zookeeper_that_was_killed_comes_back_with_what_it_held(tmp_path
         assert not zookeeper.exists("/flows/payments")
         with pytest.raises(ZooKeeperError, match=r"/flows/orders"):
             zookeeper.create({"/flows/orders": b"8"})
+
+
+def test_a_port_that_was_given_away_is_nobody_elses_before_anybody_listens() -> None:
+    """
+    Of the same few ports another process gets those that are left, and no more.
+    """
+    few = range(32_000, 32_020)
+    ours = free_ports(15, among=few)
+
+    asked = f"from tests.harness.node import free_ports; print(*free_ports(5, among={few!r}))"
+    other = subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True)
+    too_many = asked.replace("free_ports(5", "free_ports(6")
+    refused = subprocess.run([sys.executable, "-c", too_many], check=False, capture_output=True, text=True)
+
+    assert {*ours, *map(int, other.stdout.split())} == set(few)
+    assert "fewer than 6 free ports" in refused.stderr

@@ -10,10 +10,11 @@ import structlog
 from mirror.errors import ConnectionFailedError
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.relayed import UnknownStreamError
-from mirror.link import messages
-from mirror.link import stream as streams
+from mirror.link import joining, messages
+from mirror.link.greeting import Hello
+from mirror.link.joining import join_pause_seconds
 from mirror.link.messages import Down
-from mirror.link.stream import Hello, LinkStream, join_pause_seconds
+from mirror.link.stream import LinkStream
 from tests.harness.node import until
 from tests.unit.fake_relay import SWITCHING, fake_relay, problem, welcome
 
@@ -29,7 +30,7 @@ async def test_a_connection_is_tried_until_the_relay_has_room(
     """
     However often it had none; that is said once, not for each of them.
     """
-    monkeypatch.setattr(streams, "JOIN_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(joining, "JOIN_PAUSE_SECONDS", 0.001)
     refused = 0
 
     def answer(path: str) -> bytes:

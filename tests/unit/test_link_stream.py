@@ -16,8 +16,9 @@ from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Key
 from mirror.link import messages
 from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, Compression, Sealer
+from mirror.link.greeting import Hello
 from mirror.link.messages import CHANNELS_MAX, Channel, Down
-from mirror.link.stream import Hello, LinkStream
+from mirror.link.stream import LinkStream
 from tests.unit.fake_relay import KEY, SWITCHING, fake_relay, welcome
 
 HELLO = Hello("flow", 1, 0, 1, (1 << 20, 1 << 20), 1 << 20, 0, recode=True)

@@ -18,9 +18,9 @@ from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Fetched, Key
 from mirror.link import messages, parts, probe
 from mirror.link.frames import HEADER_BYTES, Frames, Opener
+from mirror.link.greeting import Hello
 from mirror.link.messages import Channel, Down, Messages, Position, Up
 from mirror.link.parts import Part, decode_parts
-from mirror.link.stream import Hello
 from tests.unit.batches import Entry, read_v2, v2
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()

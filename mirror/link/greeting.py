@@ -1,0 +1,135 @@
+"""What mirror and relay say of themselves: who the mirror is, how the relay sends, and what it cannot read.
+
+Pure. What a relay says is checked before anything is made of it.
+
+Source: docs/protocol.md (HELLO, WELCOME, CHOICE, TROUBLE).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mirror.errors import AnswerError
+from mirror.link import messages
+from mirror.link.frames import KEY_BYTES
+
+LEVEL_MAX = 22
+"""zstd has no higher one."""
+NUMBER_MAX = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Who a mirror is, and what it can take.
+
+    Attributes:
+        isolation: As in Fetch.
+        windows: By channel: bytes of frames on their way, or here and not yet taken.
+        frame_bytes: Bytes of records there is room for in one frame, unless one batch is larger.
+        level: zstd's for what is behind; 0: as the link needs.
+        recode: Whether batches may be inflated for the way.
+    """
+
+    flow: str
+    producer_id: int
+    epoch: int
+    isolation: int
+    windows: tuple[int, int]
+    frame_bytes: int
+    level: int
+    recode: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """What the relay has answered: how it sends."""
+
+    relay: str
+    congestion: str
+    keys: tuple[bytes, bytes]
+    steady_us: int
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How the relay sends what is behind, and why.
+
+    Attributes:
+        connections: Over so many it would send more; 0: over those there are.
+        window_bytes: Over so many what repeats is sent once; None where it does not say.
+    """
+
+    level: int
+    recode: bool
+    why: str
+    connections: int = 0
+    window_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A broker that the relay cannot read just now."""
+
+    node: int
+    detail: str
+
+
+def read_welcome(document: dict[str, Any]) -> Welcome:
+    """
+    Raises:
+        AnswerError: It makes no sense.
+    """
+    try:
+        live, bulk = (_key(key) for key in document["keys"])
+        return Welcome(
+            relay=messages.words(document["relay"]),
+            congestion=messages.words(document["congestion"]),
+            keys=(live, bulk),
+            steady_us=_number(document["steady_us"], NUMBER_MAX),
+            token=messages.words(document["token"]),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise AnswerError(f"its welcome makes no sense: {error!r}") from error
+
+
+def read_choice(document: dict[str, Any]) -> Choice:
+    """
+    Raises:
+        AnswerError: It makes no sense.
+    """
+    try:
+        level = _number(document["level"], LEVEL_MAX)
+        connections = _number(document.get("connections", 0), NUMBER_MAX)
+        window = document.get("window_bytes")
+        window_bytes = None if window is None else _number(window, NUMBER_MAX)
+        why = messages.words(document["why"])
+        return Choice(level, bool(document["recode"]), why, connections, window_bytes)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise AnswerError(f"its choice makes no sense: {error!r}") from error
+
+
+def read_trouble(document: dict[str, Any]) -> Trouble:
+    """
+    Raises:
+        AnswerError: It makes no sense.
+    """
+    node, detail = document.get("node"), document.get("detail")
+    if not isinstance(node, int) or not isinstance(detail, str):
+        raise AnswerError("a trouble without a node, or without words")
+    return Trouble(node, messages.words(detail))
+
+
+def _number(value: Any, most: int) -> int:
+    number = int(value)
+    if not 0 <= number <= most:
+        raise ValueError("a number that cannot be")
+    return number
+
+
+def _key(text: str) -> bytes:
+    key = bytes.fromhex(text)
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"a key of {len(key)} bytes")
+    return key
