@@ -27,6 +27,7 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    ConfigSource,
     NewPartitions,
     NewTopic,
     ResourceType,
@@ -220,7 +221,7 @@ class KafkaCluster:
         return {key: entry.value for key, entry in entries.items()}
 
     async def alter_topic(self, name: str, config: Mapping[str, object | None]) -> None:
-        """Set settings of a topic; ``None`` goes back to the default."""
+        """Set settings of a topic, ``None``: back to the default; returns when all running nodes say so."""
         resource = ConfigResource(
             ResourceType.TOPIC,
             name,
@@ -236,6 +237,16 @@ class KafkaCluster:
             ],
         )
         await asyncio.wrap_future(self.admin.incremental_alter_configs([resource])[resource])
+        await until(lambda: self._configured(name, config), f"{name} has {dict(config)} everywhere")
+
+    def _configured(self, topic: str, config: Mapping[str, object | None]) -> bool:
+        views = [broker.topic_config(topic) for broker in self._serving()]
+        own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        return all(
+            key in view and (view[key].source != own if value is None else view[key].value == str(value))
+            for view in views
+            for key, value in config.items()
+        )
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
         """Remove all records of some partitions below an offset; returns when their logs start there.

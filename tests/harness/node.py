@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, TopicMetadata
+from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, ResourceType, TopicMetadata
 
 from tests.harness.jvm import FAST_JVM, JavaFailedError, freeze, java_command, logging_flag, spawn, tail
 
@@ -264,6 +264,14 @@ class Broker(Daemon):
             return self.node in quiet_admin(self.address).list_topics(timeout=2).brokers
         except (OSError, KafkaException):
             return False
+
+    def topic_config(self, topic: str) -> dict[str, ConfigEntry]:
+        """The settings of a topic as this node knows them; none if it does not answer."""
+        admin, resource = quiet_admin(self.address), ConfigResource(ResourceType.TOPIC, topic)
+        try:
+            return dict(admin.describe_configs([resource])[resource].result(10))
+        except KafkaException:
+            return {}
 
     def topics(self) -> dict[str, TopicMetadata]:
         """The topics as this node sees them now; none if it does not answer."""

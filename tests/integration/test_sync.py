@@ -29,6 +29,7 @@ from mirror.sync.names import NamePolicy
 from mirror.sync.topics import Target, TopicPlan, plan_topics
 from tests.conftest import TopicFactory
 from tests.harness.kafka import KafkaCluster
+from tests.harness.node import until
 from tests.harness.relay import WayIn, through
 from tests.harness.secured_broker import start_with
 from tests.harness.security import BrokerSecurity
@@ -133,14 +134,18 @@ async def test_a_topic_is_in_step_after_one_pass_and_stays_so(
         second = await sync(there, here, name, policy)
         await source.alter_topic(name, {"retention.ms": "5000", "compression.type": None})
         await sync(there, here, name, policy)
-        followed = target.topic_config(name)
+        await until(
+            lambda: settings(target, name, "retention.ms", "compression.type") == ["5000", "producer"],
+            "the target has what the source has now",
+        )
         await source.alter_topic(name, {"cleanup.policy": None})
         await sync(there, here, name, policy)
+        await until(
+            lambda: settings(target, name, "cleanup.policy") == ["delete"], "the target has the default again"
+        )
         last = await sync(there, here, name, policy)
 
     assert (first.actions, second.actions, last.actions) == (1, 0, 0)
-    assert (followed["retention.ms"], followed["compression.type"]) == ("5000", "producer")
-    assert target.topic_config(name)["cleanup.policy"] == "delete"
 
 
 async def test_partitions_added_at_the_source_are_added_at_the_target(
@@ -249,3 +254,9 @@ async def test_a_cluster_without_an_authorizer_has_no_acls_to_carry(source: Kafk
 
     assert described is None
     assert carried is None
+
+
+def settings(cluster: KafkaCluster, topic: str, *keys: str) -> list[str]:
+    """What a topic has of these settings."""
+    found = cluster.topic_config(topic)
+    return [found[key] for key in keys]
