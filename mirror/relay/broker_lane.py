@@ -43,8 +43,8 @@ from mirror.kafka.fetch import (
 from mirror.link.messages import Channel
 from mirror.link.parts import Part
 from mirror.logs import Repeats, warn_repeated
+from mirror.relay.news import Gone, News, Taken, steady_us
 from mirror.relay.place import Asked, Place, Step, Then, taken_in
-from mirror.relay.sending import Gone, News, Taken, steady_us
 from mirror.relay.turns import Turns
 
 log = structlog.get_logger(__name__)

@@ -36,7 +36,7 @@ from mirror.link.tcp_info import (
     tcp_info,
 )
 from mirror.relay.line import UNREAD_BYTES_MAX, UNSENT_BYTES, Line, rest, tune
-from mirror.relay.sending import steady_us
+from mirror.relay.news import steady_us
 
 log = structlog.get_logger(__name__)
 

@@ -27,8 +27,8 @@ from mirror.link.messages import Channel, Position
 from mirror.link.parts import Part
 from mirror.model import TopicPartition
 from mirror.relay.broker_lane import BrokerLane
+from mirror.relay.news import Gone, News, Taken, steady_us
 from mirror.relay.place import ROUTE_TRIES, Place, refusal
-from mirror.relay.sending import Gone, News, Taken, steady_us
 from mirror.relay.turns import Turns
 
 IDLE_BYTES_MAX = 16 << 20

@@ -13,117 +13,22 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from mirror.failpoints import reach
 from mirror.kafka.fetch import Key
 from mirror.link import messages
 from mirror.link.frames import Sealer
-from mirror.link.loops import in_thread
 from mirror.link.messages import CHANNELS_MAX, Channel, slice_of
-from mirror.link.parts import Part, encode_parts
+from mirror.relay.lane import Frame, Lane, sealed
+from mirror.relay.news import Gone, News, Taken, records_bytes
 from mirror.relay.pacing import Pace, Turnstile
 from mirror.relay.tuning import Spent, Step, Tuner
 
-FRAMES_READY_MAX = 2
-"""So many frames of a channel wait for the link, compressed; more are not read before."""
 SLICE_BYTES_MIN, SLICE_SECONDS = 4 << 10, 0.02
 """Where a limit makes a slice take long: no more than takes so long, but not less than this."""
-INLINE_BYTES_MAX = 32 << 10
-"""Less than this is compressed at once, more in another thread."""
 AGAIN_SHARE, AGAIN_BYTES_MAX = 1 / 32, 64 << 10
 """What is urgent goes twice while that is no more than this of all bytes; so many at once."""
-
-Taken = Callable[[], None]
-Gone = Callable[[], None]
-Pieces = Sequence[bytes | memoryview]
-
-
-class News(NamedTuple):
-    """What one answer of a broker has brought for a mirror, and when it came by our steady clock."""
-
-    node: int
-    read_us: int
-    parts: Sequence[Part]
-
-
-def steady_us() -> int:
-    """A clock that is never set, in microseconds."""
-    return time.monotonic_ns() // 1000
-
-
-class Frame:
-    """A frame on its way out.
-
-    Attributes:
-        left: Bytes of it.
-        taken: Called when the mirror has taken it.
-        gone: Called when nothing is left.
-
-    Args:
-        pieces: Of it; copied as they go into slices, and not before.
-    """
-
-    def __init__(self, pieces: Pieces, taken: Taken, gone: Gone) -> None:
-        self.left = sum(map(len, pieces))
-        self.taken = taken
-        self.gone = gone
-        self._pieces = deque(memoryview(piece) for piece in pieces)
-
-    def cut(self, size: int) -> list[memoryview]:
-        """The next bytes: so many, or all that are left."""
-        cut: list[memoryview] = []
-        while self._pieces and size > 0:
-            piece = self._pieces.popleft()
-            if len(piece) > size:
-                self._pieces.appendleft(piece[size:])
-            cut.append(piece[:size])
-            size -= len(cut[-1])
-            self.left -= len(cut[-1])
-        return cut
-
-
-@dataclass(slots=True)
-class Lane:
-    """The frames of one channel.
-
-    Attributes:
-        window_bytes: A frame begins while less than this is not taken by the mirror.
-        frames: The first one may have begun.
-        untaken: Of each that has begun, where it ends among ``sent_bytes``.
-        sent_bytes: Of frames, begun ones as a whole.
-        sliced_bytes: Of them, those that were handed to a connection.
-        ending: No more frames come.
-    """
-
-    window_bytes: int
-    frames: deque[Frame] = field(default_factory=deque)
-    untaken: deque[tuple[int, Taken]] = field(default_factory=deque)
-    begun: bool = False
-    sent_bytes: int = 0
-    sliced_bytes: int = 0
-    taken_bytes: int = 0
-    ending: bool = False
-    room: asyncio.Event = field(default_factory=asyncio.Event)
-    held_seconds: float = 0.0
-    held_since: float | None = None
-
-    @property
-    def may_send(self) -> bool:
-        return bool(self.frames) and (self.begun or self.sent_bytes - self.taken_bytes < self.window_bytes)
-
-    def held_until(self, now: float) -> float:
-        """For how many seconds so far a frame was ready, and as much as may be was not taken."""
-        if self.held_since is not None:
-            self.held_seconds += now - self.held_since
-        self.held_since = now if self.frames and not self.may_send else None
-        return self.held_seconds
-
-    async def has_room(self) -> None:
-        """Wait until another frame may be made."""
-        while len(self.frames) >= FRAMES_READY_MAX:
-            self.room.clear()
-            await self.room.wait()
 
 
 @dataclass(slots=True)
@@ -435,27 +340,6 @@ class Sender:
 
 def _urgency(channel: int) -> Channel:
     return Channel.BULK if channel == Channel.BULK else Channel.LIVE
-
-
-def records_bytes(news: News) -> int:
-    """Bytes of records."""
-    return sum(len(part.fetched.records) for part in news.parts)
-
-
-async def sealed(sealer: Sealer, news: News, as_is: Container[Key], *, recode: bool) -> Pieces:
-    """The next frame of a channel, in pieces; where it is stored these are the records as they were read.
-
-    Args:
-        as_is: Partitions whose batches are not recoded, where any are.
-    """
-    keys = {part.fetched.key for part in news.parts if part.fetched.key not in as_is} if recode else set()
-    if sealer.stores or records_bytes(news) <= INLINE_BYTES_MAX:
-        return _sealed(sealer, news, keys)
-    return await in_thread(_sealed, sealer, news, keys)
-
-
-def _sealed(sealer: Sealer, news: News, recode: Container[Key]) -> Pieces:
-    return sealer.seal(news.node, news.read_us, encode_parts(news.parts, recode))
 
 
 def _nothing() -> None:

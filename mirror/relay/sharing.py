@@ -26,9 +26,11 @@ from mirror.kafka.fetch import Isolation, Key
 from mirror.link import messages
 from mirror.link.frames import Compression, Sealer
 from mirror.link.messages import MOVED_BYTES, Channel, Position
+from mirror.relay.lane import Frame, sealed
+from mirror.relay.news import Gone, News, Taken, records_bytes
 from mirror.relay.place import Place
 from mirror.relay.reading import SourceReader
-from mirror.relay.sending import Frame, Gone, News, Sender, Taken, records_bytes, sealed
+from mirror.relay.sending import Sender
 from mirror.relay.tuning import Spent
 
 log = structlog.get_logger(__name__)

@@ -29,9 +29,10 @@ from mirror.relay.audit import Audit
 from mirror.relay.hello import Epochs, Hello, Refused
 from mirror.relay.joined import Joined
 from mirror.relay.line import UNREAD_BYTES_MAX, UNSENT_BYTES, Line, rest, tune
+from mirror.relay.news import Gone, News, Taken, steady_us
 from mirror.relay.pacing import Turnstile
 from mirror.relay.reading import SourceReader
-from mirror.relay.sending import Gone, News, Sender, Taken, steady_us
+from mirror.relay.sending import Sender
 from mirror.relay.sharing import Kind, Member, Sharing
 from mirror.relay.tuning import is_near, ladder
 from mirror.relay.widening import LOOK_SECONDS, Widening

@@ -18,8 +18,8 @@ from mirror.kafka.dial import Address
 from mirror.kafka.fetch import FETCH_VERSION, Isolation, Key
 from mirror.link.messages import Channel, Position
 from mirror.relay import broker_lane
+from mirror.relay.news import Gone, News, Taken
 from mirror.relay.reading import SourceReader
-from mirror.relay.sending import Gone, News, Taken
 from tests.unit.batches import entries, v2
 from tests.unit.test_fetch_codec import Said, answer
 

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from mirror.kafka.fetch import Fetched, Key
 from mirror.link.messages import Channel
 from mirror.link.parts import Part
+from mirror.relay.lane import FRAMES_READY_MAX, Frame
+from mirror.relay.news import News
 from mirror.relay.pacing import Turnstile
-from mirror.relay.sending import AGAIN_BYTES_MAX, FRAMES_READY_MAX, Frame, News, Sender
+from mirror.relay.sending import AGAIN_BYTES_MAX, Sender
 from mirror.relay.tuning import Spent, ladder
 
 MB = 1 << 20

@@ -1,0 +1,110 @@
+"""Frames: how one is made of what was read, and those of one channel on their way out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
+
+from mirror.kafka.fetch import Key
+from mirror.link.frames import Sealer
+from mirror.link.loops import in_thread
+from mirror.link.parts import encode_parts
+from mirror.relay.news import Gone, News, Taken, records_bytes
+
+FRAMES_READY_MAX = 2
+"""So many frames of a channel wait for the link, compressed; more are not read before."""
+INLINE_BYTES_MAX = 32 << 10
+"""Less than this is compressed at once, more in another thread."""
+Pieces = Sequence[bytes | memoryview]
+
+
+class Frame:
+    """A frame on its way out.
+
+    Attributes:
+        left: Bytes of it.
+        taken: Called when the mirror has taken it.
+        gone: Called when nothing is left.
+
+    Args:
+        pieces: Of it; copied as they go into slices, and not before.
+    """
+
+    def __init__(self, pieces: Pieces, taken: Taken, gone: Gone) -> None:
+        self.left = sum(map(len, pieces))
+        self.taken = taken
+        self.gone = gone
+        self._pieces = deque(memoryview(piece) for piece in pieces)
+
+    def cut(self, size: int) -> list[memoryview]:
+        """The next bytes: so many, or all that are left."""
+        cut: list[memoryview] = []
+        while self._pieces and size > 0:
+            piece = self._pieces.popleft()
+            if len(piece) > size:
+                self._pieces.appendleft(piece[size:])
+            cut.append(piece[:size])
+            size -= len(cut[-1])
+            self.left -= len(cut[-1])
+        return cut
+
+
+@dataclass(slots=True)
+class Lane:
+    """The frames of one channel.
+
+    Attributes:
+        window_bytes: A frame begins while less than this is not taken by the mirror.
+        frames: The first one may have begun.
+        untaken: Of each that has begun, where it ends among ``sent_bytes``.
+        sent_bytes: Of frames, begun ones as a whole.
+        sliced_bytes: Of them, those that were handed to a connection.
+        ending: No more frames come.
+    """
+
+    window_bytes: int
+    frames: deque[Frame] = field(default_factory=deque)
+    untaken: deque[tuple[int, Taken]] = field(default_factory=deque)
+    begun: bool = False
+    sent_bytes: int = 0
+    sliced_bytes: int = 0
+    taken_bytes: int = 0
+    ending: bool = False
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    held_seconds: float = 0.0
+    held_since: float | None = None
+
+    @property
+    def may_send(self) -> bool:
+        return bool(self.frames) and (self.begun or self.sent_bytes - self.taken_bytes < self.window_bytes)
+
+    def held_until(self, now: float) -> float:
+        """For how many seconds so far a frame was ready, and as much as may be was not taken."""
+        if self.held_since is not None:
+            self.held_seconds += now - self.held_since
+        self.held_since = now if self.frames and not self.may_send else None
+        return self.held_seconds
+
+    async def has_room(self) -> None:
+        """Wait until another frame may be made."""
+        while len(self.frames) >= FRAMES_READY_MAX:
+            self.room.clear()
+            await self.room.wait()
+
+
+async def sealed(sealer: Sealer, news: News, as_is: Container[Key], *, recode: bool) -> Pieces:
+    """The next frame of a channel, in pieces; where it is stored these are the records as they were read.
+
+    Args:
+        as_is: Partitions whose batches are not recoded, where any are.
+    """
+    keys = {part.fetched.key for part in news.parts if part.fetched.key not in as_is} if recode else set()
+    if sealer.stores or records_bytes(news) <= INLINE_BYTES_MAX:
+        return _sealed(sealer, news, keys)
+    return await in_thread(_sealed, sealer, news, keys)
+
+
+def _sealed(sealer: Sealer, news: News, recode: Container[Key]) -> Pieces:
+    return sealer.seal(news.node, news.read_us, encode_parts(news.parts, recode))
