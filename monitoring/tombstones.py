@@ -12,7 +12,7 @@ Sources: KIP-534 (the horizon is noted in the batch, once), docs/metrics.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from monitoring.objectives import Progress
 from monitoring.outlook import is_near
@@ -51,9 +51,21 @@ class Tombstones:
         return self.before_ms if age_seconds >= now - self.raised_at else self.ms
 
 
-def tombstone_headroom_seconds(
+class Safety(NamedTuple):
+    """For how long deletes of one partition are safe.
+
+    Attributes:
+        given_seconds: In all, from when they were written.
+        left_seconds: Of that; not below 0.
+    """
+
+    given_seconds: float
+    left_seconds: float
+
+
+def safety(
     progress: Progress, behind_seconds: float | None, tombstones: Tombstones, *, now: float
-) -> float | None:
+) -> Safety | None:
     """How long until compaction may remove a tombstone that was not copied, of a key that was: a lower bound.
 
     The cleaner takes the records that a tombstone makes void when it meets it. So a copy that held nothing
@@ -65,32 +77,35 @@ def tombstone_headroom_seconds(
         behind_seconds: From :func:`monitoring.objectives.lag_seconds`.
 
     Returns:
-        Seconds, not below 0: then one may be gone already. None where compaction removes nothing, or when
-        that or the age of what is missing is not known. A complete copy has the whole time left.
+        None where compaction removes nothing, or when that or the age of what is missing is not known. With 0
+        seconds left one may be gone already. A complete copy has the whole time left.
     """
     held_nothing_for = None if progress.empty_at is None else now - progress.empty_at
     ages = [age for age in (behind_seconds, held_nothing_for) if age is not None]
     if not ages:
         return None
-    kept_ms = tombstones.least_ms(min(ages), now=now)
-    if kept_ms is None or kept_ms < 0:
+    given_ms = tombstones.least_ms(min(ages), now=now)
+    if given_ms is None or given_ms < 0:
         return None
-    return max(kept_ms / 1000 - min(ages), 0.0)
+    return Safety(given_ms / 1000, max(given_ms / 1000 - min(ages), 0.0))
 
 
-def loss_is_near(
-    headroom: float | None, catch_up: float | None, kept: Tombstones, *, within_seconds: float, before: bool
-) -> bool:
+def tombstone_headroom_seconds(
+    progress: Progress, behind_seconds: float | None, tombstones: Tombstones, *, now: float
+) -> float | None:
+    """What is left of :func:`safety`; None where that is."""
+    safe = safety(progress, behind_seconds, tombstones, now=now)
+    return None if safe is None else safe.left_seconds
+
+
+def loss_is_near(safe: Safety, catch_up: float | None, *, within_seconds: float, before: bool) -> bool:
     """Whether deletes that may be missed are for somebody to know of.
 
     Not before half of the time is used up that they are given: whoever is a minute behind has lost a minute
     of a day, and is not in danger yet.
 
     Args:
-        headroom: From :func:`tombstone_headroom_seconds`.
         catch_up, within_seconds, before: As for :func:`monitoring.outlook.is_near`.
     """
-    if kept.ms is None or kept.ms < 0:
-        return False
-    within = min(within_seconds, kept.ms / 2000)
-    return is_near(headroom, catch_up, within_seconds=within, before=before)
+    within = min(within_seconds, safe.given_seconds / 2)
+    return is_near(safe.left_seconds, catch_up, within_seconds=within, before=before)

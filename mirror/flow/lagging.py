@@ -27,7 +27,7 @@ from mirror.kafka.fetch import Isolation
 from mirror.model import Reason, State
 from monitoring.objectives import Progress, lag_records, lag_seconds, lag_state
 from monitoring.outlook import is_near
-from monitoring.tombstones import Tombstones, loss_is_near, tombstone_headroom_seconds
+from monitoring.tombstones import Tombstones, loss_is_near, safety
 
 log = structlog.get_logger(__name__)
 
@@ -241,13 +241,14 @@ class LagWatch:
     def _compaction_danger(
         self, p: PartitionCopy, lag: Lag, projection: Projection, now: float
     ) -> Danger | None:
-        kept, catch_up = self._tombstones(p.tp.topic), projection.catch_up_seconds
-        headroom = tombstone_headroom_seconds(lag.progress, lag.seconds, kept, now=now)
-        before = p.reason is Reason.COMPACTION_NEAR
-        near = loss_is_near(headroom, catch_up, kept, within_seconds=self._near_seconds, before=before)
-        if headroom is None or not near:
+        safe = safety(lag.progress, lag.seconds, self._tombstones(p.tp.topic), now=now)
+        before, catch_up = p.reason is Reason.COMPACTION_NEAR, projection.catch_up_seconds
+        if safe is None or (_just_begun(p, lag, projection) and not before):
             return None
-        return Danger(Reason.COMPACTION_NEAR, headroom, forgetting(headroom, catch_up))
+        if not loss_is_near(safe, catch_up, within_seconds=self._near_seconds, before=before):
+            return None
+        left = safe.left_seconds
+        return Danger(Reason.COMPACTION_NEAR, left, forgetting(left, catch_up))
 
     def _warn_of(self, reason: Reason, event: str, now: float) -> None:
         """One line for all partitions that lose the same, now and then: the first to come, and how many."""
@@ -276,6 +277,11 @@ class LagWatch:
         if self._held.get(p, (None, now))[0] != end:
             self._held[p] = (end, now)
         return self._held[p][1]
+
+
+def _just_begun(p: PartitionCopy, lag: Lag, projection: Projection) -> bool:
+    """It is being copied, and within seconds it is known how fast."""
+    return p.state is State.LAGGING and bool(lag.records) and projection.pace.copied_per_second is None
 
 
 def _held_back(p: PartitionCopy) -> str:

@@ -1,6 +1,7 @@
 """Connections over a long way: what their kernel takes, and what has not left it.
 
-Nothing is written while a transport says that it has room again: where that fails it ends twice.
+Nothing is written while a transport says that it has room again: where that fails asyncio ends it twice, and
+complains. (Over TLS it writes itself then, and may complain all the same.)
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Line(asyncio.Protocol, ABC):
 
     Attributes:
         ended: Done when either side has ended it.
+        sock: Of the connection; None before and after it.
 
     Args:
         slice_bytes: As :class:`mirror.relay.sending.Wire` says.
@@ -45,7 +47,9 @@ class Line(asyncio.Protocol, ABC):
         self.slice_bytes = slice_bytes
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
+        self.sock: socket.socket | None = None
         self._transport: asyncio.Transport | None = None
+        self._giving_up: asyncio.TimerHandle | None = None
         self._full = self._draining = False
 
     @abstractmethod
@@ -58,10 +62,13 @@ class Line(asyncio.Protocol, ABC):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self.sock = transport.get_extra_info("socket")
         self._transport.set_write_buffer_limits(high=self.slice_bytes)
 
     def connection_lost(self, _: Exception | None) -> None:
-        self._transport = None
+        self._transport = self.sock = None
+        if self._giving_up is not None:
+            self._giving_up.cancel()
         self.close()
 
     def pause_writing(self) -> None:
@@ -72,10 +79,14 @@ class Line(asyncio.Protocol, ABC):
         self._loop.call_soon(self.has_room)
 
     def end(self) -> None:
-        """What is left still goes out, for seconds; nothing where it has ended."""
-        if self._transport is not None:
+        """What is left still goes out, for seconds; nothing where it has ended.
+
+        A transport of TLS that is closed a second time cannot be used any more, nor aborted.
+        """
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
-            self._loop.call_later(CLOSE_SECONDS_MAX, self.give_up)
+        if self._transport is not None and self._giving_up is None:
+            self._giving_up = self._loop.call_later(CLOSE_SECONDS_MAX, self.give_up)
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -83,14 +94,6 @@ class Line(asyncio.Protocol, ABC):
         """Nobody reads what is left; nothing where nothing is left."""
         if self._transport is not None:
             self._transport.abort()
-
-    @property
-    def sock(self) -> socket.socket | None:
-        """Of the connection; None before and after it."""
-        found: socket.socket | None = None
-        if self._transport is not None:
-            found = self._transport.get_extra_info("socket")
-        return found
 
     @property
     def full(self) -> bool:

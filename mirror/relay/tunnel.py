@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar
 
 import structlog
 
@@ -25,6 +25,7 @@ from mirror.link.loops import first_to_end, in_thread
 from mirror.relay.access import Visitor
 from mirror.relay.audit import Audit
 from mirror.relay.guarding import Asked, Guard
+from mirror.relay.line import UNSENT_BYTES, Line
 from mirror.relay.rules import RefusedError, requests
 
 log = structlog.get_logger(__name__)
@@ -40,11 +41,10 @@ INLINE_BYTES_MAX = 64 << 10
 """What is larger is decoded in another thread."""
 
 
-class Tunnel(asyncio.Protocol):
+class Tunnel(Line):
     """One mirror's connection to one broker.
 
     Attributes:
-        ended: Done when either side has ended it.
         bytes_sent: To the mirror.
 
     Args:
@@ -56,25 +56,19 @@ class Tunnel(asyncio.Protocol):
     def __init__(
         self, broker: Connection, visitor: Visitor, audit: Audit, *, greeting_seconds: float
     ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[None] = self._loop.create_future()
+        super().__init__(UNSENT_BYTES)
         self.bytes_sent = 0
         self.broker = broker
         self.visitor = visitor
         self._audit = audit
         self._came = bytearray()
         self._in_flight = 0
-        self._unread = self._draining = False
-        self._transport: asyncio.Transport | None = None
         self._patience: asyncio.TimerHandle | None = self._loop.call_later(
             greeting_seconds, self._too_slow, "a request"
         )
         broker.on_closed = self.close
 
     # -- the mirror's side ---------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         if not self._draining:
@@ -107,7 +101,7 @@ class Tunnel(asyncio.Protocol):
         if self._transport is None:
             return
         full = self._in_flight >= REQUESTS_IN_FLIGHT_MAX
-        if full or self._unread or self._draining:
+        if full or self._full or self._draining:
             self._transport.pause_reading()
             self._be_patient(None)
             return
@@ -127,18 +121,14 @@ class Tunnel(asyncio.Protocol):
         self.close()
 
     def pause_writing(self) -> None:
-        self._unread = True
+        super().pause_writing()
         self.broker.pause(True)
         self._read_or_not()
 
-    def resume_writing(self) -> None:
-        self._unread = False
+    def has_room(self) -> None:
+        """The broker is read again."""
         self.broker.pause(False)
         self._read_or_not()
-
-    def connection_lost(self, _: Exception | None) -> None:
-        self._transport = None
-        self.close()
 
     # -- the broker's side ---------------------------------------------------------------------------
 
@@ -186,11 +176,8 @@ class Tunnel(asyncio.Protocol):
     def close(self) -> None:
         """End both sides; nothing where they have ended."""
         self._be_patient(None)
-        if self._transport is not None:
-            self._transport.close()
+        self.end()
         self.broker.close("the mirror is gone")
-        if not self.ended.done():
-            self.ended.set_result(None)
 
 
 class GuardedTunnel(Tunnel):

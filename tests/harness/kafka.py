@@ -243,7 +243,7 @@ class KafkaCluster:
         views = [broker.topic_config(topic) for broker in self._serving()]
         own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         return all(
-            key in view and (view[key].source != own if value is None else view[key].value == str(value))
+            key in view and (view[key].source != own if value is None else _reads(view[key].value, value))
             for view in views
             for key, value in config.items()
         )
@@ -311,6 +311,14 @@ class KafkaCluster:
 
     def _serving(self) -> list[Broker]:
         return [broker for broker in self.brokers if broker.running and not broker.frozen]
+
+
+def _reads(text: str, value: object) -> bool:
+    """Whether a broker's text is this value: it writes numbers in its own way."""
+    try:
+        return float(text) == float(str(value))
+    except ValueError:
+        return text == str(value)
 
 
 def _no_leader_yet(failure: BaseException) -> bool:

@@ -241,6 +241,32 @@ def test_deletes_that_may_be_missed_are_the_reason_once_half_of_their_time_is_us
     )
 
 
+def test_deletes_are_not_said_to_be_in_danger_before_it_is_known_how_fast_the_copy_is(bench: Bench) -> None:
+    """
+    A mirror comes back after most of the time that deletes are given, and is there within a minute.
+    """
+    bench.tombstones = Tombstones(600_000)
+    bench.now += 400
+    bench.source_says(10_000)
+
+    going(bench, 20, produced=0, copied=300)
+
+    assert bench.told == [(State.LAGGING, Reason.CATCHING_UP)]
+
+
+def test_a_longer_time_for_deletes_is_no_reason_to_warn(bench: Bench) -> None:
+    """
+    Of what is missing the shorter one counts, half of which is not used up.
+    """
+    bench.tombstones = Tombstones(3_600_000)
+    going(bench, 100, produced=300, copied=0)
+
+    bench.tombstones = bench.tombstones.then(36_000_000, now=bench.now)
+    going(bench, 100, produced=300, copied=0)
+
+    assert bench.told == [(State.LAGGING, Reason.CATCHING_UP)]
+
+
 def test_a_copy_that_is_there_in_time_misses_no_deletes(bench: Bench) -> None:
     """
     It warns while it stands still, and no more when it copies what is left in a third of what deletes have.

@@ -1,0 +1,115 @@
+"""How a relay's connections end: once, in time, and without a word of asyncio's."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirror.relay import line
+from mirror.relay.line import Line
+from tests.harness.node import until
+from tests.harness.security import Authority
+
+MUCH = bytes(32 << 20)
+"""More than the kernels of both sides take."""
+
+
+class Ending(Line):
+    """It only ends, as often as it is told."""
+
+    def has_room(self) -> None:
+        """Nothing more comes."""
+
+    def close(self) -> None:
+        """As any does."""
+        self.end()
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        return self._transport
+
+
+@pytest.fixture(params=["plain", "TLS"])
+def contexts(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+    """Of the server and the client."""
+    if request.param == "plain":
+        return None, None
+    authority = Authority(tmp_path)
+    issued = authority.issue("relay", hosts=["127.0.0.1"])
+    there = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    there.load_cert_chain(issued.certificate, issued.key)
+    return there, ssl.create_default_context(cafile=str(authority.certificate))
+
+
+@asynccontextmanager
+async def connected(
+    contexts: tuple[ssl.SSLContext | None, ssl.SSLContext | None],
+) -> AsyncIterator[tuple[Ending, asyncio.StreamReader, list[dict[str, Any]]]]:
+    """A connection, its other end, and what asyncio complains of."""
+    made: list[Ending] = []
+    complaints: list[dict[str, Any]] = []
+
+    def one() -> Ending:
+        made.append(Ending(64 << 10))
+        return made[-1]
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, complaint: complaints.append(complaint))
+    server = await loop.create_server(one, "127.0.0.1", 0, ssl=contexts[0])
+    reader, writer = await asyncio.open_connection(
+        *server.sockets[0].getsockname(), ssl=contexts[1], limit=1024
+    )
+    try:
+        await until(lambda: bool(made) and made[0].transport is not None, "it is there")
+        yield made[0], reader, complaints
+    finally:
+        writer.transport.abort()
+        server.close()
+
+
+async def test_one_that_is_ended_twice_is_given_up_when_nobody_reads(
+    contexts: tuple[ssl.SSLContext | None, ssl.SSLContext | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    What is left has its time; then it is gone, over TLS as well, which cannot be closed twice.
+    """
+    monkeypatch.setattr(line, "CLOSE_SECONDS_MAX", 0.5)
+    async with connected(contexts) as (ends, _, complaints):
+        assert ends.transport is not None
+        ends.transport.write(MUCH)
+        for _ in range(3):
+            ends.close()
+        assert ends.ended.done()
+        assert ends.transport is not None, "what is left has its time"
+        await until(lambda: ends.transport is None, "it is given up", 5)
+
+    assert (ends.sock, ends.unsent, ends.on_way_bytes, ends.full) == (None, False, 0, True)
+    assert complaints == []
+
+
+async def test_what_is_read_in_time_is_all_there_and_nothing_is_left_to_give_up(
+    contexts: tuple[ssl.SSLContext | None, ssl.SSLContext | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    It ends when the last of it has left, and is not held for the time it would have had.
+    """
+    async with connected(contexts) as (ends, reader, complaints):
+        assert ends.transport is not None
+        ends.transport.write(MUCH)
+        ends.close()
+        came = await asyncio.wait_for(reader.readexactly(len(MUCH)), 20)
+        await until(lambda: ends.transport is None, "it has ended", 5)
+        waits = ends._giving_up
+
+    assert came == MUCH
+    assert waits is not None
+    assert waits.cancelled()
+    assert complaints == []
