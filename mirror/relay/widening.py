@@ -11,16 +11,20 @@ Sources: RFC 7323 §1.1 (windows and long links), linux/tcp.h (``tcpi_rwnd_limit
 from __future__ import annotations
 
 import socket
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mirror.link.tcp_info import send_buffer_is_full, tcp_info
 
 LOOK_SECONDS = 1.0
-HELD_ABOVE = 0.5
-"""For such a part of the time, of all connections together, there was no room for what could have gone."""
+HELD_ABOVE = 0.45
+"""For such a part of the time, of all connections together, there was no room for what could have gone. Where
+that is all there is to it, it is half to three quarters: what is sent is spread over the round trip, and the
+buffer empties when many acknowledgements come at once.
+"""
 LOOKS = 3
-"""One after the other, before more are asked for: what begins, or has begun again, finds its pace first."""
+"""So many together, before more are asked for: what begins, or has begun again, finds its pace first."""
 CONNECTIONS_MAX = 16
 
 
@@ -38,8 +42,10 @@ class Held(NamedTuple):
     buffer_full: bool
 
     def since(self, before: Held) -> float:
-        """Seconds of them that have come since."""
-        buffer = self.buffer_seconds - before.buffer_seconds if self.buffer_full else 0.0
+        """Seconds of them that have come since; in the buffer where it was full then, or is now."""
+        buffer = (
+            self.buffer_seconds - before.buffer_seconds if self.buffer_full or before.buffer_full else 0.0
+        )
         return self.window_seconds - before.window_seconds + buffer
 
 
@@ -54,7 +60,7 @@ class Widening:
         self.connections = 0
         self._before: dict[Any, Held] = {}
         self._looked_at = 0.0
-        self._looks = 0
+        self._shares: deque[float] = deque(maxlen=LOOKS)
 
     def look(self, held: Mapping[Any, Held], now: float, *, mirror_is_late: bool) -> bool:
         """See how they do; answers whether more would carry more, and more than was said before.
@@ -62,17 +68,18 @@ class Widening:
         Args:
             held: Of each connection.
             now: Monotonic seconds.
-            mirror_is_late: It has received most of what it has not taken.
+            mirror_is_late: It has received most of what it has not taken; what held it back is not the room.
         """
         before, lasted = self._before, now - self._looked_at
         self._before, self._looked_at = dict(held), now
-        if not held or mirror_is_late or held.keys() != before.keys():
-            self._looks = 0
+        if not held or held.keys() != before.keys():
+            self._shares.clear()
             return False
         share = sum(held[one].since(before[one]) for one in held) / (lasted * len(held))
-        self._looks = self._looks + 1 if share > HELD_ABOVE else 0
+        self._shares.append(0.0 if mirror_is_late else share)
         wanted = min(2 * len(held), CONNECTIONS_MAX)
-        if self._looks < LOOKS or wanted <= max(self.connections, len(held)):
+        enough = len(self._shares) < LOOKS or sum(self._shares) / LOOKS <= HELD_ABOVE
+        if enough or wanted <= max(self.connections, len(held)):
             return False
         self.connections = wanted
         return True

@@ -42,7 +42,7 @@ def looks(
 @pytest.mark.parametrize("part", [narrow_window, narrow_buffer])
 def test_one_that_has_no_room_most_of_the_time_is_made_two(part: Part) -> None:
     """
-    Once it was so three times in a row, and that is said once.
+    Once it was so in three looks, and that is said once.
     """
     widening = Widening()
 
@@ -56,6 +56,37 @@ def test_what_the_link_or_the_relay_holds_back_stays_one(part: Part) -> None:
 
     assert not any(looks(widening, part, count=20))
     assert widening.connections == 0
+
+
+@pytest.mark.parametrize(
+    ("shares", "widens"), [([0.8, 0.2, 0.7], True), ([0.6, 0.1, 0.6], False), ([0.5, 0.5, 0.5], True)]
+)
+def test_what_counts_is_the_time_of_three_looks_together(shares: list[float], widens: bool) -> None:
+    """
+    A buffer that all of a round trip is needed for is not always full: it empties in bursts.
+    """
+    widening, seconds = Widening(), 0.0
+    widening.look({0: ROOM}, 50.0, mirror_is_late=False)
+
+    for at, share in enumerate(shares, 1):
+        seconds += share
+        held = Held(0.0, seconds, buffer_full=at % 2 == 1)
+        widened = widening.look({0: held}, 50.0 + at, mirror_is_late=False)
+
+    assert widened is widens
+
+
+def test_a_moment_in_which_the_mirror_is_late_counts_for_none() -> None:
+    """
+    The others still count: two of three in which there was no room at all are enough.
+    """
+    widening = Widening()
+
+    widened = [
+        widening.look({0: narrow_window(at)}, 50.0 + at, mirror_is_late=at % 3 == 0) for at in range(4)
+    ]
+
+    assert widened == [False, False, False, True]
 
 
 def test_a_mirror_that_is_late_gets_no_more() -> None:
