@@ -8,7 +8,7 @@ from dataclasses import replace
 import click
 import pytest
 
-from bench import copying, goals, over_the_link
+from bench import copying, goals, over_the_link, site_shares
 from bench.contestants import DEFAULT, OURS, RELAYED, TUNED
 from bench.goals import Goal, ratio
 from bench.measuring import Run
@@ -116,3 +116,22 @@ def test_on_loopback_only_those_count_that_competed() -> None:
 
     assert missed(alone) == ["1 KiB: MB/s through a relay, of ours"]
     assert missed(against) == ["1 KiB: MB/s, times MirrorMaker 2 tuned", *missed(alone)]
+
+
+@pytest.mark.parametrize(
+    ("spans", "reached"),
+    [
+        ([(90, 10), (80, 20), (55, 45), (60, 40)], True),
+        ([(50, 50), (50, 50), (70, 30), (60, 40)], False),
+        ([(50, 50), (50, 50), (0, 0), (0, 0)], False),
+    ],
+)
+def test_of_two_sites_the_lesser_share_counts_once_both_have_found_their_pace(
+    spans: list[tuple[int, int]], reached: bool
+) -> None:
+    """
+    How they begin says nothing; and where nothing came nobody knows.
+    """
+    found = site_shares.judged([{"large": large, "small": small} for large, small in spans])
+
+    assert [goal.reached for goal in found] == [reached]
