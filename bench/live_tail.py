@@ -25,9 +25,9 @@ from tests.faults.flows import configured
 from tests.harness.data import json_rows, load
 from tests.harness.jvm import BENCHMARK_JVM
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import Site, free_ports
+from tests.harness.node import Site
 from tests.harness.process import Twinsite
-from tests.harness.relay import listens, through
+from tests.harness.relay import through_its_far_relay
 from tests.harness.wan import Wan, wan, why_not
 
 BEHIND, LIVE, PARTITIONS = "behind", "live", 4
@@ -46,12 +46,8 @@ async def measure(
     for cluster in (source, target):
         await cluster.create_topic(live, 1)
     profile.of(link)
-    address = f"{link.far}:{free_ports(1)[0]}"
-    command = ("relay", "--cluster", source.bootstrap, "--listen", address)
-    with Twinsite.run(*command, work_dir=folder, listen=False, inside=link.inside) as relay:
-        await listens(relay)
-        topics = {"include": [BEHIND, live]}
-        to_copy = configured(folder, through(source, address), target, flow, topics=topics)
+    async with through_its_far_relay(source, link, folder) as relayed:
+        to_copy = configured(folder, relayed, target, flow, topics={"include": [BEHIND, live]})
         await target.create_topic(BEHIND, PARTITIONS)
         ends = LogEnds(target.bootstrap, BEHIND, PARTITIONS)
         with Twinsite.run(*to_copy, work_dir=folder):

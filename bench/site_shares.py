@@ -25,9 +25,9 @@ from tests.faults.flows import configured
 from tests.harness.data import json_rows, load
 from tests.harness.jvm import BENCHMARK_JVM
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import Site, free_ports
+from tests.harness.node import Site
 from tests.harness.process import Twinsite
-from tests.harness.relay import listens, through
+from tests.harness.relay import through_its_far_relay
 from tests.harness.wan import Wan, wan, why_not
 
 SITES = {"large": 24, "small": 2}
@@ -60,11 +60,8 @@ async def measure(stack: AsyncExitStack, link: Wan, mbit: float, rtt_ms: float, 
     link.both(rate=rate, delay_seconds=rtt_ms / 2000, queue_bytes=queue)
     mirrors = {}
     for name, source in sources.items():
-        address = f"{link.far}:{free_ports(1)[0]}"
-        command = ("relay", "--cluster", source.bootstrap, "--listen", address)
-        relay = Twinsite.run(*command, work_dir=folder, listen=False, inside=link.inside)
-        await listens(stack.enter_context(relay))
-        to_copy = configured(folder, through(source, address), target, name, topics={"include": [name]})
+        relayed = await stack.enter_async_context(through_its_far_relay(source, link, folder))
+        to_copy = configured(folder, relayed, target, name, topics={"include": [name]})
         mirrors[name] = stack.enter_context(Twinsite.run(*to_copy, work_dir=folder))
     await asyncio.to_thread(wait, lambda: all(map(_fetched, mirrors.values())), "both have begun")
     return await asyncio.to_thread(_watch, mirrors)

@@ -16,9 +16,9 @@ from tests.faults.flows import complete, configured
 from tests.harness.checker import assert_exact
 from tests.harness.data import Row, json_rows, load
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import Site, free_ports
+from tests.harness.node import Site
 from tests.harness.process import Twinsite
-from tests.harness.relay import listens, through
+from tests.harness.relay import through_its_far_relay
 from tests.harness.wan import Wan, wan, why_not
 
 pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not()), pytest.mark.timeout(300)]
@@ -53,11 +53,8 @@ async def test_sites_of_different_sizes_have_a_fair_share(
             await asyncio.to_thread(load, sites[name].bootstrap, name, rows)
         link.both(rate=10 * MBIT, delay_seconds=0.03, queue_bytes=100_000)
         for name, site in sites.items():
-            address = f"{link.far}:{free_ports(1)[0]}"
-            command = ("relay", "--cluster", site.bootstrap, "--listen", address)
-            run = Twinsite.run(*command, work_dir=tmp_path, listen=False, inside=link.inside)
-            await listens(stack.enter_context(run))
-            to_copy = configured(tmp_path, through(site, address), target, name, topics={"include": [name]})
+            relayed = await stack.enter_async_context(through_its_far_relay(site, link, tmp_path))
+            to_copy = configured(tmp_path, relayed, target, name, topics={"include": [name]})
             mirrors[name] = stack.enter_context(Twinsite.run(*to_copy, work_dir=tmp_path))
         large, small = mirrors["large"], mirrors["small"]
         await large.wait_for(lambda: min(fetched(large), fetched(small)) > 1_000_000, "both have begun", 60)
@@ -118,11 +115,7 @@ async def test_without_bbr_many_connections_are_made(
     await asyncio.to_thread(load, source.bootstrap, "cubic", json_rows(60_000, 1_000), "lz4")
     link.without_bbr()
     link.both(rate=20 * MBIT, delay_seconds=0.05, queue_bytes=250_000, loss=0.02)
-    address = f"{link.far}:{free_ports(1)[0]}"
-    command = ("relay", "--cluster", source.bootstrap, "--listen", address)
-    with Twinsite.run(*command, work_dir=tmp_path, listen=False, inside=link.inside) as relay:
-        await listens(relay)
-        relayed = through(source, address)
+    async with through_its_far_relay(source, link, tmp_path) as relayed:
         to_copy = configured(tmp_path, relayed, target, "cubic", topics={"include": ["cubic"]})
         with Twinsite.run(*to_copy, work_dir=tmp_path) as mirror:
             await mirror.wait_for(lambda: complete(mirror, source, ["cubic"]), "all is copied", 60)
@@ -145,13 +138,8 @@ async def test_a_catch_up_leaves_queues_on_the_way_empty(
     await asyncio.to_thread(load, source.bootstrap, "behind", noise, batch_size=200_000)
     link.send_buffers_of(768 << 10)
     link.both(rate=40 * MBIT, delay_seconds=0.03, queue_bytes=300_000)
-    address = f"{link.far}:{free_ports(1)[0]}"
-    command = ("relay", "--cluster", source.bootstrap, "--listen", address)
-    with Twinsite.run(*command, work_dir=tmp_path, listen=False, inside=link.inside) as relay:
-        await listens(relay)
-        to_copy = configured(
-            tmp_path, through(source, address), target, "behind", topics={"include": ["behind"]}
-        )
+    async with through_its_far_relay(source, link, tmp_path) as relayed:
+        to_copy = configured(tmp_path, relayed, target, "behind", topics={"include": ["behind"]})
         with Twinsite.run(*to_copy, work_dir=tmp_path) as mirror:
             await mirror.wait_for(lambda: fetched(mirror) > 20_000_000, "it is under way", 60)
             before = link.counted()[0]

@@ -24,6 +24,7 @@ from typing import Any
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import HERE, Site, free_ports
 from tests.harness.process import Twinsite, events
+from tests.harness.wan import Wan
 
 AS_IF_FAR = ({"rate": "40 Gbit/s"},)
 """Limits of a relay that hold nothing back: with any it compresses for mirrors that are next door, too."""
@@ -129,5 +130,17 @@ async def through_its_relay(cluster: KafkaCluster, work_dir: Path) -> AsyncItera
     address = f"{HERE.host}:{free_ports(1)[0]}"
     command = ("relay", "--cluster", cluster.bootstrap, "--listen", address)
     with Twinsite.run(*command, work_dir=work_dir, listen=False) as process:
+        await listens(process)
+        yield through(cluster, address)
+
+
+@asynccontextmanager
+async def through_its_far_relay(
+    cluster: KafkaCluster, link: Wan, work_dir: Path
+) -> AsyncIterator[KafkaCluster]:
+    """The same with an emulated link between: the relay, and the brokers, are at its far end."""
+    address = f"{link.far}:{free_ports(1)[0]}"
+    command = ("relay", "--cluster", cluster.bootstrap, "--listen", address)
+    with Twinsite.run(*command, work_dir=work_dir, listen=False, inside=link.inside) as process:
         await listens(process)
         yield through(cluster, address)
