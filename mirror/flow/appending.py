@@ -66,10 +66,15 @@ class AppendLane:
     def offer(self, partition: PartitionCopy) -> None:
         """The partition has a batch to send."""
         self._line_up(partition)
-        self.wake()
+        self._plan_pump()
 
     def wake(self) -> None:
-        """What may be sent may have been held back until now."""
+        """What may be sent may have been held back until now, and what could be sent may not be any more."""
+        if self._connection is not None:
+            self._connection.reconsider()
+        self._plan_pump()
+
+    def _plan_pump(self) -> None:
         if self._waiting and not self._pump_planned:
             self._pump_planned = True
             asyncio.get_running_loop().call_soon(self._on_turn)
@@ -164,7 +169,7 @@ class AppendLane:
 
     async def _open(self) -> None:
         try:
-            self._connection = await self._flow.target.connection(self._node, self._purpose)
+            self._connection = await self._flow.writer(self._node, self._purpose)
         except TwinsiteError as error:
             self._give_up(error)
         finally:

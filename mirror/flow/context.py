@@ -14,6 +14,7 @@ from mirror.flow.partition import PartitionCopy
 from mirror.flow.silence import Silence
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.cluster import Cluster
+from mirror.kafka.connection import Connection
 from mirror.kafka.fetch import FetchLimits
 from mirror.link.stream import LinkStream
 from mirror.timetable import Period
@@ -111,7 +112,9 @@ class Flow:
     draining: bool = False
     """Nothing more is sent."""
     turned_at: float = math.inf
-    """When we last went on without having stood still, or with proof that the right is ours; monotonic."""
+    """When we last went on without having stood still, or with proof that the right is ours; monotonic.
+    Minus infinity while it is another's.
+    """
     silence: Silence = field(default_factory=Silence)
     closer_look: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by whoever writes batches again that came: what they inflate to is in memory once at a time."""
@@ -119,8 +122,24 @@ class Flow:
     """Set whenever buffers were given back."""
 
     def may_send(self, now: float) -> bool:
-        """Whether batches may be sent: not while we end, and not after we have stood still."""
-        return not self.draining and now - self.turned_at < STOOD_STILL_SECONDS
+        """Whether batches may be sent: not while we end, after we have stood still, or in another's turn."""
+        return not self.draining and self._in_turn(now)
+
+    def _in_turn(self, now: float) -> bool:
+        return now - self.turned_at < STOOD_STILL_SECONDS
+
+    async def writer(self, node: int, purpose: str) -> Connection:
+        """The connection to a target broker over which records are appended for one purpose.
+
+        Whoever wakes up with half a request sent does not send the other half: it is closed.
+
+        Raises:
+            ConnectionFailedError: The broker is unknown or cannot be reached.
+            AuthenticationError: It does not accept us, or we do not accept it.
+        """
+        connection = await self.target.connection(node, purpose)
+        connection.send_while(lambda: self._in_turn(time.monotonic()))
+        return connection
 
     def turns(self, *, proven: bool) -> None:
         """The engine goes on; it has just seen that the right is ours, or has not asked, or got no answer.
@@ -128,5 +147,9 @@ class Flow:
         A process that has stood still does not know who copies by now.
         """
         now = time.monotonic()
-        if proven or now - self.turned_at < STOOD_STILL_SECONDS:
+        if proven or self._in_turn(now):
             self.turned_at = now
+
+    def loses_turn(self) -> None:
+        """The right is another's: nothing more is sent, nor the rest of what has been begun."""
+        self.turned_at = -math.inf

@@ -281,7 +281,9 @@ class Engine:
             log.warning("taking_over", transactional_id=self._owner.transactional_id)
             await self._owner.claim()
             self._look_at(lambda p: p.state is State.STANDBY)
+        asked_at = time.monotonic()
         is_owner = await self._owner.confirm()
+        self._take_turn(asked_at)
         await self._refresh(is_owner and self._was_owner)
         self._was_owner = is_owner
         return is_owner
@@ -301,23 +303,31 @@ class Engine:
         stood still it has to be proven.
         """
         while True:
-            proven = await self._has_proof()
-            if not self._owner.held and self._look_at(lambda p: p.copying):
-                log.warning("standing_by", transactional_id=self._owner.transactional_id)
-            self._flow.turns(proven=proven)
+            asked_at: float | None = time.monotonic()
+            try:
+                await self._owner.confirm(HOLD_ASKED_SECONDS)
+            except TwinsiteError:
+                asked_at = None
+            self._take_turn(asked_at)
             for lane in self._writing:
                 lane.wake()
             await asyncio.sleep(HOLD_SECONDS)
             self._flow.turns(proven=False)
 
-    async def _has_proof(self) -> bool:
-        """Whether it is known whose the right is, by what the coordinator said since we last stood still."""
-        began = time.monotonic()
-        try:
-            await self._owner.confirm(HOLD_ASKED_SECONDS)
-        except TwinsiteError:
-            return False
-        return not self._owner.held or time.monotonic() - began < STOOD_STILL_SECONDS
+    def _take_turn(self, asked_at: float | None) -> None:
+        """Send on while the right is ours, and nothing more from when it is another's.
+
+        Args:
+            asked_at: When we began to ask the coordinator (monotonic), which proves nothing if we have stood
+                still since; None when it has not answered.
+        """
+        if self._owner.held:
+            proven = asked_at is not None and time.monotonic() - asked_at < STOOD_STILL_SECONDS
+            self._flow.turns(proven=proven)
+            return
+        self._flow.loses_turn()
+        if self._look_at(lambda p: p.copying):
+            log.warning("standing_by", transactional_id=self._owner.transactional_id)
 
     def _look_at(self, which: Callable[[PartitionCopy], bool]) -> int:
         """Look at some partitions now, because the right has come or gone; says how many there are."""

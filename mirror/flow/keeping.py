@@ -181,12 +181,12 @@ class Keeper:
                 partition.runs_noted(len(pairs), now, following)
 
     async def _mark(self, node: int, partitions: Ready) -> None:
-        await self._flow.target.connection(node, LANE)
+        connection = await self._flow.writer(node, LANE)
         if not await self._owner.confirm():  # to open it may have taken longer than a new owner waits
             self._stand_by(partitions)
             return
         generations = {p: p.generation for p in partitions}
-        answers = await mark(self._flow, node, partitions)
+        answers = await mark(self._flow, connection, node, partitions)
         reach("markers_written")
         now = time.monotonic()
         for partition, generation in generations.items():

@@ -17,6 +17,7 @@ from mirror.errors import ConnectionFailedError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.states import append_refusal, pause_seconds
+from mirror.kafka.connection import Connection
 from mirror.kafka.offsets import Answers, Marking, write_markers
 from mirror.model import Gap
 
@@ -42,8 +43,13 @@ def spread(offsets: Mapping[PartitionCopy, int], at_once: int = MARKERS_AT_ONCE)
     return shares
 
 
-async def mark(flow: Flow, node: int, partitions: Sequence[PartitionCopy]) -> Answers[int]:
+async def mark(
+    flow: Flow, connection: Connection, node: int, partitions: Sequence[PartitionCopy]
+) -> Answers[int]:
     """Begin with the gaps at the head of these partitions' queues; ``node`` leads them all.
+
+    Args:
+        connection: One that only markers are sent over, to that node.
 
     Nobody is looked at meanwhile. That lasts until the broker has answered, or until it is certain that what
     it did not answer has landed or never will.
@@ -57,12 +63,10 @@ async def mark(flow: Flow, node: int, partitions: Sequence[PartitionCopy]) -> An
         partition.markers_under_way = True
     try:
         answers = await write_markers(
-            flow.target,
+            connection,
             {p.target: marking for p, marking in markings.items()},
             producer_id=flow.producer_id,
             producer_epoch=flow.producer_epoch,
-            node=node,
-            lane=LANE,
         )
         lost = next((a for a in answers.values() if isinstance(a, ConnectionFailedError)), None)
         if lost is not None:

@@ -64,7 +64,7 @@ async def prepare(flow: Flow, target: TopicPartition, decision: Prepare) -> None
         ConnectionFailedError: The broker is away; look again and go on from where the log then ends.
     """
     info = flow.target.info.partition(target)
-    connection = await flow.target.connection(info.leader if info else -1, "prepare")
+    connection = await flow.writer(info.leader if info else -1, "prepare")
     await _try_to_delete(flow, target, decision.target_log_end_offset)
     spot = _Spot(decision.target_log_end_offset, decision.sequence)
     while spot.offset < decision.start_offset:

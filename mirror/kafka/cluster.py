@@ -175,18 +175,13 @@ class Cluster:
 
     # -- talking to it ---------------------------------------------------------------------------
 
-    async def call(
-        self, request: Any, *, node: int | None = None, highest: int | None = None, lane: str = "control"
-    ) -> Any:
+    async def call(self, request: Any, *, node: int | None = None, highest: int | None = None) -> Any:
         """Ask one broker, or any, with a generated request of kafka-python.
-
-        Args:
-            lane: The purpose whose connection to ``node`` is used.
 
         Raises:
             ConnectionFailedError: It could not be asked, or did not answer.
         """
-        connection = await (self.any_connection() if node is None else self.connection(node, lane))
+        connection = await (self.any_connection() if node is None else self.connection(node))
         try:
             answer = await connection.call(request, highest)
         except ConnectionFailedError:

@@ -30,7 +30,7 @@ from mirror.errors import AnswerError, ConnectionFailedError, UnsupportedVersion
 from mirror.kafka.answers import Allocate, Answers, Due, Ended, OnAnswer
 from mirror.kafka.dial import Address, ConnectionOptions, dial
 from mirror.kafka.greeting import Versions, ask_versions
-from mirror.kafka.outgoing import Buffers, Outgoing
+from mirror.kafka.outgoing import Buffers, Outgoing, WithheldError
 from mirror.kafka.security import rename_ssl_error
 from mirror.kafka.session import Session, Way
 
@@ -133,6 +133,19 @@ class Connection:
     @property
     def bytes_sent(self) -> int:
         return self._outgoing.bytes_sent
+
+    def send_while(self, may_send: Callable[[], bool]) -> None:
+        """Ask this right before each write to the socket; the first no closes the connection.
+
+        So of a request that the kernel has taken a part of nothing more leaves, and the broker, which has not
+        all of it, never begins with it.
+        """
+        self._outgoing.may_send = may_send
+
+    def reconsider(self) -> None:
+        """Ask it now of what has not left yet, though the socket may take nothing."""
+        if self._outgoing.buffers:
+            self._flush()
 
     @property
     def answered_at(self) -> float:
@@ -307,6 +320,8 @@ class Connection:
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             if not self._writer_armed:
                 self._arm_writer(True)
+        except WithheldError as error:
+            self._fail(ConnectionFailedError(f"{self.address}: closed by the mirror: {error}"))
         except OSError as error:
             self._fail(ConnectionFailedError(f"{self.address}: connection lost while sending: {error}"))
         else:

@@ -10,8 +10,9 @@ Sources: KIP-79 and KIP-207 (ListOffsets), KIP-664 (DescribeProducers), KIP-107
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from kafka.protocol.producer import WriteTxnMarkersRequest
 
 from mirror.errors import BrokerError, ConnectionFailedError, TwinsiteError
 from mirror.kafka.cluster import Cluster
+from mirror.kafka.connection import Connection
 from mirror.kafka.failures import broker_error, retrying
 from mirror.kafka.fetch import Isolation
 from mirror.model import TopicPartition
@@ -176,17 +178,18 @@ class Marking:
 
 
 async def write_markers(
-    cluster: Cluster,
+    connection: Connection,
     markings: Mapping[TopicPartition, Marking],
     *,
     producer_id: int,
     producer_epoch: int,
-    node: int,
-    lane: str,
 ) -> Answers[None]:
     """Append control markers that no consumer sees. They are fenced, but not conditional.
 
-    All go to one broker, in one request, on a connection for this purpose.
+    All go to one broker, in one request.
+
+    Args:
+        connection: To the leader of all these partitions; one for this purpose.
 
     A lower coordinator epoch than one seen before is refused with TRANSACTION_COORDINATOR_FENCED, a lower
     producer epoch with INVALID_PRODUCER_EPOCH. An error says nothing about how many were appended.
@@ -219,12 +222,16 @@ async def write_markers(
                 for p in topic.partitions:
                     tp = TopicPartition(topic.name, p.partition_index)
                     if p.error_code:
-                        out[tp] = broker_error(p.error_code, f"{cluster.name}: WriteTxnMarkers to {tp}")
+                        out[tp] = broker_error(p.error_code, f"{connection.address}: WriteTxnMarkers to {tp}")
                     else:
                         out.setdefault(tp, None)
 
-    leaders = {node: list(markings)} if markings else {}
-    return await _ask_leaders(cluster, markings, request, read, highest=1, leaders=leaders, lane=lane)
+    out: Answers[None] = {}
+    if markings:
+        await _ask(
+            str(connection.address), partial(connection.call, highest=1), list(markings), request, read, out
+        )
+    return out
 
 
 # -- one request a leader ------------------------------------------------------------------------
@@ -279,22 +286,35 @@ async def _ask_leaders(
     *,
     highest: int | None = None,
     leaders: dict[int, list[TopicPartition]] | None = None,
-    lane: str = "control",
 ) -> Answers[T]:
     out: Answers[T] = {}
-
-    async def ask(node: int, tps: list[TopicPartition]) -> None:
-        try:
-            if node < 0:
-                raise ConnectionFailedError(f"{cluster.name}: no leader is known for {tps[0]}")
-            read(await cluster.call(request(tps), node=node, highest=highest, lane=lane), out)
-        except TwinsiteError as error:
-            out.update({tp: error for tp in tps if tp not in out})
-        for tp in tps:
-            if tp not in out:
-                out[tp] = BrokerError("NO_ANSWER", -1, f"{cluster.name}: the answer leaves out {tp}")
-
     async with asyncio.TaskGroup() as group:
         for node, tps in (by_leader(cluster, partitions) if leaders is None else leaders).items():
-            group.create_task(ask(node, tps))
+            if node < 0:
+                out.update({tp: _leaderless(cluster, tp) for tp in tps})
+            else:
+                call = partial(cluster.call, node=node, highest=highest)
+                group.create_task(_ask(cluster.name, call, tps, request, read, out))
     return out
+
+
+def _leaderless(cluster: Cluster, tp: TopicPartition) -> ConnectionFailedError:
+    return ConnectionFailedError(f"{cluster.name}: no leader is known for {tp}")
+
+
+async def _ask(
+    name: str,
+    call: Callable[[Any], Awaitable[Any]],
+    tps: Sequence[TopicPartition],
+    request: Callable[[Sequence[TopicPartition]], Any],
+    read: Callable[[Any, Answers[T]], None],
+    out: Answers[T],
+) -> None:
+    """Ask one broker, and note what it says, or why it says nothing, of each of them."""
+    try:
+        read(await call(request(tps)), out)
+    except TwinsiteError as error:
+        out.update({tp: error for tp in tps if tp not in out})
+    for tp in tps:
+        if tp not in out:
+            out[tp] = BrokerError("NO_ANSWER", -1, f"{name}: the answer leaves out {tp}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 SEND_BUFFERS_MAX = 256
@@ -18,19 +18,25 @@ SEND_BUFFERS_MAX = 256
 Buffers = Sequence[memoryview | bytes]
 
 
+class WithheldError(OSError):
+    """What is left must not be sent any more."""
+
+
 class Outgoing:
     """What one connection has still to send.
 
     Attributes:
         buffers: In the order in which they leave. They must not change before they have.
         bytes_sent: What the socket has taken so far.
+        may_send: Asked right before the socket is given anything, also the rest of a request; None: always.
     """
 
-    __slots__ = ("_sock", "_tls", "buffers", "bytes_sent")
+    __slots__ = ("_sock", "_tls", "buffers", "bytes_sent", "may_send")
 
     def __init__(self, sock: socket.socket) -> None:
         self.buffers: deque[memoryview | bytes] = deque()
         self.bytes_sent = 0
+        self.may_send: Callable[[], bool] | None = None
         self._sock = sock
         self._tls = isinstance(sock, ssl.SSLSocket)
 
@@ -38,6 +44,7 @@ class Outgoing:
         """Send all of it.
 
         Raises:
+            WithheldError: It may not be sent; a part may have been before.
             OSError: The connection is lost; or, as for any non-blocking socket (BlockingIOError,
                 SSLWantReadError, SSLWantWriteError), it takes no more now, and the rest waits here.
         """
@@ -46,6 +53,7 @@ class Outgoing:
             return
         buffers, sock = self.buffers, self._sock
         while buffers:
+            self._ask()
             sent = sock.sendmsg(islice(buffers, SEND_BUFFERS_MAX))
             self.bytes_sent += sent
             while sent:
@@ -59,9 +67,14 @@ class Outgoing:
     def _send_tls(self) -> None:
         buffers = self.buffers
         while buffers:
+            self._ask()
             sent = self._sock.send(buffers[0])
             self.bytes_sent += sent
             if sent < len(buffers[0]):
                 buffers[0] = memoryview(buffers[0])[sent:]
             else:
                 buffers.popleft()
+
+    def _ask(self) -> None:
+        if self.may_send is not None and not self.may_send():
+            raise WithheldError("what is left of its requests must not be sent any more")

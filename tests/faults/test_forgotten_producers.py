@@ -6,7 +6,8 @@ record's own timestamp. The records here are of 2023, so it happens at every che
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,9 +41,10 @@ async def forgetful(tmp_path: Path) -> AsyncIterator[KafkaCluster]:
         yield cluster
 
 
-def old_rows(count: int, seed: int = 1) -> Iterator[Row]:
+def old_rows(count: int, seed: int = 1, value_bytes: int = 100) -> Iterator[Row]:
     """Records with timestamps of long ago."""
-    return (replace(row, timestamp_ms=LONG_AGO_MS + at) for at, row in enumerate(json_rows(count, 100, seed)))
+    rows = json_rows(count, value_bytes, seed)
+    return (replace(row, timestamp_ms=LONG_AGO_MS + at) for at, row in enumerate(rows))
 
 
 async def test_a_forgotten_mirror_goes_on_where_the_log_ends(
@@ -95,6 +97,36 @@ async def test_a_mirror_frozen_until_the_broker_has_forgotten_it_does_no_harm(
     assert assert_exact(source.bootstrap, forgetful.bootstrap, [name]) == 140_000
 
 
+async def test_a_mirror_frozen_with_half_a_request_sent_never_sends_the_other_half(
+    source: KafkaCluster, forgetful: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The broker does not read, so more is on its way than kernels hold. Another mirror then writes all of that.
+    """
+    name = await topic(source, partitions=4)
+    load(source.bootstrap, name, old_rows(1_000))
+    with Twinsite.run(*mirror_of(source, forgetful, name, name), work_dir=tmp_path) as frozen:
+        await frozen.wait_for(lambda: complete(frozen, source, [name]), "it is at work")
+        before = megabytes_sent(frozen)
+        await forgetful.brokers[0].freeze()
+        load(source.bootstrap, name, old_rows(100_000, seed=2, value_bytes=500), batch_size=1 << 20)
+        await frozen.wait_for(lambda: megabytes_sent(frozen) > before, "it sends")
+        await frozen.wait_for(unchanged(lambda: megabytes_sent(frozen), 1.0), "the kernel takes no more")
+        frozen.freeze()
+        await forgetful.brokers[0].thaw()
+        other = await twinsite(*once(source, forgetful, name, name), work_dir=tmp_path)
+        await until(lambda: not known_producers(forgetful, [name]), "the broker has forgotten", 10)
+        frozen.thaw()
+        load(source.bootstrap, name, old_rows(20_000, seed=3))
+        await frozen.wait_for(lambda: complete(frozen, source, [name]), "it takes its turn again", 60)
+        woken = frozen.stderr
+
+    assert other.code == 0, other.stderr
+    assert "what is left of its requests must not be sent any more" in woken
+    assert "DIVERGED" not in woken
+    assert assert_exact(source.bootstrap, forgetful.bootstrap, [name]) == 121_000
+
+
 async def test_of_two_mirrors_of_a_broker_that_forgets_one_copies(
     source: KafkaCluster, forgetful: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -121,7 +153,7 @@ async def test_a_batch_that_was_appended_twice_all_the_same_is_seen_by_everybody
     source: KafkaCluster, forgetful: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    As a request may be that a frozen process had half sent: the last batch once more, as the mirror sent it.
+    As by a process that was stopped right before the system call: the last batch once more, as it was sent.
     Even when the source has grown, so that by its length all fits again.
     """
     name = await topic(source)
@@ -140,6 +172,25 @@ async def test_a_batch_that_was_appended_twice_all_the_same_is_seen_by_everybody
         assert run.code == 3, run.stderr
         assert [p["state"] for p in run.document["partitions"]] == ["DIVERGED"]
     assert watermarks(forgetful.bootstrap, name)[0] == end
+
+
+def megabytes_sent(mirror: Twinsite) -> int:
+    """What the kernel has taken for the target, in whole megabytes."""
+    return int(mirror.status()["bytes_appended"]) // 1_000_000
+
+
+def unchanged(read: Callable[[], int], seconds: float) -> Callable[[], bool]:
+    """A condition: what is read has been the same for so long."""
+    seen = read(), time.monotonic()
+
+    def is_unchanged() -> bool:
+        nonlocal seen
+        value = read()
+        if value != seen[0]:
+            seen = value, time.monotonic()
+        return time.monotonic() - seen[1] >= seconds
+
+    return is_unchanged
 
 
 def load_both(source: KafkaCluster, plain: str, gapped: str, seed: int) -> None:

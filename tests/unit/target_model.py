@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -121,6 +122,12 @@ class Connection:
 
     def version(self, *_: object, **__: object) -> int:
         return VERSION
+
+    def send_while(self, may_send: Callable[[], bool]) -> None:
+        """Whatever is submitted has left at once."""
+
+    def reconsider(self) -> None:
+        """Nothing is left."""
 
     def submit(self, _key: int, _version: int, parts: list[bytes | memoryview], on_answer: OnAnswer) -> None:
         self.unheard.append((b"".join(parts), on_answer))

@@ -102,6 +102,21 @@ async def test_who_has_stood_still_sends_nothing_before_it_has_asked_whose_turn_
     assert len(mirror.target.connections[-1].unheard) == 1
 
 
+async def test_who_hears_that_the_right_is_anothers_sends_nothing_though_it_never_stood_still() -> None:
+    """
+    Nor when it goes on turning: only proof gives it back.
+    """
+    mirror = a_mirror(looked_at=now())
+    mirror.flow.turns(proven=True)
+
+    mirror.flow.loses_turn()
+    mirror.flow.turns(proven=False)
+    lost = mirror.flow.may_send(now())
+    mirror.flow.turns(proven=True)
+
+    assert (lost, mirror.flow.may_send(now())) == (False, True)
+
+
 async def test_who_turns_without_a_break_may_send_though_nobody_answers() -> None:
     """
     The coordinator is away: nobody else can have taken the right from it.

@@ -270,3 +270,32 @@ async def test_bytes_too_few_to_wake_up_for_show_that_an_answer_comes() -> None:
 
     assert first == memoryview(body)
     assert "no answer for 1 s" in str(second)
+
+
+@pytest.mark.parametrize("reconsidered", [True, False], ids=["told so", "when the broker reads on"])
+async def test_half_a_request_that_must_not_be_sent_any_more_ends_the_connection(reconsidered: bool) -> None:
+    """
+    The broker has a part of it and never gets the rest; whoever asked is told.
+    """
+    allowed = True
+    async with connected() as (connection, theirs):
+        connection.send_while(lambda: allowed)
+        answer = connection.send(KEY, VERSION, [bytes(16 << 20)])
+        await turns()
+        sent, allowed = connection.bytes_sent, False
+        if reconsidered:
+            connection.reconsider()
+        come = await asyncio.to_thread(read_to_the_end, theirs)
+
+        with pytest.raises(ConnectionFailedError, match=r"broker:9092: closed by the mirror: what is left"):
+            await answer
+        assert 0 < len(come) <= sent < 16 << 20
+        assert connection.bytes_sent == sent
+
+
+def read_to_the_end(sock: socket.socket) -> bytes:
+    """What comes until the other side closes."""
+    come = bytearray()
+    while part := sock.recv(1 << 20):
+        come += part
+    return bytes(come)

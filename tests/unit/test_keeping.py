@@ -21,7 +21,7 @@ from mirror.flow.position import Proceed
 from mirror.kafka.offsets import Answers, Marking
 from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition
 from tests.harness.node import until
-from tests.unit.target_model import Hooks, Mirror, source_batch
+from tests.unit.target_model import Connection, Hooks, Mirror, source_batch
 
 NOW = 1_000.0
 SOON = 5.0
@@ -48,10 +48,11 @@ class Target:
         self.reachable.set()
         self.info = SimpleNamespace(partition=lambda tp: SimpleNamespace(leader=self.leaders[tp.partition]))
 
-    async def connection(self, node: int, lane: str) -> None:
+    async def connection(self, node: int, lane: str) -> Connection:
         assert (node, lane) in {(1, "markers"), (2, "markers")}
         if not self.reachable.is_set():
             raise ConnectionFailedError(f"broker {node} does not answer")
+        return Connection()
 
 
 class Broker:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.kafka.outgoing import SEND_BUFFERS_MAX, Outgoing
+from mirror.kafka.outgoing import SEND_BUFFERS_MAX, Outgoing, WithheldError
 
 KERNEL_BYTES = 4096
 
@@ -39,3 +40,23 @@ def test_everything_leaves_once_and_in_order(sizes: list[int], copies: int) -> N
 
     assert come == b"".join(pieces)
     assert outgoing.bytes_sent == len(come)
+
+
+def test_the_rest_of_a_request_stays_when_it_must_not_be_sent_any_more() -> None:
+    """
+    It is asked before each write, so also between two parts of one request.
+    """
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
+        ours.setblocking(False)
+        outgoing = Outgoing(ours)
+        answers = [True, False]
+        outgoing.may_send = lambda: answers.pop(0)
+        outgoing.buffers.append(bytes(1 << 20))
+
+        with pytest.raises(WithheldError):
+            outgoing.send()
+
+        assert 0 < outgoing.bytes_sent < 1 << 20
+        assert len(theirs.recv(1 << 20)) <= outgoing.bytes_sent
