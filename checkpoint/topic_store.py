@@ -46,8 +46,10 @@ Writer = tuple[int, int]
 NOBODY: Writer = (-1, -1)
 FENCE_KEY = "fence"
 """Removed by the first write of every epoch; there is never a value under it."""
-NOT_OUR_TURN = frozenset({45, 46, 47, 90})
-"""OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, PRODUCER_FENCED."""
+NEWER_EPOCH = frozenset({47, 90})
+"""INVALID_PRODUCER_EPOCH, PRODUCER_FENCED."""
+NOT_OUR_TURN = NEWER_EPOCH | {45, 46}
+"""OUT_OF_ORDER_SEQUENCE_NUMBER and DUPLICATE_SEQUENCE_NUMBER as well."""
 SEQUENCES = 1 << 31
 KNOWN_FOR_SECONDS = 3600.0
 """For so long what was read of the log is gone on from."""
@@ -94,9 +96,13 @@ class TopicStore:
     Args:
         log: The way to its partition.
         writer: As whom to write, asked before every load and put; None: the broker guards nothing.
+
+    Attributes:
+        fenced: Writes that the broker has refused because of a newer epoch.
     """
 
     def __init__(self, log: LogPort, *, writer: Callable[[], Writer | None] = _nobody) -> None:
+        self.fenced = 0
         self._log = log
         self._writer = writer
         self._written_as = NOBODY
@@ -161,6 +167,7 @@ class TopicStore:
             try:
                 await self._log.append(_batch([(FENCE_KEY, None)], writer, 0)[0])
             except BrokerError as error:
+                self.fenced += error.code in NEWER_EPOCH
                 if error.code not in NOT_OUR_TURN:
                     raise
         self._written_as, self._sequence, self._unsure, self._verify = writer, 1, False, False
@@ -187,6 +194,7 @@ class TopicStore:
         try:
             base = await self._log.append(batch)
         except BrokerError as error:
+            self.fenced += error.code in NEWER_EPOCH
             if error.code in NOT_OUR_TURN:
                 raise StateTakenOverError(f"a write to the state was refused: {error}") from error
             raise

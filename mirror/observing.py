@@ -9,7 +9,6 @@ from prometheus_client import CollectorRegistry
 
 from mirror.config import Settings, shown
 from mirror.errors import AuthenticationError
-from mirror.flow.partition import PartitionCopy
 from mirror.kafka.certificates import Certificate
 from mirror.kafka.cluster import Cluster
 from mirror.model import FlowStatus
@@ -34,13 +33,13 @@ def register_metrics(
     settings: Settings,
     status: Callable[[], FlowStatus],
     clusters: Iterable[Cluster],
-    partitions: Callable[[], Iterable[PartitionCopy]] = tuple,
+    fenced: Callable[[], int] = int,
 ) -> None:
     """Everything that is read at a scrape.
 
     Args:
         status: Takes a snapshot of the flow.
-        partitions: Those of the flow, as they are now.
+        fenced: Tells how many requests were refused because of a newer epoch.
     """
     known = tuple(clusters)
     register(registry, status, per_partition=settings.api.partition_metrics)
@@ -50,7 +49,7 @@ def register_metrics(
         expiries=lambda: expiries(known),
         in_flight=lambda: {cluster.name: cluster.unanswered for cluster in known},
         up=lambda: {cluster.name: cluster.up for cluster in known},
-        fenced=lambda: sum(partition.counters.fenced for partition in partitions()),
+        fenced=fenced,
     )
     registry.register(surroundings)
 

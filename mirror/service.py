@@ -199,7 +199,7 @@ class Service:
         """Wire a flow that was claimed."""
         registry = CollectorRegistry()
         engine = Engine()
-        flow = flow_of(settings, source, target, memory, engine, registry)
+        flow = flow_of(settings, source, target, memory, owner.turn, engine, registry)
         settler = Settler(
             flow,
             memory,
@@ -260,6 +260,10 @@ class Service:
             self.engine.partitions.values(), self.follower.topics_ignored, self.follower.left_out
         )
 
+    def _fenced(self) -> int:
+        appends = sum(partition.counters.fenced for partition in self.engine.partitions.values())
+        return appends + self.memory.fenced()
+
     async def run(
         self,
         stop: asyncio.Event,
@@ -269,8 +273,8 @@ class Service:
         on_status: Callable[[FlowStatus], None] | None,
     ) -> None:
         """Run until stopped, or with ``once`` until done, or until the monotonic clock says ``ends_at``."""
-        clusters, partitions = (self.flow.source, self.flow.target), self.engine.partitions.values
-        register_metrics(self.registry, self.settings, self.status, clusters, partitions)
+        clusters = self.flow.source, self.flow.target
+        register_metrics(self.registry, self.settings, self.status, clusters, self._fenced)
         url = self._answer()
         if not self.engine.partitions and not self.follower.left_out:
             self._say_nothing_matches(once=once)

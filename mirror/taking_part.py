@@ -13,6 +13,7 @@ from mirror.flow.context import Flow, Hooks, Limits, LinkLimits
 from mirror.flow.introducing import introduce, open_memory
 from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
+from mirror.flow.turn import Turn
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import FetchLimits, Isolation
@@ -49,6 +50,7 @@ def flow_of(
     source: Cluster,
     target: Cluster,
     memory: FlowMemory,
+    turn: Turn,
     hooks: Hooks,
     registry: CollectorRegistry,
 ) -> Flow:
@@ -68,6 +70,7 @@ def flow_of(
         hooks=hooks,
         producer_id=memory.producer_id,
         producer_epoch=memory.producer_epoch,
+        turn=turn,
         link=_link(settings.link) if settings.link else None,
     )
 

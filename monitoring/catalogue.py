@@ -233,7 +233,8 @@ PEER_UP = _gauge(
 FENCED_REQUESTS = _counter(
     "fenced_requests_total",
     FLOW,
-    "Requests that the target or a relay refused because of a newer epoch, for each partition in them.",
+    "Requests that the target or a relay refused because of a newer epoch, for each partition in them; "
+    "writes to the flow's state too.",
 )
 
 # -- of the last comparison of both sites, written to a file -----------------------------------------------

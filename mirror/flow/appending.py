@@ -66,15 +66,10 @@ class AppendLane:
     def offer(self, partition: PartitionCopy) -> None:
         """The partition has a batch to send."""
         self._line_up(partition)
-        self._plan_pump()
+        self.wake()
 
     def wake(self) -> None:
-        """What may be sent may have been held back until now, and what could be sent may not be any more."""
-        if self._connection is not None:
-            self._connection.reconsider()
-        self._plan_pump()
-
-    def _plan_pump(self) -> None:
+        """What may be sent may have been held back until now."""
         if self._waiting and not self._pump_planned:
             self._pump_planned = True
             asyncio.get_running_loop().call_soon(self._on_turn)
@@ -113,7 +108,7 @@ class AppendLane:
 
     def _pump(self) -> None:
         connection = self._connection
-        if not self._waiting or not self._flow.may_send(time.monotonic()):
+        if not self._waiting or not self._flow.may_send:
             return
         if connection is None or connection.closed:
             if self._opening is None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -12,15 +10,13 @@ from typing import Literal, Protocol
 from mirror.errors import BatchError
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.silence import Silence
+from mirror.flow.turn import Turn
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.connection import Connection
 from mirror.kafka.fetch import FetchLimits
 from mirror.link.stream import LinkStream
 from mirror.timetable import Period
-
-STOOD_STILL_SECONDS = 2.0
-"""Less than a new owner waits before it writes what no sequence guards."""
 
 
 class Instruments(Protocol):
@@ -111,45 +107,25 @@ class Flow:
     """On which it does, while there is one."""
     draining: bool = False
     """Nothing more is sent."""
-    turned_at: float = math.inf
-    """When we last went on without having stood still, or with proof that the right is ours; monotonic.
-    Minus infinity while it is another's.
-    """
+    turn: Turn = field(default_factory=Turn)
     silence: Silence = field(default_factory=Silence)
     closer_look: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by whoever writes batches again that came: what they inflate to is in memory once at a time."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever buffers were given back."""
 
-    def may_send(self, now: float) -> bool:
-        """Whether batches may be sent: not while we end, after we have stood still, or in another's turn."""
-        return not self.draining and self._in_turn(now)
-
-    def _in_turn(self, now: float) -> bool:
-        return now - self.turned_at < STOOD_STILL_SECONDS
+    @property
+    def may_send(self) -> bool:
+        """Whether batches may be sent: in our turn, until we end."""
+        return not self.draining and self.turn.is_ours()
 
     async def writer(self, node: int, purpose: str) -> Connection:
-        """The connection to a target broker over which records are appended for one purpose.
-
-        Whoever wakes up with half a request sent does not send the other half: it is closed.
+        """The connection to a target broker on which records are appended for one purpose, in our turn.
 
         Raises:
             ConnectionFailedError: The broker is unknown or cannot be reached.
             AuthenticationError: It does not accept us, or we do not accept it.
         """
         connection = await self.target.connection(node, purpose)
-        connection.send_while(lambda: self._in_turn(time.monotonic()))
+        self.turn.guard(connection)
         return connection
-
-    def turns(self, *, proven: bool) -> None:
-        """The engine goes on; it has just seen that the right is ours, or has not asked, or got no answer.
-
-        A process that has stood still does not know who copies by now.
-        """
-        now = time.monotonic()
-        if proven or self._in_turn(now):
-            self.turned_at = now
-
-    def loses_turn(self) -> None:
-        """The right is another's: nothing more is sent, nor the rest of what has been begun."""
-        self.turned_at = -math.inf

@@ -19,9 +19,10 @@ import structlog
 from mirror.errors import BatchError, TwinsiteError
 from mirror.flow.append_lanes import AppendLanes
 from mirror.flow.appending import AppendLane
-from mirror.flow.context import STOOD_STILL_SECONDS, Flow
+from mirror.flow.context import Flow
 from mirror.flow.fetching import FetchLane, reread
 from mirror.flow.hints import severity
+from mirror.flow.holding import hold
 from mirror.flow.keeping import Keeper
 from mirror.flow.lanes import Lanes
 from mirror.flow.linked import LinkLane
@@ -37,8 +38,6 @@ from mirror.model import Reason, State, TopicPartition
 log = structlog.get_logger(__name__)
 
 _NEW = (State.UNKNOWN, Reason.STARTING)
-HOLD_SECONDS, HOLD_ASKED_SECONDS = 1.0, 1.0
-"""How often the coordinator is asked whether we hold the right, and for how long its answer is waited for."""
 STALE_PAUSE_SECONDS = 0.1
 """Metadata is not read more often than this, however many answers call it stale."""
 
@@ -190,7 +189,8 @@ class Engine:
             async with asyncio.TaskGroup() as self._group:
                 if self._flow.link is not None:
                     self._reading.open(LINK)
-                for loop in (self._settle_loop(), self._keeper.run(), self._hold_loop(), self._watch()):
+                holding = hold(self._owner, self._on_turn)
+                for loop in (self._settle_loop(), self._keeper.run(), holding, self._watch()):
                     self._group.create_task(loop)
                 for cluster in (self._flow.source, self._flow.target):
                     self._group.create_task(self._metadata_loop(cluster, self._stale[cluster.name]))
@@ -280,10 +280,8 @@ class Engine:
                 return False
             log.warning("taking_over", transactional_id=self._owner.transactional_id)
             await self._owner.claim()
-            self._look_at(lambda p: p.state is State.STANDBY)
-        asked_at = time.monotonic()
+            self._look_at(lambda p: p.state is State.STANDBY or p.copying)
         is_owner = await self._owner.confirm()
-        self._take_turn(asked_at)
         await self._refresh(is_owner and self._was_owner)
         self._was_owner = is_owner
         return is_owner
@@ -296,38 +294,12 @@ class Engine:
             stood = max(since, self._settler.moved_at), until
         return self._succession.due(await self._owner.holder(), self._announced(), stood, time.monotonic())
 
-    async def _hold_loop(self) -> None:
-        """See every second whether the right is still ours, and stand by when it is not.
-
-        While the coordinator does not answer it is neither proven nor lost, and we go on; but after we have
-        stood still it has to be proven.
-        """
-        while True:
-            asked_at: float | None = time.monotonic()
-            try:
-                await self._owner.confirm(HOLD_ASKED_SECONDS)
-            except TwinsiteError:
-                asked_at = None
-            self._take_turn(asked_at)
-            for lane in self._writing:
-                lane.wake()
-            await asyncio.sleep(HOLD_SECONDS)
-            self._flow.turns(proven=False)
-
-    def _take_turn(self, asked_at: float | None) -> None:
-        """Send on while the right is ours, and nothing more from when it is another's.
-
-        Args:
-            asked_at: When we began to ask the coordinator (monotonic), which proves nothing if we have stood
-                still since; None when it has not answered.
-        """
-        if self._owner.held:
-            proven = asked_at is not None and time.monotonic() - asked_at < STOOD_STILL_SECONDS
-            self._flow.turns(proven=proven)
-            return
-        self._flow.loses_turn()
-        if self._look_at(lambda p: p.copying):
+    def _on_turn(self) -> None:
+        """Send on while the right is ours; stand by when it is another's."""
+        if not self._owner.held and self._look_at(lambda p: p.copying):
             log.warning("standing_by", transactional_id=self._owner.transactional_id)
+        for lane in self._writing:
+            lane.wake()
 
     def _look_at(self, which: Callable[[PartitionCopy], bool]) -> int:
         """Look at some partitions now, because the right has come or gone; says how many there are."""

@@ -35,11 +35,12 @@ async def open_memory(flow: str, target: Cluster, owner: Owner) -> FlowMemory:
     topic = f"__twinsite_state.{flow}"
     replicas = min(STATE_TOPIC_REPLICAS_MAX, len(target.info.brokers))
     there = await ensure_state_topic(target, topic, replicas)
-    state = FlowState(TopicStore(TopicLog(target, topic), writer=lambda: owner.token))
+    store = TopicStore(TopicLog(target, topic), writer=lambda: owner.token)
+    state = FlowState(store)
     await state.load()
     if there < replicas:
         log.warning("state_topic_has_few_replicas", topic=topic, replicas=there, wanted=replicas)
-    return FlowMemory(state)
+    return FlowMemory(state, fenced=lambda: store.fenced)
 
 
 async def introduce(

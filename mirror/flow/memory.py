@@ -36,9 +36,14 @@ class OtherNamesError(UsageError):
 
 
 class FlowMemory:
-    """The durable state of one flow. Implements what the settler and the keeper ask for."""
+    """The durable state of one flow. Implements what the settler and the keeper ask for.
 
-    def __init__(self, state: FlowState) -> None:
+    Args:
+        fenced: How many writes to it were refused because of a newer epoch.
+    """
+
+    def __init__(self, state: FlowState, *, fenced: Callable[[], int] = int) -> None:
+        self.fenced = fenced
         self._state = state
 
     async def introduce(

@@ -21,6 +21,7 @@ import structlog
 
 from mirror.errors import TwinsiteError
 from mirror.failpoints import reach
+from mirror.flow.turn import Turn
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.transactions import Token, current_token, init_producer_id
 
@@ -40,12 +41,14 @@ class Owner:
         token: What the coordinator gave us; None before the first :meth:`claim`.
         held: As far as we know, it is still ours.
         seen: Who held it when the coordinator was asked last.
+        turn: Whether something may be sent, by what the coordinator has said and when.
     """
 
     def __init__(self, target: Cluster, flow: str) -> None:
         self.token: Token | None = None
         self.held = False
         self.seen: Token | None = None
+        self.turn = Turn()
         self.transactional_id = f"twinsite.{flow}"
         self._target = target
         self._confirmed_at = 0.0
@@ -67,6 +70,7 @@ class Owner:
         self._may_write_at = asked_at if first else time.monotonic() + TAKEOVER_WAIT_SECONDS
         self._confirmed_at = asked_at
         self.held = True
+        self.turn.proven(asked_at)
         reach("claimed")
         return self.token
 
@@ -86,13 +90,23 @@ class Owner:
         Raises:
             TwinsiteError: The coordinator cannot be asked: the right is neither proven nor lost.
         """
-        if not self.held:
-            return False
         if time.monotonic() - self._confirmed_at < CONFIRMED_FOR_SECONDS:
             return self.may_write
+        return await self.ask(timeout_seconds)
+
+    async def ask(self, timeout_seconds: float) -> bool:
+        """As :meth:`confirm`, however lately that was asked.
+
+        Raises:
+            TwinsiteError: As there.
+        """
+        if not self.held:
+            return False
         asked_at, token = time.monotonic(), self.token
         try:
-            holder = await current_token(self._target, self.transactional_id, timeout_seconds=timeout_seconds)
+            holder = await current_token(
+                self._target, self.transactional_id, timeout_seconds=timeout_seconds, cut_off=True
+            )
         except TwinsiteError:
             self._confirmed_at = 0.0
             raise
@@ -101,8 +115,16 @@ class Owner:
             await self._claim_again(token)
             return self.may_write
         if token == self.token:
-            self.held, self._confirmed_at = holder == token, asked_at
+            self._hear(asked_at, ours=self.held and holder == token)
         return self.may_write
+
+    def _hear(self, asked_at: float, *, ours: bool) -> None:
+        """The coordinator has said whose the right is. What is lost only a claim brings back."""
+        self.held, self._confirmed_at = ours, max(self._confirmed_at, asked_at)
+        if ours:
+            self.turn.proven(asked_at)
+        else:
+            self.turn.lost()
 
     async def _claim_again(self, forgotten: Token | None) -> None:
         """The coordinator has forgotten the id, as it does with one unused for a week: nobody else holds it.
@@ -121,6 +143,6 @@ class Owner:
             TwinsiteError: The coordinator cannot be asked.
         """
         self.seen = await current_token(
-            self._target, self.transactional_id, timeout_seconds=ASKED_FOR_SECONDS
+            self._target, self.transactional_id, timeout_seconds=ASKED_FOR_SECONDS, cut_off=True
         )
         return self.seen

@@ -161,6 +161,10 @@ class Cluster:
     def _count(self, gone: Connection) -> None:
         self.count(gone.bytes_received, gone.bytes_sent)
 
+    def note_failure(self) -> None:
+        """A question was not answered."""
+        self._last_failure_at = time.monotonic()
+
     def count(self, received: int, sent: int) -> None:
         """So many bytes more have gone between us and the cluster, on ways that are none of ours."""
         before = self._bytes_before
@@ -258,9 +262,12 @@ class Cluster:
         return overdue | {c.address for c in connections if (c.closed_at or 0.0) > heard[c.address]}
 
     def _heard_last(self) -> Connection | None:
-        """Of the connections on which nothing is on its way, one to the broker that was heard last."""
+        """Of the connections on which nothing is on its way, one to the broker that was heard last.
+
+        Those that may be used in our turn only are not for questions.
+        """
         heard, silent = self._heard(), self._silent()
-        free = [c for c in self._connections.values() if not c.closed and c.unanswered == 0]
+        free = [c for c in self._connections.values() if not (c.closed or c.guarded or c.unanswered)]
         return max(free, key=lambda c: (c.address not in silent, heard[c.address]), default=None)
 
     def _heard(self) -> dict[Address, float]:
@@ -276,6 +283,10 @@ class Cluster:
             raise type(refused[1])(str(refused[1]), hint=refused[1].hint)
         try:
             opened = await Connection.open(address, self.options)
+        except asyncio.CancelledError:
+            slow = ConnectionFailedError(f"{address}: no connection in the time there was")
+            self._refused[address] = (time.monotonic() + OPENING_PAUSE_SECONDS, slow)
+            raise
         except TwinsiteError as error:
             self._last_failure_at = time.monotonic()
             self._refused[address] = (time.monotonic() + OPENING_PAUSE_SECONDS, error)
@@ -300,6 +311,10 @@ class Cluster:
         if key not in self._coordinators:
             self._coordinators[key] = await self._find_coordinator(key)
         return await self.call(request, node=self._coordinators[key], highest=highest)
+
+    def coordinator_of(self, transactional_id: str) -> Address | None:
+        """Where it is, as far as that is known."""
+        return self.info.brokers.get(self._coordinators.get((1, transactional_id), ANY))
 
     def forget_coordinator(self, transactional_id: str) -> None:
         self._coordinators.pop((1, transactional_id), None)

@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import socket
 import ssl
 import struct
+import termios
 import time
 from collections.abc import Callable
 from functools import partial
@@ -37,11 +39,19 @@ from mirror.kafka.session import Session, Way
 RECEIVE_ROUNDS_MAX = 32
 """``recv_into`` calls in one turn of the event loop, so that one peer cannot starve the others."""
 
+HINT_WITHHELD = "nothing has to be done: the broker was sent nothing by half, and it is tried again"
+
 _HEAD = struct.Struct(">ihhih")
 
 
 def _plain_buffer(size: int) -> memoryview:
     return memoryview(bytearray(size))
+
+
+def _unacknowledged(sock: socket.socket) -> int:
+    """Bytes given to the kernel that the other side's has not acknowledged (``SIOCOUTQ``)."""
+    waiting: tuple[int] = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))
+    return waiting[0]
 
 
 def _resolve(future: asyncio.Future[memoryview], answer: memoryview | Ended) -> None:
@@ -80,6 +90,7 @@ class Connection:
         self._timer: asyncio.TimerHandle | None = None
         self._session = Session(options.security, str(address))
         self._paused = False
+        self._why_not = ""
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -134,18 +145,35 @@ class Connection:
     def bytes_sent(self) -> int:
         return self._outgoing.bytes_sent
 
-    def send_while(self, may_send: Callable[[], bool]) -> None:
+    def send_while(self, may_send: Callable[[], bool], why_not: str) -> None:
         """Ask this right before each write to the socket; the first no closes the connection.
 
         So of a request that the kernel has taken a part of nothing more leaves, and the broker, which has not
         all of it, never begins with it.
+
+        Args:
+            why_not: For people, when that happens.
         """
         self._outgoing.may_send = may_send
+        self._why_not = why_not
 
-    def reconsider(self) -> None:
-        """Ask it now of what has not left yet, though the socket may take nothing."""
-        if self._outgoing.buffers:
-            self._flush()
+    @property
+    def guarded(self) -> bool:
+        """Whether somebody is asked before anything is sent."""
+        return self._outgoing.may_send is not None
+
+    def withdraw(self) -> None:
+        """Close the connection if something was to go over it that the broker's kernel does not have yet."""
+        if self.closed:
+            return
+        if self._outgoing.buffers or self._session.held or _unacknowledged(self._sock):
+            self._abort()
+
+    def _abort(self) -> None:
+        """Close it so that the kernel forgets what it was to deliver."""
+        with contextlib.suppress(OSError):
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._fail(ConnectionFailedError(f"{self.address}: {self._why_not}", hint=HINT_WITHHELD))
 
     @property
     def answered_at(self) -> float:
@@ -320,8 +348,8 @@ class Connection:
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             if not self._writer_armed:
                 self._arm_writer(True)
-        except WithheldError as error:
-            self._fail(ConnectionFailedError(f"{self.address}: closed by the mirror: {error}"))
+        except WithheldError:
+            self._abort()
         except OSError as error:
             self._fail(ConnectionFailedError(f"{self.address}: connection lost while sending: {error}"))
         else:

@@ -77,4 +77,4 @@ class Outgoing:
 
     def _ask(self) -> None:
         if self.may_send is not None and not self.may_send():
-            raise WithheldError("what is left of its requests must not be sent any more")
+            raise WithheldError

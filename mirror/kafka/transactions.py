@@ -9,12 +9,14 @@ Sources: KIP-98 (InitProducerId), KIP-664 (DescribeTransactions), KIP-890.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any, NamedTuple
 
 from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.producer import InitProducerIdRequest
 
-from mirror.errors import BrokerError, TwinsiteError
+from mirror.errors import BrokerError, ConnectionFailedError, TwinsiteError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.failures import broker_error, retrying
 
@@ -52,28 +54,46 @@ async def init_producer_id(
 
 
 async def current_token(
-    cluster: Cluster, transactional_id: str, *, timeout_seconds: float = 10.0
+    cluster: Cluster, transactional_id: str, *, timeout_seconds: float = 10.0, cut_off: bool = False
 ) -> Token | None:
     """Who holds the transactional id now; None when the coordinator does not know it.
+
+    Args:
+        timeout_seconds: It is asked again for so long.
+        cut_off: A question without an answer is given up then, too. The next one looks for the coordinator
+            anew: it may be another broker by then.
 
     Raises:
         NotAuthorizedError: No DESCRIBE on the transactional id.
         BrokerError, ConnectionFailedError: No answer worth having within ``timeout_seconds``.
     """
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    answer = await _ask(cluster, transactional_id, request, timeout_seconds)
+    answer = await _ask(cluster, transactional_id, request, timeout_seconds, cut_off=cut_off)
     if answer.error_code == TRANSACTIONAL_ID_NOT_FOUND:
         return None
     return Token(answer.producer_id, answer.producer_epoch)
 
 
 async def _ask(
-    cluster: Cluster, transactional_id: str, request: Any, timeout_seconds: float, highest: int | None = None
+    cluster: Cluster,
+    transactional_id: str,
+    request: Any,
+    timeout_seconds: float,
+    highest: int | None = None,
+    *,
+    cut_off: bool = False,
 ) -> Any:
+    """Ask again as long as that may help; with ``cut_off`` what has no answer by then is given up."""
+    ends_at = time.monotonic() + timeout_seconds
     async for attempt in retrying(timeout_seconds):
         with attempt:
             try:
-                whole = await cluster.call_transaction_coordinator(transactional_id, request, highest=highest)
+                async with asyncio.timeout(max(0.0, ends_at - time.monotonic()) if cut_off else None):
+                    whole = await cluster.call_transaction_coordinator(
+                        transactional_id, request, highest=highest
+                    )
+            except TimeoutError as late:
+                raise _unanswered(cluster, transactional_id, timeout_seconds) from late
             except TwinsiteError:
                 cluster.forget_coordinator(transactional_id)
                 raise
@@ -89,3 +109,12 @@ async def _ask(
                 raise error
             return answer
     raise AssertionError("retrying ends with an answer or an error")
+
+
+def _unanswered(cluster: Cluster, transactional_id: str, seconds: float) -> ConnectionFailedError:
+    where = cluster.coordinator_of(transactional_id) or cluster.name
+    cluster.forget_coordinator(transactional_id)
+    cluster.note_failure()
+    return ConnectionFailedError(
+        f"{where}: the coordinator of {transactional_id} has not answered within {seconds:g} s"
+    )

@@ -183,7 +183,7 @@ class Tuner:
         if spent.waited + spent.sealed < OCCUPIED_ABOVE * period:
             return
         full = spent.waited > WAITING_ABOVE * period or spent.dry < DRY_ABOVE * spent.sealed
-        self._limit = "the link is full" if full else "compression is the limit"
+        self._limit = "the link takes no more" if full else "compression is the limit"
         self._learn_link_rate(spent.wire_bytes / period, full=full)
         self._learn_made(spent, now + (FORGET_SECONDS if full else FORGET_SLOW_SECONDS))
         if full:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from prometheus_client import CollectorRegistry
 
@@ -21,8 +21,10 @@ from mirror.config import Settings
 from mirror.errors import StateConflictError, TwinsiteError, UsageError
 from mirror.flow.announcing import announced
 from mirror.flow.engine import Engine
+from mirror.flow.holding import holding
 from mirror.flow.memory import FlowMemory
 from mirror.flow.position import Decision, Known, Stop
+from mirror.flow.turn import Turn
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.topics import describe_configs
 from mirror.model import TopicPartition
@@ -116,10 +118,14 @@ async def _taking_part(settings: Settings, plan: Plan, *, apply: bool) -> AsyncI
         source.follow({one.name.topic for one in plan.partitions})
         target.follow({one.target_topic for one in plan.partitions})
         await asyncio.gather(source.refresh(), target.refresh())
-        flow = flow_of(settings, source, target, memory, Engine(), CollectorRegistry())
+        turn = owner.turn if owner else Turn()
+        flow = flow_of(settings, source, target, memory, turn, Engine(), CollectorRegistry())
         bounds = await _bounds(target, sorted({one.target_topic for one in plan.partitions if one.mends}))
         part = Part(flow, memory, owner, settings.offsets.mode, bounds)
-        async with announced(owner, memory, "") if owner else nullcontext():
+        async with AsyncExitStack() as working:
+            if owner is not None:
+                await working.enter_async_context(holding(owner))
+                await working.enter_async_context(announced(owner, memory, ""))
             yield part
 
 

@@ -72,6 +72,7 @@ async def test_a_writer_that_was_frozen_cannot_put_an_old_value_over_a_newer_one
     await new.put({"map/t/0/0": b"longer"})
     with pytest.raises(StateTakenOverError, match="was refused"):
         await old.put({"map/t/0/0": b"stale"})
+    assert (old.fenced, new.fenced) == (2, 0)
 
     assert await store(log, (7, 2)).load() == {"map/t/0/0": b"longer"}
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,6 +14,7 @@ import pytest
 
 from mirror import taking_part
 from mirror.flow.context import Limits
+from mirror.flow.turn import COUNTS_FOR_SECONDS
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured, partitions, reached
 from tests.harness.checker import assert_exact, watermarks
@@ -22,6 +25,7 @@ from tests.harness.process import Twinsite
 
 pytestmark = pytest.mark.timeout(240)
 
+STATE_TOPIC = "__twinsite_state.f"
 IDLE_SECONDS, SILENT_SECONDS = 2.0, 2.5
 """After so long without a write this mirror looks before it writes; others do after a minute."""
 AT_ONCE_SECONDS = 10
@@ -81,6 +85,39 @@ async def test_a_frozen_broker_of_the_target_holds_up_its_own_partitions_only(tm
         assert assert_exact(source.bootstrap, target.bootstrap, ["orders"]) == 600 + 20 * len(
             held
         ) + 400 * len(free)
+
+
+async def test_a_frozen_coordinator_of_the_flow_holds_up_nothing_but_its_own_partitions(
+    tmp_path: Path,
+) -> None:
+    """
+    Nobody can take the right to copy while it does not answer. The question hangs for half a minute.
+    """
+    properties = {"transaction.state.log.num.partitions": 1, "broker.session.timeout.ms": 60_000}
+    async with (
+        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as source,
+        KafkaCluster.start(
+            version="4.3", nodes=3, name="target", properties=properties, work_dir=tmp_path
+        ) as target,
+    ):
+        await source.create_topic("orders", 1)
+        await target.create_topic("orders", config={}, assignment=[[1]])
+        await target.create_topic(STATE_TOPIC, config={"cleanup.policy": "compact"}, assignment=[[1]])
+        command = configured(tmp_path, source, target, "f", topics={"include": ["orders"]})
+        load(source.bootstrap, "orders", json_rows(100, 100))
+        with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+            await mirror.wait_for(lambda: complete(mirror, source, ["orders"]), "all is copied")
+            await target.move_leader("__transaction_state", 0, 2)
+            await target.broker(2).freeze()
+
+            began = time.monotonic()
+            seeds = itertools.count(2)
+            while time.monotonic() - began < 3 * COUNTS_FOR_SECONDS:
+                load(source.bootstrap, "orders", json_rows(10, 100, seed=next(seeds)))
+                await mirror.wait_for(lambda: complete(mirror, source, ["orders"]), "it goes on", 10)
+
+            await target.broker(2).thaw()
+        assert assert_exact(source.bootstrap, target.bootstrap, ["orders"]) == 100 + 10 * (next(seeds) - 2)
 
 
 def load_into(source: KafkaCluster, numbers: Sequence[int], count: int, seed: int) -> None:

@@ -123,10 +123,10 @@ class Connection:
     def version(self, *_: object, **__: object) -> int:
         return VERSION
 
-    def send_while(self, may_send: Callable[[], bool]) -> None:
+    def send_while(self, may_send: Callable[[], bool], why_not: str) -> None:
         """Whatever is submitted has left at once."""
 
-    def reconsider(self) -> None:
+    def withdraw(self) -> None:
         """Nothing is left."""
 
     def submit(self, _key: int, _version: int, parts: list[bytes | memoryview], on_answer: OnAnswer) -> None:
@@ -224,6 +224,7 @@ class Mirror:
             producer_id=OURS,
             room=asyncio.Event(),
         )
+        self.flow.turn.proven(math.inf)
         self.lane = AppendLane(self.flow, 1, queue_bytes_max=queue_bytes_max)
 
     @property

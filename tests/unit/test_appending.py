@@ -8,7 +8,6 @@ import struct
 from typing import Any
 
 from mirror.errors import ConnectionFailedError
-from mirror.flow.context import STOOD_STILL_SECONDS
 from mirror.flow.position import Proceed
 from mirror.model import OffsetMode, State
 from tests.unit.target_model import IDLE_LOOK_SECONDS, Mirror, said, source_batch
@@ -81,52 +80,25 @@ async def test_what_was_queued_before_a_look_is_dropped_when_the_target_has_move
     assert mirror.pool.used_bytes == 0
 
 
-async def test_who_has_stood_still_sends_nothing_before_it_has_asked_whose_turn_it_is() -> None:
+async def test_nothing_is_sent_while_it_is_not_our_turn() -> None:
     """
-    What is queued is kept. To go on turning proves nothing, unless nobody has stood still.
+    What is queued is kept, and sent when the right is proven to be ours again.
     """
     mirror = a_mirror(looked_at=now())
-    mirror.flow.turned_at = now() - STOOD_STILL_SECONDS - 1
+    mirror.flow.turn.lost()
     mirror.lane.offer(mirror.copy)
     await turns()
-    mirror.flow.turns(proven=False)
+    mirror.flow.turn.unproven()
     mirror.lane.wake()
     await turns()
     before = len(mirror.target.connections)
 
-    mirror.flow.turns(proven=True)
+    mirror.flow.turn.proven(now())
     mirror.lane.wake()
     await turns()
 
     assert before == 0
     assert len(mirror.target.connections[-1].unheard) == 1
-
-
-async def test_who_hears_that_the_right_is_anothers_sends_nothing_though_it_never_stood_still() -> None:
-    """
-    Nor when it goes on turning: only proof gives it back.
-    """
-    mirror = a_mirror(looked_at=now())
-    mirror.flow.turns(proven=True)
-
-    mirror.flow.loses_turn()
-    mirror.flow.turns(proven=False)
-    lost = mirror.flow.may_send(now())
-    mirror.flow.turns(proven=True)
-
-    assert (lost, mirror.flow.may_send(now())) == (False, True)
-
-
-async def test_who_turns_without_a_break_may_send_though_nobody_answers() -> None:
-    """
-    The coordinator is away: nobody else can have taken the right from it.
-    """
-    mirror = a_mirror(looked_at=now())
-    mirror.flow.turned_at = now() - STOOD_STILL_SECONDS / 2
-
-    mirror.flow.turns(proven=False)
-
-    assert mirror.flow.may_send(now() + STOOD_STILL_SECONDS * 0.9)
 
 
 async def test_whoever_waits_for_a_broker_that_cannot_be_reached_is_looked_at() -> None:

@@ -26,7 +26,7 @@ class Asked:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.answered_at = time.monotonic()
-        self.closed = False
+        self.closed = self.guarded = False
         self.closed_at: float | None = None
         self.unanswered = 0
         self.unanswered_seconds = 0.0
@@ -77,6 +77,21 @@ async def test_a_frozen_broker_that_is_fenced_is_not_asked_in_the_place_of_anoth
 
     assert [one.address for one in opened] == [ONE, TWO]
     assert asked.address == TWO
+
+
+async def test_a_connection_that_may_be_used_in_our_turn_only_is_not_for_questions(
+    opened: list[Asked],
+) -> None:
+    """
+    Whose turn it is would be asked there, and not be told.
+    """
+    cluster = Cluster("target", [ONE], ConnectionOptions())
+    await cluster.refresh()
+    await cluster.connection(2, "append-0")
+    before = (await cluster.any_connection()).address
+    opened[1].guarded = True
+
+    assert (before, (await cluster.any_connection()).address) == (TWO, ONE)
 
 
 async def test_a_connection_to_an_address_that_is_nobodys_any_more_is_closed(

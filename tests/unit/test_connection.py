@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -272,30 +273,61 @@ async def test_bytes_too_few_to_wake_up_for_show_that_an_answer_comes() -> None:
     assert "no answer for 1 s" in str(second)
 
 
-@pytest.mark.parametrize("reconsidered", [True, False], ids=["told so", "when the broker reads on"])
-async def test_half_a_request_that_must_not_be_sent_any_more_ends_the_connection(reconsidered: bool) -> None:
+async def test_half_a_request_that_must_not_be_sent_any_more_ends_the_connection() -> None:
     """
     The broker has a part of it and never gets the rest; whoever asked is told.
     """
     allowed = True
     async with connected() as (connection, theirs):
-        connection.send_while(lambda: allowed)
+        connection.send_while(lambda: allowed, "not our turn")
         answer = connection.send(KEY, VERSION, [bytes(16 << 20)])
         await turns()
         sent, allowed = connection.bytes_sent, False
-        if reconsidered:
-            connection.reconsider()
         come = await asyncio.to_thread(read_to_the_end, theirs)
 
-        with pytest.raises(ConnectionFailedError, match=r"broker:9092: closed by the mirror: what is left"):
+        with pytest.raises(ConnectionFailedError, match=r"broker:9092: not our turn"):
             await answer
-        assert 0 < len(come) <= sent < 16 << 20
+        assert len(come) <= sent < 16 << 20
         assert connection.bytes_sent == sent
 
 
+async def test_what_the_kernel_has_not_delivered_can_be_withdrawn() -> None:
+    """
+    Though it has taken all of it: a broker that cannot be reached must not get it later.
+    """
+    async with connected() as (connection, theirs):
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.send(KEY, VERSION, [bytes(1 << 20)]).add_done_callback(asyncio.Future.exception)
+        await turns()
+        sent = connection.bytes_sent
+        assert sent > 1 << 20
+
+        connection.withdraw()
+        come = await asyncio.to_thread(read_to_the_end, theirs)
+
+        assert connection.closed
+        assert len(come) < sent
+
+
+async def test_a_connection_on_which_all_has_arrived_has_nothing_to_withdraw() -> None:
+    """
+    Its answer still comes.
+    """
+    async with connected() as (connection, theirs):
+        answer = connection.send(KEY, VERSION, [b"short"])
+        await turns()
+        await asyncio.to_thread(theirs.recv, 1 << 16)
+
+        connection.withdraw()
+        theirs.sendall(framed(1, b"well"))
+
+        assert bytes(await answer) == b"well"
+
+
 def read_to_the_end(sock: socket.socket) -> bytes:
-    """What comes until the other side closes."""
+    """What comes until the other side closes, or takes back what has not come."""
     come = bytearray()
-    while part := sock.recv(1 << 20):
-        come += part
+    with contextlib.suppress(ConnectionResetError):
+        while part := sock.recv(1 << 20):
+            come += part
     return bytes(come)

@@ -22,6 +22,7 @@ from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Known, Proceed, SourceLook, Stop, Tail, TargetLook
 from mirror.flow.settling import Look, Settler
 from mirror.flow.states import PATIENCE
+from mirror.flow.turn import Turn
 from mirror.kafka.offsets import Answers
 from mirror.kafka.transactions import Token
 from mirror.model import OffsetMode, Reason, State, TopicPartition
@@ -45,8 +46,12 @@ class Right:
         self.seen: Token | None = Token(4711, 0)
         self.transactional_id = "twinsite.orders"
         self.since = 0.0
+        self.turn = Turn()
 
     async def confirm(self, *_: float) -> bool:
+        return self.held
+
+    async def ask(self, *_: float) -> bool:
         return self.held
 
     async def holder(self) -> Token | None:

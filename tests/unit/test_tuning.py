@@ -92,7 +92,7 @@ def test_on_a_slow_link_it_finds_what_makes_least(
 
     assert {3, *taken} == tried
     assert taken[4:] == [best] * 8
-    assert tuner.why.startswith("the link is full; of what was tried this is best: ")
+    assert tuner.why.startswith("the link takes no more; of what was tried this is best: ")
     assert f"0.200 at {'level 3 over 1 MiB' if best == SHORT else f'level {best}'}" in tuner.why
     assert "; 1.0 MB/s go over the link; a core makes " in tuner.why
     assert tuner.step.recode is recode
@@ -247,7 +247,7 @@ def test_where_the_link_to_one_that_is_near_is_full_after_all_it_finds_what_make
     tuner = Tuner(ladder(0, recode=True), 0.0, near=True)
 
     assert run(tuner, 1.0, SHARES | {3: 0.2})[-6:] == [3] * 6
-    assert tuner.why.startswith("the link is full; of what was tried this is best: ")
+    assert tuner.why.startswith("the link takes no more; of what was tried this is best: ")
 
 
 @pytest.mark.parametrize(

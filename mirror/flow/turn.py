@@ -1,0 +1,70 @@
+"""Whether it is our turn to append to the target: asked right before anything is given to a socket.
+
+Between a question to the coordinator and the next system call a process may stand still for hours, and with
+it half a request that the kernel had no room for. By then another mirror has taken the right and copied on.
+Most of what leaves all the same is refused by the broker, but not control markers, nor batches where the
+broker has forgotten the flow's producer. So what the coordinator said counts for a little less than a new
+owner waits.
+
+Source: docs/design.md.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from weakref import WeakSet
+
+from mirror.kafka.connection import Connection
+
+COUNTS_FOR_SECONDS = 2.25
+"""Less than a new owner waits before it writes what no sequence guards, and more than it takes to see that
+the coordinator does not answer: then nobody can have taken the right, and we go on.
+"""
+WHY_NOT = "not sent to its end: the right to write is another's, or was not proven in time"
+
+
+class Turn:
+    """Of one mirror, or repair, in one flow. It is not ours before that is proven.
+
+    Args:
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ours_at = -math.inf
+        """When it was last known to be ours, or could not be another's."""
+        self._writers: WeakSet[Connection] = WeakSet()
+
+    def is_ours(self) -> bool:
+        """Whether something may be sent now."""
+        return self._clock() - self._ours_at < COUNTS_FOR_SECONDS
+
+    def guard(self, connection: Connection) -> None:
+        """Nothing leaves over this connection but in our turn, nor the rest of what has been begun."""
+        connection.send_while(self.is_ours, WHY_NOT)
+        self._writers.add(connection)
+
+    def proven(self, asked_at: float) -> None:
+        """The coordinator has said that the right is ours; ``asked_at`` is when it was asked."""
+        self._ours_at = max(self._ours_at, asked_at)
+        self._withdraw()
+
+    def unproven(self) -> None:
+        """The coordinator does not answer: nobody can take the right, unless we have stood still since."""
+        if self.is_ours():
+            self._ours_at = self._clock()
+        self._withdraw()
+
+    def lost(self) -> None:
+        """The right is another's."""
+        self._ours_at = -math.inf
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        """Take back what waits to be sent where it is not our turn."""
+        if not self.is_ours():
+            for connection in list(self._writers):
+                connection.withdraw()
