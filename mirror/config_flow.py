@@ -151,7 +151,7 @@ class ReadSettings(Section):
         default=MIB,
         ge=16 * KIB,
         le=128 * MIB,
-        description="What one partition may bring in one answer; less where many are behind and share it, "
+        description="What one partition may bring in one answer; less where several are behind and share it, "
         "more for a batch that is larger.",
     )
     fetch_wait_ms_max: Whole = Field(

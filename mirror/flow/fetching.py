@@ -21,7 +21,7 @@ from mirror.failpoints import reach
 from mirror.flow.context import Flow
 from mirror.flow.intake import Intake, take
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.portion import Portion
+from mirror.flow.portion import SHARE_BYTES_MIN, Nearness, Portion, share
 from mirror.flow.receiving import (
     BATCH_BYTES_DEFAULT,
     Answers,
@@ -57,8 +57,6 @@ log = structlog.get_logger(__name__)
 
 CROWDED_WAIT_MS = 5
 """How long the broker may wait while a partition with data is left out for want of room."""
-SHARE_BYTES_MIN = 256 << 10
-"""The least a partition may bring when many are behind: reading a little of each costs both sides more."""
 FETCH_BYTES_CEILING = 128 << 20
 """A fetch limit is not raised beyond this, whatever the size of a batch."""
 
@@ -83,6 +81,7 @@ class FetchLane:
         self._members, self._crowded = self._receiver.members, self._receiver.crowded
         self._room = Room(flow, self._members)
         self._share = flow.limits.partition_fetch_bytes_max
+        self._nearness = Nearness()
         self._portion = Portion(flow.limits.fetch.bytes_max, flow.source.options.request_timeout_seconds)
         self._spare = 0
         self._work = asyncio.Event()
@@ -196,6 +195,7 @@ class FetchLane:
             raise
         reach("fetched")
         seconds = time.monotonic() - asked_at
+        self._nearness.came(len(body), seconds)
         self._portion.came(seconds)
         self._flow.instruments.observe_request("fetch", seconds)
         return body
@@ -229,15 +229,14 @@ class FetchLane:
     def _fair_share(self, came: int, bytes_max: int) -> int:
         """What a partition may bring in one answer: as many as are behind should fit, so that requests to the
         target hold batches of all of them. One alone may bring as much as it likes, and while answers are
-        small nobody needs to be counted.
+        small nobody needs to be counted. Of a broker that is near less is asked for at a time.
         """
         limits = self._flow.limits
-        if came < bytes_max // 4:
+        if came < SHARE_BYTES_MIN:
             return limits.partition_fetch_bytes_max
         isolation = limits.fetch.isolation
         behind = sum(p.fetch_offset < p.readable_end(isolation) for p in self._members.values())
-        fair = max(bytes_max // max(behind, 1), SHARE_BYTES_MIN)
-        return min(fair, limits.partition_fetch_bytes_max)
+        return min(share(bytes_max, behind, near=self._nearness.near), limits.partition_fetch_bytes_max)
 
     async def _take_partition(
         self, partition: PartitionCopy, fetched: Fetched, want: Want, buffer: Buffer, answers: Answers

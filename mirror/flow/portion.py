@@ -1,4 +1,7 @@
-"""How much a broker is asked for at a time: what does not come in time is lost, so less is asked for next.
+"""How much a broker is asked for at a time, in all and of one partition.
+
+What does not come in time is lost, so less is asked for next. Of a broker that is near less is asked for,
+too: a small answer is still in the caches when it is sent on, and the target gets a steadier stream.
 
 No I/O.
 """
@@ -7,6 +10,48 @@ from __future__ import annotations
 
 PORTION_BYTES_MIN = 64 << 10
 """Less is not asked for; of a batch that is larger than this all comes, whatever is asked for."""
+SHARE_BYTES_MIN = 256 << 10
+"""The least a partition may bring when many are behind: reading a little of each costs both sides more."""
+NEAR_ANSWER_BYTES = 1 << 20
+"""So much of a few partitions of a broker that is near. Four are copied a tenth faster so than by 4 MiB."""
+NEAR_SECONDS = 0.001
+"""Such an answer is there after so long, and what its bytes take."""
+NEAR_BYTES_PER_SECOND = 300e6
+FAR_AFTER = 32
+"""So many answers in a row that take longer, and it is far; fewer may be late because the machine is busy."""
+
+
+def share(bytes_max: int, behind: int, *, near: bool) -> int:
+    """What each of the partitions that are behind may bring in one answer, so that it holds some of all.
+
+    Args:
+        bytes_max: What the answer may bring.
+        near: The broker is.
+    """
+    wanted = min(bytes_max, NEAR_ANSWER_BYTES) if near else bytes_max
+    return max(wanted // max(behind, 1), SHARE_BYTES_MIN)
+
+
+class Nearness:
+    """Whether a broker is so near that an answer costs its bytes only, and may as well be smaller.
+
+    Attributes:
+        near: As far as is known; it is taken for that in the beginning.
+    """
+
+    def __init__(self) -> None:
+        self.near = True
+        self._late = 0
+
+    def came(self, size: int, seconds: float) -> None:
+        """An answer of so many bytes was there after so long. Small ones may have waited for news, and of
+        large ones the way is the lesser part.
+        """
+        if not SHARE_BYTES_MIN <= size <= 2 * NEAR_ANSWER_BYTES:
+            return
+        late = seconds > NEAR_SECONDS + size / NEAR_BYTES_PER_SECOND
+        self._late = self._late + 1 if late else 0
+        self.near = self._late < FAR_AFTER
 
 
 class Portion:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.flow.portion import PORTION_BYTES_MIN, Portion
+from mirror.flow.portion import FAR_AFTER, PORTION_BYTES_MIN, Nearness, Portion, share
 
 MIB = 1 << 20
 PATIENCE = 30.0
@@ -80,3 +81,42 @@ def test_on_a_steady_link_hardly_anything_is_thrown_away(bytes_per_second: int) 
 
     assert lost <= 11
     assert portion.bytes / bytes_per_second < 10 * PATIENCE
+
+
+@pytest.mark.parametrize(
+    ("behind", "near", "expected"),
+    [
+        (0, False, 4 * MIB),
+        (1, False, 4 * MIB),
+        (4, False, MIB),
+        (64, False, 256 << 10),
+        (1, True, MIB),
+        (2, True, MIB // 2),
+        (4, True, 256 << 10),
+        (64, True, 256 << 10),
+    ],
+)
+def test_an_answer_holds_some_of_all_that_are_behind(behind: int, near: bool, expected: int) -> None:
+    """
+    Never so little of each that it costs more; of a broker that is near no more than stays in the caches.
+    """
+    assert share(4 * MIB, behind, near=near) == expected
+
+
+def test_a_broker_whose_answers_all_take_longer_than_their_bytes_is_far() -> None:
+    """
+    Some may be late because the machine is busy. What waited for news, or is large, says nothing.
+    """
+    nearness = Nearness()
+    for _ in range(FAR_AFTER - 1):
+        nearness.came(MIB, 0.010)
+    busy = nearness.near
+    nearness.came(MIB, 0.003)
+    for _ in range(FAR_AFTER):
+        nearness.came(1_000, 0.500)
+        nearness.came(4 * MIB, 0.100)
+    unknown = nearness.near
+    for _ in range(FAR_AFTER):
+        nearness.came(MIB, 0.010)
+
+    assert (busy, unknown, nearness.near) == (True, True, False)
