@@ -39,7 +39,9 @@ from mirror.kafka.session import Session, Way
 RECEIVE_ROUNDS_MAX = 32
 """``recv_into`` calls in one turn of the event loop, so that one peer cannot starve the others."""
 
-HINT_WITHHELD = "nothing has to be done: the broker was sent nothing by half, and it is tried again"
+HINT_WITHHELD = (
+    "the broker begins with nothing it has by half; a mirror tries again, a repair is to be run again"
+)
 
 _HEAD = struct.Struct(">ihhih")
 
