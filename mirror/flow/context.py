@@ -108,6 +108,7 @@ class Flow:
     draining: bool = False
     """Nothing more is sent."""
     turn: Turn = field(default_factory=Turn)
+    """Whether we may append just now."""
     silence: Silence = field(default_factory=Silence)
     closer_look: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by whoever writes batches again that came: what they inflate to is in memory once at a time."""

@@ -11,8 +11,13 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
+import structlog
+
 from mirror.errors import TwinsiteError
 from mirror.flow.owner import Owner
+from mirror.logs import Repeats, warn_repeated
+
+log = structlog.get_logger(__name__)
 
 HOLD_SECONDS = 1.0
 """Between two questions."""
@@ -28,9 +33,10 @@ async def hold(owner: Owner, on_news: Callable[[], None] = lambda: None) -> None
     Args:
         on_news: Called after each question, when it is known whose turn it is, or that nobody can say.
     """
+    repeats = Repeats()
     while True:
         asked_at = time.monotonic()
-        question = asyncio.create_task(_answered(owner))
+        question = asyncio.create_task(_answered(owner, repeats))
         try:
             while not question.done():
                 await asyncio.wait({question}, timeout=TOUCH_SECONDS)
@@ -42,11 +48,13 @@ async def hold(owner: Owner, on_news: Callable[[], None] = lambda: None) -> None
         await asyncio.sleep(max(0.0, HOLD_SECONDS - (time.monotonic() - asked_at)))
 
 
-async def _answered(owner: Owner) -> bool:
+async def _answered(owner: Owner, repeats: Repeats) -> bool:
     try:
         await owner.ask(ASKED_SECONDS)
-    except TwinsiteError:
+    except TwinsiteError as error:
+        warn_repeated(log, repeats, "hold", "right_not_confirmed", error=str(error))
         return False
+    repeats.forget("hold")
     return True
 
 

@@ -5,9 +5,10 @@ last. The holder asks the coordinator every second whether it still is that.
 
 A batch that does not continue the log is refused by the broker, so for a moment two
 may send batches. A control marker is appended wherever the log ends, and so is a
-batch at a broker that has forgotten the flow's producer: for those the holder must
-have asked a second before at most, and a new holder waits longer than that. What it has
-seen of a partition before it had the right, it looks at again (:mod:`mirror.flow.keeping`).
+batch at a broker that has forgotten the flow's producer: so what the holder has asked
+counts for a while only (:mod:`mirror.flow.turn`), and a new holder waits longer than
+that. What it has seen of a partition before it had the right, it looks at again
+(:mod:`mirror.flow.keeping`).
 
 Sources: KIP-98 (InitProducerId), KIP-664 (DescribeTransactions), docs/design.md.
 """

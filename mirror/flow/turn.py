@@ -24,6 +24,8 @@ the coordinator does not answer: then nobody can have taken the right, and we go
 """
 WHY_NOT = "not sent to its end: the right to write is another's, or was not proven in time"
 
+HINT = "the broker begins with nothing it has by half; a mirror tries again, a repair is to be run again"
+
 
 class Turn:
     """Of one mirror, or repair, in one flow. It is not ours before that is proven.
@@ -44,7 +46,7 @@ class Turn:
 
     def guard(self, connection: Connection) -> None:
         """Nothing leaves over this connection but in our turn, nor the rest of what has been begun."""
-        connection.send_while(self.is_ours, WHY_NOT)
+        connection.send_while(self.is_ours, WHY_NOT, HINT)
         self._writers.add(connection)
 
     def proven(self, asked_at: float) -> None:

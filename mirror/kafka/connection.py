@@ -39,10 +39,6 @@ from mirror.kafka.session import Session, Way
 RECEIVE_ROUNDS_MAX = 32
 """``recv_into`` calls in one turn of the event loop, so that one peer cannot starve the others."""
 
-HINT_WITHHELD = (
-    "the broker begins with nothing it has by half; a mirror tries again, a repair is to be run again"
-)
-
 _HEAD = struct.Struct(">ihhih")
 
 
@@ -92,7 +88,7 @@ class Connection:
         self._timer: asyncio.TimerHandle | None = None
         self._session = Session(options.security, str(address))
         self._paused = False
-        self._why_not = ""
+        self._why_not = "", ""
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -146,36 +142,6 @@ class Connection:
     @property
     def bytes_sent(self) -> int:
         return self._outgoing.bytes_sent
-
-    def send_while(self, may_send: Callable[[], bool], why_not: str) -> None:
-        """Ask this right before each write to the socket; the first no closes the connection.
-
-        So of a request that the kernel has taken a part of nothing more leaves, and the broker, which has not
-        all of it, never begins with it.
-
-        Args:
-            why_not: For people, when that happens.
-        """
-        self._outgoing.may_send = may_send
-        self._why_not = why_not
-
-    @property
-    def guarded(self) -> bool:
-        """Whether somebody is asked before anything is sent."""
-        return self._outgoing.may_send is not None
-
-    def withdraw(self) -> None:
-        """Close the connection if something was to go over it that the broker's kernel does not have yet."""
-        if self.closed:
-            return
-        if self._outgoing.buffers or self._session.held or _unacknowledged(self._sock):
-            self._abort()
-
-    def _abort(self) -> None:
-        """Close it so that the kernel forgets what it was to deliver."""
-        with contextlib.suppress(OSError):
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._fail(ConnectionFailedError(f"{self.address}: {self._why_not}", hint=HINT_WITHHELD))
 
     @property
     def answered_at(self) -> float:
@@ -402,6 +368,40 @@ class Connection:
         return ConnectionFailedError(
             what, hint="the listener may want SASL: check security.protocol, and the broker and the network"
         )
+
+    # -- sending while somebody says so --------------------------------------------------------
+
+    def send_while(self, may_send: Callable[[], bool], why_not: str, hint: str) -> None:
+        """Ask this right before each write to the socket; the first no closes the connection.
+
+        So of a request that the kernel has taken a part of nothing more leaves, and the broker, which has not
+        all of it, never begins with it.
+
+        Args:
+            why_not: For people, when that happens.
+            hint: What to do about it.
+        """
+        self._outgoing.may_send = may_send
+        self._why_not = why_not, hint
+
+    @property
+    def guarded(self) -> bool:
+        """Whether somebody is asked before anything is sent."""
+        return self._outgoing.may_send is not None
+
+    def withdraw(self) -> None:
+        """Close the connection if something was to go over it that the broker's kernel does not have yet."""
+        if self.closed:
+            return
+        if self._outgoing.buffers or self._session.held or _unacknowledged(self._sock):
+            self._abort()
+
+    def _abort(self) -> None:
+        """Close it so that the kernel forgets what it was to deliver."""
+        with contextlib.suppress(OSError):
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        why_not, hint = self._why_not
+        self._fail(ConnectionFailedError(f"{self.address}: {why_not}", hint=hint))
 
     # -- time and the end ------------------------------------------------------------------------
 

@@ -186,13 +186,12 @@ async def write_markers(
 ) -> Answers[None]:
     """Append control markers that no consumer sees. They are fenced, but not conditional.
 
-    All go to one broker, in one request.
+    All go to one broker, in one request. A lower coordinator epoch than one seen before is refused with
+    TRANSACTION_COORDINATOR_FENCED, a lower producer epoch with INVALID_PRODUCER_EPOCH. An error says nothing
+    about how many were appended.
 
     Args:
         connection: To the leader of all these partitions; one for this purpose.
-
-    A lower coordinator epoch than one seen before is refused with TRANSACTION_COORDINATOR_FENCED, a lower
-    producer epoch with INVALID_PRODUCER_EPOCH. An error says nothing about how many were appended.
     """
     marker = WriteTxnMarkersRequest.WritableTxnMarker
 

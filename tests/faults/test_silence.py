@@ -21,7 +21,7 @@ from tests.harness.checker import assert_exact, watermarks
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
 from tests.harness.mirror import flow_of, running
-from tests.harness.process import Twinsite
+from tests.harness.process import Twinsite, events
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -116,6 +116,7 @@ async def test_a_frozen_coordinator_of_the_flow_holds_up_nothing_but_its_own_par
                 load(source.bootstrap, "orders", json_rows(10, 100, seed=next(seeds)))
                 await mirror.wait_for(lambda: complete(mirror, source, ["orders"]), "it goes on", 10)
 
+            assert events(mirror.stderr, "right_not_confirmed")
             await target.broker(2).thaw()
         assert assert_exact(source.bootstrap, target.bootstrap, ["orders"]) == 100 + 10 * (next(seeds) - 2)
 

@@ -123,7 +123,7 @@ class Connection:
     def version(self, *_: object, **__: object) -> int:
         return VERSION
 
-    def send_while(self, may_send: Callable[[], bool], why_not: str) -> None:
+    def send_while(self, may_send: Callable[[], bool], why_not: str, hint: str) -> None:
         """Whatever is submitted has left at once."""
 
     def withdraw(self) -> None:

@@ -279,7 +279,7 @@ async def test_half_a_request_that_must_not_be_sent_any_more_ends_the_connection
     """
     allowed = True
     async with connected() as (connection, theirs):
-        connection.send_while(lambda: allowed, "not our turn")
+        connection.send_while(lambda: allowed, "not our turn", "wait")
         answer = connection.send(KEY, VERSION, [bytes(16 << 20)])
         await turns()
         sent, allowed = connection.bytes_sent, False

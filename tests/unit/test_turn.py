@@ -27,7 +27,7 @@ class Connection:
     withdrawn: int = 0
     asked: list[bool] = field(default_factory=list)
 
-    def send_while(self, may_send: Any, _: str) -> None:
+    def send_while(self, may_send: Any, *_: str) -> None:
         self.asked.append(may_send())
 
     def withdraw(self) -> None:
