@@ -111,7 +111,6 @@ def _target_look(
         last_producer_id=tail.producer_id if isinstance(tail, Tail) else None,
         tail=tail if isinstance(tail, Tail) else None,
         unreplicated=max(0, end - high_watermark),
-        last_timestamp_ms=known.last_timestamp_ms if known else -1,
     )
 
 

@@ -3,11 +3,11 @@
 The right belongs to whoever called InitProducerId on the flow's transactional id
 last. The holder asks the coordinator every second whether it still is that.
 
-A batch that does not continue the log is refused by the broker, so for a moment two
-may send batches. A control marker is appended wherever the log ends, and so is a
-batch at a broker that has forgotten the flow's producer: so what the holder has asked
-counts for a while only (:mod:`mirror.flow.turn`), and a new holder waits longer than
-that. What it has seen of a partition before it had the right, it looks at again
+A batch that does not continue the log is refused by the broker. But a control marker is
+appended wherever the log ends, and so is a batch at a broker that has forgotten the
+flow's producer, as it may at any time: so what the holder has asked counts for a while
+only (:mod:`mirror.flow.turn`), and a new holder writes nothing for longer than that.
+What it has seen of a partition before it had the right, it looks at again
 (:mod:`mirror.flow.keeping`).
 
 Sources: KIP-98 (InitProducerId), KIP-664 (DescribeTransactions), docs/design.md.
@@ -32,7 +32,7 @@ CONFIRMED_FOR_SECONDS = 1.0
 ASKED_FOR_SECONDS = 3.0
 """The coordinator is asked for so long; whoever needs the right says that it is away, and asks again."""
 TAKEOVER_WAIT_SECONDS = 2.5
-"""A new holder writes nothing for this long: the old one's last confirmation has run out by then."""
+"""A new holder writes nothing for this long: what the old one was told last counts no more by then."""
 
 
 class Owner:

@@ -19,8 +19,6 @@ from mirror.model import OffsetMode, Reason, State
 
 SEQUENCES = 2**31
 """Sequence numbers run from 0 to 2^31 - 1 and begin again (KIP-98)."""
-FRESH_MS = 3_600_000
-"""Far below the day for which a broker remembers a producer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,6 @@ class TargetLook:
     Attributes:
         target_log_end_offset: Where the next batch would be appended, acknowledged ones or not.
         last_sequence: Of our producer id; None when the broker remembers nothing of it.
-        last_timestamp_ms: Of the newest record by which it remembers that; -1 when it does not say.
         producer_epoch: Of our producer id; None likewise.
         coordinator_epoch: The highest one a control marker of ours has carried; -1 when none.
         last_producer_id: Who wrote the last batch of the log; None when there is none to look at.
@@ -73,7 +70,6 @@ class TargetLook:
     last_producer_id: int | None
     tail: Tail | None = None
     unreplicated: int = 0
-    last_timestamp_ms: int = -1
 
 
 NO_INSERTIONS = Insertions()
@@ -119,7 +115,6 @@ class Proceed:
         producer_epoch: With which it is written to.
         remembered: The broker knows our last sequence. If not it takes any, so that the second of two
             batches could be appended without the first.
-        remembered_ms: Timestamp of the newest record by which it does; -1 when it does not, or does not say.
         nothing_copied: The target partition holds no record at all yet.
     """
 
@@ -130,16 +125,7 @@ class Proceed:
     skip_to: int
     remembered: bool = True
     producer_epoch: int = 0
-    remembered_ms: int = -1
     nothing_copied: bool = False
-
-    def excludes_others(self, now_ms: int) -> bool:
-        """Whether the broker takes this batch from one mirror only, and will not have forgotten soon.
-
-        It forgets a producer whose newest record is older than ``producer.id.expiration.ms``, a day by
-        default, going by the record's own timestamp.
-        """
-        return self.remembered and now_ms - self.remembered_ms < FRESH_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +331,5 @@ def _go_on(
         coordinator_epoch=target.coordinator_epoch,
         skip_to=max(position, lost_to),
         remembered=target.last_sequence is not None,
-        remembered_ms=target.last_timestamp_ms,
         nothing_copied=position <= known.start_offset and not known.shared,
     )

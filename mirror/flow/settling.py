@@ -355,7 +355,7 @@ class Settler:
         match decision:
             case Proceed() | Register() | Prepare() | Insert() if not self._right.held:
                 partition.stand_by(now, LOOK_AGAIN_SECONDS, self._copied_by())
-            case Proceed():
+            case Proceed() if self._may_write(look):
                 await self._proceed(partition, decision, look)
             case Stop(state, reason, detail, lost_from, lost_to):
                 again = now + BLOCKED_AGAIN_SECONDS if state is State.BLOCKED else None
@@ -371,29 +371,15 @@ class Settler:
             case Insert(insertion) if self._may_write(look):
                 await finish(self._flow, self._memory, partition.tp, partition.target, insertion)
                 partition.look_due_at = now
-            case Register() | Prepare() | Insert():
-                self._wait_for_our_time(partition, now)
-
-    def _wait_for_our_time(self, partition: PartitionCopy, now: float) -> None:
-        """Who had the right before us may still write."""
-        partition.doubt(now, max(self._right.since - now, LOOK_AGAIN_SECONDS))
+            case Proceed() | Register() | Prepare() | Insert():  # who had the right before may still write
+                partition.doubt(now, max(self._right.since - now, LOOK_AGAIN_SECONDS))
 
     async def _proceed(self, partition: PartitionCopy, decision: Proceed, look: Look) -> None:
         known = self._memory.known(partition.tp)
         assert known is not None
-        skips = decision.skip_to > decision.next_offset
-        # a map that we know may be old, and what only we may write is not guarded by a sequence
-        guarded = known.mode is OffsetMode.SAME and not skips
-        if not self._may_write(look) and not (guarded and decision.excludes_others(_now_ms())):
-            self._wait_for_our_time(partition, time.monotonic())
-            return
-        if skips:
+        if decision.skip_to > decision.next_offset:
             await self._memory.note_loss(partition.tp, decision.next_offset, decision.skip_to)
         if look.counts_for(partition) and self._right.held:
             epoch = self._memory.epoch_at(partition.tp, decision.next_offset)
             ahead = self._memory.runs_after(partition.tp, decision.target_next_offset)
             partition.proceed(decision, known.mode, epoch, look.began_at, ahead)
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

@@ -19,8 +19,8 @@ from weakref import WeakSet
 from mirror.kafka.connection import Connection
 
 COUNTS_FOR_SECONDS = 2.25
-"""Less than a new owner waits before it writes what no sequence guards, and more than it takes to see that
-the coordinator does not answer: then nobody can have taken the right, and we go on.
+"""Less than a new owner waits before it writes anything, and more than it takes to see that the coordinator
+does not answer: then nobody can have taken the right, and we go on.
 """
 WHY_NOT = "not sent to its end: the right to write is another's, or was not proven in time"
 

@@ -42,16 +42,11 @@ Answers = dict[TopicPartition, T | TwinsiteError]
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """What a broker remembers of one producer in one partition.
-
-    Attributes:
-        last_timestamp_ms: Of the newest record in its last batch; -1 when there is none.
-    """
+    """What a broker remembers of one producer in one partition."""
 
     producer_epoch: int
     last_sequence: int
     coordinator_epoch: int
-    last_timestamp_ms: int
 
 
 async def list_offsets(
@@ -143,7 +138,7 @@ async def describe_producer(
         if not ours:
             return None
         one = ours[0]
-        return ProducerState(one.producer_epoch, one.last_sequence, one.coordinator_epoch, one.last_timestamp)
+        return ProducerState(one.producer_epoch, one.last_sequence, one.coordinator_epoch)
 
     def read(answer: Any, out: Answers[ProducerState | None]) -> None:
         _read(answer, out, f"{cluster.name}: DescribeProducers", state)

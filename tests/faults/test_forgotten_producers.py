@@ -6,6 +6,7 @@ record's own timestamp. The records here are of 2023, so it happens at every che
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +17,8 @@ import pytest_asyncio
 from kafka.admin import KafkaAdminClient
 from kafka.structs import TopicPartition
 
-from mirror.flow.turn import WHY_NOT
+from mirror.flow.holding import HOLD_SECONDS
+from mirror.flow.turn import COUNTS_FOR_SECONDS, WHY_NOT
 from mirror.kafka.log_port import TopicLog
 from tests.conftest import TopicFactory
 from tests.contract.connected import connected
@@ -24,12 +26,15 @@ from tests.faults.flows import complete, copied, mirror_of, once, partitions
 from tests.harness.checker import assert_exact, watermarks
 from tests.harness.data import Row, json_rows, load, load_transactions
 from tests.harness.kafka import KafkaCluster
+from tests.harness.mirror import flow_of, running
 from tests.harness.node import until
 from tests.harness.process import Twinsite, twinsite
 
 pytestmark = pytest.mark.timeout(240)
 
 LONG_AGO_MS = 1_700_000_000_000
+A_MOMENT_SECONDS = COUNTS_FOR_SECONDS - HOLD_SECONDS - 0.05
+"""So long a mirror may stand still, and then send before it asks again whose turn it is."""
 FORGETFUL = {"producer.id.expiration.ms": 1000, "producer.id.expiration.check.interval.ms": 250}
 
 
@@ -96,6 +101,31 @@ async def test_a_mirror_frozen_until_the_broker_has_forgotten_it_does_no_harm(
     assert woken == {"ACTIVE"}
     assert later.code == 0, later.stderr
     assert assert_exact(source.bootstrap, forgetful.bootstrap, [name]) == 140_000
+
+
+async def test_a_mirror_that_is_replaced_while_it_stands_still_for_a_moment_does_no_harm(
+    source: KafkaCluster, forgetful: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    It wakes up in time, and it is its turn still. The broker knows the producer by a marker, which is new;
+    with the next record, which is old, it has forgotten. So whoever comes new has to wait.
+    """
+    name = await topic(source)
+    load_transactions(source.bootstrap, name, old_rows(20), per_transaction=20)
+    with Twinsite.run(*mirror_of(source, forgetful, name, name), work_dir=tmp_path) as before:
+        await before.wait_for(lambda: complete(before, source, [name]), "it is at work")
+        before.freeze()
+        frozen_at = time.monotonic()
+        load(source.bootstrap, name, old_rows(20, seed=2))
+        end = watermarks(source.bootstrap, name)[0][1]
+        async with running(flow_of(source, forgetful, name)) as until_it_says:
+            await asyncio.sleep(frozen_at + A_MOMENT_SECONDS - time.monotonic())
+            before.thaw()
+            await until_it_says(lambda seen: seen[0].next_offset == end)
+        said = before.stderr
+
+    assert "DIVERGED" not in said
+    assert assert_exact(source.bootstrap, forgetful.bootstrap, [name]) == 40
 
 
 async def test_a_mirror_frozen_with_half_a_request_sent_never_sends_the_other_half(
