@@ -15,7 +15,8 @@ after which everything is to be loaded again.
 Whoever passes its producer id and epoch is guarded by the broker as well. A writer
 with a new epoch writes once before it reads, and from then on the broker refuses what
 an older one sends, also what it sent long ago and what is still on its way: an old
-chunk of an offset map never covers a newer one.
+chunk of an offset map never covers a newer one. And the older one can see there that
+it has been replaced.
 
 The broker is behind a narrow Protocol. Nothing here is on the hot path.
 """
@@ -61,6 +62,10 @@ def _nobody() -> Writer | None:
     return None
 
 
+def _untold(_: Writer) -> None:
+    return
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What the log holds below ``next_offset``; ``tail`` is base offset and CRC of the last batch there."""
@@ -96,15 +101,25 @@ class TopicStore:
     Args:
         log: The way to its partition.
         writer: As whom to write, asked before every load and put; None: the broker guards nothing.
+        begun: Told when the first write of an epoch is there.
 
     Attributes:
         fenced: Writes that the broker has refused because of a newer epoch.
     """
 
-    def __init__(self, log: LogPort, *, writer: Callable[[], Writer | None] = _nobody) -> None:
+    def __init__(
+        self,
+        log: LogPort,
+        *,
+        writer: Callable[[], Writer | None] = _nobody,
+        begun: Callable[[Writer], None] = _untold,
+    ) -> None:
         self.fenced = 0
         self._log = log
         self._writer = writer
+        self._begun = begun
+        self._begun_at: tuple[Writer, int] | None = None
+        """Under which epoch we have written, and from where on nobody else had when we looked last."""
         self._written_as = NOBODY
         self._sequence = 0
         self._end: int | None = None
@@ -127,6 +142,29 @@ class TopicStore:
                 batch, count = _batch(rest, self._written_as, sequence)
                 await self._append(batch, count)
                 rest = rest[count:]
+
+    async def taken_over(self) -> bool:
+        """Whether somebody has begun to write under another epoch since we have under ours.
+
+        Raises:
+            StateUnavailableError: We have not begun, or the log lost its end since.
+            TwinsiteError: It cannot be read.
+        """
+        begun = self._begun_at
+        if begun is None:
+            raise StateUnavailableError("nothing was written under our epoch yet")
+        writer, at = begun
+        end = await self._log.end()
+        if end < at:
+            raise StateUnavailableError(f"the state ended at offset {at} and ends at {end} now")
+        while at < end:
+            headers = _whole(await self._log.read(at), at)
+            if any(_is_newer((batch.producer_id, batch.producer_epoch), writer) for batch in headers):
+                return True
+            at = int(headers[-1].next_offset)
+            if self._begun_at is begun:
+                begun = self._begun_at = writer, at
+        return False
 
     async def close(self) -> None:
         return
@@ -165,11 +203,14 @@ class TopicStore:
             return
         if writer != NOBODY:
             try:
-                await self._log.append(_batch([(FENCE_KEY, None)], writer, 0)[0])
+                base = await self._log.append(_batch([(FENCE_KEY, None)], writer, 0)[0])
             except BrokerError as error:
                 self.fenced += error.code in NEWER_EPOCH
                 if error.code not in NOT_OUR_TURN:
                     raise
+            else:
+                self._begun_at = writer, base
+                self._begun(writer)
         self._written_as, self._sequence, self._unsure, self._verify = writer, 1, False, False
 
     async def _get_ready(self) -> None:
@@ -236,13 +277,28 @@ class TopicStore:
 
     def _pass(self, data: bytes, at: int) -> list[Any]:
         """The headers of the whole batches; what our own ones say of the sequence is noted."""
-        headers = list(MemoryRecords(data))
-        if not headers or headers[-1].next_offset <= at:
-            raise StateUnavailableError(f"the state cannot be read at offset {at}: the batch is not whole")
+        headers = _whole(data, at)
         for header in headers:
             if self._unsure and (header.producer_id, header.producer_epoch) == self._written_as:
                 self._sequence = (header.last_sequence + 1) % SEQUENCES
         return headers
+
+
+def _is_newer(one: Writer, ours: Writer) -> bool:
+    """Whether who wrote a batch was given the right after us; under another producer id when epochs ran out."""
+    return one != NOBODY and (one[0] != ours[0] or one[1] > ours[1])
+
+
+def _whole(data: bytes, at: int) -> list[Any]:
+    """The headers of the batches, of which the last one ends behind ``at``.
+
+    Raises:
+        StateUnavailableError: There is none.
+    """
+    headers = list(MemoryRecords(data))
+    if not headers or headers[-1].next_offset <= at:
+        raise StateUnavailableError(f"the state cannot be read at offset {at}: the batch is not whole")
+    return headers
 
 
 def _batch(items: Sequence[Item], writer: Writer, sequence: int) -> tuple[bytes, int]:

@@ -1,66 +1,74 @@
-"""Ask every second whether the right to copy is still ours.
+"""Ask every second whether the right to copy is still ours; where the coordinator is late, the flow's state.
 
-While the coordinator does not answer the right is neither proven nor lost, and we go on; but after we have
-stood still it has to be proven (:mod:`mirror.flow.turn`).
+Either proves it. While neither answers nothing is proven, and soon nothing is sent (:mod:`mirror.flow.turn`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import structlog
 
 from mirror.errors import TwinsiteError
 from mirror.flow.owner import Owner
+from mirror.flow.turn import COUNTS_FOR_SECONDS
 from mirror.logs import Repeats, warn_repeated
 
 log = structlog.get_logger(__name__)
 
 HOLD_SECONDS = 1.0
-"""Between two questions."""
-TOUCH_SECONDS = 0.75
-"""For so long we are not known to go on while a question is on its way."""
-ASKED_SECONDS = 1.5
-"""Then the coordinator is looked for anew: another broker may be it by now."""
+"""Between two questions to the coordinator."""
+LATE_SECONDS = 0.25
+"""So much later than usual, and the state is asked."""
+LOOK_SECONDS = 0.1
 
 
 async def hold(owner: Owner, on_news: Callable[[], None] = lambda: None) -> None:
     """Ask until cancelled.
 
     Args:
-        on_news: Called after each question, when it is known whose turn it is, or that nobody can say.
+        on_news: Called after each question: it is known whose turn it is, or nobody can say.
     """
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_ask_the_coordinator(owner, on_news))
+        group.create_task(_ask_the_state(owner, on_news))
+
+
+async def _ask_the_coordinator(owner: Owner, on_news: Callable[[], None]) -> None:
     repeats = Repeats()
     while True:
         asked_at = time.monotonic()
-        question = asyncio.create_task(_answered(owner, repeats))
-        try:
-            while not question.done():
-                await asyncio.wait({question}, timeout=TOUCH_SECONDS)
-                if not (question.done() and question.result()):
-                    owner.turn.unproven()
-                on_news()
-        finally:
-            question.cancel()
+        await _asked(lambda: owner.ask(COUNTS_FOR_SECONDS), owner, repeats, on_news)
         await asyncio.sleep(max(0.0, HOLD_SECONDS - (time.monotonic() - asked_at)))
 
 
-async def _answered(owner: Owner, repeats: Repeats) -> bool:
+async def _ask_the_state(owner: Owner, on_news: Callable[[], None]) -> None:
+    repeats = Repeats()
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        if owner.held and owner.turn.proof_age_seconds > HOLD_SECONDS + LATE_SECONDS:
+            await _asked(owner.ask_the_state, owner, repeats, on_news)
+
+
+async def _asked(
+    question: Callable[[], Awaitable[object]], owner: Owner, repeats: Repeats, on_news: Callable[[], None]
+) -> None:
     try:
-        await owner.ask(ASKED_SECONDS)
+        await question()
     except TwinsiteError as error:
         warn_repeated(log, repeats, "hold", "right_not_confirmed", error=str(error))
-        return False
-    repeats.forget("hold")
-    return True
+    else:
+        repeats.forget("hold")
+    owner.turn.look()
+    on_news()
 
 
 @asynccontextmanager
 async def holding(owner: Owner) -> AsyncIterator[None]:
-    """In the block the coordinator is asked; for those who write now and then."""
+    """In the block it is asked; for those who write now and then."""
     task = asyncio.create_task(hold(owner))
     try:
         yield

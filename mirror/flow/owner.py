@@ -5,10 +5,12 @@ last. The holder asks the coordinator every second whether it still is that.
 
 A batch that does not continue the log is refused by the broker. But a control marker is
 appended wherever the log ends, and so is a batch at a broker that has forgotten the
-flow's producer, as it may at any time: so what the holder has asked counts for a while
-only (:mod:`mirror.flow.turn`), and a new holder writes nothing for longer than that.
-What it has seen of a partition before it had the right, it looks at again
-(:mod:`mirror.flow.keeping`).
+flow's producer, as it may at any time. So what the holder has asked counts for a while
+only (:mod:`mirror.flow.turn`). A new holder writes to the flow's state first, and then
+nothing for longer than that. So while nothing of a new one stands in the state the right
+is still ours, whatever the coordinator is doing: where it does not answer, that is
+looked at. What a new holder has seen of a partition before it had the right, it looks
+at again (:mod:`mirror.flow.keeping`).
 
 Sources: KIP-98 (InitProducerId), KIP-664 (DescribeTransactions), docs/design.md.
 """
@@ -16,11 +18,13 @@ Sources: KIP-98 (InitProducerId), KIP-664 (DescribeTransactions), docs/design.md
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections.abc import Awaitable, Callable
 
 import structlog
 
-from mirror.errors import TwinsiteError
+from mirror.errors import ConnectionFailedError, TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.turn import Turn
 from mirror.kafka.cluster import Cluster
@@ -31,8 +35,11 @@ log = structlog.get_logger(__name__)
 CONFIRMED_FOR_SECONDS = 1.0
 ASKED_FOR_SECONDS = 3.0
 """The coordinator is asked for so long; whoever needs the right says that it is away, and asks again."""
+STATE_ASKED_FOR_SECONDS = 1.0
 TAKEOVER_WAIT_SECONDS = 2.5
-"""A new holder writes nothing for this long: what the old one was told last counts no more by then."""
+"""A new holder writes nothing for this long once its first write to the flow's state is there: what the old
+one was told last counts no more by then.
+"""
 
 
 class Owner:
@@ -42,7 +49,8 @@ class Owner:
         token: What the coordinator gave us; None before the first :meth:`claim`.
         held: As far as we know, it is still ours.
         seen: Who held it when the coordinator was asked last.
-        turn: Whether something may be sent, by what the coordinator has said and when.
+        turn: Whether something may be sent, by what was said last and when that was asked.
+        taken_over: Asks the flow's state whether a new holder has begun to write there; None: nobody can.
     """
 
     def __init__(self, target: Cluster, flow: str) -> None:
@@ -50,6 +58,7 @@ class Owner:
         self.held = False
         self.seen: Token | None = None
         self.turn = Turn()
+        self.taken_over: Callable[[], Awaitable[bool]] | None = None
         self.transactional_id = f"twinsite.{flow}"
         self._target = target
         self._confirmed_at = 0.0
@@ -57,7 +66,7 @@ class Owner:
         self._claiming = asyncio.Lock()
 
     async def claim(self) -> Token:
-        """Take the right from whoever holds it.
+        """Take the right from whoever holds it. Who finds nobody may write at once; else see :meth:`begun`.
 
         Raises:
             NotAuthorizedError: No WRITE on the transactional id.
@@ -68,12 +77,17 @@ class Owner:
         self.token = await init_producer_id(self._target, self.transactional_id)
         # of several that found nobody only one is given epoch 0: the others have taken the right from it
         first = before is None and self.token.epoch == 0
-        self._may_write_at = asked_at if first else time.monotonic() + TAKEOVER_WAIT_SECONDS
+        self._may_write_at = asked_at if first else math.inf
         self._confirmed_at = asked_at
         self.held = True
         self.turn.proven(asked_at)
         reach("claimed")
         return self.token
+
+    def begun(self, writer: tuple[int, int]) -> None:
+        """Something was written to the flow's state by this token: the former holder can see that now."""
+        if writer == self.token and math.isinf(self._may_write_at):
+            self._may_write_at = time.monotonic() + TAKEOVER_WAIT_SECONDS
 
     @property
     def may_write(self) -> bool:
@@ -82,8 +96,10 @@ class Owner:
 
     @property
     def since(self) -> float:
-        """Since when nobody else may write (monotonic). What was seen before may be another by then."""
-        return self._may_write_at
+        """Since when nobody else may write (monotonic), or not before when. What was seen before may be
+        another by then.
+        """
+        return min(self._may_write_at, time.monotonic() + TAKEOVER_WAIT_SECONDS)
 
     async def confirm(self, timeout_seconds: float = ASKED_FOR_SECONDS) -> bool:
         """True when we hold the right now and may write. Takes it again if the coordinator has forgotten it.
@@ -93,7 +109,12 @@ class Owner:
         """
         if time.monotonic() - self._confirmed_at < CONFIRMED_FOR_SECONDS:
             return self.may_write
-        return await self.ask(timeout_seconds)
+        try:
+            return await self.ask(timeout_seconds)
+        except TwinsiteError:
+            if self.turn.is_ours():
+                return self.may_write
+            raise
 
     async def ask(self, timeout_seconds: float) -> bool:
         """As :meth:`confirm`, however lately that was asked.
@@ -104,13 +125,9 @@ class Owner:
         if not self.held:
             return False
         asked_at, token = time.monotonic(), self.token
-        try:
-            holder = await current_token(
-                self._target, self.transactional_id, timeout_seconds=timeout_seconds, cut_off=True
-            )
-        except TwinsiteError:
-            self._confirmed_at = 0.0
-            raise
+        holder = await current_token(
+            self._target, self.transactional_id, timeout_seconds=timeout_seconds, cut_off=True
+        )
         self.seen = holder
         if holder is None:
             await self._claim_again(token)
@@ -119,8 +136,26 @@ class Owner:
             self._hear(asked_at, ours=self.held and holder == token)
         return self.may_write
 
+    async def ask_the_state(self) -> None:
+        """Find out from the flow's state whether somebody has taken the right, and begun.
+
+        Raises:
+            TwinsiteError: Nobody can tell.
+        """
+        if not self.held or self.taken_over is None:
+            return
+        asked_at, token = time.monotonic(), self.token
+        try:
+            async with asyncio.timeout(STATE_ASKED_FOR_SECONDS):
+                taken = await self.taken_over()
+        except TimeoutError as late:
+            words = f"the flow's state did not answer within {STATE_ASKED_FOR_SECONDS:g} s"
+            raise ConnectionFailedError(words) from late
+        if token == self.token:
+            self._hear(asked_at, ours=self.held and not taken)
+
     def _hear(self, asked_at: float, *, ours: bool) -> None:
-        """The coordinator has said whose the right is. What is lost only a claim brings back."""
+        """Whose the right is has been said. What is lost only a claim brings back."""
         self.held, self._confirmed_at = ours, max(self._confirmed_at, asked_at)
         if ours:
             self.turn.proven(asked_at)

@@ -9,6 +9,7 @@ older generation: its answer is taken, and moves nothing.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,10 @@ from mirror.kafka.buffers import Buffer
 from mirror.model import Batch, Gap, OffsetMode, TopicPartition
 
 NOTHING = memoryview(b"")
+UNSTEADY_SECONDS = 5.0
+"""So long after a look what made it necessary may not be over."""
+FRESH_MS = 3_600_000
+"""Far below the day for which a broker remembers a producer, by the time of its newest record."""
 
 
 @dataclass(slots=True)
@@ -65,8 +70,11 @@ class Passage:
     """
 
     __slots__ = (
+        "_fresh_from_ms",
         "_in_flight_room",
         "_runs_ahead",
+        "_steady",
+        "_steady_at",
         "_unsettled",
         "acknowledged_at",
         "acknowledged_target_offset",
@@ -112,6 +120,7 @@ class Passage:
         self.attempts = 0
         self.counters = Counters()
         self._in_flight_room = 1
+        self._steady, self._steady_at, self._fresh_from_ms = False, 0.0, 0
         self._runs_ahead: list[tuple[int, int]] = []
         self._unsettled: list[Batch] = []
 
@@ -137,7 +146,9 @@ class Passage:
         self.next_offset = self.send_offset = decision.next_offset
         self.target_next_offset = self.acknowledged_target_offset = decision.target_next_offset
         self.sequence = decision.sequence
-        self._in_flight_room = self.in_flight_max if decision.remembered else 1
+        self._in_flight_room = 1
+        self._steady_at, self._steady = now + UNSTEADY_SECONDS, False
+        self._fresh_from_ms = int(time.time() * 1000) - FRESH_MS
         self._runs_ahead = list(runs_ahead)
         self.coordinator_epoch = decision.coordinator_epoch
         self.producer_epoch = decision.producer_epoch
@@ -204,9 +215,20 @@ class Passage:
         self.target_next_offset += records
         self.sequence = (sequence + records) % SEQUENCES
         self.in_flight.append(sent)
+        if not self._guarded(batch):
+            self._in_flight_room = 1
         if self._unsettled:  # what is sent again is settled by its own answer
             self._unsettled = [one for one in self._unsettled if one.base_offset >= batch.next_offset]
         return sent, sequence
+
+    def _guarded(self, batch: Batch) -> bool:
+        """Whether more may follow before this one is acknowledged.
+
+        Were it refused, and had the broker forgotten who writes, the next one would be appended in its
+        place. A broker forgets who has written old records last; batches are refused where leaders and
+        replicas change, and for a while after.
+        """
+        return self._steady or batch.max_timestamp_ms >= self._fresh_from_ms
 
     def answered(self, sent: Sent, *, appended: bool, now: float, repeated: bool = False) -> bool:
         """Take back a batch whose answer came; True when it counts, False when it is of an older life.
@@ -226,7 +248,8 @@ class Passage:
                 self.next_offset = batch.next_offset
                 self.acknowledged_target_offset = sent.target_offset + records
             self.acknowledged_at = now
-            self._in_flight_room = self.in_flight_max
+            self._steady |= now >= self._steady_at
+            self._in_flight_room = self.in_flight_max if self._guarded(batch) else 1
             self.last_timestamp_ms = batch.max_timestamp_ms
             self.attempts = 0
             self._went_on()

@@ -113,8 +113,6 @@ class Proceed:
     Attributes:
         skip_to: Source offsets up to here are gone at the source and their loss is accepted.
         producer_epoch: With which it is written to.
-        remembered: The broker knows our last sequence. If not it takes any, so that the second of two
-            batches could be appended without the first.
         nothing_copied: The target partition holds no record at all yet.
     """
 
@@ -123,7 +121,6 @@ class Proceed:
     sequence: int
     coordinator_epoch: int
     skip_to: int
-    remembered: bool = True
     producer_epoch: int = 0
     nothing_copied: bool = False
 
@@ -330,6 +327,5 @@ def _go_on(
         producer_epoch=known.producer_epoch,
         coordinator_epoch=target.coordinator_epoch,
         skip_to=max(position, lost_to),
-        remembered=target.last_sequence is not None,
         nothing_copied=position <= known.start_offset and not known.shared,
     )

@@ -3,8 +3,8 @@
 Between a question to the coordinator and the next system call a process may stand still for hours, and with
 it half a request that the kernel had no room for. By then another mirror has taken the right and copied on.
 Most of what leaves all the same is refused by the broker, but not control markers, nor batches where the
-broker has forgotten the flow's producer. So what the coordinator said counts for a little less than a new
-owner waits.
+broker has forgotten the flow's producer. So that it is our turn counts for a little less than a new owner
+waits, from when it was asked (:mod:`mirror.flow.owner`).
 
 Source: docs/design.md.
 """
@@ -20,7 +20,7 @@ from mirror.kafka.connection import Connection
 
 COUNTS_FOR_SECONDS = 2.25
 """Less than a new owner waits before it writes anything, and more than it takes to see that the coordinator
-does not answer: then nobody can have taken the right, and we go on.
+does not answer, and to ask the flow's state.
 """
 WHY_NOT = "not sent to its end: the right to write is another's, or was not proven in time"
 
@@ -37,27 +37,30 @@ class Turn:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._ours_at = -math.inf
-        """When it was last known to be ours, or could not be another's."""
+        """When it was last known to be ours."""
         self._writers: WeakSet[Connection] = WeakSet()
 
     def is_ours(self) -> bool:
         """Whether something may be sent now."""
-        return self._clock() - self._ours_at < COUNTS_FOR_SECONDS
+        return self.proof_age_seconds < COUNTS_FOR_SECONDS
 
     def guard(self, connection: Connection) -> None:
         """Nothing leaves over this connection but in our turn, nor the rest of what has been begun."""
         connection.send_while(self.is_ours, WHY_NOT, HINT)
         self._writers.add(connection)
 
+    @property
+    def proof_age_seconds(self) -> float:
+        """How long ago it was asked what proves it."""
+        return self._clock() - self._ours_at
+
     def proven(self, asked_at: float) -> None:
-        """The coordinator has said that the right is ours; ``asked_at`` is when it was asked."""
+        """The right is ours; ``asked_at`` is when that was asked."""
         self._ours_at = max(self._ours_at, asked_at)
         self._withdraw()
 
-    def unproven(self) -> None:
-        """The coordinator does not answer: nobody can take the right, unless we have stood still since."""
-        if self.is_ours():
-            self._ours_at = self._clock()
+    def look(self) -> None:
+        """Nothing was heard of it: what waits to be sent is taken back where the proof is too old by now."""
         self._withdraw()
 
     def lost(self) -> None:

@@ -55,6 +55,7 @@ class Part:
         while not await self.owner.confirm():
             if not self.owner.held:
                 await self.owner.claim()
+            await self.memory.refresh(sole_writer=False)
             await asyncio.sleep(CONFIRM_PAUSE_SECONDS)
         await self.memory.refresh(sole_writer=False)
 

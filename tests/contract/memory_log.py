@@ -75,6 +75,11 @@ class MemoryLog:
     async def end(self) -> int:
         return self._end
 
+    def truncate(self, end: int) -> None:
+        """Lose the batches from there on, as after an unclean election."""
+        self.batches = [(base, data) for base, data in self.batches if base < end]
+        self._end = end
+
     def compact(self) -> None:
         """Keep the last record of each key, as the cleaner does; the last batch is not touched.
 

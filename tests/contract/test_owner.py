@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
-from mirror.flow.owner import Owner
+from checkpoint.errors import StateUnavailableError
+from mirror.flow.owner import TAKEOVER_WAIT_SECONDS, Owner
 from tests.contract.connected import NUMBERS, connected
 from tests.harness.kafka import KafkaCluster
 
@@ -57,7 +59,7 @@ async def test_whoever_takes_over_waits_and_the_former_owner_learns_of_it(target
         old = Owner(cluster, f"taken-over-{next(NUMBERS)}")
         new = Owner(cluster, old.transactional_id.removeprefix("twinsite."))
         await old.claim()
-        await new.claim()
+        new.begun(await new.claim())
 
         while await old.confirm():
             assert not await new.confirm()
@@ -65,6 +67,63 @@ async def test_whoever_takes_over_waits_and_the_former_owner_learns_of_it(target
 
         assert not await new.confirm()
         await eventually_confirmed(new)
+
+
+async def test_whoever_takes_over_waits_from_the_first_write_to_the_state_on(target: KafkaCluster) -> None:
+    """
+    Before it the former owner cannot see there that it has been replaced. What an older token has written is
+    no such write.
+    """
+    async with connected(target) as cluster:
+        new = Owner(cluster, f"not-begun-{next(NUMBERS)}")
+        older = await new.claim()
+        token = await new.claim()
+        before = new.since
+        new.begun(older)
+        await asyncio.sleep(TAKEOVER_WAIT_SECONDS)
+        waiting = await new.confirm()
+        new.begun(token)
+        since = new.since
+
+        await eventually_confirmed(new)
+
+    assert not waiting
+    assert before + TAKEOVER_WAIT_SECONDS <= since <= time.monotonic()
+
+
+async def test_the_state_proves_the_right_where_the_coordinator_does_not(target: KafkaCluster) -> None:
+    """
+    And that it is gone. Where it cannot tell either that is said.
+    """
+
+    async def cannot_tell() -> bool:
+        raise StateUnavailableError("it is away")
+
+    async def another() -> bool:
+        return True
+
+    async def nobody_else() -> bool:
+        return False
+
+    async with connected(target) as cluster:
+        owner = Owner(cluster, f"by-its-state-{next(NUMBERS)}")
+        await owner.claim()
+        owner.turn.lost()
+
+        owner.taken_over = cannot_tell
+        with pytest.raises(StateUnavailableError, match="it is away"):
+            await owner.ask_the_state()
+        unproven = owner.turn.is_ours()
+        owner.taken_over = nobody_else
+        await owner.ask_the_state()
+        proven = owner.turn.is_ours(), owner.held
+        owner.taken_over = another
+        await owner.ask_the_state()
+        owner.taken_over = nobody_else
+        await owner.ask_the_state()
+
+    assert (unproven, proven) == (False, (True, True))
+    assert (owner.turn.is_ours(), owner.held) == (False, False)
 
 
 async def eventually_confirmed(owner: Owner) -> None:

@@ -110,6 +110,74 @@ async def test_a_right_taken_anew_begins_with_reading(log: LogPort) -> None:
     assert await ours.load() == {"a": b"2", "b": b"1"}
 
 
+async def test_whoever_is_replaced_can_see_that_in_the_log(log: LogPort) -> None:
+    """
+    From the first write of who replaces him on, and not by what he writes himself.
+    """
+    ours, theirs = store(log, OLD), store(log, NEW)
+    await ours.put({"a": b"1"})
+    at_first = await ours.taken_over()
+    await ours.put({"b": b"1"})
+    later = await ours.taken_over()
+
+    await theirs.load()
+
+    assert [at_first, later, await ours.taken_over(), await ours.taken_over()] == [False, False, True, True]
+    assert not await theirs.taken_over()
+
+
+async def test_another_producer_id_replaces_as_well(log: LogPort) -> None:
+    """
+    As when epochs have run out. What is written without any does not.
+    """
+    ours = store(log, NEW)
+    await ours.load()
+    await TopicStore(log).put({"a": b"1"})
+    at_first = await ours.taken_over()
+
+    await store(log, (9, 0)).load()
+
+    assert (at_first, await ours.taken_over()) == (False, True)
+
+
+async def test_whose_first_write_was_refused_is_not_told_that_the_log_is_his(log: LogPort) -> None:
+    begun: list[Writer] = []
+    late = TopicStore(log, writer=lambda: OLD, begun=begun.append)
+    await store(log, NEW).load()
+
+    await late.load()
+
+    assert begun == []
+    with pytest.raises(StateUnavailableError, match="under our epoch"):
+        await late.taken_over()
+
+
+async def test_that_a_new_epoch_has_begun_is_told_once(log: LogPort) -> None:
+    begun: list[Writer] = []
+    writer = OLD
+    ours = TopicStore(log, writer=lambda: writer, begun=begun.append)
+    await ours.load()
+    await ours.put({"a": b"1"})
+    await ours.load()
+    first = list(begun)
+    writer = NEW
+
+    await ours.load()
+
+    assert (first, begun) == ([OLD], [OLD, NEW])
+
+
+async def test_of_a_log_that_lost_its_end_nobody_can_tell() -> None:
+    log = MemoryLog()
+    ours = store(log)
+    await ours.put({"a": b"1"})
+    await ours.taken_over()
+    log.truncate(1)
+
+    with pytest.raises(StateUnavailableError, match="ends at 1"):
+        await ours.taken_over()
+
+
 @pytest.mark.parametrize("version", list(BROKERS))
 async def test_every_claim_of_the_transactional_id_fences_the_one_before(
     version: str, source: KafkaCluster, target: KafkaCluster

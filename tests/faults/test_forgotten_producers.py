@@ -7,9 +7,12 @@ record's own timestamp. The records here are of 2023, so it happens at every che
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,9 +20,11 @@ import pytest_asyncio
 from kafka.admin import KafkaAdminClient
 from kafka.structs import TopicPartition
 
+from mirror.flow import owner
 from mirror.flow.holding import HOLD_SECONDS
 from mirror.flow.turn import COUNTS_FOR_SECONDS, WHY_NOT
 from mirror.kafka.log_port import TopicLog
+from mirror.model import PartitionStatus
 from tests.conftest import TopicFactory
 from tests.contract.connected import connected
 from tests.faults.flows import complete, copied, mirror_of, once, partitions
@@ -27,7 +32,7 @@ from tests.harness.checker import assert_exact, watermarks
 from tests.harness.data import Row, json_rows, load, load_transactions
 from tests.harness.kafka import KafkaCluster
 from tests.harness.mirror import flow_of, running
-from tests.harness.node import until
+from tests.harness.node import Broker, until
 from tests.harness.process import Twinsite, twinsite
 
 pytestmark = pytest.mark.timeout(240)
@@ -128,6 +133,38 @@ async def test_a_mirror_that_is_replaced_while_it_stands_still_for_a_moment_does
     assert assert_exact(source.bootstrap, forgetful.bootstrap, [name]) == 40
 
 
+async def test_two_that_have_had_the_right_do_not_both_write_while_the_coordinator_is_frozen(
+    source: KafkaCluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    It freezes right after the right was taken, so who had it is not told any more. The flow's state tells it,
+    and who has it now goes on meanwhile.
+    """
+    properties = {**FORGETFUL, "transaction.state.log.num.partitions": 1, "broker.session.timeout.ms": 60_000}
+    async with KafkaCluster.start(
+        version="4.3", nodes=3, name="forgetful", properties=properties, work_dir=tmp_path
+    ) as target:
+        name = await topic(source)
+        await target.create_topic(name, config={}, assignment=[[1]])
+        await target.create_topic(
+            f"__twinsite_state.{name}", config={"cleanup.policy": "compact"}, assignment=[[1]]
+        )
+        load(source.bootstrap, name, old_rows(20))
+        with Twinsite.run(*mirror_of(source, target, name, name), work_dir=tmp_path) as before:
+            await before.wait_for(lambda: complete(before, source, [name]), "it is at work")
+            await target.move_leader("__transaction_state", 0, 2)
+            monkeypatch.setattr(owner, "reach", lambda _: freeze_at_once(target.broker(2)))  # it is claimed
+            async with running(flow_of(source, target, name)) as until_it_says:
+                for seed in range(2, 10):
+                    await asyncio.to_thread(load, source.bootstrap, name, old_rows(20, seed=seed))
+                    await until_it_says(partial(ends_at, 20 * seed))
+            said = before.stderr
+            await target.broker(2).thaw()
+
+        assert "DIVERGED" not in said
+        assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 180
+
+
 async def test_a_mirror_frozen_with_half_a_request_sent_never_sends_the_other_half(
     source: KafkaCluster, forgetful: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -204,6 +241,17 @@ async def test_a_batch_that_was_appended_twice_all_the_same_is_seen_by_everybody
         assert run.code == 3, run.stderr
         assert [p["state"] for p in run.document["partitions"]] == ["DIVERGED"]
     assert watermarks(forgetful.bootstrap, name)[0] == end
+
+
+def ends_at(offset: int, seen: dict[int, PartitionStatus]) -> bool:
+    """Whether the only partition is copied up to there."""
+    return seen[0].next_offset == offset
+
+
+def freeze_at_once(broker: Broker) -> None:
+    """Stop it where it is, before anybody else has a turn."""
+    os.kill(broker.pid, signal.SIGSTOP)
+    broker.frozen = True
 
 
 def megabytes_sent(mirror: Twinsite) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mirror.flow.partition import HOPELESS, PartitionCopy
-from mirror.flow.passage import Sent
+from mirror.flow.passage import UNSTEADY_SECONDS, Counters, Sent
 from mirror.flow.position import SEQUENCES, Proceed
 from mirror.flow.states import PATIENCE, Refusal, append_refusal, pause_seconds
 from mirror.kafka.buffers import BufferPool
@@ -39,6 +39,16 @@ def proceeding(
     copy = waiting()
     end = at if target is None else target
     copy.proceed(Proceed(at, end, sequence, 3, max(at, skip_to)), mode, epoch, NOW)
+    return copy
+
+
+def under_way(at: int = 100, *, target: int | None = None, epoch: int = 0) -> PartitionCopy:
+    """One that has gone on for so long that batches may follow each other before they are acknowledged."""
+    end = at if target is None else target
+    copy = proceeding(at - 1, target=end - 1, sequence=39, epoch=epoch)
+    (before,) = sent(copy, batch(at - 1, 1, epoch))
+    copy.answered(before, appended=True, now=NOW + UNSTEADY_SECONDS)
+    copy.counters = Counters()
     return copy
 
 
@@ -143,9 +153,9 @@ def test_at_most_so_many_batches_are_on_their_way() -> None:
     """
     The broker remembers five; the sixth waits for an answer.
     """
-    copy = proceeding(0)
+    copy = under_way(5)
 
-    on_their_way = sent(copy, *(batch(5 * number) for number in range(8)))
+    on_their_way = sent(copy, *(batch(5 * number) for number in range(1, 9)))
 
     assert len(on_their_way) == 5
     assert not copy.batch_ready
@@ -153,18 +163,48 @@ def test_at_most_so_many_batches_are_on_their_way() -> None:
     assert copy.batch_ready
 
 
-def test_a_broker_that_remembers_nothing_gets_one_batch_alone() -> None:
-    """
-    It takes any sequence: were the first of two refused, it would append the second without it.
-    """
-    copy = waiting()
-    copy.proceed(Proceed(0, 0, 0, 3, 0, remembered=False), OffsetMode.SAME, 0, NOW)
+OLD_MS, NEW_MS = 1_700_000_000_000, 2**62
 
-    on_their_way = sent(copy, batch(0), batch(5), batch(10))
 
-    assert len(on_their_way) == 1
-    copy.answered(on_their_way[0], appended=True, now=NOW)
-    assert [copy.take()[1] for _ in range(2) if copy.batch_ready] == [5, 10]
+@pytest.mark.parametrize(
+    ("newest_ms", "later", "follow"),
+    [(OLD_MS, 0.0, 0), (NEW_MS, 0.0, 4), (OLD_MS, UNSTEADY_SECONDS, 4)],
+    ids=["old records, just looked at", "new records", "old records, for a while"],
+)
+def test_a_batch_goes_alone_where_the_broker_might_take_the_next_one_in_its_place(
+    newest_ms: int, later: float, follow: int
+) -> None:
+    """
+    As where it has forgotten who writes, which old records make it do, and refuses the first of two. Before
+    the first one is in, nothing is known of it.
+    """
+    copy = proceeding(0)
+    batches = [batch(5 * number)._replace(max_timestamp_ms=newest_ms) for number in range(5)]
+
+    first = sent(copy, *batches)
+    copy.answered(first[0], appended=True, now=NOW + later)
+    following = [copy.take()[1] for _ in range(4) if copy.batch_ready]
+
+    assert len(first) == 1
+    assert following == [45, 50, 55, 60][: max(follow, 1)]
+
+
+def test_an_old_batch_may_follow_new_ones_and_none_follows_it() -> None:
+    """
+    The broker remembers who wrote the new ones, and would refuse the old one without them.
+    """
+    copy = proceeding(0)
+    ages = [NEW_MS, NEW_MS, OLD_MS, NEW_MS]
+    batches = [batch(5 * number)._replace(max_timestamp_ms=at) for number, at in enumerate(ages)]
+    (first,) = sent(copy, *batches)
+    copy.answered(first, appended=True, now=NOW)
+
+    on_their_way = [copy.take()[0] for _ in range(3) if copy.batch_ready]
+    for one in on_their_way:
+        copy.answered(one, appended=True, now=NOW)
+
+    assert len(on_their_way) == 2
+    assert copy.batch_ready
 
 
 def test_a_batch_pushed_elsewhere_than_at_the_end_is_a_bug() -> None:
@@ -184,7 +224,7 @@ def test_an_acknowledged_batch_moves_the_position() -> None:
     """
     And nothing else does: queued and sent is not copied.
     """
-    copy = proceeding(100, target=7)
+    copy = under_way(100, target=7)
     first, second = sent(copy, batch(100), batch(105))
 
     assert copy.next_offset == 100
@@ -200,7 +240,7 @@ def test_answers_that_overtake_each_other_do_not_move_the_position_back() -> Non
     """
     When a leader moves, two batches may be on two connections.
     """
-    copy = proceeding(100)
+    copy = under_way(100)
     first, second = sent(copy, batch(100), batch(105))
 
     copy.answered(second, appended=True, now=NOW)
@@ -225,7 +265,7 @@ def test_an_answer_from_before_a_doubt_does_not_count() -> None:
     """
     Even a good one: the next look sees what it has done.
     """
-    copy = proceeding(100)
+    copy = under_way(100)
     first, second = sent(copy, batch(100), batch(105))
     copy.doubt(NOW)
 
@@ -509,7 +549,7 @@ def test_what_the_target_had_already_is_not_sent_again_and_counts() -> None:
     """
     Of two batches without an answer a look finds the first: it is there once, and is not sent again.
     """
-    copy = proceeding(100)
+    copy = under_way(100)
     first, second = sent(copy, batch(100), batch(105))
     for one in (first, second):
         copy.answered(one, appended=False, now=NOW)
@@ -622,6 +662,7 @@ def test_records_where_the_map_has_a_gap_wait_until_it_is_corrected() -> None:
     copy = going_on_with((110, 13))
     copy.queue.push([batch(100), batch(105)], (), None)
     before, _ = copy.take()
+    copy.answered(before, appended=True, now=NOW)
     stopped = (copy.batch_ready, copy.owner_work, copy.contradicts_map)
 
     copy.map_corrected()
@@ -700,7 +741,7 @@ def test_a_batch_of_a_new_leader_epoch_waits_until_the_epoch_is_noted() -> None:
     """
     After a crash the source must be asked about the epoch of what was copied last, no older one.
     """
-    copy = proceeding(100, epoch=4)
+    copy = under_way(100, epoch=4)
 
     copy.queue.push([batch(100), batch(105, epoch=5)], [(4, 100), (5, 105)], None)
     copy.take()

@@ -225,15 +225,6 @@ def test_a_copy_goes_on_where_the_targets_log_ends() -> None:
     )
 
 
-def test_a_broker_that_remembers_nothing_is_told_apart() -> None:
-    """
-    Whoever appends must know: the sequence guards nothing before the first batch is in.
-    """
-    decision = decided(SAME, replace(COPIED, last_sequence=None, producer_epoch=None))
-
-    assert decision == Proceed(500, 500, 500, 7, skip_to=500, remembered=False)
-
-
 def test_a_mapped_copy_goes_on_where_the_map_says() -> None:
     """
     The log end lies in the last run that begins before it.
@@ -500,7 +491,6 @@ def test_a_mirror_appends_only_at_the_log_end_and_only_what_follows_there(
             assert decision.next_offset <= source.high_watermark
             assert decision.skip_to == max(decision.next_offset, source.log_start_offset)
             assert decision.sequence == next_sequence(target)
-            assert decision.remembered is (target.last_sequence is not None)
             assert (target.producer_epoch or 0) <= 2
             lost = source.log_start_offset - decision.next_offset
             assert lost <= 0 or anyway or known.loss_accepted_to >= source.log_start_offset

@@ -54,6 +54,9 @@ class Right:
     async def ask(self, *_: float) -> bool:
         return self.held
 
+    async def ask_the_state(self) -> None:
+        return
+
     async def holder(self) -> Token | None:
         return self.seen
 
