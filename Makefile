@@ -4,7 +4,7 @@ PYTHON := .venv/bin/python
 unexport PYTHONDONTWRITEBYTECODE
 # One more than the cores of CI: much of its time a test waits, for brokers to notice or to come back.
 TEST_WORKERS := 3
-.PHONY: help bootstrap check test fuzz demo bench bench-wan lock clean
+.PHONY: help bootstrap check test fuzz chaos demo bench bench-wan lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile
@@ -27,6 +27,9 @@ demo: bootstrap ## Mirror real data through relays over a long link, crashes inc
 
 fuzz: bootstrap ## Hostile peers, for longer than in the tests: FUZZ_SEED=7 FUZZ_SECONDS=600
 	$(PYTHON) -m pytest -q -s tests/faults/test_hostile_peers.py tests/faults/test_hostile_relay.py
+
+chaos: bootstrap ## Faults at random, for longer than in the tests: CHAOS_SEED=7 CHAOS_SECONDS=600
+	$(PYTHON) -m pytest -q -s tests/faults/test_many_faults.py
 
 bench: bootstrap ## Compare with MirrorMaker 2 on the same data in the same run
 	$(PYTHON) -m bench.run

@@ -1,0 +1,202 @@
+"""Whatever can happen to processes, at random and to several of them at once; a seed gives the order again.
+
+::
+
+    victims = [MirrorVictim(...), ClusterVictim(target, "target")]
+    async with mishaps(victims, seed=7, seconds=60) as happened: ...
+
+The seed settles what happens to whom and how long it lasts; what it meets there is up to the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Protocol
+
+from confluent_kafka import KafkaException
+
+from tests.harness.kafka import KafkaCluster
+from tests.harness.node import Broker, NotReadyError
+from tests.harness.process import Twinsite
+from tests.harness.proxy import Last
+
+Mishap = Callable[[random.Random], Awaitable[str]]
+"""Does it and undoes it; says in words what it was."""
+
+
+class Victim(Protocol):
+    """Something that mishaps happen to, one after the other.
+
+    Attributes:
+        name: What the record of mishaps calls it.
+        every_seconds: How long it is left alone between two, on average.
+    """
+
+    name: str
+    every_seconds: float
+
+    @property
+    def mishaps(self) -> Sequence[Mishap]:
+        """What may happen to it."""
+
+
+class ProcessVictim:
+    """A mirror or a relay: killed, told to end, or stopped where it is; and always started again.
+
+    Args:
+        start: Starts it, under a manager that ends it.
+    """
+
+    def __init__(
+        self, name: str, start: Callable[[], AbstractContextManager[Twinsite]], every_seconds: float
+    ) -> None:
+        self.name = name
+        self.every_seconds = every_seconds
+        self._start = start
+        self._stack = ExitStack()
+        self.process = self._stack.enter_context(start())
+        self.logs: list[str] = []
+
+    @property
+    def mishaps(self) -> Sequence[Mishap]:
+        return self._killed, self._ended, self._frozen, self._frozen
+
+    def close(self) -> None:
+        """End it, and keep what it has logged."""
+        self._stack.close()
+        self.logs.append(self.process.stderr)
+
+    async def _killed(self, fate: random.Random) -> str:
+        down = fate.uniform(0, 4)
+        self.close()
+        await asyncio.sleep(down)
+        self._begin()
+        return f"killed, and started {down:.1f} s later"
+
+    async def _ended(self, fate: random.Random) -> str:
+        self.process.terminate()
+        await self.process.finished(30)
+        self.close()
+        self._begin()
+        return "told to end, and started again"
+
+    async def _frozen(self, fate: random.Random) -> str:
+        still = fate.choice((fate.uniform(0.05, 1), fate.uniform(1, 4), fate.uniform(4, 12)))
+        self.process.freeze()
+        await asyncio.sleep(still)
+        self.process.thaw()
+        return f"stood still for {still:.1f} s"
+
+    def _begin(self) -> None:
+        self.process = self._stack.enter_context(self._start())
+
+
+class ClusterVictim:
+    """A cluster: to one of its nodes at a time something happens, or a leader moves, where there are more.
+
+    Args:
+        topics: Partitions of each topic whose leaders are moved about.
+    """
+
+    def __init__(self, cluster: KafkaCluster, topics: Mapping[str, int], every_seconds: float) -> None:
+        self.name = cluster.name
+        self.every_seconds = every_seconds
+        self._cluster = cluster
+        self._topics = topics
+
+    @property
+    def mishaps(self) -> Sequence[Mishap]:
+        happens = self._killed, self._ended, self._frozen, self._frozen
+        moves = len(self._cluster.brokers) > 1
+        return (*happens, self._leader_moved, self._leader_moved) if moves else happens
+
+    def _one(self, fate: random.Random) -> Broker:
+        return fate.choice(self._cluster.brokers)
+
+    async def _killed(self, fate: random.Random) -> str:
+        broker, down = self._one(fate), fate.uniform(0, 6)
+        await broker.kill()
+        await asyncio.sleep(down)
+        await broker.start()
+        return f"{broker.name} killed, and started {down:.1f} s later"
+
+    async def _ended(self, fate: random.Random) -> str:
+        broker = self._one(fate)
+        await broker.restart()
+        return f"{broker.name} restarted"
+
+    async def _frozen(self, fate: random.Random) -> str:
+        broker = self._one(fate)
+        still = fate.choice((fate.uniform(0.05, 1), fate.uniform(1, 4), fate.uniform(4, 12)))
+        await broker.freeze()
+        await asyncio.sleep(still)
+        await broker.thaw()
+        return f"{broker.name} stood still for {still:.1f} s"
+
+    async def _leader_moved(self, fate: random.Random) -> str:
+        topic = fate.choice(sorted(self._topics))
+        partition, node = fate.randrange(self._topics[topic]), self._one(fate).node
+        try:
+            await self._cluster.move_leader(topic, partition, node)
+        except (KafkaException, NotReadyError, KeyError) as refused:
+            return f"leader of {topic}-{partition} not moved to {node}: {str(refused)[:80]}"
+        return f"leader of {topic}-{partition} moved to {node}"
+
+
+class LinkVictim:
+    """What lies between mirrors and a relay: it is cut, or lets nothing through for a while.
+
+    A proxy does it, with :meth:`spoil`.
+    """
+
+    def __init__(self, name: str, every_seconds: float) -> None:
+        self.name = name
+        self.every_seconds = every_seconds
+        self._passes = threading.Event()
+        self._passes.set()
+        self._cut = 0
+        self._cut_of: dict[int, int] = {}
+
+    @property
+    def mishaps(self) -> Sequence[Mishap]:
+        return self._cut_off, self._held_up
+
+    def spoil(self, connection: int, _before: int, data: bytes) -> bytes:
+        """As :data:`tests.harness.proxy.Spoil` has it."""
+        self._passes.wait()
+        if self._cut_of.setdefault(connection, self._cut) != self._cut:
+            return Last(data[: len(data) // 2])
+        return data
+
+    async def _cut_off(self, _: random.Random) -> str:
+        self._cut += 1
+        return "all connections cut, at their next bytes"
+
+    async def _held_up(self, fate: random.Random) -> str:
+        still = fate.uniform(0.1, 8)
+        self._passes.clear()
+        await asyncio.sleep(still)
+        self._passes.set()
+        return f"nothing came through for {still:.1f} s"
+
+
+async def suffer(victim: Victim, seed: int, until: float, happened: list[str]) -> None:
+    """Mishaps of one victim, one after the other; returns, all being well again, after ``until``.
+
+    Args:
+        until: A reading of the monotonic clock.
+        happened: Where it is written down, with the seconds since the beginning.
+    """
+    fate, began = random.Random(f"{seed} {victim.name}"), time.monotonic()
+    while True:
+        await asyncio.sleep(min(fate.expovariate(1 / victim.every_seconds), 30))
+        if time.monotonic() > until:
+            return
+        at = time.monotonic() - began
+        said = await fate.choice(victim.mishaps)(fate)
+        happened.append(f"{at:6.1f} s  {victim.name}: {said}")

@@ -1,0 +1,279 @@
+"""Everything at once and at random: a seed settles what happens to whom, and then the copies are judged.
+
+Longer, with other seeds, and with three nodes at the source as well::
+
+    make chaos CHAOS_SEED=7 CHAOS_SECONDS=600
+
+What happened to whom, and when, is printed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from confluent_kafka import KafkaException
+
+from tests.faults.flows import configured, partitions
+from tests.faults.mishaps import ClusterVictim, LinkVictim, ProcessVictim, Victim, suffer
+from tests.harness.checker import assert_exact, read_partition, watermarks
+from tests.harness.data import NotLoadedError, Row, json_rows, load, load_transactions
+from tests.harness.kafka import KafkaCluster
+from tests.harness.node import free_ports, until
+from tests.harness.process import Twinsite
+from tests.harness.proxy import proxy
+from tests.harness.relay import through
+
+SEED = int(os.environ.get("CHAOS_SEED", "1"))
+SECONDS = float(os.environ.get("CHAOS_SECONDS", "20"))
+SOURCE_NODES = 3 if "CHAOS_SECONDS" in os.environ else 1
+"""Beside other tests there is no room for more."""
+HEALING_SECONDS = 240.0
+pytestmark = pytest.mark.timeout(SECONDS + HEALING_SECONDS + 180)
+
+LONG_AGO_MS = 1_700_000_000_000
+FORGETFUL = {"producer.id.expiration.ms": 1000, "producer.id.expiration.check.interval.ms": 250}
+SAFE = {"min.insync.replicas": 2}
+LOGS = {"old": 4, "ledger": 2, "large": 2}
+COMPACTED = "keys"
+TOPICS = {**LOGS, COMPACTED: 2}
+OFTEN_CLEANED = {"cleanup.policy": "compact", "segment.ms": 1000, "min.cleanable.dirty.ratio": 0.0}
+NEVER = ("DIVERGED", "DATA_LOSS", "TOPIC_RECREATED")
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A flow, and the mirrors of it that run."""
+
+    flow: str
+    offsets: Literal["same", "mapped"]
+    prefix: str
+    mirrors: Sequence[ProcessVictim]
+
+
+@pytest.mark.parametrize("offsets", ["same", "mapped"])
+async def test_whatever_happens_at_once_nothing_is_lost_doubled_or_reordered(
+    tmp_path: Path, offsets: Literal["same", "mapped"]
+) -> None:
+    """
+    Two clusters, two relays, three mirrors of a flow, of which one passes the relays by, and one of another
+    flow that reads the same. The target's brokers forget within a second who wrote, as all records are of
+    long ago.
+    """
+    happened: list[str] = []
+    async with clusters(tmp_path) as (source, target):
+        with ExitStack() as stack:
+            relayed, victims = stack.enter_context(two_relays(source, tmp_path))
+            ways = [relayed, relayed, source]
+            copies = [
+                Copy("one", offsets, "", [mirror(way, target, "one", offsets, "", tmp_path) for way in ways]),
+                Copy("two", "same", "two.", [mirror(relayed, target, "two", "same", "two.", tmp_path)]),
+            ]
+            mirrors = [one for copy in copies for one in copy.mirrors]
+            for one in mirrors:
+                stack.callback(one.close)
+            victims += [*mirrors, ClusterVictim(source, TOPICS, 12), ClusterVictim(target, led(copies), 8)]
+            over = time.monotonic() + SECONDS
+            try:
+                async with written_on(source), asyncio.TaskGroup() as group:
+                    for victim in victims:
+                        group.create_task(suffer(victim, SEED, over, happened))
+            finally:
+                print(*happened, sep="\n")
+            for copy in copies:
+                await healed(source, copy)
+        for copy in copies:
+            judge(source, target, copy)
+
+
+@asynccontextmanager
+async def clusters(work_dir: Path) -> AsyncIterator[tuple[KafkaCluster, KafkaCluster]]:
+    """The source, with its topics, and the target."""
+    start, safe = KafkaCluster.start, SAFE if SOURCE_NODES > 1 else {}
+    async with (
+        start(version="3.9", nodes=SOURCE_NODES, name="source", properties=safe, work_dir=work_dir) as source,
+        start(
+            version="4.3", nodes=3, name="target", properties=SAFE | FORGETFUL, work_dir=work_dir
+        ) as target,
+    ):
+        for topic, count in TOPICS.items():
+            config = OFTEN_CLEANED if topic == COMPACTED else {}
+            await source.create_topic(topic, count, SOURCE_NODES, config)
+        yield source, target
+
+
+@contextmanager
+def two_relays(source: KafkaCluster, work_dir: Path) -> Iterator[tuple[KafkaCluster, list[Victim]]]:
+    """The source as mirrors are to reach it, and what may happen to relays and the way to them."""
+    with ExitStack() as stack:
+        victims: list[Victim] = []
+        addresses: list[str] = []
+        for number, port in enumerate(free_ports(2), 1):
+            link = LinkVictim(f"link {number}", 12)
+            command = ("relay", "--cluster", source.bootstrap, "--listen", f"127.0.0.1:{port}")
+            relay = process(f"relay-{number}", command, 15, work_dir, listen=False)
+            stack.callback(relay.close)
+            between = stack.enter_context(proxy(f"127.0.0.1:{port}", link.spoil, link.spoil))
+            addresses.append(between.address)
+            victims += [link, relay]
+        yield through(source, *addresses), victims
+
+
+def mirror(
+    source: KafkaCluster, target: KafkaCluster, flow: str, offsets: str, prefix: str, work_dir: Path
+) -> ProcessVictim:
+    """One of the mirrors of a flow."""
+    name = f"mirror-{len(list(work_dir.glob('mirror-*'))) + 1}"
+    folder = work_dir / name
+    folder.mkdir()
+    names = {"names": "prefix", "prefix": prefix} if prefix else {}
+    topics = {"include": list(TOPICS), "replication_factor": 3, **names}
+    command = configured(folder, source, target, flow, topics=topics, offsets=offsets)
+    return process(name, command, 8, work_dir)
+
+
+def process(
+    name: str, command: Sequence[str], every_seconds: float, work_dir: Path, **how: Any
+) -> ProcessVictim:
+    """Something of ours that runs, and whose output is in a folder of its name."""
+    folder = work_dir / name
+    folder.mkdir(exist_ok=True)
+    return ProcessVictim(name, partial(Twinsite.run, *command, work_dir=folder, **how), every_seconds)
+
+
+def led(copies: Sequence[Copy]) -> dict[str, int]:
+    """Topics of the target, whose leaders are moved: copies, and what the right to copy hangs on."""
+    copied = {copy.prefix + topic: count for copy in copies for topic, count in TOPICS.items()}
+    return copied | {"__transaction_state": 4} | {f"__twinsite_state.{copy.flow}": 1 for copy in copies}
+
+
+# -- the source is written meanwhile ---------------------------------------------------------------
+
+
+@asynccontextmanager
+async def written_on(source: KafkaCluster) -> AsyncIterator[None]:
+    """Write to all topics as long as the block lasts; no transaction is open in the end."""
+    enough = threading.Event()
+    writers = [write_old, write_large, write_keys, write_ledger]
+    tasks = [
+        asyncio.create_task(asyncio.to_thread(write, partial(writer, source.bootstrap), enough))
+        for writer in writers
+    ]
+    try:
+        yield
+    finally:
+        enough.set()
+        await asyncio.gather(*tasks)
+    await asyncio.to_thread(write_ledger, source.bootstrap, 0)
+
+
+def write(some: Callable[[int], int], enough: threading.Event) -> None:
+    """Write some again and again; what the source does not take is nothing that is to be copied."""
+    for seed in itertools.count():
+        with suppress(NotLoadedError, KafkaException):
+            some(seed)
+        if enough.wait(random.Random(seed).uniform(0, 0.3)):
+            return
+
+
+def old_rows(count: int, seed: int, value_bytes: int, keys: int | None = None) -> list[Row]:
+    """Records with timestamps of long ago, those of each seed some seconds later."""
+    at = LONG_AGO_MS + 2_000 * seed
+    return [replace(row, timestamp_ms=at) for row in json_rows(count, value_bytes, seed, keys)]
+
+
+def write_old(bootstrap: str, seed: int) -> int:
+    """Small batches, so that many are on their way."""
+    return load(bootstrap, "old", old_rows(400, seed, 300), batch_num_messages=25, message_timeout_ms=20_000)
+
+
+def write_large(bootstrap: str, seed: int) -> int:
+    """Batches of which a kernel holds a part."""
+    rows = old_rows(12, seed, 200_000)
+    return load(bootstrap, "large", rows, batch_size=1 << 20, message_timeout_ms=20_000)
+
+
+def write_keys(bootstrap: str, seed: int) -> int:
+    """Few keys, and deletes of some."""
+    rows = old_rows(60, seed, 100, keys=50)
+    deleting = [replace(row, value=None) if number % 17 == 0 else row for number, row in enumerate(rows)]
+    return load(bootstrap, COMPACTED, deleting, message_timeout_ms=20_000)
+
+
+def write_ledger(bootstrap: str, seed: int) -> int:
+    """Transactions, some of them aborted."""
+    rows = old_rows(60, seed, 100)
+    return load_transactions(bootstrap, "ledger", rows, 15, aborted_every=3, transactional_id="ledger")
+
+
+# -- what is to be so in the end -------------------------------------------------------------------
+
+
+async def healed(source: KafkaCluster, copy: Copy) -> None:
+    """Wait until one mirror is the owner, all is ACTIVE there, and all know that nothing is missing."""
+    ends = {
+        (topic, p): end for topic in TOPICS for p, (_, end) in watermarks(source.bootstrap, topic).items()
+    }
+    seen: list[object] = []
+
+    def well() -> bool:
+        seen.clear()
+        views = [(one.process.status().get("owner"), partitions(one.process)) for one in copy.mirrors]
+        seen.extend(
+            [
+                (p["topic"], p["partition"], p["state"], p["reason"], p["detail"], p["next_offset"])
+                for p in parts
+            ]
+            for _, parts in views
+        )
+        owned = [parts for owner, parts in views if owner]
+        return (
+            len(owned) == 1
+            and all(p["state"] == "ACTIVE" for p in owned[0])
+            and all(
+                {(p["topic"], p["partition"]): p["next_offset"] for p in parts} == ends for _, parts in views
+            )
+        )
+
+    try:
+        await until(well, f"flow {copy.flow} is well again, and all is copied", HEALING_SECONDS)
+    except BaseException:
+        print(ends, *seen, sep="\n")
+        raise
+
+
+def judge(source: KafkaCluster, target: KafkaCluster, copy: Copy) -> None:
+    """Demand that a copy is exact, and that nobody took it for anything else meanwhile."""
+    lines = [line for one in copy.mirrors for log in one.logs for line in log.splitlines()]
+    assert [line for line in lines if any(f'"state": "{state}"' in line for state in NEVER)] == []
+    rename = partial(str.__add__, copy.prefix)
+    assert assert_exact(source.bootstrap, target.bootstrap, LOGS, copy.offsets, rename) > 0
+    for number in range(TOPICS[COMPACTED]):
+        assert_same_keys(source, target, number, copy)
+
+
+def assert_same_keys(source: KafkaCluster, target: KafkaCluster, number: int, copy: Copy) -> None:
+    """Of each key the newest record, as cleaners are at work at both sides; and what both have is alike."""
+    ours = list(read_partition(source.bootstrap, COMPACTED, number))
+    theirs = list(read_partition(target.bootstrap, copy.prefix + COMPACTED, number))
+    newest, copied = ({record.key: record for record in log} for log in (ours, theirs))
+    assert {key: one.content for key, one in newest.items()} == {
+        key: one.content for key, one in copied.items()
+    }
+    if copy.offsets == "same":
+        assert {key: one.offset for key, one in newest.items()} == {
+            key: one.offset for key, one in copied.items()
+        }
+        at = {record.offset: record.content for record in ours}
+        assert [one for one in theirs if at.get(one.offset, one.content) != one.content] == []
