@@ -285,7 +285,7 @@ class TopicStore:
 
 
 def _is_newer(one: Writer, ours: Writer) -> bool:
-    """Whether who wrote a batch was given the right after us; under another producer id when epochs ran out."""
+    """Whether who wrote a batch was given the right after us; where epochs ran out, under another id."""
     return one != NOBODY and (one[0] != ours[0] or one[1] > ours[1])
 
 
