@@ -119,7 +119,7 @@ class TopicStore:
         self._writer = writer
         self._begun = begun
         self._begun_at: tuple[Writer, int] | None = None
-        """Under which epoch we have written, and from where on nobody else had when we looked last."""
+        """Under which epoch we have written, and up to where nobody else had since."""
         self._written_as = NOBODY
         self._sequence = 0
         self._end: int | None = None
@@ -147,11 +147,11 @@ class TopicStore:
         """Whether somebody has begun to write under another epoch since we have under ours.
 
         Raises:
-            StateUnavailableError: We have not begun, or the log lost its end since.
+            StateUnavailableError: Nothing of our epoch is there yet, or the log lost its end since.
             TwinsiteError: It cannot be read.
         """
         begun = self._begun_at
-        if begun is None:
+        if begun is None or begun[0] != self._writer():
             raise StateUnavailableError("nothing was written under our epoch yet")
         writer, at = begun
         end = await self._log.end()
@@ -209,7 +209,7 @@ class TopicStore:
                 if error.code not in NOT_OUR_TURN:
                     raise
             else:
-                self._begun_at = writer, base
+                self._begun_at = writer, base + 1
                 self._begun(writer)
         self._written_as, self._sequence, self._unsure, self._verify = writer, 1, False, False
 
@@ -228,6 +228,8 @@ class TopicStore:
             await self._check_between(self._end, base, batch)
         if self._verify:
             await self._check_landed(base, count, batch)
+        if self._begun_at == (self._written_as, base):
+            self._begun_at = self._written_as, base + count
         self._end, self._sequence = base + count, following
         self._unsure = self._verify = False
 

@@ -5,6 +5,8 @@ A mirror does so, and so does a repair. Nothing runs yet, and no partition is lo
 
 from __future__ import annotations
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry
 
 from mirror.config import LinkSettings, Settings
@@ -36,10 +38,11 @@ async def take_part(
     )
     prefix = settings.topics.prefix or ""
     memory.check_names(NamePolicy(prefix).to_target)
-    token = await begin.take("the transaction coordinator of the target", owner.claim, target)
+    claim = partial(owner.claim, new_flow=not memory.introduced)
+    await begin.take("the transaction coordinator of the target", claim, target)
     await begin.take(
         "the flow's record at the target",
-        lambda: introduce(memory, owner, token, source, target, prefix),
+        lambda: introduce(memory, owner, source, target, prefix),
         target,
     )
     return owner, memory

@@ -296,7 +296,7 @@ class Engine:
 
     def _on_turn(self) -> None:
         """Send on while the right is ours; stand by when it is another's."""
-        if not self._owner.held and self._look_at(lambda p: p.copying):
+        if not self._owner.may_write and self._look_at(lambda p: p.copying) and not self._owner.held:
             log.warning("standing_by", transactional_id=self._owner.transactional_id)
         for lane in self._writing:
             lane.wake()

@@ -34,27 +34,31 @@ async def hold(owner: Owner, on_news: Callable[[], None] = lambda: None) -> None
     """
     async with asyncio.TaskGroup() as group:
         group.create_task(_ask_the_coordinator(owner, on_news))
-        group.create_task(_ask_the_state(owner, on_news))
+        await _keep_time(owner, on_news, group)
 
 
 async def _ask_the_coordinator(owner: Owner, on_news: Callable[[], None]) -> None:
     repeats = Repeats()
     while True:
         asked_at = time.monotonic()
-        await _asked(lambda: owner.ask(COUNTS_FOR_SECONDS), owner, repeats, on_news)
+        await _asked(lambda: owner.ask(COUNTS_FOR_SECONDS), repeats, on_news)
         await asyncio.sleep(max(0.0, HOLD_SECONDS - (time.monotonic() - asked_at)))
 
 
-async def _ask_the_state(owner: Owner, on_news: Callable[[], None]) -> None:
+async def _keep_time(owner: Owner, on_news: Callable[[], None], group: asyncio.TaskGroup) -> None:
+    """Ask the state where the coordinator is late, and see when the last proof is too old."""
     repeats = Repeats()
+    asking: asyncio.Task[None] | None = None
     while True:
         await asyncio.sleep(LOOK_SECONDS)
-        if owner.held and owner.turn.proof_age_seconds > HOLD_SECONDS + LATE_SECONDS:
-            await _asked(owner.ask_the_state, owner, repeats, on_news)
+        owner.turn.withdraw()
+        late = owner.held and owner.turn.proof_age_seconds > HOLD_SECONDS + LATE_SECONDS
+        if late and (asking is None or asking.done()):
+            asking = group.create_task(_asked(owner.ask_the_state, repeats, on_news))
 
 
 async def _asked(
-    question: Callable[[], Awaitable[object]], owner: Owner, repeats: Repeats, on_news: Callable[[], None]
+    question: Callable[[], Awaitable[object]], repeats: Repeats, on_news: Callable[[], None]
 ) -> None:
     try:
         await question()
@@ -62,7 +66,6 @@ async def _asked(
         warn_repeated(log, repeats, "hold", "right_not_confirmed", error=str(error))
     else:
         repeats.forget("hold")
-    owner.turn.look()
     on_news()
 
 

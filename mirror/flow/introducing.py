@@ -6,6 +6,7 @@ Sources: docs/decisions/0003-owner-by-transactional-id.md.
 from __future__ import annotations
 
 import asyncio
+import time
 
 import structlog
 
@@ -14,9 +15,9 @@ from checkpoint.flow_state import FlowState
 from checkpoint.topic_store import TopicStore
 from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
+from mirror.flow.succession import TAKE_OVER_AFTER_SECONDS
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.log_port import TopicLog, ensure_state_topic
-from mirror.kafka.transactions import Token
 
 log = structlog.get_logger(__name__)
 
@@ -45,17 +46,24 @@ async def open_memory(flow: str, target: Cluster, owner: Owner) -> FlowMemory:
 
 
 async def introduce(
-    memory: FlowMemory, owner: Owner, token: Token, source: Cluster, target: Cluster, topic_prefix: str
+    memory: FlowMemory, owner: Owner, source: Cluster, target: Cluster, topic_prefix: str
 ) -> None:
-    """Of several mirrors that start a new flow at once, one writes its record; the others wait for it."""
+    """Of several mirrors that start a new flow at once, one writes its record; the others wait for it, and
+    no longer than it takes one that lives.
+    """
+    waiting_since = time.monotonic()
     while True:
         while not memory.introduced and not await owner.confirm():
+            if not owner.held and time.monotonic() - waiting_since > TAKE_OVER_AFTER_SECONDS:
+                waiting_since = time.monotonic()
+                await owner.claim()
             await asyncio.sleep(PAUSE_SECONDS)
             await memory.refresh(sole_writer=False)
         await memory.refresh(sole_writer=False)
         try:
             clusters = source.info.cluster_id, target.info.cluster_id
-            await memory.introduce(token.producer_id, *clusters, topic_prefix)
+            assert owner.token is not None, "it is claimed first"
+            await memory.introduce(owner.token.producer_id, *clusters, topic_prefix)
         except StateTakenOverError as error:
             log.info("another_mirror_starts_too", error=str(error))
             await asyncio.sleep(PAUSE_SECONDS)

@@ -32,7 +32,8 @@ from mirror.kafka.transactions import Token, current_token, init_producer_id
 
 log = structlog.get_logger(__name__)
 
-CONFIRMED_FOR_SECONDS = 1.0
+CONFIRMED_FOR_SECONDS = 1.5
+"""Longer than between two proofs, and so short that markers are there before a new holder begins."""
 ASKED_FOR_SECONDS = 3.0
 """The coordinator is asked for so long; whoever needs the right says that it is away, and asks again."""
 STATE_ASKED_FOR_SECONDS = 1.0
@@ -62,11 +63,13 @@ class Owner:
         self.transactional_id = f"twinsite.{flow}"
         self._target = target
         self._confirmed_at = 0.0
-        self._may_write_at = 0.0
         self._claiming = asyncio.Lock()
 
-    async def claim(self) -> Token:
-        """Take the right from whoever holds it. Who finds nobody may write at once; else see :meth:`begun`.
+    async def claim(self, *, new_flow: bool = False) -> Token:
+        """Take the right from whoever holds it; we may write when :meth:`begun` was told, and a while after.
+
+        Args:
+            new_flow: It has no record yet. Who finds that nobody holds the right to it may write at once.
 
         Raises:
             NotAuthorizedError: No WRITE on the transactional id.
@@ -76,8 +79,8 @@ class Owner:
         asked_at = time.monotonic()
         self.token = await init_producer_id(self._target, self.transactional_id)
         # of several that found nobody only one is given epoch 0: the others have taken the right from it
-        first = before is None and self.token.epoch == 0
-        self._may_write_at = asked_at if first else math.inf
+        first = new_flow and before is None and self.token.epoch == 0
+        self.turn.since = asked_at if first else math.inf
         self._confirmed_at = asked_at
         self.held = True
         self.turn.proven(asked_at)
@@ -86,41 +89,42 @@ class Owner:
 
     def begun(self, writer: tuple[int, int]) -> None:
         """Something was written to the flow's state by this token: the former holder can see that now."""
-        if writer == self.token and math.isinf(self._may_write_at):
-            self._may_write_at = time.monotonic() + TAKEOVER_WAIT_SECONDS
+        if writer == self.token and self.turn.since == math.inf:
+            self.turn.since = time.monotonic() + TAKEOVER_WAIT_SECONDS
 
     @property
     def may_write(self) -> bool:
         """False for a while after a takeover: the former holder may still write what it began."""
-        return self.held and time.monotonic() >= self._may_write_at
+        return self.held and time.monotonic() >= self.turn.since
 
     @property
     def since(self) -> float:
         """Since when nobody else may write (monotonic), or not before when. What was seen before may be
         another by then.
         """
-        return min(self._may_write_at, time.monotonic() + TAKEOVER_WAIT_SECONDS)
+        return min(self.turn.since, time.monotonic() + TAKEOVER_WAIT_SECONDS)
 
     async def confirm(self, timeout_seconds: float = ASKED_FOR_SECONDS) -> bool:
         """True when we hold the right now and may write. Takes it again if the coordinator has forgotten it.
 
         Raises:
-            TwinsiteError: The coordinator cannot be asked: the right is neither proven nor lost.
+            TwinsiteError: Neither the coordinator nor the flow's state can be asked.
         """
         if time.monotonic() - self._confirmed_at < CONFIRMED_FOR_SECONDS:
             return self.may_write
         try:
             return await self.ask(timeout_seconds)
         except TwinsiteError:
-            if self.turn.is_ours():
-                return self.may_write
-            raise
+            if self.taken_over is None:
+                raise
+            await self.ask_the_state()
+            return self.may_write
 
     async def ask(self, timeout_seconds: float) -> bool:
-        """As :meth:`confirm`, however lately that was asked.
+        """Ask the coordinator, however lately that was done; answers as :meth:`confirm` does.
 
         Raises:
-            TwinsiteError: As there.
+            TwinsiteError: It cannot be asked.
         """
         if not self.held:
             return False

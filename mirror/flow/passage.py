@@ -215,20 +215,23 @@ class Passage:
         self.target_next_offset += records
         self.sequence = (sequence + records) % SEQUENCES
         self.in_flight.append(sent)
-        if not self._guarded(batch):
+        if not self._may_be_followed(batch):
             self._in_flight_room = 1
         if self._unsettled:  # what is sent again is settled by its own answer
             self._unsettled = [one for one in self._unsettled if one.base_offset >= batch.next_offset]
         return sent, sequence
 
-    def _guarded(self, batch: Batch) -> bool:
-        """Whether more may follow before this one is acknowledged.
+    def _may_be_followed(self, batch: Batch) -> bool:
+        """Whether more may follow before this one, and what was sent before it, is acknowledged.
 
         Were it refused, and had the broker forgotten who writes, the next one would be appended in its
         place. A broker forgets who has written old records last; batches are refused where leaders and
         replicas change, and for a while after.
         """
-        return self._steady or batch.max_timestamp_ms >= self._fresh_from_ms
+        unanswered = (sent.batch for sent in self.in_flight)
+        return self._steady or all(
+            one.max_timestamp_ms >= self._fresh_from_ms for one in (batch, *unanswered)
+        )
 
     def answered(self, sent: Sent, *, appended: bool, now: float, repeated: bool = False) -> bool:
         """Take back a batch whose answer came; True when it counts, False when it is of an older life.
@@ -249,7 +252,7 @@ class Passage:
                 self.acknowledged_target_offset = sent.target_offset + records
             self.acknowledged_at = now
             self._steady |= now >= self._steady_at
-            self._in_flight_room = self.in_flight_max if self._guarded(batch) else 1
+            self._in_flight_room = self.in_flight_max if self._may_be_followed(batch) else 1
             self.last_timestamp_ms = batch.max_timestamp_ms
             self.attempts = 0
             self._went_on()

@@ -322,7 +322,7 @@ class Settler:
 
     def _may_write(self, look: Look) -> bool:
         """Only who was the owner when the look began, and still is: others may have written in between."""
-        return look.as_owner and self.is_owner
+        return look.as_owner and self.is_owner and look.began_at >= self._right.since
 
     async def _prepare(self, partition: PartitionCopy, decision: Prepare, look: Look) -> None:
         try:
@@ -379,7 +379,11 @@ class Settler:
         assert known is not None
         if decision.skip_to > decision.next_offset:
             await self._memory.note_loss(partition.tp, decision.next_offset, decision.skip_to)
-        if look.counts_for(partition) and self._right.held:
-            epoch = self._memory.epoch_at(partition.tp, decision.next_offset)
-            ahead = self._memory.runs_after(partition.tp, decision.target_next_offset)
-            partition.proceed(decision, known.mode, epoch, look.began_at, ahead)
+        if not look.counts_for(partition):
+            return
+        if not (self._right.held and self._may_write(look)):
+            partition.doubt(time.monotonic(), LOOK_AGAIN_SECONDS)
+            return
+        epoch = self._memory.epoch_at(partition.tp, decision.next_offset)
+        ahead = self._memory.runs_after(partition.tp, decision.target_next_offset)
+        partition.proceed(decision, known.mode, epoch, look.began_at, ahead)

@@ -30,19 +30,24 @@ HINT = "the broker begins with nothing it has by half; a mirror tries again, a r
 class Turn:
     """Of one mirror, or repair, in one flow. It is not ours before that is proven.
 
+    Attributes:
+        since: Before that somebody else may write, whatever is proven (monotonic).
+
     Args:
         clock: Monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self.since = -math.inf
         self._ours_at = -math.inf
         """When it was last known to be ours."""
         self._writers: WeakSet[Connection] = WeakSet()
 
     def is_ours(self) -> bool:
         """Whether something may be sent now."""
-        return self.proof_age_seconds < COUNTS_FOR_SECONDS
+        now = self._clock()
+        return now >= self.since and now - self._ours_at < COUNTS_FOR_SECONDS
 
     def guard(self, connection: Connection) -> None:
         """Nothing leaves over this connection but in our turn, nor the rest of what has been begun."""
@@ -57,19 +62,15 @@ class Turn:
     def proven(self, asked_at: float) -> None:
         """The right is ours; ``asked_at`` is when that was asked."""
         self._ours_at = max(self._ours_at, asked_at)
-        self._withdraw()
-
-    def look(self) -> None:
-        """Nothing was heard of it: what waits to be sent is taken back where the proof is too old by now."""
-        self._withdraw()
+        self.withdraw()
 
     def lost(self) -> None:
         """The right is another's."""
         self._ours_at = -math.inf
-        self._withdraw()
+        self.withdraw()
 
-    def _withdraw(self) -> None:
-        """Take back what waits to be sent where it is not our turn."""
+    def withdraw(self) -> None:
+        """Take back what waits to be sent where it is not our turn, as when the proof is too old by now."""
         if not self.is_ours():
             for connection in list(self._writers):
                 connection.withdraw()

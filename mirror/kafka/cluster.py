@@ -28,6 +28,10 @@ OPENING_PAUSE_SECONDS = 0.5
 ANY = -1
 """Stands for the id of a broker that is asked by its address: what several know."""
 
+CONTROL, PROMPT = "control", "prompt"
+"""The connection to a broker for questions of all kinds, some of which it passes on to another one and waits;
+and one for those that do not take long.
+"""
 SILENT_SECONDS = 3.0
 """A broker that lets a question wait for so long is asked nothing that others can answer."""
 
@@ -179,13 +183,18 @@ class Cluster:
 
     # -- talking to it ---------------------------------------------------------------------------
 
-    async def call(self, request: Any, *, node: int | None = None, highest: int | None = None) -> Any:
+    async def call(
+        self, request: Any, *, node: int | None = None, highest: int | None = None, lane: str = CONTROL
+    ) -> Any:
         """Ask one broker, or any, with a generated request of kafka-python.
+
+        Args:
+            lane: Over which of the connections to that broker. It answers what comes over each in turn.
 
         Raises:
             ConnectionFailedError: It could not be asked, or did not answer.
         """
-        connection = await (self.any_connection() if node is None else self.connection(node))
+        connection = await (self.any_connection() if node is None else self.connection(node, lane))
         try:
             answer = await connection.call(request, highest)
         except ConnectionFailedError:
@@ -199,7 +208,7 @@ class Cluster:
         known = self.info.controller in self.info.brokers
         return await self.call(request, node=self.info.controller if known else None)
 
-    async def connection(self, node: int, lane: str = "control") -> Connection:
+    async def connection(self, node: int, lane: str = CONTROL) -> Connection:
         """The connection to a broker for one purpose, opened if there is none.
 
         Raises:
@@ -302,7 +311,8 @@ class Cluster:
     async def call_transaction_coordinator(
         self, transactional_id: str, request: Any, *, highest: int | None = None
     ) -> Any:
-        """Ask the coordinator of a transactional id; it is looked up when not known.
+        """Ask the coordinator of a transactional id; it is looked up when not known. Nothing that takes long
+        stands before the question.
 
         An answer that says the coordinator has moved makes the next call look again: pass it to
         :meth:`forget_coordinator`.
@@ -310,7 +320,7 @@ class Cluster:
         key = (1, transactional_id)
         if key not in self._coordinators:
             self._coordinators[key] = await self._find_coordinator(key)
-        return await self.call(request, node=self._coordinators[key], highest=highest)
+        return await self.call(request, node=self._coordinators[key], highest=highest, lane=PROMPT)
 
     def coordinator_of(self, transactional_id: str) -> Address | None:
         """Where it is, as far as that is known."""

@@ -5,12 +5,14 @@ For the little the mirror keeps at the target itself; nothing here is hot.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from mirror.errors import ConnectionFailedError, NotAuthorizedError, TwinsiteError
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, decode_answer, encode_request
-from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster import PROMPT, Cluster
 from mirror.kafka.cluster_info import TopicInfo
 from mirror.kafka.failures import STALE_METADATA_CODES, broker_error, retrying
 from mirror.kafka.fetch import Key, Want
@@ -20,6 +22,7 @@ from mirror.kafka.topics import create_topic, describe_configs
 from mirror.model import TopicPartition
 
 PATIENCE_SECONDS = 30.0
+LOOK_SECONDS_MAX = 0.25
 INVALID_TIMESTAMP = 32
 CLOCK_HINT = (
     "the clock of this machine is far ahead of the broker's: set it right, or "
@@ -44,6 +47,7 @@ class TopicLog:
         self._cluster = cluster
         self._tp = TopicPartition(topic, 0)
         self._info: TopicInfo | None = None
+        self._took_too_long = False
 
     async def append(self, batch: bytes) -> int:
         """Append one batch, acknowledged by all in-sync replicas; answers with its base offset.
@@ -69,6 +73,9 @@ class TopicLog:
             with attempt:
                 try:
                     return await step()
+                except asyncio.CancelledError:
+                    self._took_too_long = True
+                    raise
                 except TwinsiteError as error:
                     if error.retriable or getattr(error, "code", 0) in STALE_METADATA_CODES:
                         error.retriable = True
@@ -85,6 +92,11 @@ class TopicLog:
     async def _leader(self) -> tuple[int, bytes]:
         if self._info is None:
             await self._look_again()
+        elif self._took_too_long:  # another one may lead it by now; whoever is asked that may hang too
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS_MAX):
+                    await self._look_again()
+        self._took_too_long = False
         if self._info is None:
             raise broker_error(3, f"{self._cluster.name}: {self._tp}")
         return self._info.partitions[0].leader, self._info.topic_id.bytes
@@ -115,7 +127,8 @@ class TopicLog:
 
     async def _offset(self, timestamp: int) -> int:
         leader, _ = await self._leader()
-        answer = (await list_offsets(self._cluster, [self._tp], timestamp, leader=leader))[self._tp]
+        answers = await list_offsets(self._cluster, [self._tp], timestamp, leader=leader, lane=PROMPT)
+        answer = answers[self._tp]
         if isinstance(answer, TwinsiteError):
             raise answer
         return answer

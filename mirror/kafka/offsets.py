@@ -21,7 +21,7 @@ from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
 from mirror.errors import BrokerError, ConnectionFailedError, TwinsiteError
-from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster import CONTROL, Cluster
 from mirror.kafka.connection import Connection
 from mirror.kafka.failures import broker_error, retrying
 from mirror.kafka.fetch import Isolation
@@ -57,6 +57,7 @@ async def list_offsets(
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
     replica_id: int = CONSUMER,
     leader: int | None = None,
+    lane: str = CONTROL,
 ) -> Answers[int]:
     """The earliest or latest offset of each partition.
 
@@ -65,6 +66,7 @@ async def list_offsets(
         isolation: With READ_COMMITTED, LATEST is the last stable offset.
         replica_id: With DEBUGGER, LATEST is the log end offset, acknowledged or not.
         leader: Who to ask; by default whoever the cluster's snapshot says.
+        lane: As :meth:`mirror.kafka.cluster.Cluster.call` has it.
     """
     topic_of = ListOffsetsRequest.ListOffsetsTopic
 
@@ -86,7 +88,7 @@ async def list_offsets(
         _read(answer, out, f"{cluster.name}: ListOffsets", lambda p: int(p.offset))
 
     leaders = None if leader is None else {leader: list(partitions)}
-    return await _ask_leaders(cluster, partitions, request, read, highest=7, leaders=leaders)
+    return await _ask_leaders(cluster, partitions, request, read, highest=7, leaders=leaders, lane=lane)
 
 
 async def offsets_of_all(
@@ -280,6 +282,7 @@ async def _ask_leaders(
     *,
     highest: int | None = None,
     leaders: dict[int, list[TopicPartition]] | None = None,
+    lane: str = CONTROL,
 ) -> Answers[T]:
     out: Answers[T] = {}
     async with asyncio.TaskGroup() as group:
@@ -287,7 +290,7 @@ async def _ask_leaders(
             if node < 0:
                 out.update({tp: _leaderless(cluster, tp) for tp in tps})
             else:
-                call = partial(cluster.call, node=node, highest=highest)
+                call = partial(cluster.call, node=node, highest=highest, lane=lane)
                 group.create_task(_ask(cluster.name, call, tps, request, read, out))
     return out
 

@@ -126,6 +126,23 @@ async def test_whoever_is_replaced_can_see_that_in_the_log(log: LogPort) -> None
     assert not await theirs.taken_over()
 
 
+async def test_who_takes_the_right_again_cannot_tell_by_what_it_wrote_before(log: LogPort) -> None:
+    """
+    Somebody else had it in between, and is not there any more.
+    """
+    writer = OLD
+    ours = TopicStore(log, writer=lambda: writer)
+    await ours.load()
+    await store(log, NEW).load()
+    writer = (7, 2)
+
+    with pytest.raises(StateUnavailableError, match="under our epoch"):
+        await ours.taken_over()
+
+    await ours.load()
+    assert not await ours.taken_over()
+
+
 async def test_another_producer_id_replaces_as_well(log: LogPort) -> None:
     """
     As when epochs have run out. What is written without any does not.

@@ -91,7 +91,7 @@ async def test_a_frozen_coordinator_of_the_flow_holds_up_nothing_but_its_own_par
     tmp_path: Path,
 ) -> None:
     """
-    Nobody can take the right to copy while it does not answer. The question hangs for half a minute.
+    Whose right it is to copy says the flow's state, which another broker has.
     """
     properties = {"transaction.state.log.num.partitions": 1, "broker.session.timeout.ms": 60_000}
     async with (

@@ -88,7 +88,7 @@ async def test_nothing_is_sent_while_it_is_not_our_turn() -> None:
     mirror.flow.turn.lost()
     mirror.lane.offer(mirror.copy)
     await turns()
-    mirror.flow.turn.look()
+    mirror.flow.turn.withdraw()
     mirror.lane.wake()
     await turns()
     before = len(mirror.target.connections)

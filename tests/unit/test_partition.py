@@ -200,11 +200,13 @@ def test_an_old_batch_may_follow_new_ones_and_none_follows_it() -> None:
     copy.answered(first, appended=True, now=NOW)
 
     on_their_way = [copy.take()[0] for _ in range(3) if copy.batch_ready]
+    follows = []
     for one in on_their_way:
         copy.answered(one, appended=True, now=NOW)
+        follows.append(copy.batch_ready)
 
     assert len(on_their_way) == 2
-    assert copy.batch_ready
+    assert follows == [False, True]
 
 
 def test_a_batch_pushed_elsewhere_than_at_the_end_is_a_bug() -> None:

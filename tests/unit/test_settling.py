@@ -48,6 +48,10 @@ class Right:
         self.since = 0.0
         self.turn = Turn()
 
+    @property
+    def may_write(self) -> bool:
+        return self.held
+
     async def confirm(self, *_: float) -> bool:
         return self.held
 
@@ -495,13 +499,31 @@ async def test_a_new_owner_waits_until_who_had_the_right_before_does_not_write_a
 
     async with world.looking(copy):
         pass
-    began_at_once, due_at = copy.copying, copy.look_due_at
-    world.settler.is_owner = True
+    began_at_once, due_at, wait_until = copy.copying, copy.look_due_at, world.right.since
+    world.settler.is_owner, world.right.since = True, time.monotonic()
     async with world.looking(copy):
         pass
 
     assert not began_at_once
-    assert due_at == pytest.approx(world.right.since)
+    assert due_at == pytest.approx(wait_until)
+    assert copy.copying
+
+
+async def test_what_was_seen_in_an_earlier_time_of_ours_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The right was another's for a moment while one side was slow to answer, and is ours again.
+    """
+    copy, world = partition(), World(monkeypatch)
+
+    async with world.looking(copy):
+        world.right.since = time.monotonic()
+    began = copy.copying
+    async with world.looking(copy):
+        pass
+
+    assert not began
     assert copy.copying
 
 

@@ -46,7 +46,7 @@ def test_it_is_nobodys_before_it_is_proven() -> None:
     That nobody answers proves nothing.
     """
     turn, clock, connection = a_turn()
-    turn.look()
+    turn.withdraw()
     before = turn.is_ours()
 
     turn.proven(clock.now)
@@ -65,7 +65,7 @@ def test_a_proof_counts_from_when_it_was_asked_for_and_for_less_than_a_new_owner
     clock.now += 0.2
 
     assert (at_first, turn.is_ours(), connection.withdrawn) == (True, False, 0)
-    turn.look()
+    turn.withdraw()
     assert (turn.is_ours(), connection.withdrawn) == (False, 1)
     assert HOLD_SECONDS + LATE_SECONDS + LOOK_SECONDS < COUNTS_FOR_SECONDS < TAKEOVER_WAIT_SECONDS
 
@@ -85,15 +85,26 @@ def test_an_old_answer_takes_nothing_back() -> None:
 
 def test_when_it_is_lost_what_waits_is_withdrawn_and_only_proof_gives_it_back() -> None:
     """
-    Whether we have stood still or not.
+    A look at the time gives nothing back.
     """
     turn, clock, connection = a_turn()
     turn.proven(clock.now)
 
     turn.lost()
-    turn.look()
+    turn.withdraw()
     lost = turn.is_ours()
     turn.proven(clock.now)
 
     assert (lost, turn.is_ours()) == (False, True)
     assert connection.withdrawn == 2
+
+
+def test_it_is_not_ours_while_another_may_still_write_whatever_is_proven() -> None:
+    turn, clock, _ = a_turn()
+    turn.since = clock.now + 1
+    turn.proven(clock.now)
+    too_soon = turn.is_ours()
+
+    clock.now += 1
+
+    assert (too_soon, turn.is_ours()) == (False, True)
