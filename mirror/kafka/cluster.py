@@ -273,10 +273,11 @@ class Cluster:
     def _heard_last(self) -> Connection | None:
         """Of the connections on which nothing is on its way, one to the broker that was heard last.
 
-        Those that may be used in our turn only are not for questions.
+        Those that may be used in our turn only are not for questions, and some questions take long.
         """
         heard, silent = self._heard(), self._silent()
-        free = [c for c in self._connections.values() if not (c.closed or c.guarded or c.unanswered)]
+        for_all = [c for (_, lane), c in self._connections.items() if lane != PROMPT]
+        free = [c for c in for_all if not (c.closed or c.guarded or c.unanswered)]
         return max(free, key=lambda c: (c.address not in silent, heard[c.address]), default=None)
 
     def _heard(self) -> dict[Address, float]:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster import PROMPT, Cluster
 from mirror.kafka.connection import Connection
 from mirror.kafka.dial import Address, ConnectionOptions
 
@@ -92,6 +92,20 @@ async def test_a_connection_that_may_be_used_in_our_turn_only_is_not_for_questio
     opened[1].guarded = True
 
     assert (before, (await cluster.any_connection()).address) == (TWO, ONE)
+
+
+async def test_what_may_take_long_does_not_go_where_prompt_answers_are_wanted(opened: list[Asked]) -> None:
+    """
+    A broker passes some questions on to the controller, and answers nothing else there meanwhile.
+    """
+    cluster = Cluster("target", [ONE], ConnectionOptions())
+    await cluster.refresh()
+    await cluster.connection(2, "state")
+    usual = (await cluster.any_connection()).address
+    opened[1].close()
+    await cluster.connection(3, PROMPT)
+
+    assert (usual, (await cluster.any_connection()).address) == (TWO, ONE)
 
 
 async def test_a_connection_to_an_address_that_is_nobodys_any_more_is_closed(
