@@ -233,7 +233,7 @@ class Recovering:
     async def done(self, *_: object) -> None:
         """A step that needs nothing."""
 
-    async def claim(self, _: Owner) -> None:
+    async def claim(self, _: Owner, **__: bool) -> None:
         """Become the owner."""
         self.claims += 1
 
@@ -261,9 +261,9 @@ def recovering(monkeypatch: pytest.MonkeyPatch, step: str, failure: TwinsiteErro
     monkeypatch.setattr("mirror.service.both_connected", clusters.both_connected)
     monkeypatch.setattr("mirror.kafka.cluster.Cluster.refresh", clusters.done)
     monkeypatch.setattr("mirror.taking_part.open_memory", clusters.open_memory)
-    monkeypatch.setattr("mirror.flow.owner.Owner.claim", lambda owner: clusters.claim(owner))
+    monkeypatch.setattr("mirror.flow.owner.Owner.claim", lambda owner, **how: clusters.claim(owner, **how))
     monkeypatch.setattr("mirror.taking_part.introduce", clusters.done)
-    monkeypatch.setattr(step, lambda *_: clusters.step())
+    monkeypatch.setattr(step, lambda *_, **__: clusters.step())
     return clusters
 
 
