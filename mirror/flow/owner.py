@@ -108,16 +108,19 @@ class Owner:
         """True when we hold the right now and may write. Takes it again if the coordinator has forgotten it.
 
         Raises:
-            TwinsiteError: Neither the coordinator nor the flow's state can be asked.
+            TwinsiteError: Neither the coordinator nor the flow's state can be asked; that of the coordinator.
         """
         if time.monotonic() - self._confirmed_at < CONFIRMED_FOR_SECONDS:
             return self.may_write
         try:
             return await self.ask(timeout_seconds)
-        except TwinsiteError:
+        except TwinsiteError as failed:
             if self.taken_over is None:
                 raise
-            await self.ask_the_state()
+            try:
+                await self.ask_the_state()
+            except TwinsiteError:
+                raise failed from None
             return self.may_write
 
     async def ask(self, timeout_seconds: float) -> bool:
