@@ -33,8 +33,10 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS_MAX = 1.0
 LOOKS_WITHIN_LAG = 4
-UNHEARD_WAITS = 3
+UNHEARD_WAITS, UNHEARD_SECONDS = 3, 1.0
 """A broker holds a request back for one wait at most: after so many, and a second, it is silent."""
+PROMPT_SECONDS = 0.5
+"""So long after one wait at most comes the answer of a source to which the way is whole."""
 
 NEAR_SAID_SECONDS = 300.0
 """How often it is said that records, or deletes, are about to be lost."""
@@ -78,6 +80,10 @@ class Danger:
 class LagMeter:
     """Measures partitions of one flow.
 
+    Attributes:
+        fresh_seconds: After so long without news a source is silent, and what it told is not known any more.
+        prompt_seconds: So old may be its word that nothing is missing for the age of that to count as 0.
+
     Args:
         answered_at: When the source last told news of a partition; None while it is not being read.
         arriving_at: When a piece came last of what may be its next news; None where nothing is on its way.
@@ -92,7 +98,9 @@ class LagMeter:
         self._flow = flow
         self._answered_at = answered_at
         self._arriving_at = arriving_at
-        self.fresh_seconds = UNHEARD_WAITS * flow.limits.fetch.wait_ms_max / 1000 + 1
+        wait_seconds = flow.limits.fetch.wait_ms_max / 1000
+        self.fresh_seconds = UNHEARD_WAITS * wait_seconds + UNHEARD_SECONDS
+        self.prompt_seconds = wait_seconds + PROMPT_SECONDS
 
     def measure(self, p: PartitionCopy, *, now: float, now_ms: int) -> Lag:
         """How far behind the partition is now."""
@@ -100,7 +108,7 @@ class LagMeter:
         progress = Progress(
             p.next_offset, self._end(p), heard_at, p.complete_at, p.last_timestamp_ms, p.empty_at
         )
-        seconds = lag_seconds(progress, now=now, now_ms=now_ms, fresh_seconds=self.fresh_seconds)
+        seconds = lag_seconds(progress, now=now, now_ms=now_ms, fresh_seconds=self.prompt_seconds)
         records = lag_records(progress, now=now, fresh_seconds=self.fresh_seconds)
         return Lag(records, seconds, progress)
 

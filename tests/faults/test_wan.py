@@ -40,8 +40,10 @@ FASTEST_ROUND_TRIP_SECONDS = 0.05
 """Over a link of 100 ms, where a ping and its answer both overtake what was sent before them."""
 IMPATIENT = {"request_timeout_seconds": 8, "connect_timeout_seconds": 3}
 CUT_SECONDS, LOOK_SECONDS = 60.0, 0.2
-FRESH_SECONDS, OFF_AT_MOST_SECONDS = 3.0, 3.0
-"""Three waits of half a second, and one second: what a source said before that is not believed any more."""
+PROMPT_SECONDS, FRESH_SECONDS, OFF_AT_MOST_SECONDS = 1.5, 3.0, 3.0
+"""What a source said before that is not believed any more, once of an age, then of offsets: a second, and two
+and a half, and as much as it takes to look.
+"""
 FEW, MANY, DATAGRAM_BYTES = 40, 500, 500
 """Datagrams: of few none waits for another one, of many a share can be told."""
 TRIES_MAX = 10
@@ -282,6 +284,7 @@ async def cut_both_ways(
         link.both(is_cut=True)
         await asyncio.to_thread(load, source.bootstrap, topic, json_rows(1_000, 1_000, seed=2), "lz4")
         looks = await asyncio.to_thread(looked_at, mirror, CUT_SECONDS)
+        assert [look for look in looks if look.seconds > PROMPT_SECONDS and 0 in look.lags] == []
         assert [look for look in looks if look.seconds > FRESH_SECONDS and 0 in look.behind] == []
         assert [look for look in looks if min(look.lags) < look.seconds - OFF_AT_MOST_SECONDS] == []
         assert len(looks) > CUT_SECONDS

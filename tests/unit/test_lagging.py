@@ -680,6 +680,20 @@ def test_nothing_is_missing_where_the_high_watermark_is_reached() -> None:
 
 
 @pytest.mark.parametrize(
+    ("silent_seconds", "seconds", "records"), [(0.9, 0.0, 0), (1.1, 1.1, 0), (2.4, 2.4, 0), (2.6, 2.6, None)]
+)
+def test_an_age_is_zero_no_longer_than_a_source_may_hold_its_answer_back(
+    bench: Bench, silent_seconds: float, seconds: float, records: int | None
+) -> None:
+    """
+    Half a second, and as much for the way. How many records it was is believed for some more of them.
+    """
+    lag = bench.meter.measure(bench.p, now=bench.now + silent_seconds, now_ms=0)
+
+    assert (lag.seconds, lag.records) == (pytest.approx(seconds), records)
+
+
+@pytest.mark.parametrize(
     ("state", "reason", "level"),
     [
         (State.ACTIVE, None, logging.INFO),
