@@ -70,6 +70,13 @@ class ListenSettings(Section):
     connections_max: Whole = Field(
         default=1000, ge=1, le=100_000, description="Connections that mirrors may have open, all together."
     )
+    streams_max: Whole = Field(
+        default=64,
+        ge=1,
+        le=100_000,
+        description="Streams that mirrors may have, all together. One that catches up takes some 30 MB of "
+        "memory, and up to twice as much of many brokers, or at a level above 9.",
+    )
     greeting_timeout_seconds: Seconds = Field(
         default=10.0,
         ge=0.5,

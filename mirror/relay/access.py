@@ -100,6 +100,7 @@ class Access:
     def __init__(self, settings: ListenSettings) -> None:
         self.connections = 0
         self.connections_max = settings.connections_max
+        self._streams_max = settings.streams_max
         self._identities = settings.identities
         self._roles = {name: Role(name, role) for name, role in settings.roles.items()}
         self._held: Counter[tuple[str, Way]] = Counter()
@@ -141,18 +142,24 @@ class Access:
     def _check(self, visitor: Visitor, way: Way) -> None:
         if self.connections >= self.connections_max:
             raise _too_many(f"{self.connections_max} connections of mirrors are open: no more are allowed")
+        if way is Way.STREAM and self._streams >= self._streams_max:
+            words = f"{self._streams_max} streams of mirrors are open: listen.streams_max allows no more"
+            raise _too_many(words)
         role, identity = visitor.role, visitor.identity
         if role is None or identity is None:
             return
-        streams = self._held[identity, Way.STREAM]
         if sum(self._held[identity, one] for one in Way) >= role.connections_max:
             words = (
                 f"{role.connections_max} connections of {identity} are open: role {role.name} allows no more"
             )
             raise _too_many(words)
-        if way is Way.STREAM and streams >= role.streams_max:
+        if way is Way.STREAM and self._held[identity, way] >= role.streams_max:
             words = f"{role.streams_max} streams of {identity} are open: role {role.name} allows no more"
             raise _too_many(words)
+
+    @property
+    def _streams(self) -> int:
+        return sum(count for (_, way), count in self._held.items() if way is Way.STREAM)
 
 
 def _too_many(words: str) -> NotAdmittedError:

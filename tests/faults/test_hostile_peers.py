@@ -52,7 +52,8 @@ def relay(source: KafkaCluster, tmp_path: Path) -> Iterator[Relay]:
     """One that does not wait for long, where files for that many connections may be open here as well."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4_096), hard))
-    listen = {"connections_max": CONNECTIONS_MAX, "greeting_timeout_seconds": 2.5}
+    many = dict.fromkeys(("connections_max", "streams_max"), CONNECTIONS_MAX)
+    listen = many | {"greeting_timeout_seconds": 2.5}
     with configured_relay(source, tmp_path, listen) as running:
         yield running
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -128,6 +128,23 @@ def test_an_identity_has_so_many_connections_and_no_more() -> None:
     assert door.connections == 0
 
 
+def test_all_together_have_so_many_streams() -> None:
+    """
+    Each takes of the relay's memory, whoever has it. A way to a broker does not.
+    """
+    door = access(streams_max=2)
+    mine, other = ("spiffe://east/mirror",), ("CN=other",)
+    with ExitStack() as held:
+        stream = held.enter_context(ExitStack())
+        stream.enter_context(door.entered("x", mine, Way.STREAM))
+        held.enter_context(door.entered("x", other, Way.STREAM))
+        with pytest.raises(NotAdmittedError, match=r"2 streams of mirrors are open: listen\.streams_max"):
+            held.enter_context(door.entered("x", ("anybody",), Way.STREAM))
+        held.enter_context(door.entered("x", ("anybody",), Way.BROKER))
+        stream.close()
+        held.enter_context(door.entered("x", ("anybody",), Way.STREAM))
+
+
 def test_all_together_have_so_many_connections() -> None:
     """
     Whoever they are.
