@@ -11,20 +11,21 @@ Sources: docs/metrics.md; https://prometheus.io/docs/practices/naming/.
 from __future__ import annotations
 
 import math
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, product
-from typing import Literal
+from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry, Counter, ProcessCollector, disable_created_metrics
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
+from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
-from mirror.model import FlowStatus, Forecast, PartitionStatus, State
+from mirror.model import FlowStatus, Forecast, PartitionStatus, State, TopicPartition
 from monitoring import catalogue
 from monitoring.catalogue import Kind, Metric
 
@@ -32,6 +33,8 @@ Together = Callable[[Iterable[float]], float]
 
 CLUSTERS = ("source", "target")
 AUTH_REASONS = ("login", "tls")
+TOPIC_CHARACTERS_MAX = 79
+"""Of an exemplar: OpenMetrics allows 128 for all its names and values, of which the others may take 49."""
 ENCODING_BATCH = "batch"
 """Record batches as they are in the log; other encodings belong to other ways between the sites."""
 
@@ -240,21 +243,26 @@ def _add(family: Family, labels: Labels, value: float) -> None:
 class _Durations:
     """One histogram's counts, without the lock of prometheus_client's: only the event loop observes."""
 
-    __slots__ = ("_buckets", "_sum")
+    __slots__ = ("_buckets", "_exemplars", "_sum")
 
     def __init__(self) -> None:
         self._buckets = [0] * (len(catalogue.LATENCY_BUCKETS_SECONDS) + 1)
+        self._exemplars: list[Exemplar | None] = [None] * len(self._buckets)
         self._sum = 0.0
 
-    def observe(self, seconds: float) -> None:
-        self._buckets[bisect_left(catalogue.LATENCY_BUCKETS_SECONDS, seconds)] += 1
+    def observe(self, seconds: float, exemplar: dict[str, str] | None = None) -> None:
+        bucket = bisect_left(catalogue.LATENCY_BUCKETS_SECONDS, seconds)
+        self._buckets[bucket] += 1
         self._sum += seconds
+        if exemplar is not None:
+            self._exemplars[bucket] = Exemplar(exemplar, seconds, time.time())
 
     def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
         """Give the family these counts, as a scrape wants them: each bucket with all below it."""
         bounds = map(floatToGoString, (*catalogue.LATENCY_BUCKETS_SECONDS, float("inf")))
         counts: Iterator[float] = accumulate(self._buckets)
-        family.add_metric(labels, list(zip(bounds, counts, strict=True)), self._sum)
+        buckets: list[Any] = list(zip(bounds, counts, self._exemplars, strict=True))
+        family.add_metric(labels, buckets, self._sum)
 
 
 class _DurationsCollector(Collector):
@@ -296,12 +304,21 @@ class Instruments:
         self._throttled = {api: throttled.labels(flow, api) for api in ("fetch", "produce")}
         self._flow = flow
 
-    def observe_copy_latency(self, seconds: float) -> None:
+    def observe_copy_latency(self, seconds: float, tp: TopicPartition, offset: int) -> None:
         """From a record's timestamp to its acknowledgement by the target.
 
-        A record from the future, by a clock that is ahead, counts as 0.
+        A record from the future, by a clock that is ahead, counts as 0. The last record of each bucket is its
+        exemplar, with the beginning of its topic's name where that is too long for one.
+
+        Args:
+            tp: Where the record is at the source.
+            offset: Likewise.
         """
-        self._latency.observe(max(seconds, 0.0))
+        topic = (
+            tp.topic if len(tp.topic) <= TOPIC_CHARACTERS_MAX else tp.topic[: TOPIC_CHARACTERS_MAX - 1] + "…"
+        )
+        exemplar = {"topic": topic, "partition": str(tp.partition), "offset": str(offset)}
+        self._latency.observe(max(seconds, 0.0), exemplar)
 
     def observe_request(self, api: str, seconds: float) -> None:
         """From sending a request to a broker to its answer.

@@ -177,8 +177,8 @@ class ApiServer:
     async def _readyz(self, request: web.Request) -> web.Response:
         return probe(request, readyz(self._backend.readiness()))
 
-    async def _metrics(self, _: web.Request) -> web.Response:
-        return await metrics(self._backend.registry)
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return await metrics(request, self._backend.registry)
 
     async def _status(self, _: web.Request) -> web.Response:
         return web.json_response(status_to_json(self._backend.status()))

@@ -7,18 +7,19 @@ import asyncio
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from monitoring.exposition import CONTENT_TYPE, write_text
+from monitoring.exposition import content_type, write_text
 from monitoring.health import Verdict
 
 
-async def metrics(registry: CollectorRegistry) -> web.Response:
-    """All metrics of a registry."""
+async def metrics(request: web.Request, registry: CollectorRegistry) -> web.Response:
+    """All metrics of a registry, in the format that is asked for."""
     families = []
     for family in registry.collect():
         families.append(family)
         await asyncio.sleep(0)  # the flow was asked once; batches may pass while its series are made
-    body = await asyncio.to_thread(write_text, families)
-    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+    wanted = content_type(request.headers.get("Accept", ""))
+    body = await asyncio.to_thread(write_text, families, wanted)
+    return web.Response(body=body, headers={"Content-Type": wanted, "Vary": "Accept"})
 
 
 def probe(request: web.Request, verdict: Verdict) -> web.Response:

@@ -243,8 +243,10 @@ class AppendLane:
         return partitions
 
     def _observe_latency(self, partition: PartitionCopy) -> None:
-        if partition.last_timestamp_ms is not None and partition.last_timestamp_ms > 0:
-            self._flow.instruments.observe_copy_latency(time.time() - partition.last_timestamp_ms / 1000)
+        stamp, following = partition.last_timestamp_ms, partition.next_offset
+        if stamp is not None and stamp > 0 and following is not None:
+            seconds = time.time() - stamp / 1000
+            self._flow.instruments.observe_copy_latency(seconds, partition.tp, following - 1)
 
     def _unanswered(self, partition: PartitionCopy, sent: Sent, why: str, now: float) -> None:
         if partition.answered(sent, appended=False, now=now):

@@ -16,14 +16,15 @@ from mirror.kafka.cluster import Cluster
 from mirror.kafka.connection import Connection
 from mirror.kafka.fetch import FetchLimits
 from mirror.link.stream import LinkStream
+from mirror.model import TopicPartition
 from mirror.timetable import Period
 
 
 class Instruments(Protocol):
     """Where the pipeline reports what cannot be read off its counters; called once a request, or less."""
 
-    def observe_copy_latency(self, seconds: float) -> None:
-        """From a record's timestamp to its acknowledgement by the target."""
+    def observe_copy_latency(self, seconds: float, tp: TopicPartition, offset: int) -> None:
+        """From a record's timestamp to its acknowledgement by the target; where it is at the source."""
 
     def observe_request(self, api: str, seconds: float) -> None:
         """From sending a request to its answer."""

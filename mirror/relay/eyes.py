@@ -105,8 +105,8 @@ class Eyes:
             return Check("source", ok=False, reason=str(error))
         return Check("source", ok=True, reason="answers")
 
-    async def _metrics(self, _: web.Request) -> web.Response:
-        return await metrics(self._registry)
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return await metrics(request, self._registry)
 
     async def _status(self, _: web.Request) -> web.Response:
         return web.json_response(relay_to_json(self._take_status()))

@@ -13,7 +13,9 @@ from monitoring import catalogue
 from tests.conftest import TopicFactory
 from tests.harness.data import json_rows, load, load_transactions
 from tests.harness.kafka import KafkaCluster
+from tests.harness.node import until
 from tests.harness.process import Twinsite, twinsite
+from tests.harness.prometheus import prometheus
 from tests.harness.promtool import promtool
 from tests.harness.quotas import limit
 
@@ -62,6 +64,30 @@ async def test_the_metrics_of_a_mirror_at_work_are_clean(
         re.sub("_total$", "", metric.name) for metric in catalogue.ALL if metric.name not in left_out
     } <= found
     assert (b'partition="0"' in text) is partition_metrics
+
+
+async def test_prometheus_keeps_which_record_was_late(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    It asks for OpenMetrics by itself, and an exemplar leads from a bar of the histogram to a record.
+    """
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(100, 100))
+    between = ("--source", source.bootstrap, "--target", target.bootstrap, "--flow", name)
+
+    with Twinsite.run("mirror", *between, "--topics", name, work_dir=tmp_path) as mirror:
+        await mirror.wait_for(lambda: records(mirror, name) == 100, "all is copied")
+        async with prometheus(tmp_path / "prometheus", f"127.0.0.1:{mirror.port}") as reader:
+            await until(lambda: bool(reader.exemplars("twinsite_copy_latency_seconds_bucket")), "an exemplar")
+            assert reader.healthy()
+            late = reader.exemplars("twinsite_copy_latency_seconds_bucket")
+            assert (
+                reader.ask("query", query="twinsite_records_copied_total")["result"][0]["value"][1] == "100"
+            )
+
+    assert {(one["topic"], one["partition"]) for one in late} == {(name, "0")}
+    assert "99" in {one["offset"] for one in late}
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
-from mirror.model import FlowStatus, Reason, State
+from mirror.model import FlowStatus, Reason, State, TopicPartition
 from monitoring import catalogue
-from monitoring.exposition import write_text
+from monitoring.exposition import OPENMETRICS, content_type, write_text
 from monitoring.metrics import FlowCollector, Instruments, register
 from monitoring.surroundings import Expiry, Surroundings, settings_hash
 from tests.harness.promtool import promtool
@@ -56,7 +58,7 @@ def whole_registry(status: FlowStatus, *, per_partition: bool = True) -> Collect
     registry = CollectorRegistry()
     register(registry, lambda: status, per_partition=per_partition)
     instruments = Instruments(registry, status.flow)
-    instruments.observe_copy_latency(0.0042)
+    instruments.observe_copy_latency(0.0042, TopicPartition("orders", 1), 4711)
     instruments.observe_request("produce", 0.3)
     instruments.count_crc_failure("source")
     registry.register(a_mirrors_surroundings(status.flow))
@@ -135,11 +137,55 @@ def test_our_text_is_that_of_the_client_library() -> None:
         assert registry.get_sample_value(name) is not None
     families = list(registry.collect())
 
-    ours = write_text(families)
-
     frozen = CollectorRegistry()
     frozen.collect = lambda: families  # type: ignore[method-assign]
-    assert ours == generate_latest(frozen)
+
+    assert write_text(families) == generate_latest(frozen)
+    assert write_text(families, OPENMETRICS) == openmetrics.generate_latest(frozen)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize(
+    ("accept", "served"),
+    [
+        ("", "text/plain; version=0.0.4; charset=utf-8"),
+        ("*/*", "text/plain; version=0.0.4; charset=utf-8"),
+        (
+            "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        ),
+    ],
+)
+def test_who_names_openmetrics_gets_it(accept: str, served: str) -> None:
+    """
+    As Prometheus does; curl gets what can be read with nothing behind the values.
+    """
+    assert content_type(accept) == served
+
+
+@pytest.mark.parametrize(
+    ("topic", "told"), [("orders", "orders"), ("x" * 79, "x" * 79), ("x" * 249, "x" * 78 + "…")]
+)
+def test_the_last_record_of_each_bucket_is_its_exemplar(topic: str, told: str) -> None:
+    """
+    It is told which record was late, however long its topic's name: an exemplar of more than 128 characters
+    would spoil the scrape.
+    """
+    registry = CollectorRegistry()
+    instruments = Instruments(registry, "f")
+    for offset, seconds in [(1, 0.004), (2, 30.5), (9_223_372_036_854_775_806, 31.0)]:
+        instruments.observe_copy_latency(seconds, TopicPartition(topic, 2_147_483_647), offset)
+
+    text = write_text(list(registry.collect()), OPENMETRICS).decode()
+
+    buckets = {
+        sample.labels["le"]: (sample.exemplar.labels, sample.exemplar.value)
+        for family in openmetrics_families(text)  # type: ignore[no-untyped-call]
+        for sample in family.samples
+        if sample.exemplar
+    }
+    last = {"topic": told, "partition": "2147483647", "offset": "9223372036854775806"}
+    assert buckets == {"0.005": (last | {"offset": "1"}, 0.004), "60.0": (last, 31.0)}
+    assert all(sum(map(len, [*labels, *labels.values()])) <= 128 for labels, _ in buckets.values())
 
 
 def test_the_page_in_the_docs_lists_every_metric_as_it_is() -> None:
@@ -274,7 +320,7 @@ def test_a_record_from_the_future_does_not_make_a_negative_latency() -> None:
     Clocks of producers are not ours.
     """
     registry = CollectorRegistry()
-    Instruments(registry, "f").observe_copy_latency(-5.0)
+    Instruments(registry, "f").observe_copy_latency(-5.0, TopicPartition("orders", 1), 4711)
 
     assert registry.get_sample_value("twinsite_copy_latency_seconds_sum", {"flow": "f"}) == 0
 
