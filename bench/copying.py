@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -21,12 +22,13 @@ from rich.table import Table
 from bench.contestants import CEILING, CONTESTANTS, DEFAULT, OURS, RELAYED, TUNED, Contestant, Job
 from bench.goals import Goal, ratio
 from bench.measuring import LogEnds, Run, measure, median
-from tests.harness.data import json_rows, load
+from tests.harness.data import Row, json_rows, load
 from tests.harness.jvm import BENCHMARK_JVM
 from tests.harness.kafka import KafkaCluster
 
 TOPIC = "bench"
 PAYLOAD_RECORDS = 20_000
+OLD_MS = 3 * 86_400_000
 WARM_UP = (CEILING, OURS) * 3
 """A broker compiles what it runs often; until then it takes three times as long."""
 
@@ -36,15 +38,29 @@ Runs = dict[str, list[Run]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One kind of data."""
+    """One kind of data.
+
+    Attributes:
+        old: Of three days ago, as most of a first copy is: brokers soon forget who wrote such records.
+    """
 
     size: int
     codec: str
     partitions: int
     megabytes: int
+    old: bool = False
 
     def __str__(self) -> str:
-        return f"{self.megabytes} MB, records of {self.size} B, {self.codec}, {self.partitions} partitions"
+        kind = f"records of {self.size} B, {self.codec}{', three days old' if self.old else ''}"
+        return f"{self.megabytes} MB, {kind}, {self.partitions} partitions"
+
+    def rows(self) -> Iterator[Row]:
+        """All of its records."""
+        rows = json_rows(self.megabytes * 1_000_000 // self.size, self.size)
+        if not self.old:
+            return rows
+        long_ago_ms = int(time.time() * 1000) - OLD_MS
+        return (replace(row, timestamp_ms=long_ago_ms) for row in rows)
 
 
 async def compete(
@@ -107,10 +123,10 @@ async def _prepared(case: Case, source: KafkaCluster, target: KafkaCluster, fold
     """Fill the topic at the source."""
     records = case.megabytes * 1_000_000 // case.size
     await source.create_topic(TOPIC, case.partitions)
-    rows = json_rows(records, case.size)
+    rows = case.rows()
     await asyncio.to_thread(load, source.bootstrap, TOPIC, rows, case.codec, batch_size=65536, linger_ms=50)
     payload = folder / "payload"
-    values = (row.value or b"" for row in islice(json_rows(records, case.size), PAYLOAD_RECORDS))
+    values = (row.value or b"" for row in islice(case.rows(), PAYLOAD_RECORDS))
     payload.write_bytes(b"\n".join(values))
     return Job(source, target, TOPIC, TOPIC, records, case.size, case.codec, case.partitions, payload, folder)
 

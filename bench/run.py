@@ -75,11 +75,11 @@ def judged(name: str, figures: Any) -> list[Goal]:
 
 
 def cases(
-    sizes: Sequence[int], codecs: Sequence[str], partitions: Sequence[int], megabytes: int
+    sizes: Sequence[int], codecs: Sequence[str], partitions: Sequence[int], megabytes: int, *, old: bool
 ) -> list[Case]:
     """Every combination; ``megabytes`` of 0 takes what suits the size."""
     return [
-        Case(size, codec, count, megabytes or SIZES.get(size, 500))
+        Case(size, codec, count, megabytes or SIZES.get(size, 500), old)
         for size in sizes
         for codec in codecs
         for count in partitions
@@ -128,6 +128,7 @@ async def bench(
     multiple=True,
     help="Let the twinsite of another checkout compete, to tell what a change brings.",
 )
+@click.option("--old", is_flag=True, help="Records of three days ago, as most of a first copy are.")
 @click.option("--target-alone", is_flag=True, help="Give the target broker a core that nobody else uses.")
 @click.option("--standing/--no-standing", "with_standing", default=True, help="Latency, idle cost, memory.")
 @click.option("--out", type=click.Path(path_type=Path), default=RESULTS, show_default="bench/results")
@@ -139,6 +140,7 @@ def main(
     rounds: int,
     names: tuple[str, ...],
     checkouts: tuple[Path, ...],
+    old: bool,
     target_alone: bool,
     with_standing: bool,
     out: Path,
@@ -146,7 +148,7 @@ def main(
     """Compare with MirrorMaker 2, ProducerPerformance and a bare produce loop, on the same data in turn; ends
     with 1 where a goal is missed.
     """
-    todo = cases(sizes, codecs, partitions, megabytes) if rounds else []
+    todo = cases(sizes, codecs, partitions, megabytes, old=old) if rounds else []
     competing = {name: start for name, start in CONTESTANTS.items() if name in {OURS, *names}}
     competing |= {f"twinsite of {checkout}": twinsite(checkout) for checkout in checkouts}
     report = Report(out)
