@@ -61,17 +61,22 @@ class AppendLanes(Generic[L]):
         yield from self._urgent
 
     def to(self, node: int, partition: PartitionCopy) -> L:
-        """Its lane to this broker. It changes over while nothing of it is on its way, to be overtaken."""
+        """Its lane to its leader. It changes over while nothing of it is on its way, to be overtaken.
+
+        That may be at the leader before, which is cut off or frozen and answers nothing: what goes to the
+        next one meanwhile could come to stand in the place of what was lost.
+        """
+        held = self._behind.of(partition) or self._urgent.of(partition)
+        if held is not None and partition.in_flight:
+            return held
         lanes, others = self._behind, self._urgent
         if self._is_urgent(partition):
             lanes, others = others, lanes
-        lane = others.of(partition)
-        if lane is not None:
-            if partition.in_flight:
-                return others.to(node, partition)
-            lane.leave(partition)
-            others.leave(partition)
-        return lanes.to(node, partition)
+        others.leave(partition)
+        lane = lanes.to(node, partition)
+        if held is not None and held is not lane:
+            held.leave(partition)
+        return lane
 
     def _is_urgent(self, partition: PartitionCopy) -> bool:
         """All there is of it is here, and that is little; later it is enough that it is little."""

@@ -152,9 +152,11 @@ class FetchLane:
                 await asyncio.sleep(pause_seconds(attempts))
 
     async def _wait_for_work(self) -> None:
+        self._look_after_crowded()  # room may have been made while the broker was waited for
+        if self._session.wanted:
+            return
         if self._crowded:
             await self._room.bell()
-            self._look_after_crowded()
         else:
             await self._work.wait()
 

@@ -142,12 +142,16 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Make the target partition start at ``start_offset``, then look again."""
+    """Make the target partition start at ``start_offset``, then look again.
+
+    Attributes:
+        target_log_start_offset: Where it starts now; all there is from here on must be ours.
+    """
 
     start_offset: int
+    target_log_start_offset: int
     target_log_end_offset: int
     sequence: int
-    trim_only: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,12 +234,7 @@ def decide(
             f"the source topic had id {known.topic_id} and now has {source.topic_id}",
         )
     if not known.prepared:
-        return Prepare(
-            known.start_offset,
-            target.target_log_end_offset,
-            next_sequence(target),
-            trim_only=target.target_log_end_offset >= known.start_offset,
-        )
+        return _prepare(known, target, producer_id)
     if known.insertion is not None:
         return Insert(known.insertion)
     return _go_on(known, source, target, producer_id, acknowledged_target_offset, continue_after_loss)
@@ -265,6 +264,23 @@ def _first_time(source: SourceLook, target: TargetLook, wanted: str, padding_lim
         f"the target partition holds offsets {target.target_log_start_offset} to {end} "
         f"that this flow did not write; the source starts at {start}",
     )
+
+
+def _prepare(known: Known, target: TargetLook, producer_id: int) -> Decision:
+    start, end = target.target_log_start_offset, target.target_log_end_offset
+    aim = f"the target partition is to start at {known.start_offset}"
+    if target.last_producer_id not in {None, producer_id}:
+        return Stop(
+            State.BLOCKED,
+            Reason.FOREIGN_WRITE,
+            f"{aim}; the last batch before target offset {end} was written by producer id "
+            f"{target.last_producer_id}, this flow writes as {producer_id}",
+        )
+    if end > known.start_offset:
+        return Stop(
+            State.BLOCKED, Reason.FOREIGN_WRITE, f"{aim} and ends at {end}: something else has written there"
+        )
+    return Prepare(known.start_offset, start, end, next_sequence(target))
 
 
 def _go_on(

@@ -5,7 +5,9 @@ the start of the log there. Each padding batch is a conditional append like any
 other, so two mirrors preparing the same partition do the work once.
 
 Records that nobody could take away again would be seen by consumers, so that the
-right to delete is tried before the first of them is written.
+right to delete is tried before the first of them is written. And what somebody else
+has written in between would be taken away with them, so that every batch is looked
+at before that.
 
 Ten million offsets take a second or two: a batch holds a million records in some
 hundred kilobytes, and the same bytes are sent each time.
@@ -18,23 +20,26 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from mirror.errors import PartitionError, TwinsiteError
+from mirror.errors import ConnectionFailedError, PartitionError, TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow
 from mirror.flow.position import SEQUENCES, Prepare
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, decode_answer, encode_request
 from mirror.kafka.connection import Connection
 from mirror.kafka.failures import broker_error
+from mirror.kafka.fetch import Want
 from mirror.kafka.offsets import EARLIEST, delete_records, list_offsets
-from mirror.kafka.record_batch import null_batch, seal
+from mirror.kafka.peek import peek_at
+from mirror.kafka.record_batch import null_batch, seal, walk
 from mirror.model import Reason, TopicPartition
 
 PADDING_RECORDS_MAX = 1_000_000
 """Records of one padding batch; its zstd form stays well below any broker's batch limit."""
+HEADERS_BYTES_MAX = 4 << 20
 
 
 class NotPreparableError(PartitionError):
-    """The target deletes no records on request, and none of ours are there yet.
+    """The target takes no padding, or deletes no records on request, and none of ours are there yet.
 
     Attributes:
         target_log_end_offset: Where a copy would begin that takes the partition as it is.
@@ -59,8 +64,8 @@ async def prepare(flow: Flow, target: TopicPartition, decision: Prepare) -> None
     """Pad the partition up to ``decision.start_offset`` and let its log start there.
 
     Raises:
-        NotPreparableError: The broker will not delete records, and none were written.
-        PartitionError: The broker refuses: see its reason.
+        NotPreparableError: The broker will not take padding or delete records, and there are none.
+        PartitionError: The broker refuses, or somebody else has written there: see its reason.
         ConnectionFailedError: The broker is away; look again and go on from where the log then ends.
     """
     info = flow.target.info.partition(target)
@@ -68,8 +73,9 @@ async def prepare(flow: Flow, target: TopicPartition, decision: Prepare) -> None
     await _try_to_delete(flow, target, decision.target_log_end_offset)
     spot = _Spot(decision.target_log_end_offset, decision.sequence)
     while spot.offset < decision.start_offset:
-        spot = await _pad(flow, connection, target, spot, decision.start_offset - spot.offset)
+        spot = await _pad(flow, connection, target, spot, decision)
     reach("padded")
+    await _expect_only_ours(flow, target, decision.target_log_start_offset, decision.start_offset)
     refusal = await _delete_below(flow, target, decision.start_offset)
     if refusal is not None:
         raise PartitionError(target, str(refusal), reason=Reason.PREPARATION_REFUSED, hint=refusal.hint)
@@ -103,8 +109,31 @@ async def _delete_below(flow: Flow, target: TopicPartition, offset: int) -> Twin
     return answer
 
 
-async def _pad(flow: Flow, connection: Connection, target: TopicPartition, spot: _Spot, left: int) -> _Spot:
-    count = min(left, PADDING_RECORDS_MAX)
+async def _expect_only_ours(flow: Flow, target: TopicPartition, start: int, end: int) -> None:
+    """See who wrote what stands between two offsets, by the headers of its batches."""
+    info = flow.target.info.partition(target)
+    while start < end:
+        wants = {target: Want(start, -1, -1, HEADERS_BYTES_MAX)}
+        fetched = (await peek_at(flow.target, info.leader if info else -1, wants)).get(target)
+        if fetched is None:
+            raise ConnectionFailedError(f"{target}: offset {start} is not on all replicas in sync yet")
+        if fetched.error_code:
+            raise broker_error(fetched.error_code, f"target: Fetch of the padding of {target}")
+        for header, _ in walk(fetched.records):
+            if header.base_offset < end and header.producer_id != flow.producer_id:
+                raise PartitionError(
+                    target,
+                    f"target offset {header.base_offset}, amid padding that is to be deleted, was written by "
+                    f"producer id {header.producer_id}, this flow writes as {flow.producer_id}",
+                    reason=Reason.FOREIGN_WRITE,
+                )
+            start = header.next_offset
+
+
+async def _pad(
+    flow: Flow, connection: Connection, target: TopicPartition, spot: _Spot, decision: Prepare
+) -> _Spot:
+    count = min(decision.start_offset - spot.offset, PADDING_RECORDS_MAX)
     view = null_batch(count, timestamp_ms=int(time.time() * 1000))
     seal(view, flow.producer_id, flow.producer_epoch, spot.sequence)
     version = connection.version(PRODUCE, PRODUCE_VERSION_MAX, "Produce")
@@ -116,6 +145,8 @@ async def _pad(flow: Flow, connection: Connection, target: TopicPartition, spot:
         if error.retriable or outcome.error_code in {45, 46, 59}:
             error.retriable = True
             raise error
+        if spot.offset == decision.target_log_start_offset:
+            raise NotPreparableError(target, error, spot.offset)
         raise PartitionError(target, str(error), reason=Reason.PREPARATION_REFUSED, hint=error.hint)
     if outcome.base_offset != spot.offset:
         raise PartitionError(

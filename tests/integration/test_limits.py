@@ -11,7 +11,7 @@ from confluent_kafka.admin import ConfigResource
 
 from tests.conftest import TopicFactory
 from tests.faults.flows import configured
-from tests.harness.checker import assert_exact, watermarks
+from tests.harness.checker import assert_exact, read_partition, watermarks
 from tests.harness.data import json_rows, load, load_transactions
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Finished, twinsite
@@ -19,16 +19,23 @@ from tests.harness.process import Finished, twinsite
 pytestmark = pytest.mark.timeout(120)
 
 STARTS_AT = 250
+KILLED = -9
 
 
 async def copy_once(
-    source: KafkaCluster, target: KafkaCluster, topic: str, folder: Path, **offsets: object
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: str,
+    folder: Path,
+    failpoints: str = "",
+    sync_configs: bool = True,
+    **offsets: object,
 ) -> Finished:
     """One run of ``--once`` over one topic with these settings of ``offsets``."""
-    topics = {"include": [re.escape(topic)]}
+    topics = {"include": [re.escape(topic)], "sync_configs": sync_configs}
     command = configured(folder, source, target, topic, topics=topics, offsets=offsets)
     ending = ("--once", "-o", "json", "--timeout-seconds", "10")
-    return await twinsite(*command, *ending, work_dir=folder)
+    return await twinsite(*command, *ending, work_dir=folder, failpoints=failpoints)
 
 
 def state_of(done: Finished) -> tuple[str, str | None, str | None]:
@@ -150,3 +157,40 @@ async def test_a_topic_that_was_prepared_has_its_own_settings_when_the_copy_ends
         "cleanup.policy": "compact",
         "retention.ms": "86400000",
     }
+
+
+@pytest.mark.parametrize("killed", ["registered", "padded"])
+async def test_what_somebody_else_wrote_to_a_target_that_is_being_prepared_is_not_deleted(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path, killed: str
+) -> None:
+    """
+    Before the padding, or behind it. To make the partition start late all before that is deleted.
+    """
+    name = await a_late_log(source, topic)
+    first = await copy_once(source, target, name, tmp_path, failpoints=killed, mode="same")
+    assert first.code == KILLED, first.stderr
+    load(target.bootstrap, name, json_rows(3, 50, seed=2))
+
+    refused = await copy_once(source, target, name, tmp_path, mode="same")
+
+    assert state_of(refused)[:2] == ("BLOCKED", "foreign_write")
+    left = [record.value for record in read_partition(target.bootstrap, name, 0)]
+    assert left[-3:] == [row.value for row in json_rows(3, 50, seed=2)]
+
+
+async def test_auto_maps_a_log_that_starts_late_where_the_target_takes_no_padding(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    A topic that is compacted, too, takes no record without a key; it was made by somebody else.
+    """
+    name = await a_late_log(source, topic)
+    await target.create_topic(name, config={"cleanup.policy": "compact,delete"})
+
+    refused = await copy_once(source, target, name, tmp_path, sync_configs=False, mode="same")
+    mapped = await copy_once(source, target, name, tmp_path, sync_configs=False, mode="auto")
+
+    assert state_of(refused)[:2] == ("BLOCKED", "preparation_refused")
+    assert mapped.code == 0, mapped.stderr
+    assert state_of(mapped) == ("ACTIVE", None, "mapped")
+    assert_exact(source.bootstrap, target.bootstrap, [name], offsets="mapped")

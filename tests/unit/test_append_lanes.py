@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
+
 from mirror.flow.append_lanes import URGENT_BYTES_MAX, AppendLanes
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
@@ -93,3 +95,19 @@ def test_it_goes_where_its_leader_is() -> None:
 
     assert [to.to(node, live).node for node in (1, 2)] == [1, 2]
     assert [to.to(node, late).node for node in (1, 2)] == [1, 2]
+
+
+@pytest.mark.parametrize("end", [3, 1000])
+def test_it_goes_to_another_leader_when_the_one_before_has_answered(end: int) -> None:
+    """
+    A leader that is frozen or cut off may have taken what it has not answered, or not: what was sent to the
+    next one meanwhile came to stand in its place, where that one had forgotten the producer.
+    """
+    to, partition = lanes(), a_partition(3, end)
+    before = to.to(1, partition)
+    sent, _ = partition.take()
+
+    assert to.to(2, partition) is before
+    partition.answered(sent, appended=False, now=1.0)
+    assert to.to(2, partition).node == 2
+    assert before.left == [partition]

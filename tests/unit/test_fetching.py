@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -28,7 +29,7 @@ from tests.unit.batches import entries, v2
 from tests.unit.target_model import Hooks, Meters
 
 TOPIC_ID = b"t" * 16
-ORDERS_0 = TopicPartition("orders", 0)
+ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 CORRUPT_MESSAGE = 2
 SOON = 5.0
 
@@ -65,6 +66,19 @@ class Source:
         memory: memoryview = allocate(len(self._answer))
         memory[:] = self._answer
         return memory
+
+
+class Slow(Source):
+    """One that answers when it may."""
+
+    def __init__(self, answer: bytes | int) -> None:
+        super().__init__(answer)
+        self.asking, self.answer = asyncio.Event(), asyncio.Event()
+
+    async def send(self, key: int, version: int, parts: list[bytes], *, allocate: Any) -> memoryview:
+        self.asking.set()
+        await self.answer.wait()
+        return await super().send(key, version, parts, allocate=allocate)
 
 
 class Quiet(Hooks):
@@ -371,6 +385,30 @@ async def test_a_quiet_partition_that_is_read_again_has_patience_again() -> None
     running.cancel()
 
     assert copy.attempts == 0
+
+
+async def test_a_partition_that_has_room_again_is_read_though_nobody_else_is() -> None:
+    """
+    It was written while the broker was waited for, and the others that were read there are gone by then.
+    """
+    source, hooks = Slow(b""), Quiet()
+    crowded, lane, flow = reading(source, hooks)
+    flow.limits = replace(flow.limits, partition_buffer_bytes_max=100)
+    other = PartitionCopy(ORDERS_1, ORDERS_1, b"o" * 16, in_flight_max=5)
+    other.proceed(Proceed(0, 0, 0, 0, 0), OffsetMode.SAME, 0, 0.0)
+    crowded.queue.push([Batch(0, 3, 0, 1, memoryview(bytearray(500)))], [], None)
+    lane.update(crowded)
+    lane.update(other)
+    running = asyncio.create_task(lane.run())
+    await source.asking.wait()
+
+    sent, _ = crowded.take()
+    crowded.answered(sent, appended=True, now=1.0)
+    flow.room.set()
+    lane.leave(other.key)
+    source.answer.set()
+    await until(lambda: source.asked > 1, "it is asked for", SOON)
+    running.cancel()
 
 
 MOVED_UP, MOVED_DOWN = v2(entries(3, 3)), v2(entries(3, 3))

@@ -202,15 +202,38 @@ def test_padding_has_a_limit(limit: int) -> None:
 # -- preparation ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("end", "trim_only"), [(0, False), (60, False), (100, True), (130, True)])
-def test_an_unprepared_target_is_prepared_from_where_the_last_try_ended(end: int, trim_only: bool) -> None:
+@pytest.mark.parametrize("end", [0, 60, 100])
+def test_an_unprepared_target_is_prepared_from_where_the_last_try_ended(end: int) -> None:
     """
     Padding is added only up to the start; once it reaches there only its removal is left.
     """
     known = replace(SAME, prepared=False)
     target = replace(EMPTY, target_log_end_offset=end, last_sequence=end - 1 if end else None)
 
-    assert decided(known, target) == Prepare(100, end, sequence=end, trim_only=trim_only)
+    assert decided(known, target) == Prepare(100, 0, end, sequence=end)
+
+
+def test_what_somebody_else_has_written_meanwhile_is_not_taken_for_padding() -> None:
+    """
+    Preparing ends with the deletion of all that stands there.
+    """
+    known = replace(SAME, prepared=False)
+    target = replace(EMPTY, target_log_end_offset=10, last_producer_id=9_999)
+
+    found = stopped(decided(known, target), State.BLOCKED, Reason.FOREIGN_WRITE)
+
+    assert "producer id 9999" in found.detail
+    assert isinstance(decided(known, replace(target, last_producer_id=OURS)), Prepare)
+
+
+def test_a_target_that_ends_behind_its_start_before_anything_is_copied_has_had_another_writer() -> None:
+    """
+    Where its records are gone by now, too: to go on at that end would leave out what is before it.
+    """
+    known = replace(SAME, prepared=False)
+    target = replace(EMPTY, target_log_start_offset=103, target_log_end_offset=103)
+
+    assert "ends at 103" in stopped(decided(known, target), State.BLOCKED, Reason.FOREIGN_WRITE).detail
 
 
 # -- going on ------------------------------------------------------------------------------------

@@ -1,0 +1,103 @@
+"""What is looked at before the padding of a target partition is deleted."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mirror.errors import ConnectionFailedError, PartitionError
+from mirror.flow import prepare as preparing
+from mirror.flow.context import Flow
+from mirror.flow.position import Prepare
+from mirror.kafka.fetch import Fetched, Key, Want
+from mirror.kafka.record_batch import null_batch, seal
+from mirror.model import Reason, TopicPartition
+from tests.unit.batches import entries, v2
+
+ORDERS_0 = TopicPartition("orders", 0)
+OURS, FOREIGN = 4711, 9_999
+
+
+def padding(base_offset: int, count: int, producer_id: int = OURS) -> bytes:
+    """Null records, as they stand in a log."""
+    view = null_batch(count, timestamp_ms=1_700_000_000_000)
+    seal(view, producer_id, 0, base_offset)
+    view[:8] = base_offset.to_bytes(8)
+    return bytes(view)
+
+
+class Target:
+    """A broker with a log of batches, of which it hands out one at a time, and which takes no more."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, batches: dict[int, bytes]) -> None:
+        self.deleted: list[int] = []
+        self._batches = batches
+        for name in ("peek_at", "delete_records"):
+            monkeypatch.setattr(preparing, name, getattr(self, name))
+
+    async def peek_at(self, _cluster: object, _node: int, wants: dict[TopicPartition, Want]) -> Any:
+        at = wants[ORDERS_0].offset
+        if at not in self._batches:
+            return {}
+        view = memoryview(self._batches[at])
+        return {ORDERS_0: Fetched(Key(bytes(16), 0), 0, 0, 0, 0, None, [], view)}
+
+    async def delete_records(
+        self, _cluster: object, below: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        self.deleted.append(below[ORDERS_0])
+        return below
+
+
+async def trim(decision: Prepare) -> None:
+    """Prepare a partition that has its padding already."""
+
+    async def writer(*_: object) -> None:
+        return None
+
+    cluster = SimpleNamespace(info=SimpleNamespace(partition=lambda _: None))
+    flow = SimpleNamespace(target=cluster, producer_id=OURS, producer_epoch=0, writer=writer)
+    await preparing.prepare(cast(Flow, flow), ORDERS_0, decision)
+
+
+async def test_padding_that_is_all_ours_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Batch by batch up to where the copy is to start.
+    """
+    target = Target(monkeypatch, {40: padding(40, 30), 70: padding(70, 30)})
+
+    await trim(Prepare(100, 40, 100, sequence=0))
+
+    assert target.deleted == [0, 100]
+
+
+async def test_a_record_of_somebody_else_amid_the_padding_is_not_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The last batch is ours, so the end of the log says nothing of it.
+    """
+    target = Target(
+        monkeypatch,
+        {0: padding(0, 60), 60: bytes(v2(entries(60, 1), producer=(FOREIGN, 0, 0))), 61: padding(61, 39)},
+    )
+
+    with pytest.raises(PartitionError, match=r"target offset 60, .* producer id 9999") as refused:
+        await trim(Prepare(100, 0, 100, sequence=0))
+
+    assert refused.value.reason is Reason.FOREIGN_WRITE
+    assert target.deleted == [0]
+
+
+async def test_what_is_not_on_all_replicas_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    It cannot be read, so nobody knows whose it is.
+    """
+    target = Target(monkeypatch, {0: padding(0, 60)})
+
+    with pytest.raises(ConnectionFailedError, match="offset 60 is not on all replicas"):
+        await trim(Prepare(100, 0, 100, sequence=0))
+
+    assert target.deleted == [0]
