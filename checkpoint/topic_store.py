@@ -102,6 +102,7 @@ class TopicStore:
         log: The way to its partition.
         writer: As whom to write, asked before every load and put; None: the broker guards nothing.
         begun: Told when the first write of an epoch is there.
+        outdated: Told when that was refused, as a newer epoch stands there.
 
     Attributes:
         fenced: Writes that the broker has refused because of a newer epoch.
@@ -113,11 +114,13 @@ class TopicStore:
         *,
         writer: Callable[[], Writer | None] = _nobody,
         begun: Callable[[Writer], None] = _untold,
+        outdated: Callable[[Writer], None] = _untold,
     ) -> None:
         self.fenced = 0
         self._log = log
         self._writer = writer
         self._begun = begun
+        self._outdated = outdated
         self._begun_at: tuple[Writer, int] | None = None
         """Under which epoch we have written, and up to where nobody else had since."""
         self._written_as = NOBODY
@@ -205,9 +208,11 @@ class TopicStore:
             try:
                 base = await self._log.append(_batch([(FENCE_KEY, None)], writer, 0)[0])
             except BrokerError as error:
-                self.fenced += error.code in NEWER_EPOCH
                 if error.code not in NOT_OUR_TURN:
                     raise
+                if error.code in NEWER_EPOCH:
+                    self.fenced += 1
+                    self._outdated(writer)
             else:
                 self._begun_at = writer, base + 1
                 self._begun(writer)

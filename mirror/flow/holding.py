@@ -1,6 +1,8 @@
-"""Ask every second whether the right to copy is still ours; where the coordinator is late, the flow's state.
+"""Ask every second whether the right to copy is still ours: the coordinator, and the flow's state.
 
-Either proves it. While neither answers nothing is proven, and soon nothing is sent (:mod:`mirror.flow.turn`).
+Either proves it, so that one that hangs stops nobody. And either may say that it is another's: a coordinator
+that is cut off from its cluster, but not from us, knows nothing of what the next one has given away. While
+neither answers nothing is proven, and soon nothing is sent (:mod:`mirror.flow.turn`).
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from mirror.logs import Repeats, warn_repeated
 log = structlog.get_logger(__name__)
 
 HOLD_SECONDS = 1.0
-"""Between two questions to the coordinator."""
+"""Between two questions to the same."""
 LATE_SECONDS = 0.25
-"""So much later than usual, and the state is asked."""
+"""So much later than usual comes a proof, and it is said why the state gives none."""
 LOOK_SECONDS = 0.1
 
 
@@ -32,41 +34,40 @@ async def hold(owner: Owner, on_news: Callable[[], None] = lambda: None) -> None
     Args:
         on_news: Called after each question: it is known whose turn it is, or nobody can say.
     """
+
+    def is_late() -> bool:
+        return owner.held and owner.turn.proof_age_seconds > HOLD_SECONDS + LATE_SECONDS
+
     async with asyncio.TaskGroup() as group:
-        group.create_task(_ask_the_coordinator(owner, on_news))
-        await _keep_time(owner, on_news, group)
+        group.create_task(_ask(lambda: owner.ask(COUNTS_FOR_SECONDS), on_news))
+        group.create_task(_ask(owner.ask_the_state, on_news, is_late))
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            owner.turn.withdraw()
 
 
-async def _ask_the_coordinator(owner: Owner, on_news: Callable[[], None]) -> None:
+async def _ask(
+    question: Callable[[], Awaitable[object]],
+    on_news: Callable[[], None],
+    matters: Callable[[], bool] = lambda: True,
+) -> None:
+    """Ask again and again.
+
+    Args:
+        matters: Whether to say that there was no answer.
+    """
     repeats = Repeats()
     while True:
         asked_at = time.monotonic()
-        await _asked(lambda: owner.ask(COUNTS_FOR_SECONDS), repeats, on_news)
+        try:
+            await question()
+        except TwinsiteError as error:
+            if matters():
+                warn_repeated(log, repeats, "hold", "right_not_confirmed", error=str(error))
+        else:
+            repeats.forget("hold")
+        on_news()
         await asyncio.sleep(max(0.0, HOLD_SECONDS - (time.monotonic() - asked_at)))
-
-
-async def _keep_time(owner: Owner, on_news: Callable[[], None], group: asyncio.TaskGroup) -> None:
-    """Ask the state where the coordinator is late, and see when the last proof is too old."""
-    repeats = Repeats()
-    asking: asyncio.Task[None] | None = None
-    while True:
-        await asyncio.sleep(LOOK_SECONDS)
-        owner.turn.withdraw()
-        late = owner.held and owner.turn.proof_age_seconds > HOLD_SECONDS + LATE_SECONDS
-        if late and (asking is None or asking.done()):
-            asking = group.create_task(_asked(owner.ask_the_state, repeats, on_news))
-
-
-async def _asked(
-    question: Callable[[], Awaitable[object]], repeats: Repeats, on_news: Callable[[], None]
-) -> None:
-    try:
-        await question()
-    except TwinsiteError as error:
-        warn_repeated(log, repeats, "hold", "right_not_confirmed", error=str(error))
-    else:
-        repeats.forget("hold")
-    on_news()
 
 
 @asynccontextmanager

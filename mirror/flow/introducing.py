@@ -36,7 +36,8 @@ async def open_memory(flow: str, target: Cluster, owner: Owner) -> FlowMemory:
     topic = f"__twinsite_state.{flow}"
     replicas = min(STATE_TOPIC_REPLICAS_MAX, len(target.info.brokers))
     there = await ensure_state_topic(target, topic, replicas)
-    store = TopicStore(TopicLog(target, topic), writer=lambda: owner.token, begun=owner.begun)
+    records = TopicLog(target, topic)
+    store = TopicStore(records, writer=lambda: owner.token, begun=owner.begun, outdated=owner.outdated)
     owner.taken_over = store.taken_over
     state = FlowState(store)
     await state.load()

@@ -182,11 +182,13 @@ class Keeper:
 
     async def _mark(self, node: int, partitions: Ready) -> None:
         connection = await self._flow.writer(node, LANE)
-        if not await self._owner.confirm():  # to open it may have taken longer than a new owner waits
+        confirmed = await self._owner.confirm()  # to open it may have taken longer than a new owner waits
+        token = self._owner.token
+        if not confirmed or token is None:
             self._stand_by(partitions)
             return
         generations = {p: p.generation for p in partitions}
-        answers = await mark(self._flow, connection, node, partitions)
+        answers = await mark(self._flow, connection, node, partitions, token.epoch)
         reach("markers_written")
         now = time.monotonic()
         for partition, generation in generations.items():

@@ -27,8 +27,22 @@ LOST_AT_ONCE = 500
 """Of what was lost, so many: it may be millions, and whoever else needs markers is not to wait for that."""
 LANDING_SECONDS = 2.0
 """Four times what a broker needs for the markers of a request it has begun with."""
+OWNER_EPOCH_SHIFT = 16
+"""An owner has so many bits for its own epochs; all of them fit into 31."""
 LANE = "markers"
 """A connection of their own: a broker answers one request of a connection after the other."""
+
+
+def marker_epoch(next_epoch: int, owner_epoch: int) -> int:
+    """The coordinator epoch of markers: above those that have landed, and those of an owner before.
+
+    A broker refuses one that is lower than the last, not one that is the same.
+
+    Args:
+        next_epoch: One above the last that has landed, or was sent here.
+        owner_epoch: What the coordinator gave us, 0 to 32 767.
+    """
+    return max(next_epoch, owner_epoch << OWNER_EPOCH_SHIFT)
 
 
 def spread(offsets: Mapping[PartitionCopy, int], at_once: int = MARKERS_AT_ONCE) -> dict[PartitionCopy, int]:
@@ -44,12 +58,13 @@ def spread(offsets: Mapping[PartitionCopy, int], at_once: int = MARKERS_AT_ONCE)
 
 
 async def mark(
-    flow: Flow, connection: Connection, node: int, partitions: Sequence[PartitionCopy]
+    flow: Flow, connection: Connection, node: int, partitions: Sequence[PartitionCopy], owner_epoch: int
 ) -> Answers[int]:
     """Begin with the gaps at the head of these partitions' queues; ``node`` leads them all.
 
     Args:
         connection: One that only markers are sent over, to that node.
+        owner_epoch: Of the right under which they are sent.
 
     Nobody is looked at meanwhile. That lasts until the broker has answered, or until it is certain that what
     it did not answer has landed or never will.
@@ -58,9 +73,11 @@ async def mark(
         How many markers were appended to each target partition, or why it is not known that any were.
     """
     gaps = {p: _wanted(gap) for p in partitions if (gap := p.queue.gap) is not None and not p.unanswered}
-    markings = {p: Marking(count, p.coordinator_epoch) for p, count in spread(gaps).items()}
-    for partition in markings:
+    markings: dict[PartitionCopy, Marking] = {}
+    for partition, count in spread(gaps).items():
+        partition.coordinator_epoch = marker_epoch(partition.coordinator_epoch, owner_epoch)
         partition.markers_under_way = True
+        markings[partition] = Marking(count, partition.coordinator_epoch)
     try:
         answers = await write_markers(
             connection,

@@ -8,9 +8,8 @@ appended wherever the log ends, and so is a batch at a broker that has forgotten
 flow's producer, as it may at any time. So what the holder has asked counts for a while
 only (:mod:`mirror.flow.turn`). A new holder writes to the flow's state first, and then
 nothing for longer than that. So while nothing of a new one stands in the state the right
-is still ours, whatever the coordinator is doing: where it does not answer, that is
-looked at. What a new holder has seen of a partition before it had the right, it looks
-at again (:mod:`mirror.flow.keeping`).
+is still ours, whatever the coordinator is doing. What a new holder has seen of a
+partition before it had the right, it looks at again (:mod:`mirror.flow.keeping`).
 
 Sources: KIP-98 (InitProducerId), KIP-664 (DescribeTransactions), docs/design.md.
 """
@@ -63,6 +62,7 @@ class Owner:
         self.transactional_id = f"twinsite.{flow}"
         self._target = target
         self._confirmed_at = 0.0
+        self._outdated: tuple[int, int] | None = None
         self._claiming = asyncio.Lock()
 
     async def claim(self, *, new_flow: bool = False) -> Token:
@@ -77,7 +77,7 @@ class Owner:
         """
         before = await current_token(self._target, self.transactional_id)
         asked_at = time.monotonic()
-        self.token = await init_producer_id(self._target, self.transactional_id)
+        self.token = await self._next_token()
         # of several that found nobody only one is given epoch 0: the others have taken the right from it
         first = new_flow and before is None and self.token.epoch == 0
         self.turn.since = asked_at if first else math.inf
@@ -87,10 +87,24 @@ class Owner:
         reach("claimed")
         return self.token
 
+    async def _next_token(self) -> Token:
+        """One that nobody had. A coordinator that has lost its last records would give us our own again."""
+        had = self.token
+        while True:
+            token = await init_producer_id(self._target, self.transactional_id)
+            if had is None or token.producer_id != had.producer_id or token.epoch > had.epoch:
+                return token
+
     def begun(self, writer: tuple[int, int]) -> None:
         """Something was written to the flow's state by this token: the former holder can see that now."""
         if writer == self.token and self.turn.since == math.inf:
             self.turn.since = time.monotonic() + TAKEOVER_WAIT_SECONDS
+
+    def outdated(self, writer: tuple[int, int]) -> None:
+        """The first write of this token to the flow's state was refused, as a newer epoch stands there. Where
+        the coordinator calls it the last one all the same, it has lost what it gave away since.
+        """
+        self._outdated = writer
 
     @property
     def may_write(self) -> bool:
@@ -110,10 +124,13 @@ class Owner:
         Raises:
             TwinsiteError: Neither the coordinator nor the flow's state can be asked; that of the coordinator.
         """
-        if time.monotonic() - self._confirmed_at < CONFIRMED_FOR_SECONDS:
+        if self._is_confirmed:
             return self.may_write
         try:
-            return await self.ask(timeout_seconds)
+            ours = await self.ask(timeout_seconds)
+            if self._is_confirmed or not ours:
+                return ours
+            raise ConnectionFailedError("the coordinator took too long to say whose the right to write is")
         except TwinsiteError as failed:
             if self.taken_over is None:
                 raise
@@ -123,6 +140,10 @@ class Owner:
                 raise failed from None
             return self.may_write
 
+    @property
+    def _is_confirmed(self) -> bool:
+        return time.monotonic() - self._confirmed_at < CONFIRMED_FOR_SECONDS
+
     async def ask(self, timeout_seconds: float) -> bool:
         """Ask the coordinator, however lately that was done; answers as :meth:`confirm` does.
 
@@ -131,12 +152,12 @@ class Owner:
         """
         if not self.held:
             return False
-        asked_at, token = time.monotonic(), self.token
+        asked_at, token, outdated = time.monotonic(), self.token, self._outdated
         holder = await current_token(
             self._target, self.transactional_id, timeout_seconds=timeout_seconds, cut_off=True
         )
         self.seen = holder
-        if holder is None:
+        if holder is None or holder == token == outdated:
             await self._claim_again(token)
             return self.may_write
         if token == self.token:
@@ -170,7 +191,7 @@ class Owner:
             self.turn.lost()
 
     async def _claim_again(self, forgotten: Token | None) -> None:
-        """The coordinator has forgotten the id, as it does with one unused for a week: nobody else holds it.
+        """The coordinator has forgotten the id, as after a week without use, or what it gave away last.
 
         Of those who ask meanwhile only the first claims.
         """

@@ -150,7 +150,7 @@ class Passage:
         self._steady_at, self._steady = now + UNSTEADY_SECONDS, False
         self._fresh_from_ms = int(time.time() * 1000) - FRESH_MS
         self._runs_ahead = list(runs_ahead)
-        self.coordinator_epoch = decision.coordinator_epoch
+        self.coordinator_epoch = max(decision.coordinator_epoch, self.coordinator_epoch + 1)
         self.producer_epoch = decision.producer_epoch
         self.acknowledged_at = now
         if decision.skip_to > decision.next_offset:

@@ -55,7 +55,7 @@ class TargetLook:
         target_log_end_offset: Where the next batch would be appended, acknowledged ones or not.
         last_sequence: Of our producer id; None when the broker remembers nothing of it.
         producer_epoch: Of our producer id; None likewise.
-        coordinator_epoch: The highest one a control marker of ours has carried; -1 when none.
+        coordinator_epoch: One above that of the last control marker of ours; 0 when there was none.
         last_producer_id: Who wrote the last batch of the log; None when there is none to look at.
         tail: That batch, to be held against the source's; None likewise. Where something was inserted at the
             end of the log, the one before it.

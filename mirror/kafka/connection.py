@@ -317,7 +317,7 @@ class Connection:
             if not self._writer_armed:
                 self._arm_writer(True)
         except WithheldError:
-            self._abort()
+            self._end_of_turn()
         except OSError as error:
             self._fail(ConnectionFailedError(f"{self.address}: connection lost while sending: {error}"))
         else:
@@ -394,12 +394,9 @@ class Connection:
         if self.closed:
             return
         if self._outgoing.buffers or self._session.held or _unacknowledged(self._sock):
-            self._abort()
+            self._end_of_turn()
 
-    def _abort(self) -> None:
-        """Close it so that the kernel forgets what it was to deliver."""
-        with contextlib.suppress(OSError):
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    def _end_of_turn(self) -> None:
         why_not, hint = self._why_not
         self._fail(ConnectionFailedError(f"{self.address}: {why_not}", hint=hint))
 
@@ -436,6 +433,9 @@ class Connection:
         if self._timer is not None:
             self._timer.cancel()
         self._session.end()
+        with contextlib.suppress(OSError):
+            if self.guarded:  # else the kernel goes on delivering, for minutes, what counts as lost
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         with contextlib.suppress(OSError):
             self._sock.close()
         self._outgoing.buffers.clear()

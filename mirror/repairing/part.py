@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mirror.errors import TwinsiteError
+from mirror.errors import StateConflictError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.ends import End, compare_ends, end_of
 from mirror.flow.looking import BusyError, look_at_source, look_at_target
@@ -22,6 +22,7 @@ from mirror.model import Reason, TopicPartition
 from mirror.repairing.bounds import Bounds
 
 CONFIRM_PAUSE_SECONDS = 0.1
+CLAIMS_MAX = 4
 LOOK_SECONDS = 10.0
 FOREIGN = frozenset({Reason.FOREIGN_WRITE, Reason.OFFSETS_DIFFER, Reason.SOURCE_TRUNCATED})
 """Under which a partition stands still where others have written to it."""
@@ -50,11 +51,21 @@ class Part:
         """Wait until we may write, and know what is written.
 
         A mirror that waited for somebody to go on has taken the right by then, perhaps; it is taken back.
+
+        Raises:
+            StateConflictError: Somebody takes it each time, as two repairs would from each other for ever.
         """
         assert self.owner is not None
+        claims = 0
         while not await self.owner.confirm():
+            if not self.owner.held and claims == CLAIMS_MAX:
+                raise StateConflictError(
+                    f"we took the right to write {claims} times, and lost it each time before it was of use",
+                    hint="another repair of this flow is at work: run this one again when it has ended",
+                )
             if not self.owner.held:
                 await self.owner.claim()
+                claims += 1
             await self.memory.refresh(sole_writer=False)
             await asyncio.sleep(CONFIRM_PAUSE_SECONDS)
         await self.memory.refresh(sole_writer=False)

@@ -236,8 +236,8 @@ class PartitionRepair:
         records = await self._records(some)
         bounds = _answered(self._part.bounds[self._plan.target_topic])
         group = some[: bounds.fitting([records.get(mend) for mend in some])]
+        await self._read_behind(await self._offset_at(LATEST), bounds)  # that may take long: not in our turn
         if not self._wanted.apply:
-            await self._read_behind(await self._offset_at(LATEST), bounds)
             self._done.steps += [self._step(mend, records.get(mend), bounds) for mend in group]
             return len(group)
         await self._part.be_owner()

@@ -159,12 +159,13 @@ async def test_another_producer_id_replaces_as_well(log: LogPort) -> None:
 
 async def test_whose_first_write_was_refused_is_not_told_that_the_log_is_his(log: LogPort) -> None:
     begun: list[Writer] = []
-    late = TopicStore(log, writer=lambda: OLD, begun=begun.append)
+    outdated: list[Writer] = []
+    late = TopicStore(log, writer=lambda: OLD, begun=begun.append, outdated=outdated.append)
     await store(log, NEW).load()
 
     await late.load()
 
-    assert begun == []
+    assert (begun, outdated) == ([], [OLD])
     with pytest.raises(StateUnavailableError, match="under our epoch"):
         await late.taken_over()
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -291,18 +291,22 @@ async def test_half_a_request_that_must_not_be_sent_any_more_ends_the_connection
         assert connection.bytes_sent == sent
 
 
-async def test_what_the_kernel_has_not_delivered_can_be_withdrawn() -> None:
+@pytest.mark.parametrize("end", [Connection.withdraw, Connection.close])
+async def test_what_the_kernel_has_not_delivered_goes_with_a_guarded_connection(
+    end: Callable[[Connection], None],
+) -> None:
     """
     Though it has taken all of it: a broker that cannot be reached must not get it later.
     """
     async with connected() as (connection, theirs):
+        connection.send_while(lambda: True, "not our turn", "wait")
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.send(KEY, VERSION, [bytes(1 << 20)]).add_done_callback(asyncio.Future.exception)
         await turns()
         sent = connection.bytes_sent
         assert sent > 1 << 20
 
-        connection.withdraw()
+        end(connection)
         come = await asyncio.to_thread(read_to_the_end, theirs)
 
         assert connection.closed

@@ -24,6 +24,7 @@ class Witness:
 
     def __init__(self) -> None:
         self.asked = self.hanging = 0
+        self.taken = False
         self.answers = asyncio.Event()
         self.answers.set()
         self.error: ConnectionFailedError | None = None
@@ -40,11 +41,11 @@ class Witness:
 
 
 class Right:
-    """The right of a mirror; ``taken`` is what whoever is asked says of it."""
+    """The right of a mirror; what is lost stays lost."""
 
     def __init__(self) -> None:
         self.turn = Turn()
-        self.held, self.taken = True, False
+        self.held = True
         self.coordinator, self.state = Witness(), Witness()
 
     async def ask(self, _: float) -> None:
@@ -56,10 +57,11 @@ class Right:
     async def _ask(self, witness: Witness) -> None:
         asked_at = time.monotonic()
         await witness.answer()
-        if self.taken:
-            self.turn.lost()
-        else:
+        self.held = self.held and not witness.taken
+        if self.held:
             self.turn.proven(asked_at)
+        else:
+            self.turn.lost()
 
 
 @asynccontextmanager
@@ -97,12 +99,18 @@ def err(witness: Witness) -> None:
     witness.error = ConnectionFailedError("nobody there")
 
 
-async def test_while_the_coordinator_answers_nobody_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with at_work(monkeypatch, late_seconds=30) as (right, _, news):
+@pytest.mark.parametrize("who", ["coordinator", "state"])
+async def test_either_may_say_that_it_is_anothers(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    """
+    A coordinator that is cut off from its cluster, and not from us, says for ever that it is ours.
+    """
+    async with at_work(monkeypatch) as (right, ours, news):
         told = await next_news(news, 10)
+        getattr(right, who).taken = True
+        await until(lambda: not ours.is_ours(), "the right is lost", COUNTS_FOR_SECONDS / 2)
+        afterwards = await next_news(news, 10)
 
-    assert set(told) == {True}
-    assert (right.coordinator.asked > 5, right.state.asked) == (True, 0)
+    assert (set(told), set(afterwards)) == ({True}, {False})
 
 
 @pytest.mark.parametrize("trouble", [hang, err])
@@ -116,7 +124,7 @@ async def test_while_the_coordinator_cannot_be_asked_we_go_on_by_what_the_state_
         trouble(right.coordinator)
         await until(lambda: right.state.asked > 0, "the state is asked", 5)
         told = await next_news(news, 20)
-        right.taken = True
+        right.state.taken = True
         await until(lambda: not ours.is_ours(), "the right is lost", COUNTS_FOR_SECONDS / 2)
 
     assert set(told) == {True}

@@ -19,6 +19,7 @@ from mirror.flow.marking import LOST_AT_ONCE, MARKERS_AT_ONCE, spread
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.kafka.offsets import Answers, Marking
+from mirror.kafka.transactions import Token
 from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition
 from tests.harness.node import until
 from tests.unit.target_model import Connection, Hooks, Mirror, source_batch
@@ -26,6 +27,7 @@ from tests.unit.target_model import Connection, Hooks, Mirror, source_batch
 NOW = 1_000.0
 SOON = 5.0
 LANDING_SECONDS = 0.05
+OWNER_EPOCH = 3
 
 
 class Coordinator:
@@ -34,6 +36,7 @@ class Coordinator:
     def __init__(self) -> None:
         self.answers = [True]
         self.since = 0.0
+        self.token = Token(7, OWNER_EPOCH)
 
     async def confirm(self) -> bool:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -211,6 +214,27 @@ async def test_no_markers_are_begun_while_the_mirror_drains(broker: Broker) -> N
         await turns()
 
     assert not broker.requests
+
+
+async def test_markers_of_an_owner_are_above_those_of_the_one_before_and_its_own_of_an_earlier_look(
+    broker: Broker,
+) -> None:
+    """
+    What was delayed of these is refused then. That they landed need not have been seen: they may land later.
+    """
+    copy = with_a_gap(7)
+    async with a_keeper() as keeper:
+        keeper.offer(copy)
+        await turns()
+        broker.answer(ConnectionFailedError("gone"))
+        await until(lambda: not copy.markers_under_way, "they can land no more", SOON)
+        copy.proceed(Proceed(100, 100, 0, 1, 100), OffsetMode.SAME, -1, NOW)
+        copy.queue.push([Gap(100, 107)], [], None)
+        keeper.offer(copy)
+        await turns()
+
+    first, again = (marking.coordinator_epoch for request in broker.requests for marking in request.values())
+    assert OWNER_EPOCH << 16 <= first < again < (OWNER_EPOCH + 1) << 16
 
 
 # -- how many at once ----------------------------------------------------------------------------

@@ -1,0 +1,108 @@
+"""What a mirror makes of what a coordinator says that is late, or has forgotten something."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from mirror.errors import ConnectionFailedError
+from mirror.flow import owner as owning
+from mirror.flow.owner import Owner
+from mirror.kafka.transactions import Token
+
+
+class Coordinator:
+    """Counts epochs; may be slow to say which was the last."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.last: Token | None = None
+        self.slow_seconds = 0.0
+        for name in ("current_token", "init_producer_id"):
+            monkeypatch.setattr(owning, name, getattr(self, name))
+
+    async def current_token(self, *_: object, **__: object) -> Token | None:
+        said = self.last
+        await asyncio.sleep(self.slow_seconds)
+        return said
+
+    async def init_producer_id(self, *_: object) -> Token:
+        epoch = 0 if self.last is None else self.last.epoch + 1
+        self.last = Token(7, epoch)
+        return self.last
+
+
+@pytest.fixture
+def coordinator(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
+    return Coordinator(monkeypatch)
+
+
+@pytest.fixture
+def owner() -> Owner:
+    return Owner(cast(Any, None), "f")
+
+
+async def test_a_right_that_was_ours_once_is_not_taken_for_a_new_one(
+    coordinator: Coordinator, owner: Owner
+) -> None:
+    """
+    A coordinator that lost its last records in a power cut would give it out again. What was written under it
+    stands in the state already, so that nothing would tell that it has begun.
+    """
+    for _ in range(6):
+        had = await owner.claim()
+    coordinator.last = Token(7, had.epoch - 3)
+
+    taken = await owner.claim()
+
+    assert taken.epoch == had.epoch + 1
+
+
+async def test_a_right_under_which_nothing_may_be_written_is_taken_anew(
+    coordinator: Coordinator, owner: Owner
+) -> None:
+    """
+    A newer epoch stands in the state, and the coordinator has forgotten that it gave it away.
+    """
+    token = await owner.claim()
+    owner.outdated(token)
+
+    await owner.ask(5)
+
+    assert owner.token == coordinator.last == Token(7, token.epoch + 1)
+    assert owner.held
+
+
+async def test_a_right_that_another_has_taken_is_not_taken_back_by_that(
+    coordinator: Coordinator, owner: Owner
+) -> None:
+    """
+    That a write was refused is as it should be then.
+    """
+    token = await owner.claim()
+    coordinator.last = Token(7, token.epoch + 1)
+    owner.outdated(token)
+
+    await owner.ask(5)
+
+    assert (owner.held, owner.token) == (False, token)
+
+
+@pytest.mark.parametrize("slow_seconds", [0.0, 0.2])
+async def test_what_was_said_too_late_confirms_nothing(
+    coordinator: Coordinator, owner: Owner, monkeypatch: pytest.MonkeyPatch, slow_seconds: float
+) -> None:
+    """
+    Another may have taken the right since the question: markers would be on their way when it begins.
+    """
+    monkeypatch.setattr(owning, "CONFIRMED_FOR_SECONDS", 0.1)
+    await owner.claim(new_flow=True)
+    owner._confirmed_at -= 1
+    coordinator.slow_seconds = slow_seconds
+
+    if slow_seconds:
+        with pytest.raises(ConnectionFailedError, match="too long to say whose the right"):
+            await owner.confirm()
+    else:
+        assert await owner.confirm()
