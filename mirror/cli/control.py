@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -62,7 +63,7 @@ def resume(topic: str, partition: int | None, url: str) -> None:
 def accept_loss(topic: str, partition: int | None, yes: bool, url: str) -> None:
     """Give up what the source has removed of TOPIC, and go on behind it.
 
-    What is given up is never copied; it is shown before anything is done.
+    What is given up is never copied; it is shown before anything is done, and nothing else is given up.
 
     \b
     twinsite accept-loss orders --partition 3
@@ -71,9 +72,37 @@ def accept_loss(topic: str, partition: int | None, yes: bool, url: str) -> None:
     lost = _lost(client, topic, partition)
     for one in lost:
         click.echo(f"{clean(one.topic)}-{one.partition}: {clean(one.detail)}{_price(one)}", err=True)
-    if not yes and lost:
-        click.confirm(f"Give this up in {number(len(lost))} partitions?", abort=True, err=True)
-    _act(client, "accept-loss", topic, partition)
+    if lost and not yes and not _agreed(f"Give this up in {number(len(lost))} partitions?"):
+        raise UsageError("nothing was given up", hint="it takes a y, or --yes where nobody can be asked")
+    if lost:
+        _give_up(client, lost)
+    else:
+        _act(client, "accept-loss", topic, partition)
+
+
+def _agreed(question: str) -> bool:
+    """Where nobody is there to say it that is a no; Ctrl-C ends the command."""
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort as error:
+        if isinstance(error.__context__, EOFError):
+            return False
+        raise
+
+
+def _give_up(client: MirrorClient, lost: Sequence[PartitionStatus]) -> None:
+    """One by one: of a topic the mirror would take in what was lost since it was asked."""
+    refusals = []
+    for one in lost:
+        try:
+            _act(client, "accept-loss", one.topic, one.partition)
+        except ProblemAnswerError as error:
+            click.echo(f"{clean(one.topic)}-{one.partition}: refused: {clean(error)}", err=True)
+            refusals.append(error)
+    if refusals:
+        hints = dict.fromkeys(error.hint for error in refusals if error.hint)
+        detail = f"{len(refusals)} of {len(lost)} partitions refused"
+        raise ProblemAnswerError(refusals[0].status, {"detail": detail, "hint": "; ".join(hints)})
 
 
 def _price(one: PartitionStatus) -> str:

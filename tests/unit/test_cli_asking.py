@@ -297,6 +297,10 @@ def test_an_offset_is_translated_at_the_target_when_no_mirror_runs(
     assert json.loads(capsys.readouterr().out) == answer
 
 
+def posts(mirror: FakeMirror) -> list[str]:
+    return [path for method, path, _ in mirror.asked if method == "POST"]
+
+
 @pytest.mark.parametrize("action", ["pause", "resume"])
 def test_a_partition_is_told_what_to_do(
     running: FakeMirror, capsys: pytest.CaptureFixture[str], action: str
@@ -344,18 +348,58 @@ def test_a_loss_is_accepted_only_after_a_yes(
     loss = a_loss("audit")
     running.answers["/status"] = (200, status_to_json(a_flow(loss)))
     done = {"partitions": [{"topic": "audit", "partition": 2, "outcome": "done"}]}
-    running.answers["/topics/audit/accept-loss"] = (200, done)
-    monkeypatch.setattr("sys.stdin", io.StringIO())
+    running.answers["/partitions/audit/2/accept-loss"] = (200, done)
+    codes = []
+    for said in ("", "n\n"):
+        monkeypatch.setattr("sys.stdin", io.StringIO(said))
+        codes.append(main(["accept-loss", "audit"]))
+    refusals, posted = capsys.readouterr().err, posts(running)
 
-    refused = main(["accept-loss", "audit"])
-    posted = [one for one in running.asked if one[0] == "POST"]
     accepted = main(["accept-loss", "audit", "--yes"])
 
-    assert refused != 0
+    assert codes == [2, 2]
     assert posted == []
-    assert loss.detail in capsys.readouterr().err
+    assert loss.detail in refusals
+    assert refusals.count("error: nothing was given up\nhint: ") == 2
+    assert "--yes" in refusals
     assert accepted == 0
-    assert running.asked[-1] == ("POST", "/topics/audit/accept-loss", "yes")
+    assert posts(running) == ["/partitions/audit/2/accept-loss"]
+
+
+def test_only_a_loss_that_was_shown_is_given_up(
+    running: FakeMirror, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    The mirror is told of the partitions by name: another of the topic may lose something meanwhile.
+    """
+    losses = [a_loss("audit", 1), a_loss("audit", 3), a_loss("orders", 2)]
+    running.answers["/status"] = (200, status_to_json(a_flow(*losses, a_partition("audit", 4))))
+    done = {"partitions": [{"topic": "audit", "partition": 3, "outcome": "done"}]}
+    running.answers["/partitions/audit/1/accept-loss"] = (409, {"detail": "it is COPYING", "hint": "look"})
+    running.answers["/partitions/audit/3/accept-loss"] = (200, done)
+
+    code = main(["accept-loss", "audit", "--yes"])
+
+    captured = capsys.readouterr()
+    assert code == 4
+    assert posts(running) == ["/partitions/audit/1/accept-loss", "/partitions/audit/3/accept-loss"]
+    assert captured.out == "audit-3: done\n"
+    assert "audit-1: refused: it is COPYING\nerror: 1 of 2 partitions refused\nhint: look\n" in captured.err
+
+
+def test_where_nothing_is_lost_the_mirror_says_so(
+    running: FakeMirror, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Nobody is asked to agree to nothing.
+    """
+    running.answers["/status"] = (200, status_to_json(a_flow(a_partition("audit"))))
+    running.answers["/topics/audit/accept-loss"] = (409, {"detail": "no partition of audit is in DATA_LOSS"})
+
+    code = main(["accept-loss", "audit"])
+
+    assert code == 4
+    assert capsys.readouterr().err == "error: no partition of audit is in DATA_LOSS\n"
 
 
 def test_a_partition_of_another_offset_mode_says_so(
