@@ -23,6 +23,7 @@ from mirror.config_values import (
     Seconds,
     Secret,
     Section,
+    Whole,
 )
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
@@ -194,7 +195,7 @@ class LinkSettings(ConnectionSettings):
         "trip, for example 15 MB at 400 Mbit/s and 300 ms. So much memory is used besides limits when the "
         "target is slower than the link.",
     )
-    compression: Literal["auto"] | Annotated[int, Field(ge=1, le=19)] = Field(
+    compression: Literal["auto"] | Annotated[Whole, Field(ge=1, le=19)] = Field(
         default="auto",
         description="Level of zstd for what is behind: auto is a higher one while the link is full, a lower "
         "one while a core of the relay is; never above listen.level_max of the relay; none at all while the "
@@ -210,7 +211,7 @@ class LinkSettings(ConnectionSettings):
         "200 Mbit/s.",
     )
 
-    connections: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = Field(
+    connections: Literal["auto"] | Annotated[Whole, Field(ge=1, le=64)] = Field(
         default="auto",
         description="TCP connections over which it comes: one for what is up to date, from 3 on a second one "
         "for that, so that it does not wait for lost packets, and the others for what is behind. auto is 3 "

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from mirror.config_values import GIB, KIB, MIB, AlsoTaken, Bytes, Flag, Pattern, Seconds, Section, Whole
+from mirror.config_values import GIB, KIB, MIB, AlsoTaken, Bytes, Flag, Host, Pattern, Seconds, Section, Whole
 from mirror.topic_names import why_no_prefix
 
 CONFIG_EXCLUDE = (
@@ -219,7 +219,7 @@ Port = Annotated[Whole, BeforeValidator(_off), AlsoTaken({"type": "null"})]
 class ApiSettings(Section):
     """The port for people, probes and Prometheus."""
 
-    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
+    host: Host = Field(default="127.0.0.1", description="Address to listen on.")
     port: Port = Field(
         default=9640, ge=-1, le=65535, description="0 takes any free port; null, or -1, turns it off."
     )

@@ -51,7 +51,8 @@ def checked(model: type[M], document: Mapping[str, Any], *, where: str, folder: 
 
 def explain(error: ValidationError, model: Model, where: str) -> UsageError:
     """The refusal of a document, one line for each thing that is wrong with it."""
-    lines = [_line(detail, model) for detail in _causes(error.errors(include_url=False))]
+    details = _one_each(_causes(error.errors(include_url=False)), model)
+    lines = [_line(detail, model) for detail in details]
     if len(lines) == 1:
         return UsageError(f"{where}: {lines[0]}", hint=HINT)
     shown = lines[:PROBLEMS_SHOWN_MAX]
@@ -64,6 +65,39 @@ def _causes(details: list[ErrorDetails]) -> list[ErrorDetails]:
     """Without lists that are too short only because an entry of theirs is not accepted."""
     inner = {detail["loc"][:-1] for detail in details}
     return [detail for detail in details if detail["type"] != "too_short" or detail["loc"] not in inner]
+
+
+def _one_each(details: list[ErrorDetails], model: Model) -> list[ErrorDetails]:
+    """A value that may be written in several ways has a reason for each: here they are one sentence."""
+    of_settings: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
+    for detail in details:
+        of_settings.setdefault(_setting(detail["loc"], model), []).append(detail)
+    return [
+        found[0] if found[0]["loc"] == path else _joined(path, found) for path, found in of_settings.items()
+    ]
+
+
+def _setting(path: tuple[int | str, ...], model: Model) -> tuple[int | str, ...]:
+    """Without the way in which its value could have been written."""
+    for at in range(1, len(path)):
+        section = _section(path[: at - 1], model)
+        field = section.model_fields.get(str(path[at - 1])) if section else None
+        if field is not None and _ways(field.annotation) > 1:
+            return path[:at]
+    return path
+
+
+def _ways(annotation: Any) -> int:
+    several = get_origin(annotation) in {Union, types.UnionType}
+    return sum(part is not types.NoneType for part in get_args(annotation)) if several else 1
+
+
+def _joined(path: tuple[int | str, ...], found: list[ErrorDetails]) -> ErrorDetails:
+    """Whatever is wrong besides the kind of value says most: another way was not meant then."""
+    reasons = [_reason(detail) for detail in found]
+    kinds = " or ".join(reason.removeprefix(KIND) for reason in reasons)
+    reason = next((reason for reason in reasons if not reason.startswith(KIND)), KIND + kinds)
+    return {**found[0], "type": "value_error", "loc": path, "ctx": {"error": reason}}
 
 
 def _line(detail: ErrorDetails, model: Model) -> str:
@@ -86,6 +120,8 @@ def show_path(path: Sequence[int | str]) -> str:
 
 # -- the reason ----------------------------------------------------------------------------------------
 
+KIND = "must be "
+
 _REASONS: dict[str, str | Callable[[dict[str, Any]], str]] = {
     "string_type": "must be text; put it in quotes",
     "int_type": "must be a whole number",
@@ -99,7 +135,7 @@ _REASONS: dict[str, str | Callable[[dict[str, Any]], str]] = {
     "path_type": "must be the path of a file",
     "too_short": "must have at least one entry",
     "string_too_short": "must not be empty",
-    "literal_error": lambda context: f"must be one of {str(context['expected']).replace(' or ', ', ')}",
+    "literal_error": lambda context: _one_of(str(context["expected"])),
     "string_pattern_mismatch": lambda context: f"must match {context['pattern']}",
     "value_error": lambda context: str(context["error"]),
 }
@@ -111,6 +147,10 @@ def _reason(detail: ErrorDetails) -> str:
         return _out_of_range(detail["type"], context, str(detail["loc"][-1]))
     reason = _REASONS.get(detail["type"], detail["msg"])
     return reason if isinstance(reason, str) else reason(context)
+
+
+def _one_of(expected: str) -> str:
+    return f"must be one of {expected.replace(' or ', ', ')}" if " or " in expected else f"must be {expected}"
 
 
 def _out_of_range(kind: str, context: dict[str, Any], name: str) -> str:

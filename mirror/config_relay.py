@@ -16,7 +16,7 @@ from mirror.config_cluster import ClusterSettings, security_warnings
 from mirror.config_flow import LogSettings, Port
 from mirror.config_limits import RateLimitSettings
 from mirror.config_problems import checked
-from mirror.config_values import Address, File, Pattern, Seconds, Secret, Section, Whole
+from mirror.config_values import Address, File, Host, Pattern, Seconds, Secret, Section, Whole
 
 EVERYTHING = ".*"
 RoleName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
@@ -133,7 +133,7 @@ class ListenSettings(Section):
 class RelayApiSettings(Section):
     """The port of a relay for people, probes and Prometheus."""
 
-    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
+    host: Host = Field(default="127.0.0.1", description="Address to listen on.")
     port: Port = Field(
         default=9651, ge=-1, le=65535, description="0 takes any free port; null, or -1, turns it off."
     )

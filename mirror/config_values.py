@@ -63,7 +63,7 @@ def host_and_port(text: str) -> tuple[str, int]:
     """Split ``HOST:PORT`` or ``[IPV6]:PORT``.
 
     Raises:
-        ValueError: It is neither, or the port is not from 1 to 65535.
+        ValueError: It is neither, or the host can be none, or the port is not from 1 to 65535.
     """
     found = _ADDRESS.fullmatch(text.strip())
     if found is None:
@@ -71,7 +71,16 @@ def host_and_port(text: str) -> tuple[str, int]:
     port = int(found["port"])
     if not 1 <= port <= 65535:
         raise ValueError("the port must be from 1 to 65535")
-    return found["v6"] or found["name"], port
+    return _host(found["v6"] or found["name"]), port
+
+
+def _host(text: str) -> str:
+    """What a resolver takes; it would end with an error of its own kind at anything else."""
+    try:
+        text.encode("idna")
+    except UnicodeError:
+        raise ValueError("is no host: between dots there are 1 to 63 characters") from None
+    return text
 
 
 def _address(text: str) -> str:
@@ -84,6 +93,7 @@ def _listed(value: Any) -> Any:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
+Host = Annotated[str, Field(min_length=1), AfterValidator(_host)]
 Address = Annotated[str, AfterValidator(_address)]
 Addresses = Annotated[
     tuple[Address, ...],
@@ -140,10 +150,14 @@ Flag = Annotated[bool, Field(strict=True)]
 def _pattern(text: str) -> str:
     try:
         re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError) as error:
         raise ValueError(f"is not a regular expression: {error}") from None
+    except RecursionError:
+        raise ValueError("is not a regular expression: its brackets go too deep") from None
     if not text:
         raise ValueError("an empty pattern matches nothing")
+    if text != text.strip():
+        raise ValueError("begins or ends with white space, which is in no name: take it away")
     return text
 
 
@@ -151,8 +165,15 @@ def _file(value: Any, info: ValidationInfo) -> Any:
     """A relative path counts from the folder of the settings file."""
     folder = (info.context or {}).get("folder")
     if isinstance(value, str) and value and folder is not None:
-        return Path(folder) / Path(value).expanduser()
+        return Path(folder) / _at_home(Path(value))
     return value
+
+
+def _at_home(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ValueError("begins with a home folder that is not known here: write it out") from None
 
 
 Pattern = Annotated[str, AfterValidator(_pattern)]

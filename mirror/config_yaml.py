@@ -18,8 +18,20 @@ from mirror.errors import UsageError
 FILE_BYTES_MAX = 1024 * 1024
 
 
+KINDS = {"int": "a number", "float": "a number", "bool": "true or false", "timestamp": "a date"}
+"""What YAML takes a plain word for, or is told to."""
+
+
 class _Loader(yaml.SafeLoader):
-    """The safe loader, without keys that stand twice."""
+    """The safe loader, without keys that stand twice, and with a place for all that it cannot make."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError):
+            name = node.tag.rpartition(":")[2]
+            words = f"cannot be read as {KINDS.get(name, name)}: put it in quotes if it is text"
+            raise yaml.constructor.ConstructorError(None, None, words, node.start_mark) from None
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -58,6 +70,8 @@ def parse_yaml(content: bytes | str, where: str) -> dict[str, Any]:
         mark = error.problem_mark or error.context_mark
         spot = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise UsageError(f"{where}{spot}: {error.problem or 'is no YAML'}") from None
+    except yaml.reader.ReaderError as error:
+        raise UsageError(f"{where}: {_unreadable(error)}") from None
     except (yaml.YAMLError, ValueError, RecursionError):
         raise UsageError(f"{where}: is no YAML") from None
     if document is None:
@@ -65,3 +79,9 @@ def parse_yaml(content: bytes | str, where: str) -> dict[str, Any]:
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise UsageError(f"{where}: must be a list of keys and values, as in 'flow: east'")
     return document
+
+
+def _unreadable(error: yaml.reader.ReaderError) -> str:
+    if error.encoding == "unicode":
+        return f"is no YAML: a control character, at character {error.position}"
+    return f"is not {error.encoding.upper()} text, at byte {error.position}: save it as UTF-8"

@@ -61,7 +61,8 @@ def show(path: Path, output: str) -> None:
 def validate(path: Path) -> None:
     """Check a file: ends with 0 when it is accepted, with 2 and the reasons when it is not.
 
-    Files and variables it names that are not there are warnings: it may be meant for another machine.
+    Files and variables it names that are not there, or may not be read, are warnings: it may be meant for
+    another machine, or another user.
 
     \b
     twinsite config validate --config flow.yaml
@@ -85,11 +86,22 @@ def _missing(section: BaseModel, above: str = "") -> Iterator[str]:
             yield from _missing(value, f"{path}.")
             continue
         file = value.path if isinstance(value, SecretSource) else value
-        if isinstance(file, Path) and not file.is_file():
-            yield f"{path}: there is no file {file} on this machine"
+        if isinstance(file, Path) and (why_not := _why_unreadable(file)):
+            yield f"{path}: {why_not}"
         variable = value.variable if isinstance(value, SecretSource) else None
         if variable is not None and variable not in os.environ:
             yield f"{path}: environment variable {variable} is not set here"
+
+
+def _why_unreadable(file: Path) -> str:
+    """Nothing where it is there and may be read. Whoever asks may be somebody else than the mirror."""
+    try:
+        there = file.is_file()
+    except OSError as error:
+        return f"file {file} cannot be looked at here: {error.strerror}"
+    if not there:
+        return f"there is no file {file} on this machine"
+    return "" if os.access(file, os.R_OK) else f"file {file} may not be read by this user"
 
 
 @config.command()

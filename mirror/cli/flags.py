@@ -36,7 +36,8 @@ def settings_of(options: Mapping[str, Any], *, once: bool, terminal: bool) -> Se
     base = defaults(once=once, terminal=terminal)
     document = merged(base, read_yaml(path)) if path else base
     document = merged(document, overrides(options))
-    _check_present(document)
+    if not path:
+        _check_present(document)
     where = str(path) if path else "command line"
     return parse(document, where=where, folder=path.absolute().parent if path else None)
 
@@ -132,7 +133,7 @@ def _lists(topics: Iterable[str]) -> dict[str, Any]:
     if not patterns:
         return {}
     include = [pattern for pattern in patterns if not pattern.startswith("!")]
-    exclude = [pattern.removeprefix("!") for pattern in patterns if pattern.startswith("!")]
+    exclude = [pattern.removeprefix("!").strip() for pattern in patterns if pattern.startswith("!")]
     return {"include": include or [EVERYTHING]} | ({"exclude": exclude} if exclude else {})
 
 

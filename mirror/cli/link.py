@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from mirror.cli.output import console, output_option, print_json
+from mirror.cli.output import Finite, console, output_option, print_json
 
 SECONDS_MAX = 60
 RATE_MIN = 10_000
@@ -36,7 +36,7 @@ def link() -> None:
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(1, SECONDS_MAX),
+    type=Finite(1, SECONDS_MAX),
     default=10.0,
     show_default=True,
     help="For so long each link is filled.",

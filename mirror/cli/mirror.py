@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from mirror.cli.output import output_option
+from mirror.cli.output import Finite, output_option
 
 
 @click.command(short_help="Copy topics from one cluster to another.")
@@ -38,7 +38,7 @@ from mirror.cli.output import output_option
 )
 @click.option("--prefix", metavar="TEXT", help="Put in front of names, for example east. with the dot.")
 @click.option("--once", is_flag=True, help="Copy what is there now and end.")
-@click.option("--timeout-seconds", type=click.FloatRange(min=0.1), help="With --once: give up after so long.")
+@click.option("--timeout-seconds", type=Finite(min=0.1), help="With --once: give up after so long.")
 @click.option(
     "--api-port",
     type=click.IntRange(-1, 65535),

@@ -7,6 +7,7 @@ reach a terminal, and nothing in them is taken for markup.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -29,6 +30,16 @@ output_option: Callable[[Any], Any] = click.option(
     show_default=True,
     help="A table for people, or one JSON document.",
 )
+
+
+class Finite(click.FloatRange):
+    """A number in a range: nan compares with nothing, and would be in any."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a number to count with.", param, ctx)
+        return number
 
 
 def print_json(document: object, *, indent: int | None = 2) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from mirror.cli.output import output_option
+from mirror.cli.output import Finite, output_option
 from mirror.cli.spark_options import spark_options
 from mirror.errors import UsageError
 from spark_jobs.algorithms import Algorithm
@@ -111,7 +111,7 @@ LIMITS = (
 
 rate_option: Callable[[Any], Any] = click.option(
     "--rate",
-    type=click.FloatRange(min=0.1),
+    type=Finite(min=0.1),
     metavar="MB",
     help="Megabytes of keys and values that are read from a cluster each second, at most, on average.",
 )

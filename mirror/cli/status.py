@@ -15,7 +15,7 @@ from rich.live import Live
 from mirror.api.relay_schema import is_of_relay, relay_from_json, relay_to_json
 from mirror.api.schema import status_from_json, status_to_json
 from mirror.cli.client import MirrorClient, url_option
-from mirror.cli.output import can_redraw, console, output_option, plain, print_json
+from mirror.cli.output import Finite, can_redraw, console, output_option, plain, print_json
 from mirror.cli.render import status_table
 from mirror.cli.render_relay import relay_table
 from mirror.errors import ConnectionFailedError
@@ -31,7 +31,7 @@ Seen = FlowStatus | RelayStatus | ConnectionFailedError
 @output_option
 @click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
 @click.option(
-    "--every", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, help="Seconds, with --watch."
+    "--every", type=Finite(0.1, 3600), default=2.0, show_default=True, help="Seconds, with --watch."
 )
 @click.option("--all", "everything", is_flag=True, help="A row for every partition, however many there are.")
 @url_option

@@ -112,6 +112,16 @@ def test_leaving_out_alone_means_everything_else(mirroring: FakeService) -> None
     assert settings_of(mirroring).topics.exclude == ("tmp",)
 
 
+def test_blanks_around_a_pattern_are_no_part_of_it(mirroring: FakeService) -> None:
+    """
+    Behind the ``!`` as well: a pattern that begins with a blank would leave out nothing.
+    """
+    main(["mirror", *CLUSTERS, "--topics", " orders , ! tmp.* ", "--once"])
+
+    assert settings_of(mirroring).topics.include == ("orders",)
+    assert settings_of(mirroring).topics.exclude == ("tmp.*",)
+
+
 def test_options_win_over_the_file(mirroring: FakeService, tmp_path: Path) -> None:
     """
     What an option says replaces what the file says; the rest of the file stays.
@@ -191,6 +201,13 @@ def test_a_copy_that_ends_opens_no_port_unless_asked(mirroring: FakeService) -> 
         ([*CLUSTERS, "--topics", "a", "-o", "json"], "-o json goes with --once"),
         ([*CLUSTERS, "--topics", "a", "--offsets", "near"], "'near' is not one of 'same', 'auto', 'mapped'"),
         (["--config", "/does/not/exist.yaml"], "/does/not/exist.yaml: cannot be read"),
+        ([*CLUSTERS, "--topics", "a{99999999999999999999}"], "number is too large"),
+        ([*CLUSTERS, "--topics", "(" * 3000 + ")" * 3000], "its brackets go too deep"),
+        (
+            [*CLUSTERS, "--topics", "a", "--once", "--timeout-seconds", "nan"],
+            "'nan' is not a number to count with",
+        ),
+        (["--source", "a..b:9092", "--target", "b:1", "--topics", "a"], "'a..b:9092' is no host"),
     ],
 )
 def test_a_wrong_command_ends_with_2_and_says_why(
@@ -203,6 +220,24 @@ def test_a_wrong_command_ends_with_2_and_says_why(
 
     assert code == 2
     assert words in capsys.readouterr().err
+    assert mirroring.settings is None
+
+
+def test_what_a_file_lacks_is_said_of_the_file(
+    mirroring: FakeService, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """
+    Most often there is a slip of the finger in it, and an option is not what is missing.
+    """
+    path = tmp_path / "flow.yaml"
+    path.write_text(FILE.replace("topics:", "topcs:"))
+
+    code = main(["mirror", "--config", str(path)])
+
+    err = capsys.readouterr().err
+    assert code == 2
+    assert f"error: {path}: 2 settings are not accepted:" in err
+    assert "topcs: there is no such setting; did you mean topics?" in err
     assert mirroring.settings is None
 
 

@@ -102,6 +102,30 @@ def test_files_and_variables_that_are_not_there_are_warned_of(
     ]
 
 
+def test_files_that_may_not_be_looked_at_or_read_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Settings are looked at by other users than the mirror's. No system looks for a name that is so long.
+    """
+    long = "k" * 300
+    (tmp_path / "here.pem").touch()
+    (tmp_path / "ca.pem").touch()
+    monkeypatch.setattr("os.access", lambda path, _: Path(path).name != "ca.pem")
+    monkeypatch.setenv("WEST_PASSWORD", "x")
+    path = tmp_path / "flow.yaml"
+    path.write_text(ELSEWHERE.replace("nope", long))
+
+    code = main(["config", "validate", "--config", str(path)])
+
+    assert code == 0
+    assert capsys.readouterr().err.splitlines() == [
+        f"warning: source.security.ca_file: file {tmp_path}/ca.pem may not be read by this user",
+        f"warning: source.security.sasl.password: file {tmp_path}/{long} cannot be looked at here: "
+        "File name too long",
+    ]
+
+
 def test_a_bad_file_is_refused_with_every_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """
     The path, the value, the reason, and the nearest name for a slip of the finger.

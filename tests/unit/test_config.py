@@ -136,6 +136,8 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         ({"topics": {"include": []}}, "topics.include: must have at least one entry"),
         ({"topics": {"include": "orders"}}, "topics.include: 'orders' must be a list"),
         ({"topics": {"include": ["(x"]}}, "topics.include[0]: '(x' is not a regular expression"),
+        ({"topics": {"include": [" a"]}}, "topics.include[0]: ' a' begins or ends with white space"),
+        ({"topics": {"exclude": ["b\t"]}}, "topics.exclude[0]: 'b\\t' begins or ends with white space"),
         ({"topics": {"refresh_seconds": 0}}, "topics.refresh_seconds: 0 is too small: at least 1"),
         ({"topics": {"create": "yes"}}, "topics.create: 'yes' must be true or false"),
         ({"read": {"fetch_wait_ms_max": True}}, "read.fetch_wait_ms_max: true must be a whole number"),
@@ -148,6 +150,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         ({"source": "a:9092"}, "source: must be a section: keys and values of its own"),
         ({"topics": {"replication_factor": None, "names": None}}, "topics.names: null must be one of"),
         ({"api": {"port": 70000}}, "api.port: 70000 is too large: at most 65535"),
+        ({"api": {"host": "a..b"}}, "api.host: 'a..b' is no host: between dots there are"),
     ],
 )
 def test_a_refusal_names_path_value_and_reason(changes: dict[str, Any], words: str) -> None:
@@ -159,6 +162,39 @@ def test_a_refusal_names_path_value_and_reason(changes: dict[str, Any], words: s
     assert refusal.startswith(f"settings: {words}")
     assert "pydantic" not in refusal
     assert "validation error" not in refusal
+
+
+@pytest.mark.parametrize(
+    ("link", "words"),
+    [
+        ({"compression": True}, "link.compression: true must be 'auto' or a whole number"),
+        ({"compression": 20}, "link.compression: 20 is too large: at most 19"),
+        ({"connections": "7"}, "link.connections: '7' must be 'auto' or a whole number"),
+        ({"connections": None}, "link.connections: null must be 'auto' or a whole number"),
+    ],
+)
+def test_what_may_be_written_in_two_ways_is_refused_in_one_sentence(link: dict[str, Any], words: str) -> None:
+    """
+    What was neither is said once, under the name of the setting.
+    """
+    with pytest.raises(UsageError) as refusal:
+        parse({**MINIMAL, "source": None, "link": {"relays": "r:9650", **link}})
+
+    assert str(refusal.value) == f"settings: {words}"
+
+
+@pytest.mark.parametrize("path", ["~nobody-of-that-name/ca.pem", "~/ca.pem"])
+def test_a_home_folder_that_is_not_known_is_named(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Services run as users without one.
+    """
+    monkeypatch.setattr("os.path.expanduser", lambda found: found)
+    changes = {"target": {"security": {"protocol": "SSL", "ca_file": path}}}
+
+    with pytest.raises(UsageError) as refusal:
+        parse(merged(MINIMAL, changes), folder=Path("/etc"))
+
+    assert f"target.security.ca_file: {path!r} begins with a home folder" in str(refusal.value)
 
 
 @pytest.mark.parametrize(
@@ -447,10 +483,14 @@ def test_overrides_win_over_the_file_section_by_section(tmp_path: Path) -> None:
         ("1: a\n", "flow.yaml: must be a list of keys and values"),
         ("", "flow.yaml: is empty"),
         ("a: \x00", "flow.yaml: is no YAML"),
-        ("a: 2024-99-99\n", "flow.yaml: is no YAML"),
+        ("a: 2\nb: 2024-99-99\n", "flow.yaml, line 2, column 4: cannot be read as a date: put it in quotes"),
+        (f"a: {'9' * 5000}\n", "flow.yaml, line 1, column 4: cannot be read as a number"),
+        ("a: !!bool foo\n", "flow.yaml, line 1, column 4: cannot be read as true or false"),
+        ("a: !!timestamp foo\n", "flow.yaml, line 1, column 4: cannot be read as a date"),
+        (f"a: 1\n# é {PASSWORD}\n".encode("latin-1"), "flow.yaml: is not UTF-8 text, at byte 7"),
     ],
 )
-def test_a_file_that_is_no_settings_file_is_refused_with_the_place(text: str, words: str) -> None:
+def test_a_file_that_is_no_settings_file_is_refused_with_the_place(text: str | bytes, words: str) -> None:
     """
     The text itself is not repeated.
     """
