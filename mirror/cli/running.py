@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -17,13 +15,13 @@ from mirror import config, logs, service
 from mirror.cli.output import console, print_json
 from mirror.cli.progress import reporter
 from mirror.cli.render import Totals, copy_document, is_there, status_table
+from mirror.cli.signals import Signals
 from mirror.config import Settings
 from mirror.errors import TwinsiteError
 from mirror.flow.snapshot import peak_resident_bytes
 from mirror.model import FlowStatus
 
 NOT_THERE, TIME_IS_UP = 3, 5
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STOP_SECONDS = 15.0
 """A mirror that was told to stop takes up to ten to let everything arrive."""
 GARBAGE_THRESHOLD = 20_000
@@ -67,7 +65,7 @@ def run_for_ever(settings: Settings) -> int:
     """
     _set_up(settings)
     try:
-        asyncio.run(_run(settings, once=False, timeout_seconds=None, on_status=None))
+        _run_to_its_end(settings, once=False, timeout_seconds=None, on_status=None)
     except service.NotBegunError as ended:
         log.info("stopped", message=str(ended))
     return 0
@@ -81,7 +79,7 @@ def run_once(settings: Settings, timeout_seconds: float | None, output: str) -> 
     """
     with reporter(sys.stderr) as shown:
         _set_up(settings)
-        ended = asyncio.run(_run(settings, once=True, timeout_seconds=timeout_seconds, on_status=shown.show))
+        ended = _run_to_its_end(settings, once=True, timeout_seconds=timeout_seconds, on_status=shown.show)
         shown.show(ended.status)
     if output == "json":
         print_json(copy_document(ended.status, ended.totals))
@@ -104,11 +102,23 @@ def _collect_garbage_seldom() -> None:
     gc.set_threshold(GARBAGE_THRESHOLD)
 
 
-async def _run(
+def _run_to_its_end(
     settings: Settings, *, once: bool, timeout_seconds: float | None, on_status: OnStatus | None
 ) -> Ended:
-    stop = asyncio.Event()
-    _listen(stop)
+    with Signals() as signals, asyncio.Runner() as runner:
+        stop = signals.stop_of(runner.get_loop())
+        work = _run(settings, stop, once=once, timeout_seconds=timeout_seconds, on_status=on_status)
+        return runner.run(work)
+
+
+async def _run(
+    settings: Settings,
+    stop: asyncio.Event,
+    *,
+    once: bool,
+    timeout_seconds: float | None,
+    on_status: OnStatus | None,
+) -> Ended:
     started_at = time.monotonic()
     work = asyncio.create_task(
         service.run(settings, once=once, timeout_seconds=timeout_seconds, stop=stop, on_status=on_status)
@@ -147,17 +157,3 @@ async def _cut_off(work: asyncio.Task[FlowStatus]) -> None:
 def totals_now(seconds: float) -> Totals:
     """What this process has used so far."""
     return Totals(seconds, cpu_seconds=time.process_time(), peak_memory_bytes=peak_resident_bytes())
-
-
-def _listen(stop: asyncio.Event) -> None:
-    """The first signal asks the mirror to end, the second ends the process."""
-    loop = asyncio.get_running_loop()
-    for one in SIGNALS:
-        loop.add_signal_handler(one, _on_signal, stop, one)
-
-
-def _on_signal(stop: asyncio.Event, received: signal.Signals) -> None:
-    if stop.is_set():
-        os._exit(128 + received)
-    log.info("stopping", signal=received.name)
-    stop.set()

@@ -17,7 +17,7 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tests.harness.jvm import REPOSITORY, dying_with_us
@@ -83,14 +83,24 @@ class OnTerminal:
 
 
 @contextmanager
-def on_terminal(*args: str, lines: int, columns: int, kind: str = "xterm-256color") -> Iterator[OnTerminal]:
-    """Start ``twinsite args...`` at a terminal and kill it at the end of the block if it still runs."""
+def on_terminal(
+    *args: str,
+    lines: int,
+    columns: int,
+    kind: str = "xterm-256color",
+    command: Sequence[str] = COMMAND,
+) -> Iterator[OnTerminal]:
+    """Start ``twinsite args...`` at a terminal and kill it at the end of the block if it still runs.
+
+    Args:
+        command: What stands for twinsite.
+    """
     ours, theirs = pty.openpty()
     set_size(ours, lines, columns)
     environment = {key: value for key, value in os.environ.items() if not key.startswith(_OTHERS)}
     try:
         process = subprocess.Popen(
-            dying_with_us((*COMMAND, *args)),
+            dying_with_us((*command, *args)),
             cwd=REPOSITORY,
             env=environment | {"TERM": kind},
             stdin=theirs,

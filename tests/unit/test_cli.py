@@ -19,6 +19,7 @@ from mirror.cli.main import COMMANDS, main
 from mirror.config import Settings
 from mirror.errors import AuthenticationError
 from mirror.model import FlowStatus, Reason, State
+from tests.harness.terminal import on_terminal
 from tests.unit.statuses import a_flow, a_loss, a_partition
 
 CLUSTERS = ("--source", "east:9092", "--target", "west:9092")
@@ -399,6 +400,58 @@ def test_the_second_signal_ends_at_once() -> None:
 
     assert ended.returncode == 128 + signal.SIGTERM
     assert b"stopping" in ended.stderr
+
+
+BUSY = (
+    "import signal, sys\n"
+    "from mirror import service\n"
+    "from mirror.cli.main import main\n"
+    "async def run(settings, **_):\n"
+    "    signal.raise_signal(signal.SIGTERM)\n"
+    "    signal.raise_signal(signal.SIGINT)\n"
+    "    while True:\n"
+    "        pass\n"
+    "service.run = run\n"
+    "sys.exit(main(sys.argv[1:]))\n"
+)
+"""A mirror whose event loop does not turn, as while a pattern takes for ever, and that is told twice."""
+
+
+def test_the_second_signal_ends_a_mirror_that_is_busy_with_something_else() -> None:
+    """
+    It does not wait for the event loop.
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", BUSY, "mirror", *CLUSTERS, "--topics", "a"], timeout=30, capture_output=True
+    )
+
+    assert ended.returncode == 128 + signal.SIGINT
+    assert ended.stderr == b""
+
+
+def test_the_second_signal_gives_the_terminal_its_cursor_back() -> None:
+    """
+    The bar has hidden it, and nobody is left to put it back.
+    """
+    command, copy = (sys.executable, "-c", BUSY), ("mirror", *CLUSTERS, "--topics", "a", "--once")
+    with on_terminal(*copy, lines=24, columns=80, command=command) as seen:
+        code = seen.finished()
+
+    assert code == 128 + signal.SIGINT
+    assert "\x1b[?25l" in seen.shown
+    assert seen.shown.endswith("\x1b[?25h\r\n")
+
+
+def test_a_mirror_that_has_ended_leaves_signals_as_they_were(mirroring: FakeService) -> None:
+    """
+    What comes after it can be interrupted as before.
+    """
+    before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)]
+    mirroring.before_end = interrupt
+
+    main(["mirror", *CLUSTERS, "--topics", ".*", "--api-port", "-1"])
+
+    assert [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)] == before
 
 
 def test_an_error_is_a_line_and_a_hint(mirroring: FakeService, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,68 @@
+"""Signals that end a mirror: the first asks it to end, the second ends the process.
+
+The second one is heeded whatever the process is busy with. An event loop would hear of it when it turns next,
+and while a pattern takes for ever at the name of a topic it does not turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from typing import Any, NoReturn, Self
+
+import structlog
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+CURSOR_SHOWN = b"\x1b[?25h\n"
+
+log = structlog.get_logger(__name__)
+
+
+class Signals:
+    """Takes signals while it is entered, in the main thread; afterwards all is as it was."""
+
+    def __init__(self) -> None:
+        self._stop = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._first: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._before = {one: signal.signal(one, self._on_signal) for one in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one, handler in self._before.items():
+            signal.signal(one, handler or signal.SIG_DFL)
+
+    def stop_of(self, loop: asyncio.AbstractEventLoop) -> asyncio.Event:
+        """What the first signal sets, in this loop; also one that has come already."""
+        self._loop = loop
+        self._pass_on()
+        return self._stop
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        if self._first is not None:
+            _end(signal.Signals(number))
+        self._first = signal.Signals(number)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._loop is not None and self._first is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the mirror has ended
+                self._loop.call_soon_threadsafe(self._tell, self._first)
+
+    def _tell(self, received: signal.Signals) -> None:
+        log.info("stopping", signal=received.name)
+        self._stop.set()
+
+
+def _end(received: signal.Signals) -> NoReturn:
+    """Nothing is put in order any more, but for the cursor: a bar on the terminal has hidden it."""
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr.isatty():
+            os.write(sys.stderr.fileno(), CURSOR_SHOWN)
+    os._exit(128 + received)
