@@ -20,8 +20,8 @@ from mirror.api.control import Control, ControlHandlers
 from mirror.api.page import CONTENT_SECURITY_POLICY, PAGE
 from mirror.api.problems import ProblemError, problems
 from mirror.api.schema import status_to_json
-from mirror.api.serving import common_headers, metrics, probe
-from mirror.errors import UnknownPartitionError, UsageError
+from mirror.api.serving import common_headers, metrics, not_listening, probe
+from mirror.errors import UnknownPartitionError
 from mirror.model import FlowStatus, TopicPartition
 from monitoring.health import Heartbeats, Readiness, livez, readyz
 
@@ -106,8 +106,8 @@ class ApiServer:
             await web.TCPSite(runner, self._host, self._asked_port).start()
         except OSError as error:
             await runner.cleanup()
-            words = f"cannot listen on {self._host}:{self._asked_port}: {error.strerror}"
-            raise UsageError(words, hint=PORT_HINT) from error
+            words = f"cannot listen on {self._host}:{self._asked_port}"
+            raise not_listening(words, error, PORT_HINT) from error
         self._runner = runner
 
     async def close(self) -> None:

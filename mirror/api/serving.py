@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from mirror.errors import UsageError
 from monitoring.exposition import content_type, write_text
 from monitoring.health import Verdict
+
+HOST_HINT = "api.host must be an address of this machine, or a name of one; 0.0.0.0 is all of them"
+
+
+def not_listening(words: str, error: OSError, port_hint: str) -> UsageError:
+    """Words and why; the hint is for the port, unless the address is none of this machine."""
+    of_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+    return UsageError(f"{words}: {error.strerror}", hint=HOST_HINT if of_host else port_hint)
 
 
 async def metrics(request: web.Request, registry: CollectorRegistry) -> web.Response:

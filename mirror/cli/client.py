@@ -22,6 +22,11 @@ TIMEOUT_SECONDS = 10.0
 HINT_UNREACHABLE = (
     "is the mirror running there? --url or TWINSITE_URL says where; see api.port in its settings"
 )
+HINT_NOTHING_THERE = (
+    f"--url is scheme, host and port alone, as in {URL_DEFAULT}; a relay has no topics, ask its mirrors"
+)
+UNKNOWN_PARTITION = "unknown_partition"
+"""Code of the one problem with status 404 that is a mirror's."""
 CONTROL_HEADERS = {"X-Twinsite-Control": "yes", "Content-Type": "application/json"}
 
 _EXIT_CODES = {400: 2, 404: 2, 403: 4, 409: 4, 502: 4}
@@ -60,16 +65,20 @@ class MirrorClient:
         Raises:
             UsageError: The address is none.
         """
+        if "@" in url:
+            raise UsageError("--url: must not hold a user or a password", hint=f"as in {URL_DEFAULT}")
         self.url = url.rstrip("/")
         self._timeout_seconds = timeout_seconds
         try:
             parts = urlsplit(self.url)
             self._host, self._port = parts.hostname or "", parts.port
+            self._host.encode("idna")
+            self._path = quote(parts.path, safe="/%")
         except ValueError:
             raise UsageError(f"--url {url!r}: is no address") from None
-        if parts.scheme not in {"http", "https"} or not self._host or parts.query or parts.username:
+        if parts.scheme not in {"http", "https"} or not self._host or parts.query:
             raise UsageError(f"--url {url!r}: must be as in {URL_DEFAULT}")
-        self._scheme, self._path = parts.scheme, parts.path
+        self._scheme = parts.scheme
 
     def get(self, *path: str, **query: object) -> dict[str, Any]:
         """The document at a path.
@@ -95,6 +104,10 @@ class MirrorClient:
             words = str(error) or type(error).__name__
             raise ConnectionFailedError(f"{self.url}: {words}", hint=HINT_UNREACHABLE) from error
         document = self._document(status, body)
+        if status == 404 and document.get("code") != UNKNOWN_PARTITION:
+            raise ConnectionFailedError(
+                f"{self.url}: nothing is there that a mirror answers", hint=HINT_NOTHING_THERE
+            )
         if status != 200:
             raise ProblemAnswerError(status, document)
         return document

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mirror.cli.output import clean, console, duration, number, plain, print_json, size
+from mirror.errors import UsageError
 from spark_jobs.findings import Kind
 from spark_jobs.history import runs
 from spark_jobs.logs import Compared, Finding
@@ -131,7 +132,13 @@ def _name(one: NotCompared) -> str:
 
 
 def show_history(folder: Path, output: str) -> None:
-    """The runs of a folder, the last one first; with those of which nothing is known."""
+    """The runs of a folder, the last one first; with those of which nothing is known.
+
+    Raises:
+        UsageError: There is no such folder.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: there is no such folder", hint="--folder is where runs were left")
     known = runs(folder)[::-1]
     if output == "json":
         print_json([{"run": run.name, "outcome": run.outcome} | run.summary for run in known])

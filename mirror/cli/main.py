@@ -72,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code. What was raised on purpose has become a line and a hint on standard error.
     """
+    _fill_streams()
     try:
         code = cli.main(arguments, prog_name="twinsite", standalone_mode=False)
         sys.stdout.flush()
@@ -93,6 +94,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show_error(_of_a_disk(error))
         return FAULT
     return code if isinstance(code, int) else 0
+
+
+def _fill_streams() -> None:
+    """A stream that was closed leads nowhere. Else the next file, or connection, would be taken for it."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (to the end of the process)
 
 
 def _of_a_disk(error: OSError) -> TwinsiteError:

@@ -28,6 +28,8 @@ NO_TLS = f"{LISTENS}; where it wants TLS, link.security says so"
 UNKNOWN = "it may want a certificate of the mirror, or not accept it: see tls_refused in the log there"
 """With TLS 1.3 the handshake is over for us before the other side has looked at our certificate."""
 WHOSE = "link.security.certificate_file is shown to relays, listen.client_ca_file there says who may come in"
+OTHER_PORT = "or this is not the port on which it listens for mirrors"
+WHICH_PORT = "mirrors go to listen.address (9650), not to api.port (9651); if that is so, update the relay"
 HEAD_END = b"\r\n\r\n"
 HEAD_BYTES_MAX = 16 << 10
 REASON_BYTES_MAX = 64 << 10
@@ -139,10 +141,8 @@ def _refusal(relay: str, status: int, content: bytes) -> TwinsiteError:
     if code == OTHER_PROTOCOL:
         return UnsupportedVersionError(words)
     if code == UNKNOWN_PATH:
-        words = f"relay {relay} does not know what it is asked for: it is of an older version"
-        return UnsupportedVersionError(
-            words, hint="update it; or that is the port of a mirror, and no relay's"
-        )
+        words = f"relay {relay} does not know what it is asked for: it is of an older version, {OTHER_PORT}"
+        return UnsupportedVersionError(words, hint=WHICH_PORT)
     if code == UNKNOWN_STREAM:
         return UnknownStreamError(words)
     if code or status >= HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 
 from mirror.api.problems import problems
 from mirror.api.relay_schema import relay_to_json
-from mirror.api.serving import common_headers, metrics, probe
-from mirror.errors import TwinsiteError, UsageError
+from mirror.api.serving import common_headers, metrics, not_listening, probe
+from mirror.errors import TwinsiteError
 from mirror.kafka.certificates import Certificate
 from mirror.kafka.cluster import Cluster
 from mirror.model_relay import RelayStatus
@@ -82,8 +82,8 @@ class Eyes:
             await web.TCPSite(self._runner, host, port).start()
         except OSError as error:
             await self._runner.cleanup()
-            words = f"api: cannot listen on {host}:{port}: {error.strerror}"
-            raise UsageError(words, hint=PORT_HINT) from error
+            words = f"api: cannot listen on {host}:{port}"
+            raise not_listening(words, error, PORT_HINT) from error
         self.port = self._runner.addresses[0][1]
 
     async def close(self) -> None:

@@ -576,6 +576,17 @@ async def test_a_port_in_use_is_a_usage_error(port: Port) -> None:
     assert "--api-port" in refused.value.hint
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "fe80::1%nowhere"])
+async def test_an_address_of_another_machine_is_told_from_a_port_in_use(port: Port, host: str) -> None:
+    """
+    Another port would not help.
+    """
+    with pytest.raises(UsageError, match=f"cannot listen on {host}:0") as refused:
+        await a_server(port.mirror, host=host).start()
+
+    assert refused.value.hint.startswith("api.host must be an address of this machine")
+
+
 async def test_another_may_stand_behind_the_port(port: Port) -> None:
     """
     A mirror that waits for its clusters gives way to the one under way, and nobody is turned away meanwhile.

@@ -215,13 +215,78 @@ def test_nobody_at_the_port_is_an_error_with_a_hint(capsys: pytest.CaptureFixtur
     assert "hint: is the mirror running there?" in err
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:9640", "ftp://x", "http://", "http://h:99999", "http://u:p@h"])
+@pytest.mark.parametrize("url", ["127.0.0.1:9640", "ftp://x", "http://", "http://h:99999", "http://a..b:1"])
 def test_an_address_that_is_none_is_a_wrong_command(capsys: pytest.CaptureFixture[str], url: str) -> None:
     """
-    Only http and https addresses without a password in them are taken.
+    Only http and https addresses are taken, of hosts that there may be.
     """
     assert main(["status", "--url", url]) == 2
-    assert "--url" in capsys.readouterr().err
+    assert f"--url {url!r}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "url", ["http://u:xyzzy@h", "http://:xyzzy@h", "http://u:xyzzy@h:99999", "u:xyzzy@h:1"]
+)
+def test_an_address_with_a_password_in_it_is_not_repeated(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    """
+    Errors end up in logs and tickets; it may have come from a variable.
+    """
+    monkeypatch.setenv("TWINSITE_URL", url)
+
+    assert main(["status"]) == 2
+    assert capsys.readouterr().err.startswith("error: --url: must not hold a user or a password\n")
+
+
+@pytest.mark.parametrize("command", [["status"], ["pause", "orders"]])
+@pytest.mark.parametrize("path", ["/status", "/für/uns"])
+def test_an_address_at_which_no_mirror_answers_is_named(
+    running: FakeMirror, capsys: pytest.CaptureFixture[str], command: list[str], path: str
+) -> None:
+    """
+    A page of a mirror instead of its port, or the port of a relay.
+    """
+    code = main([*command, "--url", running.url + path])
+
+    assert code == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"error: {running.url}{path}: nothing is there that a mirror answers",
+        "hint: --url is scheme, host and port alone, as in http://127.0.0.1:9640; a relay has no topics, "
+        "ask its mirrors",
+    ]
+
+
+def test_a_topic_that_the_flow_does_not_have_is_a_wrong_command(
+    running: FakeMirror, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    In the words of the mirror.
+    """
+    problem = {"code": "unknown_partition", "detail": "the flow has no order"}
+    running.answers["/topics/order/pause"] = (404, problem)
+
+    code = main(["pause", "order"])
+
+    assert code == 2
+    assert capsys.readouterr().err == "error: the flow has no order\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_a_stream_that_is_closed_is_one_that_nobody_reads(running: FakeMirror, closed: str) -> None:
+    """
+    The exit code says how the mirror is, and nothing else takes the place of the stream.
+    """
+    running.answers["/status"] = (200, status_to_json(a_flow()))
+    command = [sys.executable, "-m", "mirror.cli.main", "status", "-o", "json"]
+
+    ended = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *command], capture_output=True, timeout=30
+    )
+
+    assert ended.returncode == 0
+    assert ended.stderr == b""
+    assert (ended.stdout == b"") == (">&-" in closed.split())
 
 
 def test_something_else_at_the_port_is_named_as_such(

@@ -10,6 +10,7 @@ import pytest
 
 from mirror.cli.comparisons import show_history
 from mirror.cli.noting import write_metrics
+from mirror.errors import UsageError
 from spark_jobs.algorithms import Algorithm
 from spark_jobs.extent import Extent
 from spark_jobs.history import last_to_continue, runs
@@ -88,6 +89,14 @@ def test_a_damaged_summary_is_shown_and_counts_for_nothing(
     assert "damaged" in shown
     assert why in shown
     assert 'outcome{flow="east",outcome="match"} 1' in (tmp_path / "told.prom").read_text()
+
+
+def test_a_folder_that_is_not_there_is_no_history(tmp_path: Path) -> None:
+    """
+    An empty table would say that nothing was ever compared.
+    """
+    with pytest.raises(UsageError, match=f"{tmp_path}/typo: there is no such folder"):
+        show_history(tmp_path / "typo", "table")
 
 
 def leave(folder: Path, text: str) -> None:

@@ -65,6 +65,16 @@ async def test_a_relay_says_what_is_the_matter(answer: bytes, kind: type[Twinsit
     assert str(error).startswith("relay relay-1:9650")
 
 
+async def test_the_port_of_a_relay_that_is_for_people_is_told_from_an_older_relay() -> None:
+    """
+    Both do not know what they are asked for; the two ports stand beside each other.
+    """
+    error = await refusal(problem(404, "not_found"))
+
+    assert "not the port on which it listens for mirrors" in str(error)
+    assert "not to api.port (9651)" in error.hint
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [

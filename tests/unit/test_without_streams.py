@@ -155,7 +155,8 @@ async def test_a_rate_is_kept_rather_than_brokers_asked() -> None:
         await until(lambda: engine.flow.stream is not None, "there is a stream", SOON)
 
     assert reason is Reason.RELAY_TOO_OLD
-    assert "of an older version; without a stream the rates of link.limits cannot be kept" in detail
+    assert "of an older version" in detail
+    assert detail.endswith("; without a stream the rates of link.limits cannot be kept")
     assert due is not None
     assert engine.ways == ["stream"]
 
