@@ -7,11 +7,12 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import structlog
+from tenacity import RetryCallState
 
 from mirror.config import ConnectionSettings, LinkSettings, Settings, host_and_port
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.dial import Address, ConnectionOptions, Relays
-from mirror.kafka.failures import retrying
+from mirror.kafka.failures import BeforeSleep, retrying
 from mirror.kafka.fetch import FETCH, FETCH_VERSION
 from mirror.kafka.security import Security
 from mirror.logs import Repeats, log_retry
@@ -24,15 +25,24 @@ UNREACHED_EVERY_SECONDS = 10.0
 """How often it is said that a cluster does not answer, at most."""
 
 
+NotReached = Callable[[str, str], None]
+"""Told the name of a cluster, and what went wrong, in the words of the log."""
+
+
 @contextlib.asynccontextmanager
 async def connected(
-    name: str, settings: ConnectionSettings, *, patience_seconds: float = START_SECONDS
+    name: str,
+    settings: ConnectionSettings,
+    *,
+    patience_seconds: float = START_SECONDS,
+    not_reached: NotReached = lambda _, __: None,
 ) -> AsyncIterator[Cluster]:
     """A cluster that has answered once; its connections end with the block.
 
     Args:
         name: How people call it: ``source`` or ``target``.
         patience_seconds: For how long it is tried again, where that can help.
+        not_reached: Told each time why it is tried again.
 
     Raises:
         ConnectionFailedError: None of the bootstrap addresses answers.
@@ -50,8 +60,7 @@ async def connected(
     cluster = Cluster(name, bootstrap, options, refresh_seconds=settings.metadata_refresh_seconds)
     try:
         log.info("reaching_cluster", cluster=name, servers=list(settings.servers))
-        repeats = Repeats(every_seconds=UNREACHED_EVERY_SECONDS)
-        say = log_retry(log, repeats, "cluster_not_reached", cluster=name)
+        say = _saying(name, not_reached)
         await cluster.start(timeout_seconds=patience_seconds, before_sleep=say)
         async for attempt in retrying(patience_seconds, before_sleep=say):
             with attempt:
@@ -61,15 +70,32 @@ async def connected(
         await cluster.close()
 
 
+def _saying(name: str, not_reached: NotReached) -> BeforeSleep:
+    repeats = Repeats(every_seconds=UNREACHED_EVERY_SECONDS)
+    logged = log_retry(log, repeats, "cluster_not_reached", cluster=name)
+
+    def say(state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        not_reached(name, str(error))
+        logged(state)
+
+    return say
+
+
 @contextlib.asynccontextmanager
 async def both_connected(
-    settings: Settings, *, patience_seconds: float, reached: Callable[[str], None]
+    settings: Settings,
+    *,
+    patience_seconds: float,
+    reached: Callable[[str], None],
+    not_reached: NotReached = lambda _, __: None,
 ) -> AsyncIterator[tuple[Cluster, Cluster]]:
     """Source and target, asked at the same time; their connections end with the block.
 
     Args:
         patience_seconds: As for :func:`connected`.
         reached: Told the name of each cluster that has answered.
+        not_reached: As for :func:`connected`.
 
     Raises:
         TwinsiteError: As for :func:`connected`; of the one that failed first.
@@ -77,7 +103,7 @@ async def both_connected(
     async with contextlib.AsyncExitStack() as stack:
 
         async def reach(name: str, one: ConnectionSettings) -> Cluster:
-            way = connected(name, one, patience_seconds=patience_seconds)
+            way = connected(name, one, patience_seconds=patience_seconds, not_reached=not_reached)
             cluster = await stack.enter_async_context(way)
             reached(name)
             return cluster

@@ -109,6 +109,13 @@ class UnknownPartitionError(TwinsiteError):
     hint = "see the topics of the flow in its status; include and exclude lists decide which they are"
 
 
+class NothingKnownError(ConnectionFailedError):
+    """A mirror that still waits for its clusters does not know yet what the flow has."""
+
+    def __init__(self, name: object, waits_for: str) -> None:
+        super().__init__(f"{name}: nothing is known of it yet, the mirror waits for {waits_for}")
+
+
 class StateConflictError(TwinsiteError):
     """What an operator asked for makes no sense in the state the partition is in; nothing was done."""
 

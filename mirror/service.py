@@ -114,7 +114,9 @@ async def _begin(settings: Settings, stack: contextlib.AsyncExitStack, *, once: 
     patience = START_SECONDS if once else math.inf
     waiting = Waiting(settings)
     port = await stack.enter_async_context(opened_port(settings, waiting))
-    both = both_connected(settings, patience_seconds=patience, reached=waiting.reached.add)
+    both = both_connected(
+        settings, patience_seconds=patience, reached=waiting.reached.add, not_reached=waiting.not_reached
+    )
     source, target = await stack.enter_async_context(both)
     begin = Patience(waiting.tell, once=once)
     owner, memory = await take_part(settings, source, target, begin)

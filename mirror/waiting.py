@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from mirror import __version__
 from mirror.config import Settings
-from mirror.errors import ConnectionFailedError
+from mirror.errors import NothingKnownError
 from mirror.flow.snapshot import resident_bytes
 from mirror.model import FlowStatus, TopicPartition
 from mirror.observing import register_metrics
@@ -38,6 +38,7 @@ class Waiting:
     def __init__(self, settings: Settings) -> None:
         self.reached: set[str] = set()
         self._step = ""
+        self._failures: dict[str, str] = {}
         self._settings = settings
         self._started_at = time.monotonic()
         self._started_at_ms = int(time.time() * 1000)
@@ -46,11 +47,19 @@ class Waiting:
         """Say what is waited for, with what went wrong last."""
         self._step = step
 
+    def not_reached(self, cluster: str, why: str) -> None:
+        """Say what went wrong last with a cluster that has not answered."""
+        self._failures[cluster] = why
+
     @property
     def waits_for(self) -> str:
-        """In words; of the clusters first."""
+        """In words, with what went wrong last; of the clusters first. Never empty."""
         missing = sorted({"source", "target"} - self.reached)
-        return f"{' and '.join(missing)} to answer" if missing else self._step
+        if not missing:
+            return self._step or "the flow to begin"
+        words = f"{' and '.join(missing)} to answer"
+        failures = [self._failures[name] for name in missing if name in self._failures]
+        return f"{words}: {'; '.join(failures)}" if failures else words
 
     def status(self) -> FlowStatus:
         """No partitions, no clusters; what is not known is None, what is waited for is said."""
@@ -105,10 +114,8 @@ class Waiting:
     async def _translate(self, tp: TopicPartition, _: int, __: bool) -> int:
         raise self._not_yet(tp)
 
-    def _not_yet(self, tp: TopicPartition) -> ConnectionFailedError:
-        return ConnectionFailedError(
-            f"{tp}: nothing is known of it yet, the mirror waits for {self.waits_for}"
-        )
+    def _not_yet(self, tp: TopicPartition) -> NothingKnownError:
+        return NothingKnownError(tp, self.waits_for)
 
 
 @contextlib.asynccontextmanager

@@ -17,7 +17,7 @@ import structlog
 from aiohttp import web
 
 from mirror.api.problems import ProblemError, from_error
-from mirror.errors import StateConflictError, TwinsiteError, UnknownPartitionError
+from mirror.errors import NothingKnownError, StateConflictError, TwinsiteError, UnknownPartitionError
 from mirror.model import FlowStatus, PartitionStatus, State, TopicPartition
 
 log = structlog.get_logger(__name__)
@@ -72,14 +72,14 @@ class ControlHandlers:
         """Act on one partition."""
         await self._admit(request)
         tp = TopicPartition(request.match_info["topic"], int(request.match_info["partition"]))
-        self._find(tp.topic, tp.partition)
+        find(self._status(), tp.topic, tp.partition)
         await self._act(request, tp)
         return _answer(request, [_done(tp)])
 
     async def topic(self, request: web.Request) -> web.Response:
         """Act on all partitions of a topic; ``accept-loss`` on those that have lost something."""
         await self._admit(request)
-        found = self._find(request.match_info["topic"])
+        found = find(self._status(), request.match_info["topic"])
         if request.match_info["action"] == "accept-loss":
             found = [partition for partition in found if partition.state is State.DATA_LOSS]
             if not found:
@@ -107,17 +107,6 @@ class ControlHandlers:
             return _done(tp) | refused | {"hint": problem.hint}
         return _done(tp)
 
-    def _find(self, topic: str, partition: int | None = None) -> Sequence[PartitionStatus]:
-        found = [
-            one
-            for one in self._status().partitions
-            if one.topic == topic and partition in {None, one.partition}
-        ]
-        if not found:
-            name = topic if partition is None else f"{topic}-{partition}"
-            raise UnknownPartitionError(f"the flow has no {name}")
-        return found
-
     # -- who may --------------------------------------------------------------------------------
 
     async def _admit(self, request: web.Request) -> None:
@@ -132,6 +121,22 @@ class ControlHandlers:
         if request.content_type != "application/json":
             raise ProblemError(415, "json_required", "send Content-Type: application/json")
         _check_empty(await request.read())
+
+
+def find(status: FlowStatus, topic: str, partition: int | None = None) -> Sequence[PartitionStatus]:
+    """The partitions of a topic, or one of them.
+
+    Raises:
+        NothingKnownError: The mirror has not begun: nobody knows what there is.
+        UnknownPartitionError: The flow has none.
+    """
+    name = topic if partition is None else f"{topic}-{partition}"
+    if status.waits_for:
+        raise NothingKnownError(name, status.waits_for)
+    found = [one for one in status.partitions if one.topic == topic and partition in {None, one.partition}]
+    if not found:
+        raise UnknownPartitionError(f"the flow has no {name}")
+    return found
 
 
 def _is_local(remote: str | None) -> bool:

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from mirror.api.control import Control, ControlHandlers
+from mirror.api.control import Control, ControlHandlers, find
 from mirror.api.page import CONTENT_SECURITY_POLICY, PAGE
 from mirror.api.problems import ProblemError, problems
 from mirror.api.schema import status_to_json
 from mirror.api.serving import common_headers, metrics, not_listening, probe
-from mirror.errors import UnknownPartitionError
 from mirror.model import FlowStatus, TopicPartition
 from monitoring.health import Heartbeats, Readiness, livez, readyz
 
@@ -187,8 +186,7 @@ class ApiServer:
         tp = TopicPartition(_text(request, "topic"), _number(request, "partition"))
         offset = _number(request, "offset")
         reverse = _flag(request, "reverse")
-        if not any(tp == (one.topic, one.partition) for one in self._backend.status().partitions):
-            raise UnknownPartitionError(f"the flow has no {tp}")
+        find(self._backend.status(), tp.topic, tp.partition)
         translated = await self._backend.translate(tp, offset, reverse)
         source, target = (translated, offset) if reverse else (offset, translated)
         return web.json_response(

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -356,6 +356,27 @@ async def test_what_the_flow_does_not_have_cannot_be_told(port: Port, path: str)
 
     assert (status, problem["code"]) == (404, "unknown_partition")
     assert port.mirror.told == []
+
+
+async def test_a_mirror_that_has_not_begun_says_that_it_waits(port: Port) -> None:
+    """
+    Nobody knows yet what the flow has: the name need not be wrong, and later the answer is another.
+    """
+    port.mirror.status = replace(a_flow(), partitions=(), waits_for="source to answer")
+
+    told = [
+        await port.post("/topics/orders/pause"),
+        await port.post("/partitions/orders/0/accept-loss"),
+        await port.get_json("/offsets/translate?topic=orders&partition=0&offset=1"),
+    ]
+
+    unknown = "nothing is known of it yet, the mirror waits for source to answer"
+    assert [(status, problem["retryable"], problem["detail"]) for status, problem in told] == [
+        (503, True, f"orders: {unknown}"),
+        (503, True, f"orders-0: {unknown}"),
+        (503, True, f"orders-0: {unknown}"),
+    ]
+    assert (port.mirror.told, port.mirror.questions) == ([], [])
 
 
 @pytest.mark.parametrize(

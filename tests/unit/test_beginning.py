@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -25,6 +25,7 @@ from mirror.flow.owner import Owner
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo
 from mirror.kafka.dial import Address, ConnectionOptions
+from mirror.waiting import Waiting
 from tests.harness.node import free_ports
 
 SOON_SECONDS = 1.0
@@ -137,6 +138,14 @@ async def probe(port: int, path: str) -> tuple[int, str]:
                 await asyncio.sleep(0.01)
 
 
+async def probe_until(port: int, path: str, there: Callable[[str], bool]) -> tuple[int, str]:
+    """What the port says when that is there."""
+    async with asyncio.timeout(10):
+        while not there((found := await probe(port, path))[1]):
+            pass
+    return found
+
+
 async def test_a_mirror_that_waits_for_a_cluster_is_alive_and_not_ready() -> None:
     """
     Probes tell it from one that hangs, and people learn which cluster it is.
@@ -144,19 +153,23 @@ async def test_a_mirror_that_waits_for_a_cluster_is_alive_and_not_ready() -> Non
     stop, [port] = asyncio.Event(), free_ports(1)
     running = asyncio.create_task(service.run(settings_for(CLOSED_PORT, port=port), stop=stop))
 
-    alive, ready = await probe(port, "/livez"), await probe(port, "/readyz")
+    alive = await probe(port, "/livez")
+    ready = await probe_until(port, "/readyz", lambda text: text.count("cannot connect") == 2)
     _, metrics = await probe(port, "/metrics")
     _, status = await probe(port, "/status")
     stop.set()
     with pytest.raises(service.NotBegunError):
         await running
 
+    waits_for = status_from_json(json.loads(status)).waits_for
     assert alive == (200, "ok\n")
     assert ready[0] == 503
     assert "[-] source: not reached since start" in ready[1]
+    assert f"[-] flow: not running, waits for {waits_for}\n" in ready[1]
     assert "twinsite_build_info" in metrics
     assert status_from_json(json.loads(status)).partitions == ()
-    assert status_from_json(json.loads(status)).waits_for == "source and target to answer"
+    assert waits_for.startswith("source and target to answer: source: 127.0.0.1:1: cannot connect: ")
+    assert "; target: 127.0.0.1:2: cannot connect: " in waits_for
 
 
 async def test_a_taken_port_is_said_before_any_cluster_is_asked() -> None:
@@ -311,3 +324,18 @@ async def test_what_no_wait_can_help_ends_the_start_at_once(
 
     assert raised.value is failure
     assert clusters.tries == 1
+
+
+def test_a_mirror_between_two_steps_of_its_start_still_waits() -> None:
+    """
+    Whoever asks for a topic then is not told that there is none.
+    """
+    waiting = Waiting(settings_for(CLOSED_PORT))
+    waiting.reached |= {"source", "target"}
+
+    waiting.tell("the topics of both clusters")
+    during = waiting.status().waits_for
+    waiting.tell("")
+
+    assert during == "the topics of both clusters"
+    assert waiting.status().waits_for == "the flow to begin"
