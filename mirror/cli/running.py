@@ -15,11 +15,11 @@ from mirror import config, logs, service
 from mirror.cli.output import console, print_json
 from mirror.cli.progress import reporter
 from mirror.cli.render import Totals, copy_document, is_there, status_table
-from mirror.cli.signals import Signals
 from mirror.config import Settings
 from mirror.errors import TwinsiteError
 from mirror.flow.snapshot import peak_resident_bytes
 from mirror.model import FlowStatus
+from mirror.signals import Signals
 
 NOT_THERE, TIME_IS_UP = 3, 5
 STOP_SECONDS = 15.0

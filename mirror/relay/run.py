@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import resource
-import signal
 from collections.abc import Callable
 from functools import partial
 
@@ -24,11 +23,11 @@ from mirror.relay.eyes import Eyes, expiries
 from mirror.relay.lasting import lasting
 from mirror.relay.server import RelayServer
 from mirror.relay.watching import Watch
+from mirror.signals import Signals
 from monitoring.relay_metrics import register_relay
 
 log = structlog.get_logger(__name__)
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 FILES_OF_CONNECTION, FILES_BESIDES = 3, 200
 """A mirror's connection, one to a broker, one that has not asked for anything yet; and all else."""
 
@@ -42,22 +41,20 @@ def run(settings: RelaySettings) -> int:
     logs.set_up(level=settings.log.level, form=settings.log.format)
     for sentence in warnings(settings):
         log.warning("settings_warning", message=sentence)
-    asyncio.run(_run(settings))
+    with Signals() as signals, asyncio.Runner() as runner:
+        runner.run(_run(settings, signals.stop_of(runner.get_loop())))
     return 0
 
 
-async def _run(settings: RelaySettings) -> None:
+async def _run(settings: RelaySettings, stop: asyncio.Event) -> None:
     """Serve; a signal that comes before anybody can come in is heeded at once."""
-    stop, listens = asyncio.Event(), asyncio.Event()
+    listens = asyncio.Event()
     serving = asyncio.create_task(_serve(settings, stop, listens))
-
-    def end() -> None:
-        stop.set()
-        if not listens.is_set():
-            serving.cancel()
-
-    for one in SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(one, end)
+    told = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, told}, return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    if not listens.is_set():
+        serving.cancel()
     try:
         await serving
     except asyncio.CancelledError:
