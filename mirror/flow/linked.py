@@ -62,7 +62,8 @@ NOT_OF_A_BROKER = -1
 """The node of frames in which the relay speaks for itself."""
 NOWHERE = -1
 Way = tuple[int, int]
-"""A channel and a broker, as the relay reads it: what an answer does not mention has not changed."""
+"""A channel and a broker, as the relay reads it: what an answer does not mention has not changed. On BULK it
+may have waited for its turn."""
 
 
 class LinkLane:
@@ -114,9 +115,11 @@ class LinkLane:
         return self._crowding.full(partition.key, waiting, partition.acknowledged_at, used)
 
     def answered_at(self, partition: PartitionCopy) -> float | None:
-        """When the relay last told news of a partition, or the lack of them."""
+        """When the relay last told news of a partition, or the lack of them; of what is behind only news."""
         way = self._ways.get(partition.key)
-        return None if way is None else self._answered_at.get(way)
+        if way is None or way not in self._answered_at:
+            return None
+        return partition.told_at if way[0] == Channel.BULK else self._answered_at[way]
 
     def arriving_at(self, partition: PartitionCopy) -> float | None:
         """When a piece came last of a frame that is on its way, and has news of a partition or delays them.
@@ -358,7 +361,8 @@ class LinkLane:
                 continue
             if key in others:
                 self._recodable.met(key, others[key], time.monotonic())
-            answers = Answers(read_at, before if self._ways.get(key) == way else None)
+            told = way[0] != Channel.BULK and self._ways.get(key) == way
+            answers = Answers(read_at, before if told else None)
             self._ways[key] = way
             self._coming[key] = number, part.next_offset
             if goes_on(part, cut=key in others):

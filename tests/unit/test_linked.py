@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 from mirror.flow.context import Flow, Limits, LinkLimits
+from mirror.flow.lagging import LagMeter
 from mirror.flow.linked import LinkLane
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
@@ -18,6 +19,7 @@ from mirror.link.messages import Channel, Position
 from mirror.link.parts import Part, encode_parts
 from mirror.link.stream import Came
 from mirror.model import Batch, OffsetMode, TopicPartition
+from tests.unit.batches import entries, v2
 from tests.unit.target_model import Hooks, Meters
 
 MIB = 1 << 20
@@ -34,18 +36,27 @@ class Stream:
         self.forgotten: set[Key] = set()
         self.wanted: list[Position] = []
         self._sealer = Sealer(Compression(0))
+        self._opener = Opener(self._sealer.key, 27)
 
-    def frame(self, key: Key, records: memoryview) -> Came:
-        """What was wanted last has come, recoded."""
-        at = self.wanted[-1].offset
-        fetched = Fetched(key, 0, 9, 9, 0, None, [], records)
-        parts = [Part(self.wanted[-1].number, at, at + 1, fetched)]
-        pieces = self._sealer.seal(1, 0, encode_parts(parts, {key}))
+    def part(self, copy: PartitionCopy, at: int, next_offset: int, end: int) -> Part:
+        """Records of a partition, as it was wanted last, and where the source ends."""
+        number = [position.number for position in self.wanted if position.key == copy.key][-1]
+        records = v2(entries(at, next_offset - at)) if next_offset > at else b""
+        fetched = Fetched(copy.key, 0, end, end, 0, None, [], memoryview(records))
+        return Part(number, at, next_offset, fetched)
+
+    def frame(self, channel: int, read_at: float, parts: Sequence[Part]) -> Came:
+        """One with these parts has come."""
+        pieces = self._sealer.seal(1, 0, encode_parts(parts))
         (arrived,) = Frames(BufferPool(0)).received(b"".join(pieces))
-        return Came(Channel.BULK, arrived, 1.0)
+        return Came(channel, arrived, read_at)
+
+    def piece_at(self) -> float | None:
+        """Frames come whole."""
+        return None
 
     def opener(self, _: int) -> Opener:
-        return Opener(self._sealer.key, 27)
+        return self._opener
 
     def number_of(self, _: int, part: Part) -> int:
         return part.number
@@ -130,6 +141,35 @@ async def test_a_partition_has_room_for_more_than_one_part_whatever_the_settings
     assert stream.forgotten == set()
 
 
+async def test_what_waits_for_its_turn_is_as_late_as_its_own_news_say() -> None:
+    """
+    Frames of the same broker with what is more urgent say nothing of it; but while they come its source is
+    not silent.
+    """
+    lane, flow, stream = reading()
+    urgent, waiting = partition(0), partition(1)
+    lane.update(urgent)
+    lane.update(waiting)
+    await asyncio.sleep(0)
+    meter = LagMeter(flow, lane.answered_at, lane.arriving_at)
+    first = [stream.part(urgent, 0, 10, 10**9), stream.part(waiting, 0, 100, 1_000)]
+
+    await lane._take_frame(cast(Any, stream), stream.frame(Channel.BULK, 1.0, first))
+    write(waiting, now=1.0)
+    for second in range(2, 3_600):
+        more = [stream.part(urgent, second + 8, second + 9, 10**9)]
+        await lane._take_frame(cast(Any, stream), stream.frame(Channel.BULK, second, more))
+        write(urgent, now=second)
+    meanwhile = meter.measure(waiting, now=3_600.0, now_ms=0)
+    silent = meter.silent(waiting, meanwhile, 3_600.0)
+    at_last = [stream.part(waiting, 100, 1_000, 4_600)]
+    await lane._take_frame(cast(Any, stream), stream.frame(Channel.BULK, 3_600.0, at_last))
+    write(waiting, now=3_600.0)
+
+    assert (meanwhile.heard_at, silent) == (1.0, False)
+    assert meter.measure(waiting, now=3_601.0, now_ms=0).seconds == 3_600.0
+
+
 def reading(buffers: int = BUFFERS, each: int = EACH) -> tuple[LinkLane, Flow, Stream]:
     """A lane whose stream has begun."""
     limits = Limits(
@@ -151,6 +191,13 @@ def partition(number: int) -> PartitionCopy:
     copy = PartitionCopy(one, one, b"t" * 16, in_flight_max=5)
     copy.proceed(Proceed(0, 0, 0, 0, 0), OffsetMode.SAME, 0, 0.0)
     return copy
+
+
+def write(copy: PartitionCopy, now: float) -> None:
+    """The target has all that waits."""
+    while copy.queue.batch_ready:
+        sent, _ = copy.take()
+        copy.answered(sent, appended=True, now=now)
 
 
 def bring(flow: Flow, copy: PartitionCopy, size: int = MIB) -> None:
