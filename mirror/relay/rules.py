@@ -1,12 +1,19 @@
 """What a mirror may ask of the source through a relay: only what reads.
 
-Sources: the Kafka protocol guide (API keys).
+Three of these requests do more when they are asked to. By the Fetch of a replica its leader believes that it
+has the records, by ListOffsets one is told more than consumers are, and Metadata makes the topics it names.
+So these are looked into, as far as that takes.
+
+No I/O. Sources: the Kafka protocol guide (API keys), KIP-482 (headers), KIP-903 (who fetches, from 15 on).
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from mirror.kafka.wire import read_uvarint
 
 REQUEST_BYTES_MAX = 4 << 20
 """A fetch of ten thousand partitions is a tenth of it."""
@@ -30,8 +37,32 @@ READING = {
 }
 """By API key; who is asked decides besides whether the relay's own user may."""
 
+FETCH, LIST_OFFSETS, METADATA = 1, 2, 3
+NAMES_MAX = 100_000
+"""So many topics are named in one request for metadata; more would take long to look through."""
+NO_BROKER = frozenset({-1, -2})
+"""A consumer, and one that looks for mistakes: what stands for them in place of a broker's id."""
+IDS_FROM, MAY_MAKE_NONE_FROM = 10, 4
+"""Versions of Metadata: topics have ids, and it says whether topics are made."""
+
 _HEAD = struct.Struct(">hhi")
 """API key, version and correlation id stand before everything else."""
+_LENGTH, _COUNT = struct.Struct(">h"), struct.Struct(">i")
+
+
+class Known(NamedTuple):
+    """Versions of an API.
+
+    Attributes:
+        flexible: From this one on it has tagged fields and compact lengths.
+        highest: The last one that is understood as far as it is looked into.
+    """
+
+    flexible: int
+    highest: int
+
+
+LOOKED_INTO = {FETCH: Known(12, 14), LIST_OFFSETS: Known(6, 11), METADATA: Known(9, 13)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +79,7 @@ def requests(buffer: bytearray, at_most: int) -> list[bytes]:
         at_most: So many of them.
 
     Raises:
-        RefusedError: Something is no request, or not one of :data:`READING`.
+        RefusedError: Something is no request, or not one of :data:`READING`, or would do more than read.
     """
     found: list[bytes] = []
     at = 0
@@ -63,7 +94,64 @@ def requests(buffer: bytearray, at_most: int) -> list[bytes]:
         api_key, version, _ = _HEAD.unpack_from(request)
         if api_key not in READING:
             raise RefusedError(f"a request of API {api_key}, version {version}, which does not only read")
+        if api_key in LOOKED_INTO:
+            _look_into(request, api_key, version, LOOKED_INTO[api_key])
         found.append(request)
         at = end
     del buffer[:at]
     return found
+
+
+def _look_into(request: bytes, api_key: int, version: int, known: Known) -> None:
+    what = f"{READING[api_key]} version {version}"
+    if not 0 <= version <= known.highest:
+        raise RefusedError(f"{what}: a relay knows versions 0 to {known.highest} of it")
+    flexible = version >= known.flexible
+    try:
+        at = _body_at(request, flexible=flexible)
+        if api_key != METADATA:
+            _refuse_brokers(what, *_COUNT.unpack_from(request, at))
+        elif _makes_topics(memoryview(request), at, version, flexible=flexible):
+            raise RefusedError(f"{what} that may make the topics it names (allow_auto_topic_creation)")
+    except (ValueError, IndexError, struct.error) as error:
+        raise RefusedError(f"{what} of {len(request)} bytes that are not understood: {error}") from error
+
+
+def _body_at(request: bytes, *, flexible: bool) -> int:
+    """Where the header ends, behind the client's id."""
+    (length,) = _LENGTH.unpack_from(request, _HEAD.size)
+    at = _HEAD.size + _LENGTH.size + max(length, 0)
+    return _behind_tags(memoryview(request), at) if flexible else at
+
+
+def _behind_tags(request: memoryview, at: int) -> int:
+    """In the versions that are known nothing has tagged fields up to what is looked for."""
+    if request[at]:
+        raise ValueError(f"tagged fields at byte {at}")
+    return at + 1
+
+
+def _refuse_brokers(what: str, replica_id: int) -> None:
+    if replica_id not in NO_BROKER:
+        raise RefusedError(f"{what} of one that says it is broker {replica_id}")
+
+
+def _makes_topics(request: memoryview, at: int, version: int, *, flexible: bool) -> bool:
+    """Whether topics are named, and made where there are none."""
+    count, at = _compact(request, at) if flexible else (*_COUNT.unpack_from(request, at), at + _COUNT.size)
+    if count > NAMES_MAX:
+        raise ValueError(f"{count} topics are named, the most is {NAMES_MAX}")
+    for _ in range(count):
+        if flexible:
+            length, at = _compact(request, at + (16 if version >= IDS_FROM else 0))
+            at = _behind_tags(request, at + max(length, 0))
+        else:
+            (length,) = _LENGTH.unpack_from(request, at)
+            at += _LENGTH.size + max(length, 0)
+    return count > 0 and (version < MAY_MAKE_NONE_FROM or request[at] != 0)
+
+
+def _compact(request: memoryview, at: int) -> tuple[int, int]:
+    """A length, -1 where nothing is there, and where the next field begins."""
+    length, at = read_uvarint(request, at)
+    return length - 1, at

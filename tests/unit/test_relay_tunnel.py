@@ -71,8 +71,8 @@ async def line() -> AsyncIterator[tuple[Line, asyncio.StreamReader, asyncio.Stre
 
 
 def request(number: int) -> bytes:
-    """One for metadata, as far as the tunnel looks at it."""
-    body = (3).to_bytes(2) + (9).to_bytes(2) + number.to_bytes(4)
+    """One for the versions of all, as far as the tunnel looks at it."""
+    body = (18).to_bytes(2) + (2).to_bytes(2) + number.to_bytes(4)
     return len(body).to_bytes(4) + body
 
 
