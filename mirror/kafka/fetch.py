@@ -110,11 +110,17 @@ class FetchSession:
         self._session_id = 0
         self._epoch = 0
 
-    def want(self, key: Key, want: Want) -> None:
-        """From now on read this partition, from there."""
+    def want(self, key: Key, want: Want, *, anew: bool = False) -> None:
+        """From now on read this partition, from there.
+
+        Args:
+            anew: The broker is to answer whether there is news or not, as it does of what it did not know. Of
+                what it is still to forget it is told that first, and of the wish with the request after that.
+        """
         self.wanted[key] = want
         self._changed.add(key)
-        self._forgotten.discard(key)
+        if not anew:
+            self._forgotten.discard(key)
 
     def forget(self, key: Key) -> None:
         """From now on leave this partition alone."""
@@ -128,12 +134,13 @@ class FetchSession:
             changed, forgotten = dict(self.wanted), frozenset[Key]()
             self.told = {}
         else:
-            changed = {key: self.wanted[key] for key in self._changed}
+            changed = {key: self.wanted[key] for key in self._changed - self._forgotten}
             forgotten = frozenset(self._forgotten)
         for key in forgotten:
             self.told.pop(key, None)
         self.told.update(changed)
-        self._changed, self._forgotten = set(), set()
+        self._changed &= forgotten
+        self._forgotten = set()
         return encode_request(
             limits, session=(self._session_id, self._epoch), changed=changed, forgotten=forgotten
         )

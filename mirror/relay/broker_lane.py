@@ -149,7 +149,7 @@ class BrokerLane:
         place.lane = self
         place.bytes_max = max(place.bytes_max, self._part_bytes)
         self.places[key] = place
-        self._want(key, place)
+        self._want(key, place, anew=True)
 
     def leave(self, key: Key, place: Place) -> None:
         """Read it here no more."""
@@ -214,13 +214,14 @@ class BrokerLane:
     def _part_bytes(self) -> int:
         return min(self._limits.bytes_max, self._part_bytes_max)
 
-    def _want(self, key: Key, place: Place) -> None:
+    def _want(self, key: Key, place: Place, *, anew: bool = False) -> None:
         if not self._has_turn(place):
             self._session.forget(key)
             return
         known = self._reader.partition(key)
         leader_epoch = known.leader_epoch if known else -1
-        self._session.want(key, Want(place.offset, leader_epoch, place.fetched_epoch, place.bytes_max))
+        want = Want(place.offset, leader_epoch, place.fetched_epoch, place.bytes_max)
+        self._session.want(key, want, anew=anew)
         self._work.set()
 
     # -- the loop --------------------------------------------------------------------------------

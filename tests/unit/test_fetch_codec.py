@@ -420,6 +420,25 @@ def test_a_request_grows_with_what_has_changed() -> None:
     assert len(session.told) == 1_000
 
 
+def test_what_is_wanted_anew_is_new_to_the_broker() -> None:
+    """
+    A broker says nothing of what it knows and has no news of: it forgets the partition first.
+    """
+    session, broker, key, want = FetchSession(), Broker(), Key(b"t" * 16, 5), Want(0, 0, 0, 1)
+    session.want(key, want)
+    session.answered(broker.hear(session.request(LIMITS)))
+
+    session.forget(key)
+    session.want(key, want, anew=True)
+    session.answered(broker.hear(session.request(LIMITS)))
+    known = dict(broker.kept)
+    session.answered(broker.hear(session.request(LIMITS)))
+
+    assert known == {}
+    assert broker.kept == {key: want}
+    assert broker.sessions == 1
+
+
 def test_the_epoch_of_a_session_begins_again_at_one() -> None:
     """
     After two thousand million requests, as the broker counts: 0 would ask for a new session.

@@ -1,15 +1,16 @@
-"""What a relay reads for one mirror while one of two brokers of the source does not answer."""
+"""What a relay reads for one mirror, of brokers that have no news, or do not answer."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Container
+from collections.abc import AsyncIterator, Callable, Collection, Container, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
 
 import pytest
+from kafka.protocol.consumer import FetchRequest
 
 from mirror.errors import ConnectionFailedError
 from mirror.kafka.cluster import Cluster
@@ -24,10 +25,10 @@ from tests.unit.batches import entries, v2
 from tests.unit.test_fetch_codec import Said, answer
 
 TOPIC = UUID(int=7)
-FIRST, SECOND = Key(TOPIC.bytes, 0), Key(TOPIC.bytes, 1)
-LED_BY = {0: 2, 1: 1}
+FIRST, SECOND, THIRD = (Key(TOPIC.bytes, number) for number in range(3))
+LED_BY = {0: 2, 1: 1, 2: 2}
 """Of each partition: the broker."""
-FAR = 1 << 40
+FAR, END = 1 << 40, 100
 BATCH = bytes(v2(entries(0, 1)))
 
 
@@ -78,14 +79,50 @@ class Connection:
         return room
 
 
+class Quiet:
+    """A connection to a broker that has nothing new: of a partition it knows it says so once (KIP-227)."""
+
+    bytes_received = bytes_sent = 0
+    closed = False
+
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+
+    def version(self, *_: object, **__: object) -> int:
+        return FETCH_VERSION
+
+    def close(self, _: str) -> None:
+        """It has nothing to end."""
+
+    async def send(
+        self, _: int, version: int, pieces: Sequence[bytes], *, allocate: Callable[[int], memoryview]
+    ) -> memoryview:
+        await asyncio.sleep(0.001)
+        request = FetchRequest.decode(memoryview(b"".join(pieces)), version=version)
+        if request.session_epoch == 0:
+            self._known.clear()
+        asked = {one.partition for topic in request.topics for one in topic.partitions}
+        told = [Said(number, 0, END, END, 0, [], b"", None, None) for number in asked - self._known]
+        gone = {number for topic in request.forgotten_topics_data for number in topic.partitions}
+        self._known = (self._known | asked) - gone
+        body = answer([(TOPIC.bytes, told)] if told else [], session=1)
+        room = allocate(len(body))
+        room[:] = body
+        return room
+
+
 class Sink:
     """An outlet that takes everything at once, and counts the frames of each broker."""
 
     def __init__(self) -> None:
         self.frames = {1: 0, 2: 0}
+        self.parts: list[tuple[Channel, Key, int]] = []
         self.came = asyncio.Event()
 
-    async def send(self, _: Channel, news: News, as_is: Container[Key], taken: Taken, gone: Gone) -> None:
+    async def send(
+        self, channel: Channel, news: News, as_is: Container[Key], taken: Taken, gone: Gone
+    ) -> None:
+        self.parts += [(channel, part.fetched.key, part.number) for part in news.parts]
         self.frames[news.node] += bool(news.parts)
         gone()
         taken()
@@ -97,13 +134,17 @@ class Sink:
     def closed(self, topics: Collection[str]) -> None:
         """Everything may be read."""
 
+    async def reaches(self, condition: Callable[[], bool]) -> None:
+        """Wait until frames have made that true."""
+        async with asyncio.timeout(5):
+            while not condition():
+                self.came.clear()
+                await self.came.wait()
+
     async def more(self, node: int, frames: int = 20) -> None:
         """Wait until so many more frames have come from a broker."""
         until = self.frames[node] + frames
-        async with asyncio.timeout(5):
-            while self.frames[node] < until:
-                self.came.clear()
-                await self.came.wait()
+        await self.reaches(lambda: self.frames[node] >= until)
 
     async def only_from(self, node: int) -> None:
         """While frames come from one broker none comes from the other."""
@@ -148,6 +189,36 @@ async def test_of_many_ranks_of_a_partition_the_last_one_counts(monkeypatch: pyt
 
     assert ranks == [0, 6]
     assert turned == [False]
+
+
+@pytest.mark.parametrize("beside", [[], [THIRD]], ids=["alone", "beside another"])
+@pytest.mark.parametrize("shared", [True, False])
+async def test_what_has_no_news_is_told_where_it_is_wanted_again(
+    beside: list[Key], shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    From where it was, or when it comes back from a group: its mirror has to know that it is read.
+    """
+
+    async def opened(*_: object) -> Quiet:
+        return Quiet()
+
+    monkeypatch.setattr(broker_lane, "Connection", SimpleNamespace(open=opened))
+    sink = Sink()
+    reader = SourceReader(cast(Cluster, Source()), Isolation.READ_COMMITTED, sink, 1 << 20)
+    running = asyncio.create_task(reader.run())
+    reader.want([Position(key, 1, END, -1, True, 0) for key in (FIRST, *beside)])
+    await sink.reaches(lambda: {(Channel.LIVE, key, 1) for key in (FIRST, *beside)} <= {*sink.parts})
+
+    sink.parts.clear()
+    if shared:
+        reader.take_back(FIRST, *reader.hand_over(FIRST))
+    else:
+        reader.want([Position(FIRST, 2, END, -1, True, 0)])
+    await sink.reaches(lambda: (Channel.LIVE, FIRST, 1 if shared else 2) in sink.parts)
+
+    running.cancel()
+    await asyncio.wait([running])
 
 
 @asynccontextmanager
