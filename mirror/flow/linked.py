@@ -37,7 +37,7 @@ from mirror.link.frames import Header, Opener
 from mirror.link.greeting import Hello
 from mirror.link.loops import first_to_end, in_thread
 from mirror.link.messages import Channel, Position
-from mirror.link.parts import ASTRAY, Part, decode_parts, goes_on, restored
+from mirror.link.parts import ASTRAY, Part, decode_parts, ends_here, goes_on, restored
 from mirror.link.recodable import Recodable
 from mirror.link.stream import Came, LinkStream
 from mirror.logs import Repeats, warn_repeated
@@ -355,6 +355,8 @@ class LinkLane:
                 continue
             astray = part.offset == part.next_offset == partition.ask_offset
             if part.offset < at and part.next_offset <= at and not astray:
+                if ends_here(part):
+                    self._want(key, partition)  # what it says was of another place, and nothing more comes
                 continue  # it has come the other way, or is only what stands before a batch in doubt
             if part.fetched.error_code == ASTRAY:
                 self._ways.pop(key, None)  # nothing is known of it until another part comes

@@ -170,6 +170,12 @@ def goes_on(part: Part, *, cut: bool = False) -> bool:
     return at == size and (end <= part.next_offset if cut else end == part.next_offset)
 
 
+def ends_here(part: Part) -> bool:
+    """Whether a relay reads the partition no more, until it is wanted again."""
+    no_batch = part.offset == part.next_offset and bool(len(part.fetched.records))
+    return part.fetched.error_code not in {0, ASTRAY} or part.fetched.diverging is not None or no_batch
+
+
 def decode_parts(body: memoryview) -> list[Part]:
     """The parts of a body. The records are views into it.
 

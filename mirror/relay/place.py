@@ -101,7 +101,8 @@ class Step(NamedTuple):
 
 def taken_in(fetched: Fetched, place: Place, asked: Asked) -> Step:
     """Move a place on by what its broker has answered; answers what becomes of the partition."""
-    if fetched.error_code in STALE_METADATA_CODES and place.tries < ROUTE_TRIES:
+    stale = fetched.error_code in STALE_METADATA_CODES
+    if fetched.error_code == ASTRAY or (stale and place.tries < ROUTE_TRIES):
         return Step(Then.LOOK_AGAIN, None if place.tries else refusal(fetched.key, place, ASTRAY))
     if fetched.error_code or fetched.diverging is not None:
         return Step(Then.FORGET, _as_answered(fetched, place))

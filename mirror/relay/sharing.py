@@ -113,6 +113,8 @@ class Group:
         self.reader = SourceReader(cluster, kind.isolation, self, frame_bytes)
         self.members: dict[Member, int] = {}
         self.wanted: dict[Key, dict[Member, Wanted]] = {}
+        self._places: dict[Key, Place] = {}
+        """How far each of them was read, also where the reader has forgotten it."""
         self._recode = kind.recode
         self._give_up = give_up
         self._sealer = Sealer(COMPRESSION)
@@ -154,6 +156,7 @@ class Group:
             first = min((one.place for one in by_member.values()), key=lambda place: place.offset)
             recode = all(one.recode for one in by_member.values())
             self.reader.want([Position(key, 0, first.offset, first.fetched_epoch, recode)])
+            self._places[key] = self.reader.places[key]
 
     def release(self, key: Key) -> dict[Member, Wanted]:
         """Read a partition no more; answers from where on each mirror is to read it."""
@@ -161,13 +164,13 @@ class Group:
         for one in wanted.values():
             self._tell_where(key, one.place)
         self.reader.forget([key])
+        del self._places[key]
         return wanted
 
     def _tell_where(self, key: Key, place: Place) -> None:
         """From where on a partition is to be read that was read here."""
-        ours = self.reader.places.get(key)
-        if ours is not None:
-            place.offset, place.fetched_epoch = ours.offset, ours.fetched_epoch
+        ours = self._places[key]
+        place.offset, place.fetched_epoch = ours.offset, ours.fetched_epoch
 
     def drop(self, member: Member) -> dict[Key, Wanted]:
         """Send one of them nothing more; answers what it wanted, and from where on."""
@@ -262,6 +265,15 @@ class Sharing:
             mine = [key for key in keys if member in group.wanted.get(key, ())]
             self._give_back(group, mine, but=member)
             self._close_where_useless(group)
+
+    def rank(self, member: Member, ranks: Iterable[tuple[Key, int]]) -> None:
+        """What a mirror does not read for itself has this rank when it does again."""
+        elsewhere = [group.wanted for group in self._groups if member in group.members]
+        back = self._returning.get(member, {})
+        for key, rank in ranks:
+            found = [wanted[key][member] for wanted in elsewhere if member in wanted.get(key, ())]
+            for one in [*found, *([back[key]] if key in back else ())]:
+                one.place.rank = rank
 
     def look(self, now: float) -> None:
         """Give back what is behind, and bring together what is common."""

@@ -225,7 +225,10 @@ class Stream(Line):
             pong = messages.pong(messages.read_number(payload), int(time.time() * 1000), steady_us())
             self.write(pong)
         elif kind == Up.RANK:
-            self.reader.rank(messages.read_rank(payload))
+            ranks = messages.read_rank(payload)
+            self.reader.rank(ranks)
+            if self._member is not None:
+                self._sharing.rank(self._member, ranks)
         elif kind == Up.LIMIT:
             self.sender.limit(messages.read_number(payload) or None)
         else:

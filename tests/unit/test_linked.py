@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from mirror.flow.context import Flow, Limits, LinkLimits
 from mirror.flow.lagging import LagMeter
 from mirror.flow.linked import LinkLane
@@ -16,7 +18,7 @@ from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Fetched, FetchLimits, Key
 from mirror.link.frames import Compression, Frames, Opener, Sealer
 from mirror.link.messages import Channel, Position
-from mirror.link.parts import Part, encode_parts
+from mirror.link.parts import ASTRAY, Part, encode_parts
 from mirror.link.stream import Came
 from mirror.model import Batch, OffsetMode, TopicPartition
 from tests.unit.batches import entries, v2
@@ -168,6 +170,36 @@ async def test_what_waits_for_its_turn_is_as_late_as_its_own_news_say() -> None:
 
     assert (meanwhile.heard_at, silent) == (1.0, False)
     assert meter.measure(waiting, now=3_601.0, now_ms=0).seconds == 3_600.0
+
+
+@pytest.mark.parametrize(
+    ("says", "again"),
+    [
+        pytest.param({}, False, id="nothing"),
+        pytest.param({"error_code": ASTRAY}, False, id="that its leader is looked for"),
+        pytest.param({"error_code": 5}, True, id="an error"),
+        pytest.param({"diverging": (5, 60)}, True, id="that the source was truncated"),
+        pytest.param({"records": memoryview(bytes(80))}, True, id="what is no batch"),
+    ],
+)
+async def test_what_ends_before_the_copy_does_is_wanted_from_there(says: dict[str, Any], again: bool) -> None:
+    """
+    Parts of two channels overtake each other. The relay reads the partition no more, and said so of a place
+    that the copy has passed.
+    """
+    lane, _, stream = reading()
+    copy = partition(0)
+    lane.update(copy)
+    await asyncio.sleep(0)
+    shared = [stream.part(copy, 0, 100, 100)]
+    late = stream.part(copy, 50, 50, 100)
+    late = late._replace(fetched=late.fetched._replace(**says))
+
+    await lane._take_frame(cast(Any, stream), stream.frame(2, 1.0, shared))
+    await lane._take_frame(cast(Any, stream), stream.frame(Channel.LIVE, 2.0, [late]))
+    await asyncio.sleep(0)
+
+    assert [position.offset for position in stream.wanted] == [0, 100] if again else [0]
 
 
 def reading(buffers: int = BUFFERS, each: int = EACH) -> tuple[LinkLane, Flow, Stream]:

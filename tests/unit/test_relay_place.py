@@ -20,7 +20,7 @@ from mirror.relay.place import (
 from tests.unit.batches import entries, v2
 
 KEY = Key(bytes(16), 3)
-NOT_LEADER, OFFSET_OUT_OF_RANGE = 6, 1
+NOT_LEADER, OFFSET_OUT_OF_RANGE, STORAGE_ERROR = 6, 1, 56
 BATCH = bytes(v2(entries(10, 5)))
 ASKED_BYTES = 4 * len(BATCH)
 
@@ -129,15 +129,15 @@ def test_what_the_mirror_has_to_decide_goes_on_as_it_was_answered(answer: Fetche
 
 def test_a_partition_that_is_led_elsewhere_is_looked_for_and_the_mirror_told_once() -> None:
     """
-    After so many tries its mirror is told what the broker has said.
+    After so many tries its mirror is told what the broker has said, unless to a mirror that means just this.
     """
-    moved = fetched(b"", error_code=NOT_LEADER)
+    moved, broken = fetched(b"", error_code=NOT_LEADER), fetched(b"", error_code=STORAGE_ERROR)
 
     first = taken_in(moved, place(), asked())
-    again = taken_in(moved, place(tries=1), asked())
-    at_last = taken_in(moved, place(tries=ROUTE_TRIES), asked())
+    again = [taken_in(moved, place(tries=tries), asked()) for tries in (1, ROUTE_TRIES)]
+    at_last = taken_in(broken, place(tries=ROUTE_TRIES), asked())
 
     assert first.part is not None
     assert (first.then, first.part.fetched.error_code) == (Then.LOOK_AGAIN, ASTRAY)
-    assert again == Step(Then.LOOK_AGAIN, None)
-    assert (at_last.then, at_last.part and at_last.part.fetched) == (Then.FORGET, moved)
+    assert again == [Step(Then.LOOK_AGAIN, None)] * 2
+    assert (at_last.then, at_last.part and at_last.part.fetched) == (Then.FORGET, broken)

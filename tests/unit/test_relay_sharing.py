@@ -245,3 +245,43 @@ async def test_all_comes_back_soon_to_a_mirror_that_shares_no_more(
 
     running.cancel()
     assert one.reading.places.keys() == set(KEYS)
+
+
+async def test_a_mirror_goes_on_where_its_group_was_though_that_reads_no_more() -> None:
+    """
+    The group has met an error and has told nobody yet: each mirror meets it itself, where its copy ends.
+    """
+    one, other = Mirror(KEYS[:1]), Mirror(KEYS[:1])
+    shares = sharing_of(one, other)
+    look(shares, one, other)
+    reader = shares._groups[0].reader
+    reader.places[KEYS[0]].offset, reader.places[KEYS[0]].fetched_epoch = 200, 5
+    reader.forget(KEYS[:1])
+
+    shares._alone(one.member)
+
+    for mirror in (one, other):
+        place = mirror.reading.places[KEYS[0]]
+        assert (place.offset, place.fetched_epoch) == (200, 5)
+
+
+async def test_a_rank_counts_when_a_mirror_reads_for_itself_again() -> None:
+    """
+    It was said while others read for it, or while what came back was still too much.
+    """
+    one, other = Mirror(KEYS), Mirror(KEYS)
+    shares = sharing_of(one, other)
+    for _ in range(3):
+        look(shares, one, other)
+
+    shares.rank(one.member, [(KEYS[0], 45)])
+    one.reads = 0
+    shares.leave(other.member)
+    waits = next(key for key in KEYS if one.way[key] != Channel.LIVE)
+    shares.rank(one.member, [(waits, 46)])
+    one.reads = 1 << 30
+    for _ in range(3):
+        look(shares, one)
+
+    ranked = {key: place.rank for key, place in one.reading.places.items() if place.rank}
+    assert ranked == {KEYS[0]: 45, waits: 46}
