@@ -7,15 +7,20 @@ of the request; and of those that have not asked yet only so many are kept, the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import ssl
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from mirror.kafka.dial import Address
 from mirror.relay.audit import Audit
 
 BACKLOG = 1024
+TLS_TIMES = 2
+"""So many times as long as here asyncio waits for TLS: who is too slow is ended here, and counted."""
 
 
 class Door:
@@ -40,6 +45,7 @@ class Door:
         self._greeting_seconds = greeting_seconds
         self._guests_max = guests_max
         self._guests: OrderedDict[asyncio.BaseTransport, asyncio.TimerHandle] = OrderedDict()
+        self._handshakes: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
@@ -48,13 +54,9 @@ class Door:
         Raises:
             OSError: The address cannot be listened on.
         """
+        enter = self._enter if tls is None else partial(self._greet, tls)
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: _Guest(self),
-            host,
-            port,
-            ssl=tls,
-            ssl_handshake_timeout=self._greeting_seconds if tls is not None else None,
-            backlog=BACKLOG,
+            lambda: _Guest(enter), host, port, backlog=BACKLOG
         )
         found: int = self._server.sockets[0].getsockname()[1]
         return found
@@ -66,38 +68,92 @@ class Door:
         for transport in list(self._guests):
             self._dismiss(transport)
 
-    def enter(self, transport: asyncio.Transport) -> None:
+    def has_asked(self, guest: asyncio.BaseTransport | None) -> None:
+        """Somebody has said what he wants."""
+        timer = self._guests.pop(guest, None) if guest is not None else None
+        if timer is not None:
+            timer.cancel()
+
+    def _enter(self, transport: asyncio.Transport) -> None:
         """Somebody is at the door."""
         handler = self._new_handler()
         transport.set_protocol(handler)
         handler.connection_made(transport)
+        self._wait_for(transport)
+
+    def _greet(self, tls: ssl.SSLContext, transport: asyncio.Transport) -> None:
+        """TLS comes before that. With TLS a server of asyncio would tell of a connection only then, and those
+        that get no further would be counted by nobody.
+        """
+        try:
+            handshake = _Handshake(transport)
+        except OSError:  # no more files may be open
+            return
+        finally:
+            transport.abort()
+        self._wait_for(handshake)
+        task = asyncio.create_task(self._agree(tls, handshake))
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
+
+    async def _agree(self, tls: ssl.SSLContext, handshake: _Handshake) -> None:
+        def agreed(transport: asyncio.Transport) -> None:
+            self.has_asked(handshake)
+            self._enter(transport)
+
+        with contextlib.suppress(OSError):  # the context says why
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: _Guest(agreed),
+                handshake.sock,
+                ssl=tls,
+                ssl_handshake_timeout=self._greeting_seconds * TLS_TIMES,
+            )
+        self.has_asked(handshake)
+
+    def _wait_for(self, guest: asyncio.BaseTransport) -> None:
         loop = asyncio.get_running_loop()
-        self._guests[transport] = loop.call_later(self._greeting_seconds, self._too_slow, transport)
+        self._guests[guest] = loop.call_later(self._greeting_seconds, self._too_slow, guest)
         if len(self._guests) > self._guests_max:
             self._too_slow(next(iter(self._guests)))
 
-    def has_asked(self, transport: asyncio.BaseTransport | None) -> None:
-        """Somebody has said what he wants."""
-        timer = self._guests.pop(transport, None) if transport is not None else None
-        if timer is not None:
-            timer.cancel()
+    def _too_slow(self, guest: asyncio.BaseTransport) -> None:
+        if not guest.is_closing():
+            peer = guest.get_extra_info("peername")
+            waited_for = "TLS" if isinstance(guest, _Handshake) else "HTTP request"
+            self._audit.too_slow(str(Address(*peer[:2])) if peer else "", waited_for)
+        self._dismiss(guest)
 
-    def _too_slow(self, transport: asyncio.BaseTransport) -> None:
-        if not transport.is_closing():
-            peer = transport.get_extra_info("peername")
-            self._audit.too_slow(str(Address(*peer[:2])) if peer else "", "HTTP request")
-        self._dismiss(transport)
-
-    def _dismiss(self, transport: asyncio.BaseTransport) -> None:
-        self.has_asked(transport)
-        cast(asyncio.Transport, transport).abort()
+    def _dismiss(self, guest: asyncio.BaseTransport) -> None:
+        self.has_asked(guest)
+        cast(asyncio.Transport, guest).abort()
 
 
 class _Guest(asyncio.Protocol):
     """A connection that has just been made."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, enter: Callable[[asyncio.Transport], None]) -> None:
+        self._enter = enter
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._door.enter(cast(asyncio.Transport, transport))
+        self._enter(cast(asyncio.Transport, transport))
+
+
+class _Handshake(asyncio.BaseTransport):
+    """TLS that is being agreed on, as far as a door has to do with it.
+
+    Attributes:
+        sock: The connection; it goes on when the transport that it had is aborted.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__({"peername": transport.get_extra_info("peername")})
+        self.sock: socket.socket = transport.get_extra_info("socket").dup()
+
+    def is_closing(self) -> bool:
+        """When it ends it is no guest any more."""
+        return False
+
+    def abort(self) -> None:
+        """End it, wherever it is."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
