@@ -122,13 +122,21 @@ class Tunnel(Line):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.broker.pause(True)
+        self._hear_or_not()
         self._read_or_not()
 
     def has_room(self) -> None:
         """The broker is read again."""
-        self.broker.pause(False)
+        self._hear_or_not()
         self._read_or_not()
+
+    def _hear_or_not(self) -> None:
+        self.broker.pause(self.holds_back)
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether the broker is not read for now."""
+        return self._full
 
     # -- the broker's side ---------------------------------------------------------------------------
 
@@ -202,6 +210,7 @@ class GuardedTunnel(Tunnel):
         self._look_again = look_again
         self._requests: asyncio.Queue[bytes] = asyncio.Queue()
         self._answers: asyncio.Queue[tuple[Asked, memoryview | Ended]] = asyncio.Queue()
+        self._in_hand = 0
         self._work = self._loop.create_task(self._guarded())
 
     def pass_on(self, request: bytes) -> None:
@@ -228,8 +237,15 @@ class GuardedTunnel(Tunnel):
             asked = await _elsewhere_if(len(request), self._guard.asked, request)
             self.broker.forward(asked.request, partial(self._answered, asked))
 
+    @property
+    def holds_back(self) -> bool:
+        """Likewise; one answer is looked at at a time, and whole ones do not wait for that here."""
+        return self._full or self._in_hand > 0
+
     def _answered(self, asked: Asked, answer: memoryview | Ended) -> None:
         self._answers.put_nowait((asked, answer))
+        self._in_hand += 1
+        self._hear_or_not()
 
     async def _look_at_answers(self) -> None:
         while True:
@@ -245,6 +261,8 @@ class GuardedTunnel(Tunnel):
             if passed.refused:
                 self._audit.topics(self.visitor, asked.api, passed.refused)
             self.hand_back(passed.answer)
+            self._in_hand -= 1
+            self._hear_or_not()
 
 
 async def _elsewhere_if(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -15,7 +15,8 @@ from mirror.kafka.dial import Address
 from mirror.relay import tunnel as tunnels
 from mirror.relay.access import Visitor
 from mirror.relay.audit import Audit
-from mirror.relay.tunnel import REQUESTS_IN_FLIGHT_MAX, Tunnel
+from mirror.relay.guarding import Asked, Guard, Passed
+from mirror.relay.tunnel import REQUESTS_IN_FLIGHT_MAX, GuardedTunnel, Tunnel
 from tests.harness.node import until
 
 OnAnswer = Callable[[memoryview | ConnectionFailedError], None]
@@ -45,20 +46,54 @@ class Broker:
         self.closed = True
 
 
-class Line:
-    """A tunnel, and the mirror's end of it."""
+class Guards:
+    """Lets everything pass; the first answer is of a topic that nobody knows yet."""
 
-    def __init__(self, broker: Broker, audit: Audit) -> None:
+    def __init__(self) -> None:
+        self._unknown = True
+
+    def asked(self, request: bytes) -> Asked:
+        return Asked(18, 2, request=request)
+
+    def answered(self, _: Asked, answer: memoryview) -> Passed:
+        unknown, self._unknown = self._unknown, False
+        return Passed([answer], unknown=unknown)
+
+
+class Line:
+    """A tunnel, and the mirror's end of it.
+
+    Attributes:
+        known: Set when the picture of the cluster has been read anew; for a mirror of which a guard looks at
+            everything.
+    """
+
+    def __init__(self, broker: Broker, audit: Audit, *, guarded: bool = False) -> None:
         self.broker, self.audit = broker, audit
-        self.tunnel = Tunnel(cast(Connection, broker), Visitor("peer:1"), audit, greeting_seconds=5)
+        self.known = asyncio.Event()
+        connection, visitor = cast(Connection, broker), Visitor("peer:1")
+        self.tunnel: Tunnel = (
+            GuardedTunnel(
+                connection,
+                visitor,
+                audit,
+                greeting_seconds=5,
+                guard=cast(Guard, Guards()),
+                look_again=self.known.wait,
+            )
+            if guarded
+            else Tunnel(connection, visitor, audit, greeting_seconds=5)
+        )
 
     async def seen(self, condition: Callable[[], bool]) -> None:
         await until(condition, "it is seen", 5)
 
 
 @asynccontextmanager
-async def line() -> AsyncIterator[tuple[Line, asyncio.StreamReader, asyncio.StreamWriter]]:
-    made = Line(Broker(), Audit())
+async def line(
+    *, guarded: bool = False
+) -> AsyncIterator[tuple[Line, asyncio.StreamReader, asyncio.StreamWriter]]:
+    made = Line(Broker(), Audit(), guarded=guarded)
     server = await asyncio.get_running_loop().create_server(lambda: made.tunnel, "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     try:
@@ -130,17 +165,36 @@ async def test_a_quiet_mirror_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> 
     assert made.audit.refused["too_slow"] == 0
 
 
-async def test_a_broker_is_not_read_either_while_the_mirror_does_not_read() -> None:
+@pytest.mark.parametrize("guarded", [False, True])
+async def test_a_broker_is_not_read_either_while_the_mirror_does_not_read(guarded: bool) -> None:
     """
     Its answers would wait here, sixteen of them, each as large as there may be.
     """
-    async with line() as (made, reader, writer):
+    async with line(guarded=guarded) as (made, reader, writer):
+        made.known.set()
         writer.write(request(1))
         await made.seen(lambda: len(made.broker.waiting) == 1)
         made.broker.waiting.pop(0)[1](memoryview(bytes(20 << 20)))
+        await made.seen(lambda: made.tunnel.bytes_sent > 20 << 20)
         paused = made.broker.paused
         assert int.from_bytes(await reader.readexactly(4)) == 20 << 20
         await reader.readexactly(20 << 20)
+        await made.seen(lambda: not made.broker.paused)
+
+    assert paused
+
+
+async def test_a_broker_is_not_read_while_an_answer_of_it_is_looked_at() -> None:
+    """
+    That lasts until the picture of the cluster is read anew; the next answer waits at the broker.
+    """
+    async with line(guarded=True) as (made, reader, writer):
+        writer.write(request(1) + request(2))
+        await made.seen(lambda: len(made.broker.waiting) == 2)
+        made.broker.answer()
+        paused = made.broker.paused
+        made.known.set()
+        assert (await reader.readexactly(8))[4:] == (1).to_bytes(4)
         await made.seen(lambda: not made.broker.paused)
 
     assert paused
