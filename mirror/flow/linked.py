@@ -288,12 +288,16 @@ class LinkLane:
     # -- frames ----------------------------------------------------------------------------------
 
     async def _take_frames(self, stream: LinkStream, channel: Channel) -> None:
-        limit = self._flow.limits.buffer_bytes_max
-        if channel is Channel.BULK:
-            limit -= limit // LIVE_SHARE
+        """What is up to date comes first, and its share is in use all the time: however large a frame is, it
+        does not wait for that.
+        """
+        limit, live = self._flow.limits.buffer_bytes_max, channel is Channel.LIVE
+        share = limit // LIVE_SHARE
+        limit -= 0 if live else share
         while True:
             came = await stream.next_frame(channel)
-            await self._room.enough(came.arrived.header.body_bytes, limit)
+            size = min(came.arrived.header.body_bytes, limit - share)
+            await self._room.enough(size, limit, first=live)
             try:
                 await self._take_frame(stream, came)
             except AnswerError as error:

@@ -293,16 +293,35 @@ class Room:
     def __init__(self, flow: Flow, members: Mapping[Key, PartitionCopy]) -> None:
         self._flow = flow
         self._members = members
+        self._first = asyncio.Lock()
 
-    async def enough(self, size: int, bytes_max: int) -> None:
-        """Return when so many bytes more would be no more than ``bytes_max``, or nothing is in use at all."""
-        pool = self._flow.pool
-        while pool.used_bytes and pool.used_bytes + size > bytes_max:
-            try:
-                async with asyncio.timeout(ROOM_WAIT_SECONDS):
-                    await self._more()
-            except TimeoutError:
-                self._take_back()
+    async def enough(self, size: int, bytes_max: int, *, first: bool = False) -> None:
+        """Return when so many bytes more would be no more than ``bytes_max``, or nothing is in use at all.
+
+        Args:
+            first: Others wait meanwhile, however little they want: what is given back is not taken by them.
+        """
+        if first:
+            async with self._first:
+                while self._lacks(size, bytes_max):
+                    await self._some_more()
+            return
+        while self._first.locked() or self._lacks(size, bytes_max):
+            if self._first.locked():
+                async with self._first:
+                    continue
+            await self._some_more()
+
+    def _lacks(self, size: int, bytes_max: int) -> bool:
+        used = self._flow.pool.used_bytes
+        return bool(used) and used + size > bytes_max
+
+    async def _some_more(self) -> None:
+        try:
+            async with asyncio.timeout(ROOM_WAIT_SECONDS):
+                await self._more()
+        except TimeoutError:
+            self._take_back()
 
     async def _more(self) -> None:
         """Return when some buffer was given back; that the bell rang says nothing yet."""

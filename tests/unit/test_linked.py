@@ -14,6 +14,7 @@ from mirror.flow.lagging import LagMeter
 from mirror.flow.linked import LinkLane
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
+from mirror.flow.receiving import Room
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Fetched, FetchLimits, Key
 from mirror.link.frames import Compression, Frames, Opener, Sealer
@@ -21,6 +22,7 @@ from mirror.link.messages import Channel, Position
 from mirror.link.parts import ASTRAY, Part, encode_parts
 from mirror.link.stream import Came
 from mirror.model import Batch, OffsetMode, TopicPartition
+from tests.harness.node import until
 from tests.unit.batches import entries, v2
 from tests.unit.target_model import Hooks, Meters
 
@@ -37,6 +39,8 @@ class Stream:
     def __init__(self) -> None:
         self.forgotten: set[Key] = set()
         self.wanted: list[Position] = []
+        self.frames: dict[int, asyncio.Queue[Came]] = {channel: asyncio.Queue() for channel in Channel}
+        self.taken: list[int] = []
         self._sealer = Sealer(Compression(0))
         self._opener = Opener(self._sealer.key, 27)
 
@@ -52,6 +56,13 @@ class Stream:
         pieces = self._sealer.seal(1, 0, encode_parts(parts))
         (arrived,) = Frames(BufferPool(0)).received(b"".join(pieces))
         return Came(channel, arrived, read_at)
+
+    async def next_frame(self, channel: int) -> Came:
+        """One that a test has put there."""
+        return await self.frames[channel].get()
+
+    def took(self, came: Came) -> None:
+        self.taken.append(came.channel)
 
     def piece_at(self) -> float | None:
         """Frames come whole."""
@@ -200,6 +211,51 @@ async def test_what_ends_before_the_copy_does_is_wanted_from_there(says: dict[st
     await asyncio.sleep(0)
 
     assert [position.offset for position in stream.wanted] == [0, 100] if again else [0]
+
+
+async def test_a_frame_larger_than_its_buffers_does_not_wait_for_the_share_of_others() -> None:
+    """
+    That is in use as long as anything is written anywhere.
+    """
+    lane, flow, stream = reading(buffers=8 * MIB, each=MIB)
+    copy = partition(0)
+    lane.update(copy)
+    await asyncio.sleep(0)
+    live = flow.pool.take(MIB)
+    part = stream.part(copy, 0, 1_000, 1_000)
+    came = stream.frame(Channel.BULK, 1.0, [part] * (1 + 8 * MIB // len(part.fetched.records)))
+    stream.frames[Channel.BULK].put_nowait(came)
+
+    taking = asyncio.create_task(lane._take_frames(cast(Any, stream), Channel.BULK))
+    await until(lambda: bool(stream.taken), "it is taken", 5)
+
+    taking.cancel()
+    live.release()
+    assert came.arrived.header.body_bytes > 8 * MIB
+
+
+async def test_what_is_up_to_date_has_room_before_what_is_behind() -> None:
+    """
+    However large it is, and however little what is behind wants at a time.
+    """
+    _, flow, _ = reading()
+    room, buffers = Room(flow, {}), [flow.pool.take(MIB) for _ in range(2)]
+    came: list[str] = []
+
+    async def take(what: str, size: int, *, first: bool) -> None:
+        await room.enough(size, BUFFERS, first=first)
+        came.append(what)
+
+    tasks = [asyncio.create_task(take("live", BUFFERS, first=True))]
+    await asyncio.sleep(0)
+    tasks.append(asyncio.create_task(take("bulk", MIB, first=False)))
+    for buffer in buffers:
+        await asyncio.sleep(0)
+        buffer.release()
+        flow.room.set()
+    await asyncio.wait_for(asyncio.gather(*tasks), 4)
+
+    assert came == ["live", "bulk"]
 
 
 def reading(buffers: int = BUFFERS, each: int = EACH) -> tuple[LinkLane, Flow, Stream]:
