@@ -82,6 +82,7 @@ def hours_of(text: str) -> tuple[int, int]:
         raise ValueError("must be hours like 08:00-18:30")
     hours = [int(group) for group in found.groups()]
     begins, ends = hours[0] * 60 + hours[1], hours[2] * 60 + hours[3]
-    if begins == ends or max(begins, ends) > MINUTES_OF_A_DAY:
+    nothing_passes = begins >= ends and (begins - ends) % MINUTES_OF_A_DAY == 0
+    if nothing_passes or max(begins, ends) > MINUTES_OF_A_DAY:
         raise ValueError("must be hours between 00:00 and 24:00, and some time has to pass")
     return begins, ends

@@ -90,6 +90,7 @@ def test_rates_are_written_as_people_write_them(tmp_path: Path, rate: str, expec
         ("{rate: 1 MB/s, days: monday}", "must be days"),
         ("{rate: 1 MB/s, hours: '8-18'}", "must be hours like"),
         ("{rate: 1 MB/s, hours: '08:00-08:00'}", "some time has to pass"),
+        ("{rate: 1 MB/s, hours: '24:00-00:00'}", "some time has to pass"),
         ("{rate: 1 MB/s, hours: '08:00-24:30'}", "between 00:00 and 24:00"),
         ("{rate: 1 MB/s, zone: Europe/Berlyn}", "must be a time zone that this machine knows"),
         ("{rate: 1 MB/s, zone: ../../etc/passwd}", "must be a time zone"),
