@@ -102,7 +102,7 @@ class TopicStore:
         log: The way to its partition.
         writer: As whom to write, asked before every load and put; None: the broker guards nothing.
         begun: Told when the first write of an epoch is there.
-        outdated: Told when that was refused, as a newer epoch stands there.
+        outdated: Told when that could not be done, as this or a newer epoch has been written under before.
 
     Attributes:
         fenced: Writes that the broker has refused because of a newer epoch.
@@ -205,18 +205,24 @@ class TopicStore:
         if writer == self._written_as:
             return
         if writer != NOBODY:
-            try:
-                base = await self._log.append(_batch([(FENCE_KEY, None)], writer, 0)[0])
-            except BrokerError as error:
-                if error.code not in NOT_OUR_TURN:
-                    raise
-                if error.code in NEWER_EPOCH:
-                    self.fenced += 1
-                    self._outdated(writer)
-            else:
-                self._begun_at = writer, base + 1
-                self._begun(writer)
+            await self._fence(writer)
         self._written_as, self._sequence, self._unsure, self._verify = writer, 1, False, False
+
+    async def _fence(self, writer: Writer) -> None:
+        """The first write under an epoch. Is it refused, or there before, somebody has had the epoch."""
+        end = await self._log.end()
+        try:
+            base = await self._log.append(_batch([(FENCE_KEY, None)], writer, 0)[0])
+        except BrokerError as error:
+            self.fenced += error.code in NEWER_EPOCH
+            if error.code not in NOT_OUR_TURN:
+                raise
+            base = -1
+        if base < end:
+            self._outdated(writer)
+            return
+        self._begun_at = writer, base + 1
+        self._begun(writer)
 
     async def _get_ready(self) -> None:
         """Know what we write after: whose right it is, and whether our last write is there."""

@@ -101,8 +101,8 @@ class Owner:
             self.turn.since = time.monotonic() + TAKEOVER_WAIT_SECONDS
 
     def outdated(self, writer: tuple[int, int]) -> None:
-        """The first write of this token to the flow's state was refused, as a newer epoch stands there. Where
-        the coordinator calls it the last one all the same, it has lost what it gave away since.
+        """Under this token, or a newer one, somebody has written to the flow's state before. Where the
+        coordinator calls it the last one all the same, it has lost what it gave away since.
         """
         self._outdated = writer
 

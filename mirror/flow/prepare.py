@@ -36,6 +36,8 @@ from mirror.model import Reason, TopicPartition
 PADDING_RECORDS_MAX = 1_000_000
 """Records of one padding batch; its zstd form stays well below any broker's batch limit."""
 HEADERS_BYTES_MAX = 4 << 20
+NO_PADDING = frozenset({10, 18, 32, 43, 76, 87})
+"""A topic that takes no such batch: of its size, time, codec or format, or with records that have no key."""
 
 
 class NotPreparableError(PartitionError):
@@ -145,7 +147,7 @@ async def _pad(
         if error.retriable or outcome.error_code in {45, 46, 59}:
             error.retriable = True
             raise error
-        if spot.offset == decision.target_log_start_offset:
+        if outcome.error_code in NO_PADDING and spot.offset == decision.target_log_start_offset:
             raise NotPreparableError(target, error, spot.offset)
         raise PartitionError(target, str(error), reason=Reason.PREPARATION_REFUSED, hint=error.hint)
     if outcome.base_offset != spot.offset:

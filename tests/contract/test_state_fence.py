@@ -16,6 +16,7 @@ pytestmark = pytest.mark.timeout(60)
 
 OLD: Writer = (7, 0)
 NEW: Writer = (7, 1)
+NEWER: Writer = (7, 2)
 
 
 def store(log: LogPort, writer: Writer = OLD) -> TopicStore:
@@ -168,6 +169,33 @@ async def test_whose_first_write_was_refused_is_not_told_that_the_log_is_his(log
     assert (begun, outdated) == ([], [OLD])
     with pytest.raises(StateUnavailableError, match="under our epoch"):
         await late.taken_over()
+
+
+@pytest.mark.parametrize("writes", [0, 1, 7])
+async def test_an_epoch_that_somebody_has_written_under_is_nobodys_to_begin_with(
+    log: LogPort, writes: int
+) -> None:
+    """
+    A coordinator that lost its last records gives it out again. The next one is free.
+    """
+    told: list[tuple[str, Writer]] = []
+    writer = NEW
+    first = store(log, NEW)
+    await first.load()
+    for number in range(writes):
+        await first.put({"a": b"%d" % number})
+    again = TopicStore(
+        log,
+        writer=lambda: writer,
+        begun=lambda one: told.append(("begun", one)),
+        outdated=lambda one: told.append(("outdated", one)),
+    )
+
+    await again.load()
+    writer = NEWER
+    await again.load()
+
+    assert told == [("outdated", NEW), ("begun", NEWER)]
 
 
 async def test_that_a_new_epoch_has_begun_is_told_once(log: LogPort) -> None:
