@@ -209,7 +209,7 @@ class TopicStore:
         self._written_as, self._sequence, self._unsure, self._verify = writer, 1, False, False
 
     async def _fence(self, writer: Writer) -> None:
-        """The first write under an epoch. Is it refused, or there before, somebody has had the epoch."""
+        """The first write under an epoch: refused, or there before, where somebody has had it."""
         end = await self._log.end()
         try:
             base = await self._log.append(_batch([(FENCE_KEY, None)], writer, 0)[0])
