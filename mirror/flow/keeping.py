@@ -130,7 +130,7 @@ class Keeper:
 
     async def _serve(self, partitions: Ready) -> None:
         await self._note_epochs([p for p in partitions if p.queue.epochs])
-        await self._correct_maps([p for p in partitions if p.contradicts_map])
+        await self._correct_maps([p for p in partitions if p.contradicts_map or p.foresaw_otherwise])
         await self._note_runs([p for p in partitions if p.mode is OffsetMode.MAPPED and p.queue.gap])
         with_gaps = [p for p in partitions if p.mode is OffsetMode.SAME and p.queue.gap]
         leaders: dict[int, list[PartitionCopy]] = {}

@@ -286,6 +286,18 @@ class Passage:
         reached = self.queue.first_run(self.target_next_offset)
         return reached is not None and reached[1] >= self._runs_ahead[0][1] and reached != self._runs_ahead[0]
 
+    @property
+    def foresaw_otherwise(self) -> bool:
+        """True when what is queued has other gaps than the offset map was given ahead: what is to be noted of
+        them would not fit in there. So it is where transactions that were aborted are read by now.
+        """
+        if self.mode is not OffsetMode.MAPPED or not self._runs_ahead or self.target_next_offset is None:
+            return False
+        runs = self.queue.runs(self.target_next_offset)
+        known_to = min(runs[-1][1], self._runs_ahead[-1][1]) if runs else -1
+        read, foreseen = ([run for run in of if run[1] <= known_to] for of in (runs, self._runs_ahead))
+        return read != foreseen
+
     def map_corrected(self) -> None:
         """The offset map holds nothing any more of what was written ahead."""
         self._runs_ahead = []

@@ -692,6 +692,31 @@ def test_a_batch_that_ends_where_a_run_was_to_begin_waits_unless_that_is_so(
     assert (copy.contradicts_map, copy.batch_ready) == (contradicts, not contradicts)
 
 
+@pytest.mark.parametrize(
+    ("ahead", "otherwise"),
+    [
+        ([], False),
+        ([(110, 12), (121, 17)], False),
+        ([(110, 12)], False),
+        ([(110, 12), (121, 17), (140, 30)], False),
+        ([(110, 12), (120, 17)], True),
+        ([(110, 12), (118, 15), (121, 17)], True),
+        ([(110, 12), (130, 25)], True),
+    ],
+)
+def test_other_gaps_than_were_foreseen_are_seen_before_they_are_noted(
+    ahead: list[tuple[int, int]], otherwise: bool
+) -> None:
+    """
+    Not the first one alone: a map that does not fit would refuse what was to be noted of others as well.
+    """
+    copy = going_on_with(*ahead)
+
+    copy.queue.push([batch(100), Gap(105, 110), batch(110), Gap(115, 121), batch(121)], (), None)
+
+    assert copy.foresaw_otherwise is otherwise
+
+
 def test_a_gap_that_was_foreseen_is_noted_and_what_is_foreseen_behind_it_stays() -> None:
     """
     Up to the next one batches go on at once.
