@@ -69,15 +69,15 @@ class TopicsSettings(Section):
     sync_configs: Flag = Field(
         default=True,
         description="Whether settings of target topics follow the source's: what is set on the source topic "
-        "is set, retention too, anything else that is set on the target topic is taken off, and "
-        "config_exclude names what is left alone. Only topics that hold nothing but this flow's copy are "
-        "changed: made by it, or empty when it began. Any other is left as it is, and the log says so "
-        "(settings_left_alone).",
+        "is set, and what it keeps by its brokers' settings. Anything else set on the target topic is "
+        "taken off, and config_exclude names what is left alone. max.message.bytes is never lowered. Only "
+        "topics that hold nothing but this flow's copy are changed: made by it, or empty when it began. Any "
+        "other is left as it is, and the log says so (settings_left_alone).",
     )
     sync_acls: Flag = Field(
         default=False,
         description="Whether ACLs of the topics are added at the target, without rights to write, and of no "
-        "other topics: a pattern becomes one ACL for each topic copied, or, where prefix ends with a "
+        "other topics, nor where the target topic holds anything but this flow's copy: a pattern becomes one ACL for each topic copied, or, where prefix ends with a "
         "separator, one for the names that begin with it.",
     )
     refresh_seconds: Seconds = Field(

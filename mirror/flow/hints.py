@@ -98,7 +98,9 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
             "Look at the batch with kafka-dump-log.sh on each of the source's replicas: its format or codec "
             "is unknown here, or none of them has it whole."
         ),
-        Reason.RECORD_TOO_LARGE: "Raise max.message.bytes of the target topic to that of the source.",
+        Reason.RECORD_TOO_LARGE: (
+            "Raise max.message.bytes of the target topic until the record fits: it is not lowered again."
+        ),
         Reason.RECORD_REFUSED: (
             "See what the target broker said of the records, and compare the settings of both topics."
         ),
@@ -109,7 +111,8 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
             "Set message.timestamp.type of the target topic to CreateTime: records are to keep their times."
         ),
         Reason.NULL_KEY_REFUSED: (
-            "Take compact off the target topic's cleanup.policy: the source holds records without a key."
+            "Take compact off the target topic's cleanup.policy, and put cleanup.policy into "
+            "topics.config_exclude so that it stays off: the source holds records without a key."
         ),
         Reason.LOG_START_MOVED: (
             "The records are gone at the source: save what another copy may have, then accept the loss "

@@ -6,7 +6,7 @@ sources), KIP-339 (IncrementalAlterConfigs).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kafka.protocol.admin import (
@@ -24,7 +24,8 @@ TOPIC = 2
 """ConfigResource.Type.TOPIC."""
 DYNAMIC_TOPIC_CONFIG = 1
 SET = 0
-TOPICS_AT_ONCE = 200
+TOPICS_AT_ONCE, PARTITIONS_AT_ONCE = 200, 2_000
+"""A controller refuses requests for more than 10 000 partitions, all of their topics."""
 TOPIC_ALREADY_EXISTS = 36
 INVALID_PARTITIONS = 37
 
@@ -106,9 +107,9 @@ async def create_topics(
         For each: True when it was made, False when there is one of that name already, or why it was refused.
     """
     out: dict[str, bool | TwinsiteError] = {}
-    for at in range(0, len(topics), TOPICS_AT_ONCE):
-        some = [_creatable(topic) for topic in topics[at : at + TOPICS_AT_ONCE]]
-        request = CreateTopicsRequest(topics=some, timeout_ms=timeout_ms, validate_only=False)
+    for some in _at_once(topics):
+        creatable = [_creatable(topic) for topic in some]
+        request = CreateTopicsRequest(topics=creatable, timeout_ms=timeout_ms, validate_only=False)
         for answer in (await cluster.call_controller(request)).topics:
             what = f"{cluster.name}: creating topic {answer.name}"
             if answer.error_code in {0, TOPIC_ALREADY_EXISTS}:
@@ -116,6 +117,19 @@ async def create_topics(
             else:
                 out[answer.name] = broker_error(answer.error_code, what, answer.error_message)
     return out
+
+
+def _at_once(topics: Sequence[NewTopic]) -> Iterator[Sequence[NewTopic]]:
+    """So many for each request; a topic with more partitions than that goes alone."""
+    some: list[NewTopic] = []
+    for topic in topics:
+        partitions = sum(one.partitions for one in some) + topic.partitions
+        if some and (len(some) == TOPICS_AT_ONCE or partitions > PARTITIONS_AT_ONCE):
+            yield some
+            some = []
+        some.append(topic)
+    if some:
+        yield some
 
 
 def _creatable(topic: NewTopic) -> Any:

@@ -142,7 +142,7 @@ class Follower:
         self._tell_other_modes(chosen)
         await self._topics.finish(again=True)
         if self._settings.sync_acls:
-            await self._carry_acls(chosen)
+            await self._carry_acls([name for name in chosen if self._topics.owns_copy_of(name)])
         self.followed_once = True
 
     async def _carry_acls(self, chosen: Collection[str]) -> None:
@@ -200,10 +200,13 @@ class Follower:
         """Those that are new; and those that were held up and are not any more, or the other way round."""
         before, self._conflicts = self._conflicts, dict(_by_partition(chosen, conflicts))
         over = before.keys() - self._conflicts.keys()
+        successors = {p.tp.topic for p in self._engine.partitions.values() if _is_old(p, chosen)}
         for topic in chosen.values():
             for number in sorted(topic.partitions):
                 tp = TopicPartition(topic.name, number)
                 partition = self._engine.partitions.get(tp) or self._begin(tp, topic.topic_id)
+                if topic.name in successors:  # what the topic before did not have is none of its copy
+                    self._stop_recreated(partition, topic)
                 freed = tp in over and partition.state is State.BLOCKED
                 if freed or partition.reason is Reason.TOPIC_DELETED:  # it was hidden from us, not deleted
                     self._engine.resume(partition)
@@ -230,17 +233,15 @@ class Follower:
     def _note_recreated(self, chosen: Mapping[str, TopicInfo]) -> None:
         """Partitions of a topic that has a successor, also those that the successor does not have."""
         for partition in self._engine.partitions.values():
-            topic = chosen.get(partition.tp.topic)
-            if topic is None or partition.topic_id == topic.topic_id.bytes:
-                continue
-            if partition.state is not State.TOPIC_RECREATED:
-                partition.stop(
-                    State.TOPIC_RECREATED,
-                    Reason.TOPIC_ID_CHANGED,
-                    f"the source topic was deleted and made again: its id is {topic.topic_id} now",
-                    None,
-                )
-                self._engine.changed(partition)
+            if _is_old(partition, chosen):
+                self._stop_recreated(partition, chosen[partition.tp.topic])
+
+    def _stop_recreated(self, partition: PartitionCopy, topic: TopicInfo) -> None:
+        if partition.state is State.TOPIC_RECREATED:
+            return
+        words = f"the source topic was deleted and made again: its id is {topic.topic_id} now"
+        partition.stop(State.TOPIC_RECREATED, Reason.TOPIC_ID_CHANGED, words, None)
+        self._engine.changed(partition)
 
     def _note_gone(self, found: ClusterInfo) -> None:
         """Topics that are not at the source any more; an empty answer says nothing.
@@ -261,6 +262,12 @@ class Follower:
 
     def _copied(self, gone_from: Mapping[str, TopicInfo]) -> Iterable[PartitionCopy]:
         return [p for p in self._engine.partitions.values() if p.tp.topic not in gone_from]
+
+
+def _is_old(partition: PartitionCopy, chosen: Mapping[str, TopicInfo]) -> bool:
+    """True where its topic has a successor of the same name."""
+    topic = chosen.get(partition.tp.topic)
+    return topic is not None and partition.topic_id != topic.topic_id.bytes
 
 
 def _leaders(topics: Mapping[str, TopicInfo]) -> set[int]:

@@ -30,7 +30,7 @@ from mirror.kafka.cluster_info import ClusterInfo, TopicInfo
 from mirror.kafka.offsets import EARLIEST, list_offsets
 from mirror.kafka.topics import NewTopic, create_partitions, create_topics, set_configs, topic_defaults
 from mirror.logs import Repeats, warn_repeated
-from mirror.model import Reason, TopicPartition
+from mirror.model import OffsetMode, Reason, State, TopicPartition
 from mirror.sync.describe import describe
 from mirror.sync.names import NamePolicy
 from mirror.sync.topic_configs import (
@@ -38,6 +38,7 @@ from mirror.sync.topic_configs import (
     KEEP_ALL,
     MESSAGE_BYTES_MAX,
     TIMESTAMP_TYPE,
+    excluded,
     retention_of,
     tombstones_kept_ms,
 )
@@ -99,6 +100,8 @@ class TargetTopics:
         self._source_ids: dict[str, UUID] = {}
         self._made: dict[str, UUID] = {}
         """Target topics made in this run, and the source topic each was made for."""
+        self._diverged: set[str] = set()
+        """Target topics to which others have written, as far as is known, or that are others by now."""
         self._left_alone: dict[str, AlterConfigs] = {}
         self._preparing: dict[str, dict[str, str | None]] = {}
         self._kept_as_prepared: set[str] = set()
@@ -134,16 +137,22 @@ class TargetTopics:
             if name not in names
         }
         defaults = await topic_defaults(self._flow.target, PROBE) if names - there.topics.keys() else None
+        self._note_diverged()
         self._find_unfinished()
         owned = frozenset(filter(self._owned, self._there))
-        held = frozenset(self._preparing)
-        target = Target({**others, **self._there}, len(there.brokers), defaults, held, owned)
+        held, unprepared = frozenset(self._preparing), frozenset(filter(self._unprepared, self._there))
+        topics = {**others, **self._there}
+        target = Target(topics, len(there.brokers), defaults, held, unprepared, owned)
         plan = plan_topics(source.values(), target, self._policy, self._settings)
         found = [*plan.conflicts, *await self._carry_out(plan, chosen)]
         conflicts = {c.topic: c for c in sorted(found, key=lambda c: -c.first_partition)}
         await self._see_topics(chosen, plan.actions > 0, conflicts)
         await self._note_batch_limits(chosen)
         return conflicts
+
+    def owns_copy_of(self, topic: str) -> bool:
+        """Whether the copy of a source topic holds nothing but what this flow copies."""
+        return self._owned(self._policy.to_target(topic))
 
     async def finish(self, *, again: bool) -> None:
         """Give topics their settings once all their partitions are ours, and begin where they should.
@@ -156,11 +165,12 @@ class TargetTopics:
         Raises:
             ConnectionFailedError: The target cannot be asked.
         """
+        self._note_diverged()
         for name, final in list(self._preparing.items()):
             if (again or name not in self._kept_as_prepared) and self._prepared(name):
                 await self._end_preparing(name, final)
         for name, change in list(self._left_alone.items()):
-            if self._owned(name):
+            if self._owned(name) and not self._unprepared(name):
                 del self._left_alone[name]
                 await self._change(change)
                 self._note_batch_limit(name, change.changes.get(MESSAGE_BYTES_MAX))
@@ -170,7 +180,16 @@ class TargetTopics:
     def _owned(self, name: str) -> bool:
         """True for a target topic in which nothing is but what this flow copies from the source topic."""
         source_id = self._source_ids.get(name)
-        return source_id is not None and (self._made.get(name) == source_id or bool(self._known(name)))
+        if source_id is None or name in self._diverged:
+            return False
+        return self._made.get(name) == source_id or bool(self._known(name))
+
+    def _note_diverged(self) -> None:
+        self._diverged = {p.target.topic for p in self._partitions() if p.state is State.DIVERGED}
+
+    def _unprepared(self, name: str) -> bool:
+        """True while the copy of a partition is to begin where its log does not start yet."""
+        return any(not one.prepared for one in self._known(name))
 
     def _prepared(self, name: str) -> bool:
         known = self._known(name)
@@ -340,11 +359,19 @@ class TargetTopics:
             source = self._source_facts.get(self._policy.to_source(name) or "")
             if source is None or not source.configs.values:
                 continue
+            if not (self._settings.sync_configs or self._starts_late(name)):
+                continue  # it keeps everything because somebody wants it to
             if any(own.get(key) != value for key, value in PREPARING_CONFIGS.items()):
                 continue
             wanted = {key: source.configs.values.get(key) for key in source.configs.explicit}
             if any(wanted.get(key) != value for key, value in PREPARING_CONFIGS.items()):
-                self._preparing.setdefault(name, {key: wanted.get(key) for key in PREPARING_CONFIGS})
+                ours = [key for key in PREPARING_CONFIGS if not excluded(key, self._settings.config_exclude)]
+                self._preparing.setdefault(name, {key: wanted.get(key) for key in ours})
+
+    def _starts_late(self, name: str) -> bool:
+        """Whether it had to be made to start where the source does."""
+        known = self._known(name)
+        return any(one.mode is OffsetMode.SAME and one.target_start_offset > 0 for one in known)
 
     async def _end_preparing(self, name: str, final: Mapping[str, str | None]) -> None:
         try:

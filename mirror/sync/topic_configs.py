@@ -1,6 +1,7 @@
 """Which settings a target topic gets, from those of its source topic.
 
-Taken over is what is set on the source topic itself. On top of that come the few
+Taken over is what is set on the source topic itself, and what it has from its brokers of
+how long it keeps records, where the target's say otherwise. On top of that come the few
 settings without which a copy would not be exact: record times are kept as they are,
 however old or new they look to the target; payload bytes stay as the producer made
 them; and what fits into the source topic fits into the target's, unless the limit of
@@ -40,6 +41,8 @@ TIMESTAMP_LIMITS = (
 """How far a record's time may be from now. A mirror that catches up appends old records."""
 KEEP_ALL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 """With these no record goes away by itself."""
+KEEPING = (CLEANUP_POLICY, "retention.ms", "retention.bytes", "delete.retention.ms")
+"""What a topic keeps, and for how long."""
 DECIDED_HERE = frozenset({TIMESTAMP_TYPE, *TIMESTAMP_LIMITS})
 """Neither the source's value nor the list of exclusions has a say in these."""
 REMOVED_IN_4 = frozenset({"message.format.version", "message.downconversion.enable", TIMESTAMP_LIMITS[2]})
@@ -108,6 +111,7 @@ def wanted_configs(
         taken[name] = fitting
         if fitting != value:
             left_out.append(LeftOut(name, f"{value} is below what the target takes, {fitting} is set"))
+    taken |= {name: value for name, value in _inherited(source, defaults) if not excluded(name, exclude)}
     needed = {
         name: value
         for name, value in _exactness(source, taken, defaults)
@@ -138,6 +142,9 @@ def config_changes(wanted: Wanted, existing: TopicConfigs, exclude: Sequence[str
     for name in sorted(existing.explicit - kept):
         if name in DECIDED_HERE or not excluded(name, exclude):
             changes[name] = None
+    limit, change = existing.values.get(MESSAGE_BYTES_MAX, "0"), changes.get(MESSAGE_BYTES_MAX)
+    if int(change or 0) < int(limit):  # larger records than the source takes now may be still to be copied
+        changes.pop(MESSAGE_BYTES_MAX, None)
     return changes
 
 
@@ -163,6 +170,16 @@ def _fitting(name: str, value: str, defaults: Defaults | None) -> str:
     if name == SEGMENT_BYTES and is_4:
         return str(max(int(value), SEGMENT_BYTES_MIN_4))
     return value
+
+
+def _inherited(source: TopicConfigs, defaults: Defaults | None) -> Iterator[tuple[str, str]]:
+    """What the source topic has from its brokers that says what it keeps, where the target would keep other
+    records.
+    """
+    for name in KEEPING:
+        value = source.values.get(name)
+        if value is not None and name not in source.explicit and (defaults or {}).get(name) != value:
+            yield name, value
 
 
 # -- what an exact copy needs --------------------------------------------------------------------------

@@ -12,7 +12,7 @@ decides on settings.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirror.config import TopicsSettings
@@ -20,6 +20,7 @@ from mirror.model import Reason
 from mirror.sync.names import NamePolicy
 from mirror.sync.topic_configs import (
     ALL,
+    KEEP_ALL,
     TIMESTAMP_TYPE,
     Defaults,
     LeftOut,
@@ -119,6 +120,7 @@ class Target:
         brokers: How many are registered now.
         defaults: What a new topic would get, setting by setting; None where that may not be read.
         held: Topics whose settings are left as they are for now, because they are being prepared.
+        unprepared: Topics that do not start yet where they are to: what they keep stays as it is until then.
         owned: Topics that hold what this flow copied there, and nothing else. No other is changed.
     """
 
@@ -126,6 +128,7 @@ class Target:
     brokers: int
     defaults: Defaults | None = None
     held: frozenset[str] = frozenset()
+    unprepared: frozenset[str] = frozenset()
     owned: frozenset[str] = frozenset()
 
 
@@ -221,7 +224,8 @@ def _plan_existing(
         return TopicPlan(conflicts=(_too_many_partitions(topic, existing),))
     owned = existing.name in target.owned
     synced = settings.sync_configs and existing.name not in target.held
-    changes, notes = _alter(topic, existing, settings) if synced else ((), ())
+    kept = KEEP_ALL.keys() if existing.name in target.unprepared else ()
+    changes, notes = _alter(topic, existing, settings, kept) if synced else ((), ())
     left_alone = () if owned else changes
     overwriting = None if settings.sync_configs and owned else _overwritten_times(topic, existing)
     if overwriting is not None:
@@ -238,7 +242,7 @@ def _plan_existing(
 
 
 def _alter(
-    topic: TopicFacts, existing: TopicFacts, settings: TopicsSettings
+    topic: TopicFacts, existing: TopicFacts, settings: TopicsSettings, kept: Collection[str]
 ) -> tuple[tuple[AlterConfigs, ...], tuple[Note, ...]]:
     """Changes of settings, where both sides' settings may be read."""
     if not topic.configs.values or not existing.configs.values:
@@ -250,7 +254,8 @@ def _alter(
         exclude,
         replication_factor=existing.replication_factor,
     )
-    changes = config_changes(wanted, existing.configs, exclude)
+    found = config_changes(wanted, existing.configs, exclude)
+    changes = {name: value for name, value in found.items() if name not in kept}
     altered = (AlterConfigs(existing.name, changes),) if changes else ()
     return altered, _notes(topic.name, wanted.left_out)
 

@@ -107,6 +107,50 @@ async def test_records_that_were_there_before_a_mapped_copy_keep_their_settings(
     assert watermarks(target.bootstrap, name) == {0: (0, 23)}
 
 
+@pytest.mark.parametrize(
+    "topics", [{"sync_configs": False}, {"config_exclude": ["retention.*", "cleanup.policy"]}]
+)
+async def test_an_archive_keeps_everything_where_settings_are_not_to_follow(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, topics: dict[str, Any]
+) -> None:
+    """
+    Though it looks like a topic that was made to keep everything while it was made to start late.
+    """
+    name = await topic(source, retention_ms=3_600_000)
+    archive = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+    await target.create_topic(name, 1, config=archive)
+    load(source.bootstrap, name, json_rows(20, 50))
+    wanted = flow_of(source, target, name, topics)
+
+    for _ in range(2):
+        await mirror_once(wanted)
+
+    assert some_of(target, name, archive) == archive
+
+
+async def test_a_topic_that_others_write_to_by_now_keeps_its_settings(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    As after a failover with a mirror left running: what the old site deletes is not to go at the new one.
+    """
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(20, 50))
+    wanted = flow_of(source, target, name, {"refresh_seconds": 1})
+    await mirror_once(wanted)
+    write_to(target, name, 0, 3)
+
+    async with running(wanted) as until:
+        await until(lambda seen: states(seen) == [(State.DIVERGED, Reason.FOREIGN_WRITE)])
+        await target.alter_topic(name, KEPT)
+        await source.alter_topic(name, SHORT)
+        source.admin.create_partitions([NewPartitions(name, 2)])[name].result(20)
+        await until(lambda seen: len(seen) == 2)  # so a pass has gone by
+
+    assert len(watermarks(target.bootstrap, name)) == 1
+    assert some_of(target, name, KEPT) == KEPT
+
+
 # -- topics of the flow --------------------------------------------------------------------------------
 
 
@@ -281,6 +325,28 @@ async def test_a_topic_made_again_with_fewer_partitions_is_another_one_in_all_of
 
     assert [(p.state, p.reason) for p in next_one.partitions] == recreated
     assert watermarks(target.bootstrap, name) == {0: (0, 5), 1: (0, 5), 2: (0, 5)}
+
+
+async def test_a_topic_made_again_with_more_partitions_is_another_one_in_all_of_them(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    Also where somebody gives the copy of the old one as many.
+    """
+    name = await topic(source)
+    write_to(source, name, 0, 5)
+    wanted = flow_of(source, target, name)
+    await mirror_once(wanted)
+    await source.delete_topic(name)
+    await source.create_topic(name, 2)
+    write_to(source, name, 1, 9)
+    target.admin.create_partitions([NewPartitions(name, 2)])[name].result(20)
+
+    next_one = await mirror_once(wanted)
+
+    recreated = [(State.TOPIC_RECREATED, Reason.TOPIC_ID_CHANGED)] * 2
+    assert [(p.state, p.reason) for p in next_one.partitions] == recreated
+    assert watermarks(target.bootstrap, name) == {0: (0, 5), 1: (0, 0)}
 
 
 # -- settings that were changed ------------------------------------------------------------------------

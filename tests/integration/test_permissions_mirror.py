@@ -507,6 +507,30 @@ async def test_a_mirror_killed_when_acls_were_added_adds_nothing_twice(
     assert "acls_added" not in second.stderr
 
 
+async def test_acls_are_not_carried_to_a_topic_of_somebody_else(source: Site, target: Site) -> None:
+    """
+    It only bears the name; who may read the source's is none of its business. What is copied beside it has them.
+    """
+    grants = grants_on_the_page()
+    source.allow_only(grants)
+    target.allow_only(grants)
+    for name in ("orders.theirs", "orders.ours"):
+        await source.cluster.create_topic(name)
+        write_records(source.cluster, name, 10)
+        allow(source.cluster.admin, [Grant("User:dave", "Read", "topic", name)])
+    await target.cluster.create_topic("orders.theirs")
+    write_records(target.cluster, "orders.theirs", 3)
+    topics = {"include": [r"orders\.(theirs|ours)"], "sync_acls": True}
+
+    status = await mirror_once(settings(source, target, "orders.theirs", topics=topics))
+
+    assert {(p.topic, p.reason) for p in status.partitions} == {
+        ("orders.theirs", Reason.TARGET_NOT_EMPTY),
+        ("orders.ours", None),
+    }
+    assert acls_of(target, "User:dave") == {Grant("User:dave", "Read", "topic", "orders.ours").binding()}
+
+
 async def test_a_topic_that_was_hidden_for_a_while_goes_on(source: Site, target: Site) -> None:
     """
     Without Describe it is as if it were gone, and said to be; shown again it goes on without a restart.

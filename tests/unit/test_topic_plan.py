@@ -256,6 +256,7 @@ def test_without_sight_of_the_targets_defaults_only_what_every_version_knows_is_
     wanted = wanted_configs(source, None, (), replication_factor=1)
 
     assert wanted.configs == {
+        "cleanup.policy": "delete",
         "retention.ms": "5",
         "message.timestamp.type": "CreateTime",
         "message.timestamp.before.max.ms": LONG_MAX,
@@ -263,6 +264,69 @@ def test_without_sight_of_the_targets_defaults_only_what_every_version_knows_is_
         "compression.type": "producer",
         "max.message.bytes": "1048588",
     }
+
+
+INHERITED = {"cleanup.policy": "compact,delete", "retention.ms": "2592000000", "delete.retention.ms": "5"}
+
+
+@pytest.mark.parametrize(
+    ("defaults", "exclude", "expected"),
+    [
+        (DEFAULTS_4 | {"cleanup.policy": "delete", "retention.ms": "604800000"}, (), INHERITED),
+        (DEFAULTS_4 | INHERITED, (), {}),
+        (None, (), INHERITED),
+        (DEFAULTS_4, ("retention.*", "cleanup.policy", "delete.*"), {}),
+    ],
+    ids=["other defaults", "the same defaults", "unknown defaults", "excluded"],
+)
+def test_what_a_topic_keeps_by_its_brokers_settings_its_copy_keeps(
+    defaults: Mapping[str, str] | None, exclude: tuple[str, ...], expected: dict[str, str]
+) -> None:
+    """
+    A copy that keeps less by the target's own would lose records as they come, and nobody would be told.
+    """
+    source = TopicConfigs({**DEFAULTS_3_9, **INHERITED})
+
+    wanted = wanted_configs(source, defaults, exclude, replication_factor=1)
+
+    assert {name: value for name, value in wanted.configs.items() if name in INHERITED} == expected
+
+
+def test_a_limit_of_batches_is_not_lowered() -> None:
+    """
+    Records from before it was at the source may still be to be copied.
+    """
+    existing = configs(DEFAULTS_4, max_message_bytes="9000000")
+    changes = [
+        config_changes(
+            wanted_configs(source, defaults_behind(existing), (), replication_factor=1), existing, ()
+        )
+        for source in (configs(), configs(max_message_bytes="20000"), configs(max_message_bytes="9500000"))
+    ]
+
+    assert [change.get("max.message.bytes", "as it is") for change in changes] == [
+        "as it is",
+        "as it is",
+        "9500000",
+    ]
+
+
+def test_a_topic_that_is_to_be_made_to_start_late_keeps_what_it_keeps_until_then() -> None:
+    """
+    A compacted one would take no padding; the time of its records is looked after all the same.
+    """
+    source = a_topic(cleanup_policy="compact", retention_ms="5", max_message_bytes="9000000")
+    there = TopicFacts("orders", 4, 1, configs(DEFAULTS_4, message_timestamp_type="LogAppendTime"))
+    target = Target(
+        {"orders": there}, 1, DEFAULTS_4, unprepared=frozenset({"orders"}), owned=frozenset({"orders"})
+    )
+
+    planned = plan_topics([source], target, NamePolicy(""), TopicsSettings(include=(".*",)))
+
+    (change,) = planned.alter_configs
+    assert change.changes["message.timestamp.type"] == "CreateTime"
+    assert change.changes["max.message.bytes"] == "9000000"
+    assert not {"cleanup.policy", "retention.ms", "retention.bytes"} & change.changes.keys()
 
 
 # -- topics that cannot be made ----------------------------------------------------------------------------
