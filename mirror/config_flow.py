@@ -77,8 +77,9 @@ class TopicsSettings(Section):
     sync_acls: Flag = Field(
         default=False,
         description="Whether ACLs of the topics are added at the target, without rights to write, and of no "
-        "other topics, nor where the target topic holds anything but this flow's copy: a pattern becomes one ACL for each topic copied, or, where prefix ends with a "
-        "separator, one for the names that begin with it.",
+        "other topics, nor where the target topic holds anything but this flow's copy: a pattern becomes one "
+        "ACL for each topic copied, or, where prefix ends with a separator, one for the names that begin with "
+        "it.",
     )
     refresh_seconds: Seconds = Field(
         default=10.0, ge=1, le=86400, description="How often new topics and partitions are looked for."

@@ -509,7 +509,7 @@ async def test_a_mirror_killed_when_acls_were_added_adds_nothing_twice(
 
 async def test_acls_are_not_carried_to_a_topic_of_somebody_else(source: Site, target: Site) -> None:
     """
-    It only bears the name; who may read the source's is none of its business. What is copied beside it has them.
+    It only bears the name; who may read the source's is none of its business.
     """
     grants = grants_on_the_page()
     source.allow_only(grants)
