@@ -78,7 +78,7 @@ class TopicsSettings(Section):
         default=False,
         description="Whether ACLs of the topics are added at the target, without rights to write, and of no "
         "other topics, nor where the target topic holds anything but this flow's copy: a pattern becomes one "
-        "ACL for each topic copied, or, where prefix ends with a separator, one for the names that begin with "
+        "ACL for each topic copied, or, where prefix ends with a separator, one for names that begin with "
         "it.",
     )
     refresh_seconds: Seconds = Field(
