@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from uuid import UUID
 
 import structlog
@@ -57,6 +57,8 @@ class Follower:
         self.topics_ignored = 0
         self.left_out: tuple[TopicLeftOut, ...] = ()
         self.followed_once = False
+        self._chosen: tuple[str, ...] = ()
+        """Topics that are copied, as of the last pass."""
         self._settings = settings.topics
         self._flow = flow
         self._engine = engine
@@ -110,6 +112,7 @@ class Follower:
             TwinsiteError: The target cannot be asked.
         """
         await self._topics.finish(again=True)
+        await self._carry_acls()
 
     async def _attempt(self, work: Awaitable[None]) -> None:
         try:
@@ -141,12 +144,15 @@ class Follower:
         self._add_partitions(chosen, conflicts)
         self._tell_other_modes(chosen)
         await self._topics.finish(again=True)
-        if self._settings.sync_acls:
-            await self._carry_acls([name for name in chosen if self._topics.owns_copy_of(name)])
+        self._chosen = tuple(chosen)
+        await self._carry_acls()
         self.followed_once = True
 
-    async def _carry_acls(self, chosen: Collection[str]) -> None:
+    async def _carry_acls(self) -> None:
         """Add ACLs that are missing; copying does not depend on it, so a refusal is only said."""
+        chosen = [name for name in self._chosen if self._topics.owns_copy_of(name)]
+        if not (self._settings.sync_acls and chosen):
+            return
         try:
             plan = await carry_acls(
                 self._flow.source,

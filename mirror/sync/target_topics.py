@@ -30,12 +30,13 @@ from mirror.kafka.cluster_info import ClusterInfo, TopicInfo
 from mirror.kafka.offsets import EARLIEST, list_offsets
 from mirror.kafka.topics import NewTopic, create_partitions, create_topics, set_configs, topic_defaults
 from mirror.logs import Repeats, warn_repeated
-from mirror.model import OffsetMode, Reason, State, TopicPartition
+from mirror.model import Reason, State, TopicPartition
 from mirror.sync.describe import describe
 from mirror.sync.names import NamePolicy
 from mirror.sync.topic_configs import (
     ALL,
     KEEP_ALL,
+    LONG_MAX,
     MESSAGE_BYTES_MAX,
     TIMESTAMP_TYPE,
     excluded,
@@ -61,8 +62,10 @@ log = structlog.get_logger(__name__)
 VISIBLE_SECONDS = 30.0
 """How long a topic just made may take until all its partitions have leaders."""
 VISIBLE_PAUSE_SECONDS = 0.05
-PREPARING_CONFIGS = KEEP_ALL
-"""While a log is made to start at its offset: DeleteRecords wants ``delete``, and nothing may expire."""
+PREPARING_CONFIGS = KEEP_ALL | {"retention.bytes": LONG_MAX}
+"""While a log is made to start at its offset: DeleteRecords wants ``delete``, and nothing may expire. Nobody
+else says that so: by it a topic is known again that was being prepared when a mirror ended.
+"""
 PROBE = "twinsite-settings-probe"
 
 
@@ -102,6 +105,8 @@ class TargetTopics:
         """Target topics made in this run, and the source topic each was made for."""
         self._diverged: set[str] = set()
         """Target topics to which others have written, as far as is known, or that are others by now."""
+        self._looked_at: set[str] = set()
+        """Target topics whose partitions were all looked at."""
         self._left_alone: dict[str, AlterConfigs] = {}
         self._preparing: dict[str, dict[str, str | None]] = {}
         self._kept_as_prepared: set[str] = set()
@@ -137,12 +142,17 @@ class TargetTopics:
             if name not in names
         }
         defaults = await topic_defaults(self._flow.target, PROBE) if names - there.topics.keys() else None
-        self._note_diverged()
+        self._note_states()
         self._find_unfinished()
-        owned = frozenset(filter(self._owned, self._there))
-        held, unprepared = frozenset(self._preparing), frozenset(filter(self._unprepared, self._there))
-        topics = {**others, **self._there}
-        target = Target(topics, len(there.brokers), defaults, held, unprepared, owned)
+        target = Target(
+            {**others, **self._there},
+            len(there.brokers),
+            defaults,
+            held=frozenset(self._preparing),
+            unprepared=frozenset(filter(self._unprepared, self._there)),
+            owned=frozenset(filter(self._owned, self._there)),
+            settled=frozenset(filter(self._is_settled, self._there)),
+        )
         plan = plan_topics(source.values(), target, self._policy, self._settings)
         found = [*plan.conflicts, *await self._carry_out(plan, chosen)]
         conflicts = {c.topic: c for c in sorted(found, key=lambda c: -c.first_partition)}
@@ -151,8 +161,9 @@ class TargetTopics:
         return conflicts
 
     def owns_copy_of(self, topic: str) -> bool:
-        """Whether the copy of a source topic holds nothing but what this flow copies."""
-        return self._owned(self._policy.to_target(topic))
+        """Whether the copy of a source topic is known to hold nothing but what this flow copies."""
+        name = self._policy.to_target(topic)
+        return self._owned(name) and self._is_settled(name)
 
     async def finish(self, *, again: bool) -> None:
         """Give topics their settings once all their partitions are ours, and begin where they should.
@@ -165,12 +176,13 @@ class TargetTopics:
         Raises:
             ConnectionFailedError: The target cannot be asked.
         """
-        self._note_diverged()
+        self._note_states()
         for name, final in list(self._preparing.items()):
-            if (again or name not in self._kept_as_prepared) and self._prepared(name):
+            ready = self._prepared(name) and self._is_settled(name)
+            if (again or name not in self._kept_as_prepared) and ready:
                 await self._end_preparing(name, final)
         for name, change in list(self._left_alone.items()):
-            if self._owned(name) and not self._unprepared(name):
+            if self._owned(name) and self._is_settled(name) and not self._unprepared(name):
                 del self._left_alone[name]
                 await self._change(change)
                 self._note_batch_limit(name, change.changes.get(MESSAGE_BYTES_MAX))
@@ -184,8 +196,15 @@ class TargetTopics:
             return False
         return self._made.get(name) == source_id or bool(self._known(name))
 
-    def _note_diverged(self) -> None:
-        self._diverged = {p.target.topic for p in self._partitions() if p.state is State.DIVERGED}
+    def _is_settled(self, name: str) -> bool:
+        """Whether it is known by now that nobody else has written to it: a start takes a look first."""
+        return name not in self._diverged and (name in self._made or name in self._looked_at)
+
+    def _note_states(self) -> None:
+        partitions = list(self._partitions())
+        unknown = {p.target.topic for p in partitions if p.state is State.UNKNOWN}
+        self._looked_at = {p.target.topic for p in partitions} - unknown
+        self._diverged = {p.target.topic for p in partitions if _is_anothers(p)}
 
     def _unprepared(self, name: str) -> bool:
         """True while the copy of a partition is to begin where its log does not start yet."""
@@ -247,7 +266,7 @@ class TargetTopics:
             log.log(level, "setting_left_out", topic=note.topic, setting=note.setting, why=note.why)
         self._told.update(plan.notes)
         for change in plan.left_alone:
-            if self._left_alone.get(change.name) != change:
+            if self._left_alone.get(change.name) != change and not self._owned(change.name):
                 why = "the flow does not copy all there is in it"
                 log.info("settings_left_alone", topic=change.name, settings=sorted(change.changes), why=why)
         self._left_alone = {change.name: change for change in plan.left_alone}
@@ -350,28 +369,17 @@ class TargetTopics:
     # -- topics that start late ------------------------------------------------------------------
 
     def _find_unfinished(self) -> None:
-        """Topics that were being prepared when a mirror ended are told by their settings.
-
-        So are those made to keep everything, because it was not known what to keep; now it is.
-        """
+        """Topics that were being prepared when a mirror ended are told by their settings."""
         for name, topic in self._there.items():
             own = {key: topic.configs.values.get(key) for key in topic.configs.explicit}
             source = self._source_facts.get(self._policy.to_source(name) or "")
             if source is None or not source.configs.values:
                 continue
-            if not (self._settings.sync_configs or self._starts_late(name)):
-                continue  # it keeps everything because somebody wants it to
             if any(own.get(key) != value for key, value in PREPARING_CONFIGS.items()):
                 continue
-            wanted = {key: source.configs.values.get(key) for key in source.configs.explicit}
-            if any(wanted.get(key) != value for key, value in PREPARING_CONFIGS.items()):
-                ours = [key for key in PREPARING_CONFIGS if not excluded(key, self._settings.config_exclude)]
-                self._preparing.setdefault(name, {key: wanted.get(key) for key in ours})
-
-    def _starts_late(self, name: str) -> bool:
-        """Whether it had to be made to start where the source does."""
-        known = self._known(name)
-        return any(one.mode is OffsetMode.SAME and one.target_start_offset > 0 for one in known)
+            kept = [key for key in PREPARING_CONFIGS if excluded(key, self._settings.config_exclude)]
+            final = {key: source.configs.values.get(key) for key in PREPARING_CONFIGS}
+            self._preparing.setdefault(name, final | dict.fromkeys(kept))
 
     async def _end_preparing(self, name: str, final: Mapping[str, str | None]) -> None:
         try:
@@ -383,6 +391,10 @@ class TargetTopics:
         reach("settings_final")
         self._preparing.pop(name, None)
         log.info("topic_prepared", topic=name)
+
+
+def _is_anothers(partition: PartitionCopy) -> bool:
+    return partition.state is State.DIVERGED and partition.reason is not Reason.SOURCE_TRUNCATED
 
 
 def _copies(known: Known, source_id: str, target_topic: str) -> bool:

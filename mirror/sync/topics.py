@@ -20,6 +20,7 @@ from mirror.model import Reason
 from mirror.sync.names import NamePolicy
 from mirror.sync.topic_configs import (
     ALL,
+    DECIDED_HERE,
     KEEP_ALL,
     TIMESTAMP_TYPE,
     Defaults,
@@ -30,6 +31,9 @@ from mirror.sync.topic_configs import (
     wanted_configs,
 )
 from mirror.topic_names import collision_key, why_no_copy
+
+Changes = Mapping[str, str | None]
+"""Settings and their values; None takes one off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +74,7 @@ class AlterConfigs:
     """Set some settings of a target topic, and take others back to the cluster's default."""
 
     name: str
-    changes: Mapping[str, str | None]
-    """None takes the setting off the topic."""
+    changes: Changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,7 @@ class Target:
         held: Topics whose settings are left as they are for now, because they are being prepared.
         unprepared: Topics that do not start yet where they are to: what they keep stays as it is until then.
         owned: Topics that hold what this flow copied there, and nothing else. No other is changed.
+        settled: Topics of which that is known by now: their partitions were looked at.
     """
 
     topics: Mapping[str, TopicFacts]
@@ -130,6 +134,7 @@ class Target:
     held: frozenset[str] = frozenset()
     unprepared: frozenset[str] = frozenset()
     owned: frozenset[str] = frozenset()
+    settled: frozenset[str] = frozenset()
 
 
 def plan_topics(
@@ -224,9 +229,12 @@ def _plan_existing(
         return TopicPlan(conflicts=(_too_many_partitions(topic, existing),))
     owned = existing.name in target.owned
     synced = settings.sync_configs and existing.name not in target.held
-    kept = KEEP_ALL.keys() if existing.name in target.unprepared else ()
-    changes, notes = _alter(topic, existing, settings, kept) if synced else ((), ())
-    left_alone = () if owned else changes
+    found, notes = _alter(topic, existing, settings) if synced else ({}, ())
+    if existing.name in target.unprepared:
+        found = _keeping_more(found, topic.configs.values)
+    at_once = found if existing.name in target.settled else _by_keys(found, DECIDED_HERE)
+    changes = _altered(existing.name, at_once if owned else {})
+    left_alone = _altered(existing.name, {} if owned and at_once is found else found)
     overwriting = None if settings.sync_configs and owned else _overwritten_times(topic, existing)
     if overwriting is not None:
         return TopicPlan(conflicts=(overwriting,), left_alone=left_alone)
@@ -234,19 +242,37 @@ def _plan_existing(
     may_add = settings.create and owned
     return TopicPlan(
         add_partitions=(AddPartitions(existing.name, topic.partitions),) if missing and may_add else (),
-        alter_configs=changes if owned else (),
+        alter_configs=changes,
         left_alone=left_alone,
         conflicts=(_too_few_partitions(topic, existing, settings),) if missing and not may_add else (),
         notes=notes,
     )
 
 
+def _altered(name: str, changes: Changes) -> tuple[AlterConfigs, ...]:
+    return (AlterConfigs(name, changes),) if changes else ()
+
+
+def _by_keys(changes: Changes, keys: Collection[str]) -> Changes:
+    return {name: value for name, value in changes.items() if name in keys}
+
+
+def _keeping_more(changes: Changes, source: Mapping[str, str]) -> Changes:
+    """Without what would keep fewer records: padding takes a topic that deletes nothing by itself."""
+    effective = {name: source.get(name) if value is None else value for name, value in changes.items()}
+    return {
+        name: effective[name] if name in KEEP_ALL else value
+        for name, value in changes.items()
+        if name not in KEEP_ALL or effective[name] == KEEP_ALL[name]
+    }
+
+
 def _alter(
-    topic: TopicFacts, existing: TopicFacts, settings: TopicsSettings, kept: Collection[str]
-) -> tuple[tuple[AlterConfigs, ...], tuple[Note, ...]]:
+    topic: TopicFacts, existing: TopicFacts, settings: TopicsSettings
+) -> tuple[Changes, tuple[Note, ...]]:
     """Changes of settings, where both sides' settings may be read."""
     if not topic.configs.values or not existing.configs.values:
-        return (), (Note(topic.name, ALL, "the settings of one side may not be read (DescribeConfigs)"),)
+        return {}, (Note(topic.name, ALL, "the settings of one side may not be read (DescribeConfigs)"),)
     exclude = settings.config_exclude
     wanted = wanted_configs(
         topic.configs,
@@ -254,10 +280,8 @@ def _alter(
         exclude,
         replication_factor=existing.replication_factor,
     )
-    found = config_changes(wanted, existing.configs, exclude)
-    changes = {name: value for name, value in found.items() if name not in kept}
-    altered = (AlterConfigs(existing.name, changes),) if changes else ()
-    return altered, _notes(topic.name, wanted.left_out)
+    changes = config_changes(wanted, existing.configs, exclude)
+    return changes, _notes(topic.name, wanted.left_out)
 
 
 def _too_many_partitions(topic: TopicFacts, existing: TopicFacts) -> Conflict:

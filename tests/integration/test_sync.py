@@ -72,7 +72,8 @@ async def sync(source: Cluster, target: Cluster, topic: str, policy: NamePolicy)
     all_here = await target.describe_topics(None)
     here = [found for name, found in all_here.topics.items() if name == policy.to_target(topic)]
     described, defaults = await describe(target, here), await topic_defaults(target, "probe")
-    facts = Target(described, len(all_here.brokers), defaults, owned=frozenset(described))
+    ours = frozenset(described)
+    facts = Target(described, len(all_here.brokers), defaults, owned=ours, settled=ours)
     plan = plan_topics((await describe(source, there)).values(), facts, policy, settings)
     for made in plan.create:
         await create_topic(

@@ -67,7 +67,7 @@ def plan(
     prefix = settings.get("prefix") or ""
     owned = frozenset(topic.name for topic in target) if settings.pop("owned", True) else frozenset()
     asked = TopicsSettings.model_validate({"include": [".*"], "sync_configs": False} | settings)
-    there = Target({topic.name: topic for topic in target}, brokers, DEFAULTS_4, owned=owned)
+    there = Target({topic.name: topic for topic in target}, brokers, DEFAULTS_4, owned=owned, settled=owned)
     return plan_topics(source, there, NamePolicy(prefix), asked)
 
 
@@ -317,9 +317,7 @@ def test_a_topic_that_is_to_be_made_to_start_late_keeps_what_it_keeps_until_then
     """
     source = a_topic(cleanup_policy="compact", retention_ms="5", max_message_bytes="9000000")
     there = TopicFacts("orders", 4, 1, configs(DEFAULTS_4, message_timestamp_type="LogAppendTime"))
-    target = Target(
-        {"orders": there}, 1, DEFAULTS_4, unprepared=frozenset({"orders"}), owned=frozenset({"orders"})
-    )
+    target = Target({"orders": there}, 1, DEFAULTS_4, unprepared=OWNED, owned=OWNED, settled=OWNED)
 
     planned = plan_topics([source], target, NamePolicy(""), TopicsSettings(include=(".*",)))
 
@@ -327,6 +325,36 @@ def test_a_topic_that_is_to_be_made_to_start_late_keeps_what_it_keeps_until_then
     assert change.changes["message.timestamp.type"] == "CreateTime"
     assert change.changes["max.message.bytes"] == "9000000"
     assert not {"cleanup.policy", "retention.ms", "retention.bytes"} & change.changes.keys()
+
+
+def test_a_compacted_topic_that_is_to_be_made_to_start_late_takes_padding_where_the_source_is_not() -> None:
+    """
+    What makes it keep more is set at once.
+    """
+    there = TopicFacts("orders", 4, 1, configs(DEFAULTS_4, cleanup_policy="compact", retention_ms="9"))
+    target = Target({"orders": there}, 1, DEFAULTS_4, unprepared=OWNED, owned=OWNED, settled=OWNED)
+
+    planned = plan_topics([a_topic()], target, NamePolicy(""), TopicsSettings(include=(".*",)))
+
+    (change,) = planned.alter_configs
+    assert change.changes["cleanup.policy"] == "delete"
+    assert "retention.ms" not in change.changes
+
+
+def test_of_a_topic_that_was_not_looked_at_yet_only_the_time_of_records_is_seen_to() -> None:
+    """
+    Others may have written to it while no mirror ran; the rest waits for the look.
+    """
+    source = a_topic(retention_ms="5")
+    there = TopicFacts("orders", 4, 1, configs(DEFAULTS_4, message_timestamp_type="LogAppendTime"))
+    target = Target({"orders": there}, 1, DEFAULTS_4, owned=OWNED)
+
+    planned = plan_topics([source], target, NamePolicy(""), TopicsSettings(include=(".*",)))
+
+    (change,), (later,) = planned.alter_configs, planned.left_alone
+    assert "retention.ms" not in change.changes
+    assert change.changes["message.timestamp.type"] == "CreateTime"
+    assert later.changes["retention.ms"] == "5"
 
 
 # -- topics that cannot be made ----------------------------------------------------------------------------
@@ -538,11 +566,17 @@ def test_settings_come_into_step_in_one_pass_whatever_the_target_had(there: dict
 
     asked = TopicsSettings(include=(".*",), sync_configs=True)
     first = plan_topics(
-        [source], Target({"orders": TopicFacts("orders", 4, 1, before)}, 1, owned=OWNED), NamePolicy(), asked
+        [source],
+        Target({"orders": TopicFacts("orders", 4, 1, before)}, 1, owned=OWNED, settled=OWNED),
+        NamePolicy(),
+        asked,
     )
     after = carried_out(before, there, first.alter_configs[0].changes)
     second = plan_topics(
-        [source], Target({"orders": TopicFacts("orders", 4, 1, after)}, 1, owned=OWNED), NamePolicy(), asked
+        [source],
+        Target({"orders": TopicFacts("orders", 4, 1, after)}, 1, owned=OWNED, settled=OWNED),
+        NamePolicy(),
+        asked,
     )
 
     assert after.values["retention.ms"] == "1"
@@ -567,7 +601,7 @@ def test_settings_of_a_topic_that_is_being_prepared_are_held() -> None:
     """
     While a log is made to start at its offset it has settings of its own.
     """
-    there = Target({"orders": a_topic()}, 1, DEFAULTS_4, held=OWNED, owned=OWNED)
+    there = Target({"orders": a_topic()}, 1, DEFAULTS_4, held=OWNED, owned=OWNED, settled=OWNED)
     asked = TopicsSettings(include=(".*",), sync_configs=True)
 
     made = plan_topics([a_topic(cleanup_policy="compact")], there, NamePolicy(), asked)
