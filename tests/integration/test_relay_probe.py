@@ -176,7 +176,7 @@ async def test_a_relay_of_an_older_version_is_named_so(relay: Relay, tmp_path: P
 
     assert done.code == 1
     assert "does not know what it is asked for: it is of an older version" in done.stderr
-    assert "hint: update it" in done.stderr
+    assert "update the relay" in done.stderr
     assert "older version" in json.loads(done.stdout)["relays"][0]["error"]
 
 
