@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -41,10 +41,10 @@ from mirror.kafka.fetch import (
     decode_answer,
 )
 from mirror.link.messages import Channel
-from mirror.link.parts import Part
+from mirror.link.parts import ASTRAY, Part
 from mirror.logs import Repeats, warn_repeated
-from mirror.relay.news import Gone, News, Taken, steady_us
-from mirror.relay.place import Asked, Place, Step, Then, taken_in
+from mirror.relay.news import Gone, News, Taken, nothing, steady_us
+from mirror.relay.place import Asked, Place, Step, Then, refusal, taken_in
 from mirror.relay.turns import Turns
 
 log = structlog.get_logger(__name__)
@@ -63,6 +63,7 @@ FRAME_BYTES_FIRST = 64 << 10
 gets through, too."""
 HEARTBEAT_SECONDS = 0.5
 """Where a broker has nothing new, this is said so often."""
+ASTRAY_AT_ONCE = 1000
 SILENT_SECONDS = 1.0
 """So long others wait for a broker that is asked and does not answer."""
 
@@ -142,6 +143,8 @@ class BrokerLane:
         self._counted = (0, 0)
         self._sent: asyncio.Task[None] | None = None
         self._said_at = 0.0
+        self._heard_us: int | None = None
+        """When it has answered last, since it was said that its partitions are astray."""
         self._repeats = Repeats()
 
     def join(self, key: Key, place: Place) -> None:
@@ -239,7 +242,7 @@ class BrokerLane:
                 attempts = 0
             except TwinsiteError as error:
                 attempts += 1
-                self._lost(error)
+                await self._lost(error)
                 await asyncio.sleep(pause_seconds(attempts))
 
     async def _round(self) -> None:
@@ -256,14 +259,13 @@ class BrokerLane:
                 body = await connection.send(FETCH, FETCH_VERSION, [request], allocate=allocate)
             self._count()
             read = self._read(decode_answer(body))
+            self._heard_us = read.at_us
             reach("source_read")
-            if self._sent is not None:
-                await self._sent
-                self._sent = None
+            await self._all_sent()
             if read.parts or time.monotonic() - self._said_at >= HEARTBEAT_SECONDS:
                 self._said_at = time.monotonic()
                 held[0].hold()
-                self._sent = self._reader.spawn(self._send(read, held[0]))
+                self._sent = self._reader.spawn(self._send(read, held[0].release))
         finally:
             for buffer in held:
                 buffer.release()
@@ -282,25 +284,47 @@ class BrokerLane:
             self._session.reset()
         return self._connection
 
-    async def _send(self, read: Read, buffer: Buffer) -> None:
+    async def _all_sent(self) -> None:
+        """What comes next comes behind what is being sent."""
+        if self._sent is not None:
+            await self._sent
+            self._sent = None
+
+    async def _send(self, read: Read, gone: Gone) -> None:
         taken = partial(self._changed_over, read.changing)
         news = News(self._node, read.at_us, read.parts)
-        await self._reader.send(self._channel, news, taken, buffer.release)
+        await self._reader.send(self._channel, news, taken, gone)
 
     def _changed_over(self, changing: list[tuple[Key, Place]]) -> None:
         for key, place in changing:
             self._reader.place(key, place)
             reach("changed_over")
 
-    def _lost(self, error: TwinsiteError) -> None:
-        """Its partitions may be led by another broker by now."""
+    async def _lost(self, error: TwinsiteError) -> None:
+        """Its partitions may be led by another broker by now: what the mirror hears of this one from now on
+        says nothing of them.
+        """
         warn_repeated(log, self._repeats, "fetch", "broker_not_read", broker=self._node, error=str(error))
         self._reader.trouble(self._node, str(error))
         self._session.reset()
-        for key, place in list(self.places.items()):
+        lost = list(self.places.items())
+        for key, place in lost:
             self.leave(key, place)
             place.tries = 0
+        await self._say_astray(lost)
+        for key, place in lost:
             self._reader.astray(key, place)
+
+    async def _say_astray(self, lost: Sequence[tuple[Key, Place]]) -> None:
+        """Nothing was said of them where nothing was heard since this was said last."""
+        heard_us, self._heard_us = self._heard_us, None
+        if heard_us is None:
+            return
+        await self._all_sent()
+        for start in range(0, len(lost), ASTRAY_AT_ONCE):
+            some = lost[start : start + ASTRAY_AT_ONCE]
+            parts = [refusal(key, place, ASTRAY) for key, place in some]
+            await self._send(Read(heard_us, parts, []), nothing)
 
     # -- an answer -------------------------------------------------------------------------------
 

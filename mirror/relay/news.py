@@ -30,3 +30,7 @@ def records_bytes(news: News) -> int:
 def steady_us() -> int:
     """A clock that is never set, in microseconds."""
     return time.monotonic_ns() // 1000
+
+
+def nothing() -> None:
+    """For whom it makes no difference whether something is taken, or gone."""

@@ -27,7 +27,7 @@ from mirror.link.messages import Channel, Position
 from mirror.link.parts import Part
 from mirror.model import TopicPartition
 from mirror.relay.broker_lane import BrokerLane
-from mirror.relay.news import Gone, News, Taken, steady_us
+from mirror.relay.news import Gone, News, Taken, nothing, steady_us
 from mirror.relay.place import ROUTE_TRIES, Place, refusal
 from mirror.relay.turns import Turns
 
@@ -272,8 +272,4 @@ class SourceReader:
                 self._outlet.closed(closed)
             for channel, refused in parts.items():
                 news = News(-1, steady_us(), refused)
-                await self.send(channel, news, _nothing, _nothing)
-
-
-def _nothing() -> None:
-    return
+                await self.send(channel, news, nothing, nothing)

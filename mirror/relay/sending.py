@@ -21,7 +21,7 @@ from mirror.link import messages
 from mirror.link.frames import Sealer
 from mirror.link.messages import CHANNELS_MAX, Channel, slice_of
 from mirror.relay.lane import Frame, Lane, sealed
-from mirror.relay.news import Gone, News, Taken, records_bytes
+from mirror.relay.news import Gone, News, Taken, nothing, records_bytes
 from mirror.relay.pacing import Pace, Turnstile
 from mirror.relay.tuning import Spent, Step, Tuner
 
@@ -141,7 +141,7 @@ class Sender:
             frame = Frame(
                 await sealed(maker.sealer, news, as_is, recode=maker.tuner.step.recode),
                 taken,
-                gone if stored else _nothing,
+                gone if stored else nothing,
             )
             reach("frame_sealed")
             if not stored:
@@ -340,7 +340,3 @@ class Sender:
 
 def _urgency(channel: int) -> Channel:
     return Channel.BULK if channel == Channel.BULK else Channel.LIVE
-
-
-def _nothing() -> None:
-    return

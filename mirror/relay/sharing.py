@@ -27,7 +27,7 @@ from mirror.link import messages
 from mirror.link.frames import Compression, Sealer
 from mirror.link.messages import MOVED_BYTES, Channel, Position
 from mirror.relay.lane import Frame, sealed
-from mirror.relay.news import Gone, News, Taken, records_bytes
+from mirror.relay.news import Gone, News, Taken, nothing, records_bytes
 from mirror.relay.place import Place
 from mirror.relay.reading import SourceReader
 from mirror.relay.sending import Sender
@@ -196,7 +196,7 @@ class Group:
             if not self.members:
                 return
             for member, channel in self.members.items():
-                frame = Frame(pieces, _nothing, _nothing)
+                frame = Frame(pieces, nothing, nothing)
                 spent = Spent(records_bytes=records_bytes(news), wire_bytes=frame.left)
                 member.sender.put(channel, frame, spent)
         taken()  # all goes by one channel: what comes after it cannot overtake it
@@ -391,7 +391,3 @@ class Sharing:
         self._give_back(group, group.wanted)
         group.close()
         self._groups.remove(group)
-
-
-def _nothing() -> None:
-    return

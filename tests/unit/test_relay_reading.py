@@ -18,6 +18,7 @@ from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
 from mirror.kafka.dial import Address
 from mirror.kafka.fetch import FETCH_VERSION, Isolation, Key
 from mirror.link.messages import Channel, Position
+from mirror.link.parts import ASTRAY
 from mirror.relay import broker_lane
 from mirror.relay.news import Gone, News, Taken
 from mirror.relay.reading import SourceReader
@@ -80,12 +81,17 @@ class Connection:
 
 
 class Quiet:
-    """A connection to a broker that has nothing new: of a partition it knows it says so once (KIP-227)."""
+    """A connection to a broker that has nothing new: of a partition it knows it says so once (KIP-227).
+
+    Attributes:
+        cut: It ends with the next request.
+    """
 
     bytes_received = bytes_sent = 0
     closed = False
 
     def __init__(self) -> None:
+        self.cut = False
         self._known: set[int] = set()
 
     def version(self, *_: object, **__: object) -> int:
@@ -98,6 +104,9 @@ class Quiet:
         self, _: int, version: int, pieces: Sequence[bytes], *, allocate: Callable[[int], memoryview]
     ) -> memoryview:
         await asyncio.sleep(0.001)
+        if self.cut:
+            self.closed = True
+            raise ConnectionFailedError("it has ended the connection")
         request = FetchRequest.decode(memoryview(b"".join(pieces)), version=version)
         if request.session_epoch == 0:
             self._known.clear()
@@ -117,12 +126,15 @@ class Sink:
     def __init__(self) -> None:
         self.frames = {1: 0, 2: 0}
         self.parts: list[tuple[Channel, Key, int]] = []
+        self.codes: list[tuple[int, Key, int]] = []
+        """Of each part: whose frame it was in, of what, and its error code."""
         self.came = asyncio.Event()
 
     async def send(
         self, channel: Channel, news: News, as_is: Container[Key], taken: Taken, gone: Gone
     ) -> None:
         self.parts += [(channel, part.fetched.key, part.number) for part in news.parts]
+        self.codes += [(news.node, part.fetched.key, part.fetched.error_code) for part in news.parts]
         self.frames[news.node] += bool(news.parts)
         gone()
         taken()
@@ -219,6 +231,44 @@ async def test_what_has_no_news_is_told_where_it_is_wanted_again(
 
     running.cancel()
     await asyncio.wait([running])
+
+
+async def test_of_a_broker_that_is_lost_it_is_said_that_nothing_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Behind what it has told, in its name, and once, however often it is tried; else news of its other
+    partitions would say that those another broker leads by then have none. Then all are mentioned.
+    """
+    connections: list[Quiet] = []
+    refused = 0
+
+    async def opened(*_: object) -> Quiet:
+        nonlocal refused
+        if connections and refused < 3:
+            refused += 1
+            raise ConnectionFailedError("it is gone")
+        connections.append(Quiet())
+        return connections[-1]
+
+    monkeypatch.setattr(broker_lane, "Connection", SimpleNamespace(open=opened))
+    monkeypatch.setattr(broker_lane, "pause_seconds", lambda _: 0.0)
+    sink = Sink()
+    reader = SourceReader(cast(Cluster, Source()), Isolation.READ_COMMITTED, sink, 1 << 20)
+    running = asyncio.create_task(reader.run())
+    reader.want([Position(key, 1, END, -1, True, 0) for key in (FIRST, THIRD)])
+    both = {(Channel.LIVE, key, 1) for key in (FIRST, THIRD)}
+    await sink.reaches(lambda: both <= {*sink.parts})
+    sink.parts.clear()
+    sink.codes.clear()
+    connections[-1].cut = True
+    await sink.reaches(lambda: both <= {*sink.parts} and sink.codes[-1][2] == 0)
+
+    running.cancel()
+    await asyncio.wait([running])
+    assert refused == 3
+    assert sorted(sink.codes[:2]) == [(2, FIRST, ASTRAY), (2, THIRD, ASTRAY)]
+    assert {code for _, _, code in sink.codes[2:]} == {0}
 
 
 @asynccontextmanager
