@@ -1,4 +1,4 @@
-"""What the fault tests say of a mirror: how it is started, and what its status tells of one partition."""
+"""What the fault tests say of a mirror: how it is started, and what it tells of its partitions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import asyncio
 import itertools
 import json
 import threading
+import urllib.error
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.harness.checker import watermarks
+from tests.harness.checker import read_partition, watermarks
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Twinsite, events
@@ -134,3 +135,28 @@ async def writing(
     finally:
         enough.set()
         await task
+
+
+def owns(mirror: Twinsite) -> bool:
+    """Whether a mirror takes itself for the owner."""
+    return bool(mirror.status().get("owner"))
+
+
+def pairs(source: KafkaCluster, target: KafkaCluster, topic: str, partition: int) -> dict[int, int]:
+    """Source and target offset of each record, as an independent reader counts them off."""
+    ours, theirs = (read_partition(cluster.bootstrap, topic, partition) for cluster in (source, target))
+    return {record.offset: copy.offset for record, copy in zip(ours, theirs, strict=True)}
+
+
+def translate(
+    mirror: Twinsite, topic: str, partition: int, offset: int, field: str, more: str = ""
+) -> int | None:
+    """One answer of the mirror; None when it says that there is no such record."""
+    path = f"/offsets/translate?topic={topic}&partition={partition}&offset={offset}{more}"
+    try:
+        return int(json.loads(mirror.get(path))[field])
+    except urllib.error.HTTPError as answer:
+        with answer:
+            if json.load(answer)["code"] != "refused":
+                raise
+        return None

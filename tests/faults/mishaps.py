@@ -2,8 +2,10 @@
 
 ::
 
-    victims = [MirrorVictim(...), ClusterVictim(target, "target")]
-    async with mishaps(victims, seed=7, seconds=60) as happened: ...
+    victims = [ProcessVictim(...), ClusterVictim(target, topics, 8)]
+    async with asyncio.TaskGroup() as group:
+        for victim in victims:
+            group.create_task(suffer(victim, 7, over, happened))
 
 The seed settles what happens to whom and how long it lasts; what it meets there is up to the machine.
 """
@@ -25,6 +27,7 @@ from tests.harness.node import Broker, NotReadyError
 from tests.harness.process import Twinsite
 from tests.harness.proxy import Last
 
+CUT = "all connections cut"
 Mishap = Callable[[random.Random], Awaitable[str]]
 """Does it and undoes it; says in words what it was."""
 
@@ -175,7 +178,7 @@ class LinkVictim:
 
     async def _cut_off(self, _: random.Random) -> str:
         self._cut += 1
-        return "all connections cut, at their next bytes"
+        return f"{CUT}, at their next bytes"
 
     async def _held_up(self, fate: random.Random) -> str:
         still = fate.uniform(0.1, 8)
@@ -188,15 +191,23 @@ class LinkVictim:
 async def suffer(victim: Victim, seed: int, until: float, happened: list[str]) -> None:
     """Mishaps of one victim, one after the other; returns, all being well again, after ``until``.
 
+    Each has at least one, and none a second time before all others.
+
     Args:
         until: A reading of the monotonic clock.
         happened: Where it is written down, with the seconds since the beginning.
     """
     fate, began = random.Random(f"{seed} {victim.name}"), time.monotonic()
+    left: list[Mishap] = []
+    pause = fate.uniform(1, min(victim.every_seconds, (until - began) / 2))
     while True:
-        await asyncio.sleep(min(fate.expovariate(1 / victim.every_seconds), 30))
-        if time.monotonic() > until:
-            return
+        await asyncio.sleep(pause)
         at = time.monotonic() - began
-        said = await fate.choice(victim.mishaps)(fate)
+        if not left:
+            left = list(victim.mishaps)
+            fate.shuffle(left)
+        said = await left.pop()(fate)
         happened.append(f"{at:6.1f} s  {victim.name}: {said}")
+        pause = min(fate.expovariate(1 / victim.every_seconds), 30)
+        if time.monotonic() + pause > until:
+            return

@@ -187,7 +187,7 @@ def _has_copied_a_lot(mirror: Twinsite) -> bool:
     return _copied(mirror) > RACED_RECORDS
 
 
-async def test_a_mirror_killed_over_and_over_while_the_source_is_written(
+async def test_a_mirror_killed_over_and_over_with_more_to_copy_each_time(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
@@ -198,7 +198,7 @@ async def test_a_mirror_killed_over_and_over_while_the_source_is_written(
         load(source.bootstrap, name, json_rows(4_000, 300, seed=turn), batch_num_messages=100)
         arguments = command(source.bootstrap, target.bootstrap, re.escape(name), name)
         with Twinsite.run(*arguments, work_dir=tmp_path, failpoints=f"produce_answered:{turn + 1}") as mirror:
-            await mirror.finished(30)
+            assert (await mirror.finished(30)).code == KILLED
 
     done = await run_once(source, target, re.escape(name), name, tmp_path)
 

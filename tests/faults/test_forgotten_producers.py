@@ -158,9 +158,10 @@ async def test_two_that_have_had_the_right_do_not_both_write_while_the_coordinat
                 for seed in range(2, 10):
                     await asyncio.to_thread(load, source.bootstrap, name, old_rows(20, seed=seed))
                     await until_it_says(partial(ends_at, 20 * seed))
-            said = before.stderr
+            said, frozen = before.stderr, target.broker(2).frozen
             await target.broker(2).thaw()
 
+        assert frozen
         assert "DIVERGED" not in said
         assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 180
 

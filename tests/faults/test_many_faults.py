@@ -15,24 +15,25 @@ import os
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from confluent_kafka import KafkaException
 
-from tests.faults.flows import configured, partitions
-from tests.faults.mishaps import ClusterVictim, LinkVictim, ProcessVictim, Victim, suffer
+from tests.faults.flows import configured, owns, pairs, partitions, translate
+from tests.faults.mishaps import CUT, ClusterVictim, LinkVictim, ProcessVictim, Victim, suffer
 from tests.harness.checker import assert_exact, read_partition, watermarks
 from tests.harness.data import NotLoadedError, Row, json_rows, load, load_transactions
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import free_ports, until
 from tests.harness.process import Twinsite
-from tests.harness.proxy import proxy
+from tests.harness.proxy import Proxy, proxy
 from tests.harness.relay import through
 
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
@@ -42,13 +43,15 @@ SOURCE_NODES = 3 if "CHAOS_SECONDS" in os.environ else 1
 HEALING_SECONDS = 240.0
 pytestmark = pytest.mark.timeout(SECONDS + HEALING_SECONDS + 180)
 
-LONG_AGO_MS = 1_700_000_000_000
+LONG_AGO_MS, SEED_MS = 1_700_000_000_000, 2_000
 FORGETFUL = {"producer.id.expiration.ms": 1000, "producer.id.expiration.check.interval.ms": 250}
 SAFE = {"min.insync.replicas": 2}
 LOGS = {"old": 4, "ledger": 2, "large": 2}
 COMPACTED = "keys"
 TOPICS = {**LOGS, COMPACTED: 2}
 OFTEN_CLEANED = {"cleanup.policy": "compact", "segment.ms": 1000, "min.cleanable.dirty.ratio": 0.0}
+TRANSLATED = 100
+"""Offsets of each partition."""
 NEVER = ("DIVERGED", "DATA_LOSS", "TOPIC_RECREATED")
 
 
@@ -74,7 +77,7 @@ async def test_whatever_happens_at_once_nothing_is_lost_doubled_or_reordered(
     happened: list[str] = []
     async with clusters(tmp_path) as (source, target):
         with ExitStack() as stack:
-            relayed, victims = stack.enter_context(two_relays(source, tmp_path))
+            relayed, victims, proxies = stack.enter_context(two_relays(source, tmp_path))
             ways = [relayed, relayed, source]
             copies = [
                 Copy("one", offsets, "", [mirror(way, target, "one", offsets, "", tmp_path) for way in ways]),
@@ -84,6 +87,7 @@ async def test_whatever_happens_at_once_nothing_is_lost_doubled_or_reordered(
             for one in mirrors:
                 stack.callback(one.close)
             victims += [*mirrors, ClusterVictim(source, TOPICS, 12), ClusterVictim(target, led(copies), 8)]
+            await until(lambda: any(one.connections for one in proxies), "a mirror has come to a relay", 30)
             over = time.monotonic() + SECONDS
             try:
                 async with written_on(source), asyncio.TaskGroup() as group:
@@ -91,8 +95,13 @@ async def test_whatever_happens_at_once_nothing_is_lost_doubled_or_reordered(
                         group.create_task(suffer(victim, SEED, over, happened))
             finally:
                 print(*happened, sep="\n")
+            named = "\n".join(happened)
+            assert [one.name for one in victims if f" {one.name}: " not in named] == []
+            assert sum(one.cuts for one in proxies) > 0 or CUT not in named
             for copy in copies:
                 await healed(source, copy)
+                if copy.offsets == "mapped":
+                    translates(source, target, copy)
         for copy in copies:
             judge(source, target, copy)
 
@@ -114,10 +123,13 @@ async def clusters(work_dir: Path) -> AsyncIterator[tuple[KafkaCluster, KafkaClu
 
 
 @contextmanager
-def two_relays(source: KafkaCluster, work_dir: Path) -> Iterator[tuple[KafkaCluster, list[Victim]]]:
-    """The source as mirrors are to reach it, and what may happen to relays and the way to them."""
+def two_relays(
+    source: KafkaCluster, work_dir: Path
+) -> Iterator[tuple[KafkaCluster, list[Victim], list[Proxy]]]:
+    """The source as mirrors are to reach it, what may happen to relays and the way to them, and that way."""
     with ExitStack() as stack:
         victims: list[Victim] = []
+        proxies: list[Proxy] = []
         addresses: list[str] = []
         for number, port in enumerate(free_ports(2), 1):
             link = LinkVictim(f"link {number}", 12)
@@ -126,8 +138,9 @@ def two_relays(source: KafkaCluster, work_dir: Path) -> Iterator[tuple[KafkaClus
             stack.callback(relay.close)
             between = stack.enter_context(proxy(f"127.0.0.1:{port}", link.spoil, link.spoil))
             addresses.append(between.address)
+            proxies.append(between)
             victims += [link, relay]
-        yield through(source, *addresses), victims
+        yield through(source, *addresses), victims, proxies
 
 
 def mirror(
@@ -189,7 +202,7 @@ def write(some: Callable[[int], int], enough: threading.Event) -> None:
 
 def old_rows(count: int, seed: int, value_bytes: int, keys: int | None = None) -> list[Row]:
     """Records with timestamps of long ago, those of each seed some seconds later."""
-    at = LONG_AGO_MS + 2_000 * seed
+    at = LONG_AGO_MS + SEED_MS * seed
     return [replace(row, timestamp_ms=at) for row in json_rows(count, value_bytes, seed, keys)]
 
 
@@ -206,9 +219,13 @@ def write_large(bootstrap: str, seed: int) -> int:
 
 def write_keys(bootstrap: str, seed: int) -> int:
     """Few keys, and deletes of some."""
+    return load(bootstrap, COMPACTED, key_rows(seed), message_timeout_ms=20_000)
+
+
+def key_rows(seed: int) -> list[Row]:
+    """What is written of a seed to the compacted topic."""
     rows = old_rows(60, seed, 100, keys=50)
-    deleting = [replace(row, value=None) if number % 17 == 0 else row for number, row in enumerate(rows)]
-    return load(bootstrap, COMPACTED, deleting, message_timeout_ms=20_000)
+    return [replace(row, value=None) if number % 17 == 0 else row for number, row in enumerate(rows)]
 
 
 def write_ledger(bootstrap: str, seed: int) -> int:
@@ -258,22 +275,53 @@ def judge(source: KafkaCluster, target: KafkaCluster, copy: Copy) -> None:
     lines = [line for one in copy.mirrors for log in one.logs for line in log.splitlines()]
     assert [line for line in lines if any(f'"state": "{state}"' in line for state in NEVER)] == []
     rename = partial(str.__add__, copy.prefix)
-    assert assert_exact(source.bootstrap, target.bootstrap, LOGS, copy.offsets, rename) > 0
+    for topic in LOGS:
+        assert assert_exact(source.bootstrap, target.bootstrap, [topic], copy.offsets, rename) > 0
     for number in range(TOPICS[COMPACTED]):
         assert_same_keys(source, target, number, copy)
 
 
 def assert_same_keys(source: KafkaCluster, target: KafkaCluster, number: int, copy: Copy) -> None:
-    """Of each key the newest record, as cleaners are at work at both sides; and what both have is alike."""
+    """Of each key the newest record, as cleaners are at work at both sides; what both have is alike, once and
+    in its order, and what only the copy has was written.
+    """
     ours = list(read_partition(source.bootstrap, COMPACTED, number))
     theirs = list(read_partition(target.bootstrap, copy.prefix + COMPACTED, number))
+    assert ours
     newest, copied = ({record.key: record for record in log} for log in (ours, theirs))
     assert {key: one.content for key, one in newest.items()} == {
         key: one.content for key, one in copied.items()
     }
+    values, copies = ([one.content for one in log if one.value is not None] for log in (ours, theirs))
+    assert [one for one in copies if one in {*values}] == [one for one in values if one in {*copies}]
+    assert [one for one, count in Counter(copies).items() if count > 1] == []
+    assert [one for one in theirs if (one.key, one.value) not in written(one.timestamp_ms)] == []
     if copy.offsets == "same":
         assert {key: one.offset for key, one in newest.items()} == {
             key: one.offset for key, one in copied.items()
         }
         at = {record.offset: record.content for record in ours}
         assert [one for one in theirs if at.get(one.offset, one.content) != one.content] == []
+
+
+@cache
+def written(timestamp_ms: int) -> frozenset[tuple[bytes | None, bytes | None]]:
+    """Keys and values that were, or were to be, written to the compacted topic with this timestamp."""
+    return frozenset((row.key, row.value) for row in key_rows((timestamp_ms - LONG_AGO_MS) // SEED_MS))
+
+
+def translates(source: KafkaCluster, target: KafkaCluster, copy: Copy) -> None:
+    """Demand that the owner makes of an offset the one at which the same record stands at the target, and the
+    way back; some of each partition, and those that are no record.
+    """
+    owner = next(one.process for one in copy.mirrors if owns(one.process))
+    dice = random.Random(SEED)
+    for topic, count in LOGS.items():
+        for number in range(count):
+            expected = pairs(source, target, topic, number)
+            some = dice.sample(range(max(expected) + 1), min(len(expected), TRANSLATED))
+            found = {at: translate(owner, topic, number, at, "target_offset") for at in some}
+            assert found == {at: expected.get(at) for at in some}
+            there = [(at, to) for at, to in found.items() if to is not None]
+            back = [translate(owner, topic, number, to, "source_offset", "&reverse=true") for _, to in there]
+            assert back == [at for at, _ in there]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,10 +45,13 @@ async def test_what_waits_for_a_slow_target_is_read_once(
     )  # fmt: skip
 
     with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+        began = time.monotonic()
         await mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 60)
+        seconds = time.monotonic() - began
         fetched = mirror.status()["bytes_fetched"]
 
     assert_exact(source.bootstrap, target.bootstrap, [name])
+    assert seconds > size / QUOTA / 2, "the quota has held nothing up"
     assert fetched < 1.2 * size
 
 

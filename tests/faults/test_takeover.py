@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import urllib.error
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -12,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.faults.flows import complete, mirror_of, reached
-from tests.harness.checker import assert_exact, read_partition, watermarks
+from tests.faults.flows import complete, mirror_of, owns, pairs, reached, translate
+from tests.harness.checker import assert_exact, watermarks
 from tests.harness.data import json_rows, load, load_transactions
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import Twinsite, twinsite
@@ -103,23 +101,12 @@ async def owner_first(pair: list[Twinsite]) -> tuple[Twinsite, Twinsite]:
     return (one, other) if owns(one) else (other, one)
 
 
-def owns(mirror: Twinsite) -> bool:
-    """Whether a mirror takes itself for the owner."""
-    return bool(mirror.status().get("owner"))
-
-
 def write_on(source: KafkaCluster, topic: str) -> None:
     """Transactions, some aborted, with plain records between them."""
     for turn in range(6):
         rows = json_rows(100, 100, seed=turn)
         load_transactions(source.bootstrap, topic, rows, per_transaction=10, aborted_every=3)
         load(source.bootstrap, topic, json_rows(50, 100, seed=turn))
-
-
-def pairs(source: KafkaCluster, target: KafkaCluster, topic: str, partition: int) -> dict[int, int]:
-    """Source and target offset of each record, as an independent reader counts them off."""
-    ours, theirs = (read_partition(cluster.bootstrap, topic, partition) for cluster in (source, target))
-    return {record.offset: copy.offset for record, copy in zip(ours, theirs, strict=True)}
 
 
 def translated(mirror: Twinsite, source: KafkaCluster, topic: str, partition: int) -> dict[int, int]:
@@ -132,17 +119,3 @@ def translated(mirror: Twinsite, source: KafkaCluster, topic: str, partition: in
             found[offset] = copy
             assert translate(mirror, topic, partition, copy, "source_offset", "&reverse=true") == offset
     return found
-
-
-def translate(
-    mirror: Twinsite, topic: str, partition: int, offset: int, field: str, more: str = ""
-) -> int | None:
-    """One answer of the mirror; None when it says that there is no such record."""
-    path = f"/offsets/translate?topic={topic}&partition={partition}&offset={offset}{more}"
-    try:
-        return int(json.loads(mirror.get(path))[field])
-    except urllib.error.HTTPError as answer:
-        with answer:
-            if json.load(answer)["code"] != "refused":
-                raise
-        return None

@@ -5,12 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-MAY_MOUNT = os.geteuid() == 0 and shutil.which("mount") is not None
-"""Whether this process can make such disks at all."""
+
+def _may_mount() -> bool:
+    """Root may not in a container that has not been given the right to."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        return False
+    with tempfile.TemporaryDirectory(prefix="twinsite-mount-") as folder:
+        tried = subprocess.run(["mount", "-t", "tmpfs", "twinsite-test", folder], capture_output=True)
+        if tried.returncode == 0:
+            _run("umount", "--lazy", folder)
+        return tried.returncode == 0
 
 
 class SmallDisk:
@@ -41,3 +50,7 @@ def small_disk(folder: Path, mebibytes: int) -> Iterator[SmallDisk]:
 
 def _run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
+
+
+MAY_MOUNT = _may_mount()
+"""Whether this process can make such disks at all."""

@@ -26,6 +26,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ TO_NEAR, TO_FAR = 0, 1
 """The directions, as the router numbers them."""
 
 
+@cache
 def why_not() -> str:
     """Why there can be no link here; empty where there can."""
     if os.geteuid():
@@ -50,7 +52,13 @@ def why_not() -> str:
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if missing:
         return f"{', '.join(missing)} is not installed"
-    return "" if Path("/dev/net/tun").exists() else "there is no /dev/net/tun"
+    if not Path("/dev/net/tun").exists():
+        return "there is no /dev/net/tun"
+    tried = subprocess.run(["ip", "netns", "add", name := f"twinsite-{os.getpid()}"], capture_output=True)
+    if tried.returncode:
+        return "this system lets not even root make network namespaces"
+    _ip("netns", "delete", name)
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,8 +98,8 @@ async def test_it_ends_after_as_many_bytes_as_it_is_told() -> None:
 
 async def test_it_keeps_to_a_rate() -> None:
     """
-    The kernel does it, so that what is sent is spread evenly; what it hands over at first is on top. On a busy
-    machine less comes.
+    The kernel does it, so that what is sent is spread evenly; what it hands over at first is on top. Where
+    the machine is busy less comes.
     """
     async with probing() as (reader, writer, _):
         began = time.monotonic()
