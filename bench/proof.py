@@ -38,6 +38,7 @@ from spark_jobs.sites import Sites
 from tests.harness.data import Row, json_rows, load
 from tests.harness.jvm import BENCHMARK_JVM, cache_folder
 from tests.harness.kafka import KafkaCluster
+from tests.harness.segments import segments
 
 TOPIC = "proof"
 PARTITIONS = 4
@@ -105,14 +106,26 @@ async def measure(size: int, codec: str, megabytes: int, rounds: int, folder: Pa
             }
         )
         scope = await asking.scope(settings, Wanted(same_offsets=True))
-        return await asyncio.to_thread(_in_turns, settings, scope, rounds, folder, _bytes(data) / 1e6)
+        fetched = (
+            sum(log.stat().st_size for p in range(PARTITIONS) for log in segments(source, TOPIC, p)) / 1e6
+        )
+        return await asyncio.to_thread(
+            _in_turns, settings, scope, rounds, folder, _bytes(data) / 1e6, fetched
+        )
 
 
 def _bytes(data: list[Row]) -> int:
     return sum(len(row.key or b"") + len(row.value or b"") for row in data)
 
 
-def _in_turns(settings: Settings, scope: Scope, rounds: int, folder: Path, megabytes: float) -> Found:
+def _in_turns(
+    settings: Settings, scope: Scope, rounds: int, folder: Path, megabytes: float, fetched: float
+) -> Found:
+    """
+    Args:
+        megabytes: Of keys and values.
+        fetched: Megabytes of batches, as consumers get them.
+    """
     with session(master=f"local[{CORES}]", settings=SPARK) as spark:
         source = Cluster("source", consumer_options(settings.way_to_source))
         target = Cluster("target", consumer_options(settings.target))
@@ -140,7 +153,7 @@ def _in_turns(settings: Settings, scope: Scope, rounds: int, folder: Path, megab
                 click.echo(f"round {turn}, {name}: {took:.1f} s", err=True)
         sent, strong = _size(digest_folder), _size(strong_folder)
         read_by = dict.fromkeys(ways, megabytes) | {COMPARE: 2 * megabytes, JOIN: 2 * megabytes}
-        link = {FLOOR: 0.0, DIGEST: sent, STRONG: strong, COMPARE: sent, JOIN: megabytes}
+        link = {FLOOR: 0.0, DIGEST: sent, STRONG: strong, COMPARE: sent, JOIN: fetched}
         return Found(
             {name: Measured(median(some), read_by[name], link[name]) for name, some in seconds.items()},
             peak_megabytes(_driver(spark)),
