@@ -85,6 +85,7 @@ class Reason(StrEnum):
     TARGET_TRUNCATED = "target_truncated"
     FOREIGN_WRITE = "foreign_write"
     OFFSETS_DIFFER = "offsets_differ"
+    STATE_LOST = "state_lost"
     TOPIC_ID_CHANGED = "topic_id_changed"
     TOPIC_DELETED = "topic_deleted"
     RELAY_TOO_OLD = "relay_too_old"

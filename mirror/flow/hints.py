@@ -132,6 +132,10 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
         Reason.OFFSETS_DIFFER: (
             "Something else writes there: stop it; then reconcile, repair and resume, or copy the topic anew."
         ),
+        Reason.STATE_LOST: (
+            "The flow's state topic was deleted, or has lost its end: delete the target topic as well, or "
+            "copy the topic anew in a flow of another name."
+        ),
         Reason.TOPIC_ID_CHANGED: (
             "The source topic was deleted and made again: keep the old copy under another name or "
             "delete it, then copy the topic anew."

@@ -226,7 +226,7 @@ def decide(
             f"producer epoch {target.producer_epoch} has written to the target, ours is {ours}",
         )
     if known is None:
-        return _first_time(source, target, wanted, padding_limit)
+        return _first_time(source, target, producer_id, wanted, padding_limit)
     if known.topic_id != source.topic_id:
         return Stop(
             State.TOPIC_RECREATED,
@@ -240,9 +240,20 @@ def decide(
     return _go_on(known, source, target, producer_id, acknowledged_target_offset, continue_after_loss)
 
 
-def _first_time(source: SourceLook, target: TargetLook, wanted: str, padding_limit: int | None) -> Decision:
+def _first_time(
+    source: SourceLook, target: TargetLook, producer_id: int, wanted: str, padding_limit: int | None
+) -> Decision:
     start, end = source.log_start_offset, target.target_log_end_offset
     empty = target.target_log_start_offset == end
+    if not empty and target.unreplicated:
+        return _not_acknowledged(target)
+    if not empty and (target.last_producer_id == producer_id or target.producer_epoch is not None):
+        return Stop(
+            State.DIVERGED,
+            Reason.STATE_LOST,
+            f"the target partition holds offsets {target.target_log_start_offset} to {end}, this flow has "
+            f"written there as producer id {producer_id}, and its state knows nothing of it",
+        )
     mapped = Register(OffsetMode.MAPPED, start, end, prepared=True, shared=not empty)
     if wanted == OffsetMode.MAPPED:
         return mapped
@@ -263,6 +274,13 @@ def _first_time(source: SourceLook, target: TargetLook, wanted: str, padding_lim
         Reason.TARGET_NOT_EMPTY,
         f"the target partition holds offsets {target.target_log_start_offset} to {end} "
         f"that this flow did not write; the source starts at {start}",
+    )
+
+
+def _not_acknowledged(target: TargetLook) -> Unreplicated:
+    return Unreplicated(
+        f"{target.unreplicated} offsets before target offset {target.target_log_end_offset} are not on all "
+        f"replicas in sync yet"
     )
 
 
@@ -333,9 +351,7 @@ def _go_on(
             lost_to=lost_to,
         )
     if target.unreplicated:
-        return Unreplicated(
-            f"{target.unreplicated} offsets before target offset {end} are not on all replicas in sync yet"
-        )
+        return _not_acknowledged(target)
     return Proceed(
         next_offset=position,
         target_next_offset=end,

@@ -176,6 +176,31 @@ async def test_a_foreign_write_under_a_running_mirror_is_found_and_never_forgott
     assert watermarks(target.bootstrap, name) == {0: (0, 26), 1: (0, 75)}
 
 
+async def test_a_copy_whose_beginning_the_flow_has_forgotten_is_not_copied_again_behind_itself(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The flow's state topic was deleted, the copy was kept. Once that is deleted too, the flow begins anew.
+    """
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(20, 100))
+    command = (*once(source, target, name, name), "--offsets", "mapped")
+    first = await twinsite(*command, work_dir=tmp_path)
+    await target.delete_topic(f"__twinsite_state.{name}")
+
+    again = await twinsite(*command, work_dir=tmp_path)
+    kept = watermarks(target.bootstrap, name)
+    await target.delete_topic(name)
+    anew = await twinsite(*command, work_dir=tmp_path)
+
+    assert first.code == 0, first.stderr
+    found = partition(again.document["partitions"], name)
+    assert (again.code, found["state"], found["reason"]) == (3, "DIVERGED", "state_lost"), again.stderr
+    assert kept == {0: (0, 20)}
+    assert anew.code == 0, anew.stderr
+    assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 20
+
+
 def rows_of(number: int, count: int, seed: int = 1) -> list[Row]:
     """Records for one partition."""
     return [replace(row, partition=number) for row in json_rows(count, 100, seed=seed)]

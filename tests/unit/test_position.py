@@ -199,6 +199,47 @@ def test_padding_has_a_limit(limit: int) -> None:
         assert asked[1] == Register(OffsetMode.MAPPED, 100, 0, prepared=True)
 
 
+@pytest.mark.parametrize("wanted", ["same", "auto", "mapped"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param(COPIED, id="the broker remembers us"),
+        pytest.param(replace(COPIED, last_sequence=None, producer_epoch=None), id="it has forgotten us"),
+        pytest.param(replace(COPIED, last_producer_id=9_999), id="others have written since"),
+    ],
+)
+def test_a_copy_of_this_flow_that_its_state_does_not_know_is_not_copied_again(
+    wanted: str, target: TargetLook
+) -> None:
+    """
+    How a partition begins is noted ahead of its first record: the state has lost that.
+    """
+    found = stopped(decided(None, target, wanted=wanted), State.DIVERGED, Reason.STATE_LOST)
+
+    assert "100 to 500" in found.detail
+    assert f"producer id {OURS}" in found.detail
+
+
+def test_what_others_hold_at_the_target_is_no_copy_of_this_flow() -> None:
+    """
+    Nor is an empty log one, though the flow may have written there: nothing would be there twice.
+    """
+    others = replace(EMPTY, target_log_end_offset=500, last_producer_id=9_999)
+    emptied = replace(COPIED, target_log_start_offset=500, last_producer_id=None)
+
+    assert decided(None, others, wanted="auto") == Register(OffsetMode.MAPPED, 100, 500, True, shared=True)
+    assert decided(None, emptied, wanted="auto") == Register(OffsetMode.MAPPED, 100, 500, True)
+
+
+def test_whose_the_end_of_a_log_is_must_be_known_before_a_copy_begins_behind_it() -> None:
+    """
+    What is not acknowledged cannot be read, and may vanish.
+    """
+    target = replace(EMPTY, target_log_end_offset=500, unreplicated=5)
+
+    assert isinstance(decided(None, target, wanted="mapped"), Unreplicated)
+
+
 # -- preparation ---------------------------------------------------------------------------------
 
 
