@@ -55,7 +55,11 @@ class End:
 
 
 def end_of(known: Known, look: TargetLook, target: TopicPartition, epoch: int) -> End | None:
-    """What to compare before the partition goes on; None when nothing of ours is there to look at."""
+    """What to compare before the partition goes on; None when nothing of ours is there to look at.
+
+    Raises:
+        UntranslatableError: Nobody knows where the source has it; no partition goes on there.
+    """
     last = known.insertions.copied_end(look.target_log_end_offset) - 1
     if look.tail is None or last < known.target_start_offset:
         return None

@@ -323,7 +323,8 @@ def _go_on(
             f"target offset {known.insertions.end - 1} was written by a repair, and the target ends at {end}",
         )
     copied_end = known.insertions.copied_end(end)
-    if copied_end > known.target_start_offset and target.last_producer_id not in {None, producer_id}:
+    begun = copied_end > known.target_start_offset
+    if begun and target.last_producer_id not in {None, producer_id}:
         return Stop(
             State.DIVERGED,
             Reason.FOREIGN_WRITE,
@@ -334,6 +335,13 @@ def _go_on(
         position = known.to_source(end)
     except UntranslatableError as error:
         return Stop(State.DIVERGED, Reason.TARGET_TRUNCATED, f"the target ends at {end}: {error}")
+    if begun and not _reaches(known, copied_end - 1):
+        return Stop(
+            State.DIVERGED,
+            Reason.TARGET_TRUNCATED,
+            f"the target ends at {end}, where its offset map begins: where the source has the last record "
+            f"there is forgotten",
+        )
     if position > source.high_watermark:
         return Stop(
             State.DIVERGED,
@@ -361,3 +369,12 @@ def _go_on(
         skip_to=max(position, lost_to),
         nothing_copied=position <= known.start_offset and not known.shared,
     )
+
+
+def _reaches(known: Known, target_offset: int) -> bool:
+    """Whether it can be told where the source has the record at a target offset."""
+    try:
+        known.to_source(target_offset)
+    except UntranslatableError:
+        return False
+    return True

@@ -426,6 +426,19 @@ def test_a_log_end_before_the_map_begins_has_diverged() -> None:
     assert "ends at 500" in refused.detail
 
 
+def test_a_target_that_ends_where_a_shortened_map_begins_has_lost_its_end() -> None:
+    """
+    The map was shortened to what the target held: its last record, which is to be held against the source's,
+    is before it. Where a copy has just begun there is none.
+    """
+    begins = replace(MAPPED, to_source=OffsetMap([(700, 500)]).position)
+
+    refused = stopped(decided(begins, COPIED), State.DIVERGED, Reason.TARGET_TRUNCATED)
+
+    assert "ends at 500" in refused.detail
+    assert isinstance(decided(replace(begins, target_start_offset=500), COPIED), Proceed)
+
+
 def test_a_source_that_ends_before_the_position_has_lost_its_end() -> None:
     """
     One offset is enough; the high watermark itself is not beyond.
