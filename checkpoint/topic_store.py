@@ -18,6 +18,10 @@ an older one sends, also what it sent long ago and what is still on its way: an 
 chunk of an offset map never covers a newer one. And the older one can see there that
 it has been replaced.
 
+Where the log loses its end all the same, by an unclean election or a power cut, the only
+writer knows better what was acknowledged, as long as nobody newer has written: it goes on
+by what it knows, and what is gone is written once more, ahead of its next write.
+
 The broker is behind a narrow Protocol. Nothing here is on the hot path.
 """
 
@@ -30,6 +34,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import structlog
 from kafka.errors import KafkaError
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
@@ -38,6 +43,8 @@ from checkpoint.errors import CorruptStateError, StateTakenOverError, StateUnava
 from checkpoint.store import apply
 from mirror.errors import BrokerError
 from mirror.failpoints import reach
+
+log = structlog.get_logger(__name__)
 
 BATCH_BYTES_MAX = 512 * 1024
 """Half of what a broker takes in one batch by default. What fits into one batch is written whole or not."""
@@ -123,9 +130,21 @@ class TopicStore:
         self._outdated = outdated
         self._begun_at: tuple[Writer, int] | None = None
         """Under which epoch we have written, and up to where nobody else had since."""
+        self._fence_at = 0
+        """Where the first batch of our epoch is."""
+        self._replaced = False
+        """Whether somebody newer has written."""
+        self._shrunk = False
+        """Whether a write of ours has landed before the end of what was acknowledged."""
+        self._written: dict[str, bytes | None] = {}
+        """What was acknowledged to us since the log was read."""
+        self._gone: dict[str, bytes | None] = {}
+        """What was acknowledged to us and is not in the log any more, to be written again."""
         self._written_as = NOBODY
         self._sequence = 0
         self._end: int | None = None
+        self._ours: int | None = None
+        """The same, if it was seen under the epoch we write with."""
         self._known = _Known({}, 0, None)
         self._read_at = -math.inf
         self._unsure = False
@@ -139,12 +158,8 @@ class TopicStore:
     async def put(self, items: Mapping[str, bytes | None]) -> None:
         async with self._lock:
             await self._get_ready()
-            rest = list(items.items())
-            while rest:
-                sequence = self._sequence if self._written_as != NOBODY else -1
-                batch, count = _batch(rest, self._written_as, sequence)
-                await self._append(batch, count)
-                rest = rest[count:]
+            await self._write(list(self._gone.items()))
+            await self._write(list(items.items()))
 
     async def taken_over(self) -> bool:
         """Whether somebody has begun to write under another epoch since we have under ours.
@@ -175,16 +190,30 @@ class TopicStore:
     async def _load(self) -> dict[str, bytes]:
         await self._become(self._writer() or NOBODY)
         began, end = time.monotonic(), await self._log.end()
-        if began - self._read_at > KNOWN_FOR_SECONDS or not await self._still_there(end):
-            self._known = _Known({}, await self._log.start(), None)
-        items = dict(self._known.items)
-        read, tail = await self._read(self._known.next_offset, end)
-        for key, value in read:
-            apply(items, key, value)
-        self._known = _Known(items, end, tail or self._known.tail)
-        self._read_at, self._end = began, end
+        had, known = self._ours, self._known
+        shorter = self._has_begun and had is not None and (self._shrunk or end < had)
+        if shorter or began - self._read_at > KNOWN_FOR_SECONDS or not await self._still_there(end):
+            known = _Known({}, await self._log.start(), None)
+        if shorter:
+            self._unsure, self._sequence = True, 0
+        read, tail = await self._read(known.next_offset, end)
+        items = _applied(known.items, dict(read))
+        if self._replaced:
+            self._gone = {}
+        elif shorter:
+            acknowledged = _applied(self._known.items, {**self._gone, **self._written})
+            self._gone = _changes(items, acknowledged)
+            self._begun_at = self._written_as, end
+            log.warning("state_lost_its_end", ended_at=had, ends_at=end, keys=len(self._gone))
+        self._known, self._written = _Known(items, end, tail or known.tail), {}
+        self._read_at, self._end, self._ours, self._shrunk = began, end, end, False
         self._verify, self._unsure = self._verify or self._unsure, False
-        return dict(items)
+        return _applied(items, self._gone)
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether we have written under our epoch."""
+        return self._begun_at is not None and self._begun_at[0] == self._written_as
 
     async def _still_there(self, end: int) -> bool:
         """True when the log goes on behind what is known of it."""
@@ -207,6 +236,7 @@ class TopicStore:
         if writer != NOBODY:
             await self._fence(writer)
         self._written_as, self._sequence, self._unsure, self._verify = writer, 1, False, False
+        self._replaced, self._shrunk, self._gone, self._ours = False, False, {}, None
 
     async def _fence(self, writer: Writer) -> None:
         """The first write under an epoch: refused, or there before, where somebody has had it."""
@@ -221,7 +251,7 @@ class TopicStore:
         if base < end:
             self._outdated(writer)
             return
-        self._begun_at = writer, base + 1
+        self._begun_at, self._fence_at = (writer, base + 1), base
         self._begun(writer)
 
     async def _get_ready(self) -> None:
@@ -232,6 +262,16 @@ class TopicStore:
         if anew or self._unsure:
             await self._load()
 
+    async def _write(self, items: list[Item]) -> None:
+        while items:
+            sequence = self._sequence if self._written_as != NOBODY else -1
+            batch, count = _batch(items, self._written_as, sequence)
+            await self._append(batch, count)
+            for key, value in items[:count]:
+                self._written[key] = value
+                self._gone.pop(key, None)
+            items = items[count:]
+
     async def _append(self, batch: bytes, count: int) -> None:
         self._unsure, following = self._written_as != NOBODY, (self._sequence + count) % SEQUENCES
         base = await self._send(batch)
@@ -241,7 +281,8 @@ class TopicStore:
             await self._check_landed(base, count, batch)
         if self._begun_at == (self._written_as, base):
             self._begun_at = self._written_as, base + count
-        self._end, self._sequence = base + count, following
+        self._end = self._ours = base + count
+        self._sequence = following
         self._unsure = self._verify = False
 
     async def _send(self, batch: bytes) -> int:
@@ -264,6 +305,7 @@ class TopicStore:
     async def _check_between(self, expected: int, base: int, batch: bytes) -> None:
         """What stands between may only be the same batch, whose answer was lost."""
         ours = [item for _, item in _records(batch)]
+        self._shrunk = base < expected
         between, _ = await self._read(expected, base)
         if base < expected or any(item not in ours for item in between):
             raise StateTakenOverError(
@@ -289,17 +331,34 @@ class TopicStore:
         return items, tail
 
     def _pass(self, data: bytes, at: int) -> list[Any]:
-        """The headers of the whole batches; what our own ones say of the sequence is noted."""
+        """The headers of the whole batches; what they say of our sequence and of somebody newer is noted."""
         headers = _whole(data, at)
         for header in headers:
-            if self._unsure and (header.producer_id, header.producer_epoch) == self._written_as:
+            writer = header.producer_id, header.producer_epoch
+            if self._unsure and writer == self._written_as:
                 self._sequence = (header.last_sequence + 1) % SEQUENCES
+            since = writer[0] == self._written_as[0] or header.base_offset >= self._fence_at
+            self._replaced = self._replaced or (since and _is_newer(writer, self._written_as))
         return headers
 
 
 def _is_newer(one: Writer, ours: Writer) -> bool:
     """Whether who wrote a batch was given the right after us; where epochs ran out, under another id."""
     return one != NOBODY and (one[0] != ours[0] or one[1] > ours[1])
+
+
+def _applied(items: Mapping[str, bytes], changes: Mapping[str, bytes | None]) -> dict[str, bytes]:
+    """Items with some changed."""
+    out = dict(items)
+    for key, value in changes.items():
+        apply(out, key, value)
+    return out
+
+
+def _changes(items: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> dict[str, bytes | None]:
+    """What makes other items of these; what is to go comes first, so that nothing is behind a hole."""
+    gone: dict[str, bytes | None] = {key: None for key in items if key not in wanted}
+    return gone | {key: value for key, value in wanted.items() if items.get(key) != value}
 
 
 def _whole(data: bytes, at: int) -> list[Any]:

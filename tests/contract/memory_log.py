@@ -36,14 +36,15 @@ class MemoryLog:
         return self._accept(batch)
 
     def _accept(self, batch: bytes) -> int:
-        """What a broker does with the batch of an idempotent producer."""
+        """What a broker does with the batch of an idempotent producer; it takes any of an unknown one."""
         header = next(MemoryRecords(batch))
         if header.producer_id < 0:
             return self._write(batch)
-        epoch, first, last, base = self._producers.get(header.producer_id, (-1, 0, -1, 0))
+        unknown = -1, 0, int(header.base_sequence) - 1, 0
+        epoch, first, last, base = self._producers.get(header.producer_id, unknown)
         if header.producer_epoch < epoch:
             raise BrokerError("INVALID_PRODUCER_EPOCH", 47, f"epoch {header.producer_epoch} after {epoch}")
-        if header.producer_epoch > epoch:
+        if header.producer_epoch > epoch >= 0:
             last = -1
         elif (header.base_sequence, header.last_sequence) == (first, last):
             return base
@@ -79,6 +80,12 @@ class MemoryLog:
         """Lose the batches from there on, as after an unclean election."""
         self.batches = [(base, data) for base, data in self.batches if base < end]
         self._end = end
+        self._producers.clear()
+        for base, data in self.batches:
+            header = next(MemoryRecords(data))
+            if header.producer_id >= 0:
+                latest = header.producer_epoch, header.base_sequence, header.last_sequence, base
+                self._producers[header.producer_id] = latest
 
     def compact(self) -> None:
         """Keep the last record of each key, as the cleaner does; the last batch is not touched.

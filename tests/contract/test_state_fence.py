@@ -5,15 +5,20 @@ from __future__ import annotations
 import pytest
 
 from checkpoint.errors import StateTakenOverError, StateUnavailableError
+from checkpoint.flow_state import FlowState
+from checkpoint.model import PartitionRecord
 from checkpoint.topic_store import LogPort, TopicStore, Writer
 from mirror.errors import BrokerError, ConnectionFailedError
 from mirror.kafka.transactions import init_producer_id
+from mirror.model import OffsetMode, TopicPartition
 from tests.contract.connected import BROKERS, NUMBERS, connected, state_log
 from tests.contract.memory_log import MemoryLog
 from tests.harness.kafka import KafkaCluster
 
 pytestmark = pytest.mark.timeout(60)
 
+ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+TOPIC_ID = "8c9ad3c1-0000-0000-0000-000000000001"
 OLD: Writer = (7, 0)
 NEW: Writer = (7, 1)
 NEWER: Writer = (7, 2)
@@ -244,6 +249,127 @@ async def test_every_claim_of_the_transactional_id_fences_the_one_before(
 
         await second.put({"a": b"3"})
         assert await first.load() == {"a": b"3"}
+
+
+# -- a log that loses its end ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [2, 1, 0], ids=["its last write", "all but the fence", "all"])
+async def test_what_a_log_has_lost_its_only_writer_writes_again(end: int) -> None:
+    """
+    After an unclean election, or a power cut. What was acknowledged is what a load gives until then.
+    """
+    log = MemoryLog()
+    ours = store(log)
+    await ours.put({"a": b"1"})
+    await ours.put({"a": b"2", "b": b"2"})
+    log.truncate(end)
+
+    with pytest.raises(StateTakenOverError):
+        await ours.put({"c": b"3"})
+    known = await ours.load()
+    await ours.put({"c": b"3"})
+    await ours.put({"b": None})
+
+    assert known == {"a": b"2", "b": b"2"}
+    assert await ours.load() == {"a": b"2", "c": b"3"}
+    assert not await ours.taken_over()
+    assert await store(log, NEW).load() == {"a": b"2", "c": b"3"}
+
+
+async def test_a_log_that_is_found_to_have_lost_its_end_is_completed_by_the_next_write() -> None:
+    """
+    What was removed is removed once more, too. That write stays whole, in a batch of its own.
+    """
+    log = MemoryLog()
+    ours = store(log)
+    await ours.put({"a": b"1", "b": b"1"})
+    await ours.put({"a": b"2", "b": None})
+    log.truncate(3)
+
+    known = [await ours.load(), await ours.load()]
+    await ours.put({"c": b"3"})
+
+    assert known == [{"a": b"2"}] * 2
+    assert [base for base, _ in log.batches] == [0, 1, 3, 5]
+    assert await store(log, NEW).load() == {"a": b"2", "c": b"3"}
+
+
+async def test_what_was_never_acknowledged_is_not_written_again() -> None:
+    """
+    Nobody has gone by it.
+    """
+    log = TroubledLog()
+    ours = store(log)
+    await ours.put({"a": b"1"})
+    await ours.put({"b": b"1"})
+    log.trouble = "before"
+    with pytest.raises(ConnectionFailedError):
+        await ours.put({"c": b"1"})
+    log.truncate(2)
+
+    await ours.put({"d": b"1"})
+
+    assert await store(log, NEW).load() == {"a": b"1", "b": b"1", "d": b"1"}
+
+
+async def test_the_word_of_a_newer_writer_counts_where_the_log_has_lost_what_was_before_it() -> None:
+    """
+    It has gone by what was left, and what it wrote is built on that.
+    """
+    log = MemoryLog()
+    ours, theirs = store(log, OLD), store(log, NEW)
+    await ours.put({"a": b"1"})
+    await ours.put({"a": b"2", "b": b"2", "c": b"2", "d": b"2"})
+    log.truncate(2)
+    await theirs.put({"b": b"3"})
+
+    found = await ours.load()
+    with pytest.raises(StateTakenOverError):
+        await ours.put({"e": b"4"})
+
+    assert found == await ours.load() == await theirs.load() == {"a": b"1", "b": b"3"}
+
+
+async def test_who_takes_the_right_anew_goes_by_what_the_log_has_then() -> None:
+    """
+    Another writer may have been there in between, and its writes be lost as well.
+    """
+    writer = OLD
+    log = MemoryLog()
+    ours = TopicStore(log, writer=lambda: writer)
+    await ours.put({"a": b"1"})
+    await ours.put({"a": b"2", "b": b"2"})
+    log.truncate(2)
+    writer = NEW
+
+    assert await ours.load() == {"a": b"1"}
+
+
+async def test_an_offset_map_has_no_hole_where_the_log_has_lost_a_run() -> None:
+    """
+    Another partition notices; this one, which nobody doubts, notes its next run behind the one that was lost.
+    """
+    log = MemoryLog()
+    state = FlowState(store(log))
+    await state.load()
+    for tp in (ORDERS_0, ORDERS_1):
+        record = PartitionRecord("orders", tp.partition, TOPIC_ID, "orders", OffsetMode.MAPPED, True, 0, 0)
+        await state.begin(record, [(0, 0)])
+    end = await log.end()
+    await state.extend_maps({ORDERS_0: [(40, 20)], ORDERS_1: [(40, 20)]})
+    log.truncate(end)
+    with pytest.raises(StateTakenOverError):
+        await state.extend_maps({ORDERS_0: [(60, 35)]})
+
+    await state.extend_maps({ORDERS_1: [(60, 35)]})
+
+    again = FlowState(store(log, NEW))
+    await again.load()
+    assert [list(again.map(tp) or ()) for tp in (ORDERS_0, ORDERS_1)] == [
+        [(0, 0), (40, 20)],
+        [(0, 0), (40, 20), (60, 35)],
+    ]
 
 
 # -- lost answers --------------------------------------------------------------------------------
