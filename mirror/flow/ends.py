@@ -162,13 +162,16 @@ async def _difference(flow: Flow, end: End, fetched: Fetched, header: BatchHeade
     ours = _first_record(fetched, end.source_offset)
     if end.tail.control:
         return "a control marker where the source has a record" if ours is not None else None
-    if ours is None:
-        marker = header.magic == MAGIC_V2 and header.attributes & CONTROL
-        return "a record where the source has a transaction marker" if marker else None
+    if ours is None and header.magic == MAGIC_V2 and header.attributes & CONTROL:
+        return "a record where the source has a transaction marker"
+    aborted = fetched._replace(aborted=[])  # copied like any other where uncommitted records were read
+    there = ours or _first_record(aborted, end.source_offset)
+    if there is None:
+        return None
     theirs, appended_at_target = await _last_record(flow, end)
     if theirs is None:
         return None
-    same = theirs.tail == ours.tail and (appended_at_target or theirs.timestamp == ours.timestamp)
+    same = theirs.tail == there.tail and (appended_at_target or theirs.timestamp == there.timestamp)
     return None if same else "another record"
 
 

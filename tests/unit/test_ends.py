@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 
 from checkpoint.errors import UntranslatableError
 from checkpoint.offset_map import OffsetMap
-from mirror.flow.ends import End, end_of, tail_of
-from mirror.flow.position import Known, Tail, TargetLook
+from mirror.flow import ends
+from mirror.flow.context import Flow
+from mirror.flow.ends import End, compare_ends, end_of, tail_of
+from mirror.flow.position import Known, Stop, Tail, TargetLook
+from mirror.kafka.fetch import Fetched, Key
+from mirror.kafka.peek import AT_ONCE
 from mirror.kafka.record_batch import seal, walk
-from mirror.model import OffsetMode, TopicPartition
+from mirror.model import OffsetMode, Reason, State, TopicPartition
 from tests.unit.batches import Codec, Entry, codecs, control, dense, v2
 
 ORDERS_0 = TopicPartition("orders", 0)
@@ -95,6 +101,42 @@ def test_one_other_byte_is_another_tail(records: list[Entry]) -> None:
     tails = [tail(v2([other, *records[1:]])) for other in others]
 
     assert tail(v2(records)) not in tails
+
+
+@pytest.mark.parametrize(
+    ("value", "stops"), [pytest.param(b"later", True, id="another"), pytest.param(b"aborted", False, id="it")]
+)
+async def test_a_record_where_the_source_has_an_aborted_one_is_that_or_another_one(
+    monkeypatch: pytest.MonkeyPatch, value: bytes, stops: bool
+) -> None:
+    """
+    It was copied if uncommitted records were read then; else the offset map has lost where it belongs.
+    """
+    aborted = v2(
+        [Entry(7, value=b"aborted"), Entry(8, value=b"aborted")], attributes=0x10, producer=(9, 0, 0)
+    )
+    copy = v2([Entry(7, value=value)])
+    source, target = (SimpleNamespace(info=SimpleNamespace(partition=lambda _: None)) for _ in range(2))
+    limits = SimpleNamespace(fetch=AT_ONCE)
+    flow = cast(Flow, SimpleNamespace(source=source, target=target, limits=limits))
+    held = {id(source): fetched(aborted, aborted=[(9, 7)]), id(target): fetched(copy)}
+
+    async def peek_at(cluster: object, *_: object) -> dict[TopicPartition, Fetched]:
+        return {ORDERS_0: held[id(cluster)]}
+
+    monkeypatch.setattr(ends, "peek_at", peek_at)
+
+    found = await compare_ends(flow, {ORDERS_0: End(ORDERS_0, 7, 7, -1, tail(copy))})
+
+    stop = found[ORDERS_0]
+    assert isinstance(stop, Stop) == stops
+    if isinstance(stop, Stop):
+        assert (stop.state, stop.reason) == (State.DIVERGED, Reason.OFFSETS_DIFFER)
+
+
+def fetched(view: memoryview, aborted: list[tuple[int, int]] | None = None) -> Fetched:
+    """What a broker says of a partition with one batch."""
+    return Fetched(Key(bytes(16), 0), 0, 100, 100, 0, None, aborted or [], view)
 
 
 def test_a_marker_is_told_from_a_record() -> None:
