@@ -86,6 +86,7 @@ class Reason(StrEnum):
     FOREIGN_WRITE = "foreign_write"
     OFFSETS_DIFFER = "offsets_differ"
     STATE_LOST = "state_lost"
+    STATE_UNUSABLE = "state_unusable"
     TOPIC_ID_CHANGED = "topic_id_changed"
     TOPIC_DELETED = "topic_deleted"
     RELAY_TOO_OLD = "relay_too_old"

@@ -136,6 +136,10 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
             "The flow's state topic was deleted, or has lost its end: delete the target topic as well, or "
             "copy the topic anew in a flow of another name."
         ),
+        Reason.STATE_UNUSABLE: (
+            "See what is said of the flow's state topic, and compare its settings with those it was made "
+            "with; where it cannot be read, keep what is there and ask for help."
+        ),
         Reason.TOPIC_ID_CHANGED: (
             "The source topic was deleted and made again: keep the old copy under another name or "
             "delete it, then copy the topic anew."

@@ -21,7 +21,7 @@ from mirror.flow.context import Flow
 from mirror.flow.marking import LANE, mark
 from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.states import append_refusal, pause_seconds
+from mirror.flow.states import append_refusal, look_refusal, pause_seconds
 from mirror.model import OffsetMode, Reason, State, TopicPartition
 
 CLUSTER_AUTHORIZATION_FAILED = 31
@@ -92,7 +92,7 @@ class Keeper:
             now = time.monotonic()
             for partition in ready:
                 self._waiting.pop(partition, None)
-                partition.refused(append_refusal(-1), str(error), now)
+                partition.refused(look_refusal(error, at_source=False), str(error), now)
         for partition in ready:
             self._flow.hooks.changed(partition)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from checkpoint.errors import CorruptStateError
 from mirror.errors import BrokerError, FencedError, NotAuthorizedError, RelayTooOldError, TwinsiteError
 from mirror.model import Reason, State
 
@@ -55,6 +56,9 @@ APPEND_REFUSALS: dict[int, Refusal] = {
     90: Refusal(State.FENCED, Reason.NEWER_EPOCH, retry=False),
 }
 
+OF_RECORDS = frozenset({10, 18, 32, 43, 44, INVALID_RECORD})
+"""Said of what is to be written: where a partition is only looked at, that is the flow's state."""
+
 UNREPLICATED = Refusal(None, Reason.NOT_ENOUGH_REPLICAS)
 """What was appended is not acknowledged yet: replicas are slow, or missing."""
 
@@ -85,9 +89,13 @@ def fetch_refusal(code: int) -> Refusal:
 
 
 def look_refusal(error: TwinsiteError, *, at_source: bool) -> Refusal:
-    """What it means that a question about the partition could not be answered."""
+    """What it means that a question about the partition could not be answered, or not be noted."""
+    if isinstance(error, CorruptStateError):
+        return Refusal(_BLOCKED, Reason.STATE_UNUSABLE)
     if isinstance(error, NotAuthorizedError):
         return Refusal(_BLOCKED, Reason.SOURCE_NOT_AUTHORIZED if at_source else Reason.TARGET_NOT_AUTHORIZED)
+    if isinstance(error, BrokerError) and not at_source and error.code in OF_RECORDS:
+        return Refusal(_BLOCKED, Reason.STATE_UNUSABLE)
     if isinstance(error, BrokerError) and not at_source and error.code in APPEND_REFUSALS:
         return APPEND_REFUSALS[error.code]
     return Refusal(None, Reason.SOURCE_UNAVAILABLE if at_source else Reason.TARGET_UNAVAILABLE)

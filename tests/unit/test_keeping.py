@@ -18,6 +18,7 @@ from mirror.flow.keeping import Keeper
 from mirror.flow.marking import LOST_AT_ONCE, MARKERS_AT_ONCE, spread
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
+from mirror.kafka.failures import broker_error
 from mirror.kafka.offsets import Answers, Marking
 from mirror.kafka.transactions import Token
 from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition
@@ -416,6 +417,28 @@ async def test_a_map_that_is_contradicted_is_corrected_before_the_batch_is_sent(
     assert waited
     assert dropped == [(copy.target, 7)]
     assert copy.batch_ready
+
+
+async def test_a_run_that_the_flows_state_does_not_take_blocks_its_partition(broker: Broker) -> None:
+    """
+    By a reason of its own: the target topic has refused nothing, and its brokers answer.
+    """
+    tp = TopicPartition("orders", 0)
+    copy = PartitionCopy(tp, tp, b"t" * 16, in_flight_max=5)
+    copy.proceed(Proceed(100, 100, 0, 1, 100), OffsetMode.MAPPED, -1, NOW)
+    copy.queue.push([Gap(100, 107), source_batch(107, 1)], [], None)
+
+    class Full:
+        async def note_runs(self, _: object) -> None:
+            raise broker_error(10, "target: Produce to __twinsite_state.orders-0")
+
+    async with a_keeper() as keeper:
+        keeper._ledger = cast(Any, Full())
+        keeper.offer(copy)
+        await turns()
+
+    assert (copy.state, copy.reason) == (State.BLOCKED, Reason.STATE_UNUSABLE)
+    assert copy.look_due_at is not None
 
 
 # -- no answer -----------------------------------------------------------------------------------

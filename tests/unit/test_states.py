@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from kafka import errors as kafka_errors
 
+from checkpoint.errors import CorruptStateError
 from mirror.errors import (
     AuthenticationError,
     BrokerError,
@@ -26,6 +27,7 @@ from mirror.flow.states import (
     pause_seconds,
     way_refusal,
 )
+from mirror.kafka.failures import broker_error
 from mirror.model import Reason, State
 
 
@@ -185,3 +187,18 @@ def test_the_pause_between_looks_doubles_up_to_a_bound() -> None:
     assert pauses[:4] == [RETRY_SECONDS_FIRST * factor for factor in (1, 2, 4, 8)]
     assert pauses == sorted(pauses)
     assert pauses[-1] == RETRY_SECONDS_MAX
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(broker_error(10, "target: Produce to __twinsite_state.f-0"), id="a record too large"),
+        pytest.param(broker_error(32, "target: Produce to __twinsite_state.f-0"), id="a time refused"),
+        pytest.param(CorruptStateError("a chunk does not match its CRC"), id="damage"),
+    ],
+)
+def test_what_is_wrong_with_the_flows_state_is_not_said_of_the_target_topic(error: TwinsiteError) -> None:
+    """
+    Nothing is written to a partition that is looked at; and brokers and network are in order.
+    """
+    assert look_refusal(error, at_source=False) == Refusal(State.BLOCKED, Reason.STATE_UNUSABLE)
