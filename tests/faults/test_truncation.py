@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
+from mirror.config import parse
+from mirror.model import TopicPartition
+from mirror.offline import translate
 from tests.conftest import TopicFactory
-from tests.faults.flows import configured, mirror_of, once, partition, partitions, reached, says
+from tests.faults.flows import complete, configured, mirror_of, once, partition, partitions, reached, says
 from tests.harness.checker import Record, assert_exact, read_partition, watermarks
 from tests.harness.data import Row, json_rows, load
 from tests.harness.kafka import KafkaCluster
-from tests.harness.process import Twinsite, twinsite
+from tests.harness.process import Twinsite, events, twinsite
 from tests.harness.relay import WayIn
+from tests.harness.segments import lose_ends
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -149,6 +155,61 @@ async def test_a_target_that_lost_its_end_is_named_and_made_whole_on_request(
         assert left == {0: (0, 100)}
         assert resumed.code == 0, resumed.stderr
         assert_exact(source.bootstrap, target.bootstrap, [SHORTER, SAFE])
+
+
+async def test_an_offset_map_stays_whole_when_the_flows_state_loses_its_end(
+    source: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    As after a power cut, while the mirror runs. Of two partitions the one notices as it notes its next gap.
+    """
+    name = await topic(source, partitions=2)
+    async with KafkaCluster.start(version="4.3", name="target", work_dir=tmp_path) as target:
+        settings = parse(
+            {
+                "flow": name,
+                **source.source_settings,
+                "target": {"bootstrap_servers": target.bootstrap},
+                "topics": {"include": [name]},
+                "offsets": "mapped",
+            }
+        )
+        state = f"__twinsite_state.{name}"
+        with Twinsite.run(
+            *mirror_of(source, target, name, name, "--offsets", "mapped"), work_dir=tmp_path
+        ) as one:
+            load_gap_and_record(source, name, 0, 1)
+            await one.wait_for(partial(complete, one, source, [name]), "the first gaps are copied")
+            end = watermarks(target.bootstrap, state)[0][1]
+            load_gap_and_record(source, name, 0, 1)
+            await one.wait_for(partial(complete, one, source, [name]), "the second gaps are copied")
+            await lose_ends(target, {state: end})
+            load_gap_and_record(source, name, 0)
+            await one.wait_for(partial(complete, one, source, [name]), "the one goes on")
+            load_gap_and_record(source, name, 1)
+            await one.wait_for(partial(complete, one, source, [name]), "so does the other")
+
+        assert events(one.stderr, "state_lost_its_end")
+        assert assert_exact(source.bootstrap, target.bootstrap, [name], offsets="mapped") == 6
+        for number in (0, 1):
+            records = read_partition(source.bootstrap, name, number)
+            where = [
+                await translate(settings, TopicPartition(name, number), record.offset, reverse=False)
+                for record in records
+            ]
+            assert where == [0, 1, 2]
+
+
+def load_gap_and_record(source: KafkaCluster, name: str, *numbers: int) -> None:
+    """An aborted transaction and a record behind it, in each of these partitions."""
+    producer = Producer({"bootstrap.servers": source.bootstrap, "transactional.id": f"{name}-gaps"})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    for number in numbers:
+        producer.produce(name, b"aborted", partition=number)
+    producer.flush(20)
+    producer.abort_transaction(20)
+    load(source.bootstrap, name, [Row(key=b"k", value=b"v", partition=number) for number in numbers])
 
 
 async def test_a_foreign_write_under_a_running_mirror_is_found_and_never_forgotten(
