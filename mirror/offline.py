@@ -1,6 +1,7 @@
 """Translate offsets when no mirror runs and the source may be gone: what a failover needs.
 
-The flow's state and the end of the copy are read from the target; nothing is written.
+The end of the copy and the flow's state are read from the target, in this order: the state
+is written ahead, so that a mirror that copies meanwhile does no harm. Nothing is written.
 The answer is exact or there is none. That the mirror wrote last is checked in the last
 batch; a mirror that runs knows more, ask it where there is one.
 """
@@ -45,18 +46,17 @@ async def translate(settings: Settings, tp: TopicPartition, offset: int, *, reve
     """
     async with connected("target", settings.target) as target:
         state = await flow_state(target, settings.flow)
-        record, flow = state.partition(tp), state.flow
-        if record is None or flow is None:
-            raise UnknownPartitionError(f"flow {settings.flow} has not copied {tp}")
-        if not record.prepared:
-            raise UntranslatableError(f"{tp} is being prepared: nothing of it is copied yet")
+        end = await _log_end(target, _copy_of(_record(state, settings.flow, tp)))
+        await state.load()  # it is written ahead of the records: what is read now knows of all below the end
+        record = _record(state, settings.flow, tp)
         if state.insertion(tp) is not None:
             raise StateConflictError(
                 f"a repair of {tp} was interrupted",
                 hint="run it again, or a mirror, which brings it to its end",
             )
-        end = await _log_end(target, record, flow.producer_id)
-        return FlowMemory(state).translate(tp, offset, reverse=reverse, target_log_end=end)
+        memory = FlowMemory(state)
+        await _check_last(target, record, memory.producer_id, end)
+        return memory.translate(tp, offset, reverse=reverse, target_log_end=end)
 
 
 async def flow_state(target: Cluster, flow: str) -> FlowState:
@@ -76,19 +76,35 @@ async def flow_state(target: Cluster, flow: str) -> FlowState:
     return state
 
 
-async def _log_end(target: Cluster, record: PartitionRecord, producer_id: int) -> int:
-    tp = TopicPartition(record.target_topic, record.partition)
-    target.follow([tp.topic])
+def _record(state: FlowState, flow: str, tp: TopicPartition) -> PartitionRecord:
+    record = state.partition(tp)
+    if record is None or state.flow is None:
+        raise UnknownPartitionError(f"flow {flow} has not copied {tp}")
+    if not record.prepared:
+        raise UntranslatableError(f"{tp} is being prepared: nothing of it is copied yet")
+    return record
+
+
+def _copy_of(record: PartitionRecord) -> TopicPartition:
+    return TopicPartition(record.target_topic, record.partition)
+
+
+async def _log_end(target: Cluster, copy: TopicPartition) -> int:
+    target.follow([copy.topic])
     await target.refresh()
-    end = (await offsets_of_all(target, [tp], LATEST))[tp]
-    copied_end = Insertions(record.inserted).copied_end(end)
-    ours = copied_end > record.target_start_offset
-    last = (await last_batches(target, {tp: copied_end})).get(tp) if ours else None
+    return (await offsets_of_all(target, [copy], LATEST))[copy]
+
+
+async def _check_last(target: Cluster, record: PartitionRecord, producer_id: int, log_end: int) -> None:
+    """See that the last batch before a log end is the mirror's, leaving out what is known to be no copy."""
+    copy, copied_end = _copy_of(record), Insertions(record.inserted).copied_end(log_end)
+    if copied_end <= record.target_start_offset:
+        return
+    last = (await last_batches(target, {copy: copied_end})).get(copy)
     if isinstance(last, TwinsiteError):
         raise last
     if last is not None and last.producer_id != producer_id:
         raise StateConflictError(
-            f"the last batch of {tp} at the target is not the mirror's: somebody else has written there",
+            f"the last batch of {copy} at the target is not the mirror's: somebody else has written there",
             hint="offsets cannot be told from here on; see foreign_write in docs/states.md",
         )
-    return end
