@@ -6,13 +6,17 @@ A partition is looked at before anything is concluded: nothing here writes to a 
 from __future__ import annotations
 
 from mirror.errors import StateConflictError, UnknownPartitionError
-from mirror.flow.announcing import require_owner
+from mirror.flow.announcing import copied_by, require_owner
 from mirror.flow.engine import Engine
 from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
 from mirror.model import State, TopicPartition
 from mirror.sync.follow import Follower
+
+NOT_KNOWN = frozenset({State.STANDBY, State.DIVERGED, State.TOPIC_RECREATED})
+"""States in which what was acknowledged once does not tell which records belong together now."""
+ASK_ELSEWHERE = "ask the mirror that copies it, or the target itself with --config"
 
 
 class Operator:
@@ -56,11 +60,14 @@ class Operator:
 
         Raises:
             UnknownPartitionError: The flow does not copy this partition.
-            StateConflictError: Nothing is known of the copy yet; says why.
+            StateConflictError: Nothing is known of the copy yet, or not any more; says why.
             UntranslatableError: There is no such record at the other side.
         """
         partition = self._partition(tp)
-        if partition.acknowledged_target_offset is None:
+        if not self._owner.held:
+            words = copied_by(self._memory.owner, self._owner.seen)
+            raise StateConflictError(f"{tp}: {words}", hint=ASK_ELSEWHERE)
+        if partition.acknowledged_target_offset is None or partition.state in NOT_KNOWN:
             raise StateConflictError(f"{tp}: {partition.detail}")
         return self._memory.translate(
             tp, offset, reverse=reverse, target_log_end=partition.acknowledged_target_offset
