@@ -83,7 +83,7 @@ class _Known:
 
 
 class LogPort(Protocol):
-    """One partition as a log of raw record batches of format v2."""
+    """One partition as a log of raw record batches of format v2, none of them compressed."""
 
     async def append(self, batch: bytes) -> int:
         """Append a batch; on all in-sync replicas when it returns. A lost answer may mean it is there twice.

@@ -14,15 +14,19 @@ from mirror.errors import ConnectionFailedError, NotAuthorizedError, TwinsiteErr
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, decode_answer, encode_request
 from mirror.kafka.cluster import PROMPT, Cluster
 from mirror.kafka.cluster_info import TopicInfo
+from mirror.kafka.codecs import CodecError
 from mirror.kafka.failures import STALE_METADATA_CODES, broker_error, retrying
 from mirror.kafka.fetch import Key, Want
 from mirror.kafka.offsets import EARLIEST, LATEST, list_offsets
 from mirror.kafka.peek import AT_ONCE, peek
+from mirror.kafka.record_batch import MAGIC_V2, BatchHeader, crc_matches, inflated, walk
 from mirror.kafka.topics import create_topic, describe_configs
 from mirror.model import TopicPartition
 
 PATIENCE_SECONDS = 30.0
 LOOK_SECONDS_MAX = 0.25
+INFLATED_BYTES_MAX = 32 << 20
+"""Far more than is written in one batch."""
 INVALID_TIMESTAMP = 32
 CLOCK_HINT = (
     "the clock of this machine is far ahead of the broker's: set it right, or "
@@ -57,7 +61,10 @@ class TopicLog:
         return await self._patiently(lambda: self._append(batch))
 
     async def read(self, offset: int) -> bytes:
-        """Whole batches from ``offset`` on, as many as one answer holds; nothing at the end."""
+        """Whole batches from ``offset`` on, as many as one answer holds; nothing at the end.
+
+        What the broker has compressed is inflated. A batch that cannot be is handed out as it is.
+        """
         return await self._patiently(lambda: self._read(offset))
 
     async def start(self) -> int:
@@ -123,7 +130,7 @@ class TopicLog:
             return b""
         if found[0].error_code:
             raise broker_error(found[0].error_code, f"{self._cluster.name}: Fetch of {self._tp}")
-        return bytes(found[0].records)
+        return b"".join(_plain(header, view) for header, view in walk(found[0].records))
 
     async def _offset(self, timestamp: int) -> int:
         leader, _ = await self._leader()
@@ -132,6 +139,14 @@ class TopicLog:
         if isinstance(answer, TwinsiteError):
             raise answer
         return answer
+
+
+def _plain(header: BatchHeader, view: memoryview) -> memoryview:
+    if header.magic != MAGIC_V2 or not crc_matches(header, view):
+        return view
+    with suppress(CodecError):
+        return inflated(header, view, INFLATED_BYTES_MAX)
+    return view
 
 
 async def ensure_state_topic(cluster: Cluster, topic: str, replication_factor: int) -> int:
@@ -155,6 +170,7 @@ async def ensure_state_topic(cluster: Cluster, topic: str, replication_factor: i
             "cleanup.policy": "compact",
             "min.cleanable.dirty.ratio": "0.1",
             "min.insync.replicas": str(max(1, replication_factor - 1)),
+            "compression.type": "producer",
             "message.timestamp.type": "LogAppendTime",  # from Kafka 4.0 on an hour ahead is refused
         }
         await create_topic(

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from mirror.kafka.codecs import ZSTD, deflate
+from mirror.kafka.codecs import ZSTD, deflate, inflate
 from mirror.kafka.crc import difference_at_end
 from mirror.kafka.varint import encode_varint
 
@@ -171,6 +171,25 @@ def build(
     HEADER.pack_into(view, 0, base_offset, length, leader_epoch, MAGIC_V2, 0, *fields)
     struct.pack_into(">I", view, CRC_AT, crc32c(view[ATTRIBUTES_AT:]))
     return view
+
+
+def inflated(header: BatchHeader, view: memoryview, bytes_max: int) -> memoryview:
+    """A v2 batch as it is without compression, with a CRC of its own: see first that the old one matches.
+
+    Args:
+        bytes_max: More than this is not inflated.
+
+    Raises:
+        CodecError: The records cannot be inflated.
+    """
+    codec = header.attributes & CODEC_BITS
+    if not codec:
+        return view
+    plain = bytearray(view[:HEADER_BYTES]) + inflate(codec, view[HEADER_BYTES:], bytes_max)
+    _PREFIX.pack_into(plain, 0, header.base_offset, len(plain) - PREFIX_BYTES)
+    struct.pack_into(">h", plain, ATTRIBUTES_AT, header.attributes & ~CODEC_BITS)
+    struct.pack_into(">I", plain, CRC_AT, crc32c(memoryview(plain)[ATTRIBUTES_AT:]))
+    return memoryview(plain)
 
 
 def aborts(view: memoryview) -> bool:

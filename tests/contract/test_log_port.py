@@ -9,8 +9,10 @@ import pytest
 
 from checkpoint.store import StateStore
 from checkpoint.topic_store import LogPort, TopicStore
+from mirror.errors import TwinsiteError
 from mirror.kafka.log_port import StateTopicError, TopicLog, ensure_state_topic
 from mirror.kafka.record_batch import walk
+from mirror.kafka.topics import describe_configs
 from tests.conftest import TopicFactory
 from tests.contract.connected import BROKERS, NUMBERS, connected
 from tests.contract.memory_log import MemoryLog
@@ -70,7 +72,7 @@ async def test_reading_begins_with_the_batch_that_holds_the_offset(log: LogPort)
 
 async def test_the_state_topic_is_made_once_and_compacted(target: KafkaCluster) -> None:
     """
-    Two mirrors that start at once both find it.
+    Two mirrors that start at once both find it. What brokers do by default with topics does not hold for it.
     """
     name = f"__twinsite_state.{next(NUMBERS)}"
     async with connected(target) as one, connected(target) as other:
@@ -78,6 +80,31 @@ async def test_the_state_topic_is_made_once_and_compacted(target: KafkaCluster) 
         assert await ensure_state_topic(one, name, 1) == 1
 
         assert await TopicLog(other, name).append(batch("a")) == 0
+        made = (await describe_configs(one, [name]))[name]
+
+    assert not isinstance(made, TwinsiteError)
+    assert made["cleanup.policy"] == ("compact", True)
+    assert made["compression.type"] == ("producer", True)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+async def test_a_state_topic_that_the_broker_compresses_is_read_and_written(
+    target: KafkaCluster, topic: TopicFactory, codec: str
+) -> None:
+    """
+    It was made by hand, or where that is the broker's default.
+    """
+    name = await topic(target, cleanup_policy="compact", compression_type=codec)
+
+    async with connected(target) as cluster:
+        await TopicStore(TopicLog(cluster, name), writer=lambda: (4711, 0)).load()
+        store = TopicStore(TopicLog(cluster, name), writer=lambda: (4711, 1))
+        await store.load()
+        await store.put({"kept": b"value" * 100, "gone": b"1"})
+        await store.put({"gone": None})
+
+        assert await store.load() == {"kept": b"value" * 100}
+        assert await TopicStore(TopicLog(cluster, name)).load() == {"kept": b"value" * 100}
 
 
 async def test_a_leader_that_came_after_the_mirror_is_found_at_once(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kafka.record import _crc32c
 from kafka.record.default_records import DefaultRecordBatch
 
-from mirror.kafka.codecs import ZSTD
+from mirror.kafka.codecs import ZSTD, CodecError
 from mirror.kafka.record_batch import (
     CONTROL,
     DELETE_HORIZON,
@@ -22,6 +22,7 @@ from mirror.kafka.record_batch import (
     aborts,
     build,
     crc_matches,
+    inflated,
     null_batch,
     seal,
     walk,
@@ -455,3 +456,30 @@ def test_the_builder_of_these_tests_is_sound() -> None:
         assert decompress(codec, compress(codec, b"abc")) == b"abc"
     assert with_header(b"", 0, 0, (0, 0, 0, 0, -1, -1, -1, 0))[17:21] != bytes(4)
     assert zlib.crc32(old(1, [Entry(0)])[16:]) == struct.unpack_from(">I", old(1, [Entry(0)]), 12)[0]
+
+
+# -- inflating -----------------------------------------------------------------------------------
+
+
+@given(records=gapped(), codec=codecs, attributes=bits, producer=producers, epoch=st.integers(-1, 2**31 - 1))
+def test_an_inflated_batch_is_what_it_would_be_without_compression(
+    records: list[Entry], codec: Codec, attributes: int, producer: tuple[int, int, int], epoch: int
+) -> None:
+    """
+    Byte for byte: only codec, length and CRC are others.
+    """
+    view = v2(records, codec=codec, attributes=attributes, producer=producer, leader_epoch=epoch)
+
+    plain = inflated(header_of(view), view, 1 << 20)
+
+    assert plain == v2(records, attributes=attributes, producer=producer, leader_epoch=epoch)
+
+
+def test_no_more_is_inflated_than_is_allowed() -> None:
+    """
+    What a batch of padding becomes is a thousand times as large.
+    """
+    view = null_batch(100_000, timestamp_ms=0)
+
+    with pytest.raises(CodecError, match="zstd: more than 10000 bytes"):
+        inflated(header_of(view), view, 10_000)
