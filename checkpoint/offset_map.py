@@ -206,9 +206,7 @@ class OffsetMap:
             raise UntranslatableError(
                 f"target offset {target_offset} is not written yet: the log ends at {target_log_end}"
             )
-        if not len(self) or target_offset < self._runs[0][1]:
-            raise UntranslatableError(f"target offset {target_offset}: the offset map {self._beginning()}")
-        return self.position(target_offset)
+        return self._source_at(target_offset)
 
     # -- committed offsets of groups -------------------------------------------------------------
 
@@ -238,7 +236,7 @@ class OffsetMap:
             raise UntranslatableError(
                 f"committed target offset {target_offset} is beyond the log end {target_log_end}"
             )
-        return self.position(target_offset)
+        return self._source_at(target_offset)
 
     # -- searching -------------------------------------------------------------------------------
 
@@ -259,6 +257,12 @@ class OffsetMap:
             if target >= next_target:
                 return next_target, (self._expected(index + 1, next_target), next_source)
         return target, None
+
+    def _source_at(self, target_offset: int) -> int:
+        """Where a target offset up to the log end is at the source."""
+        if not len(self) or target_offset < self._runs[0][1]:
+            raise UntranslatableError(f"target offset {target_offset}: the offset map {self._beginning()}")
+        return self.position(target_offset)
 
     def _locate_before(self, source_offset: int, known: int) -> tuple[int, tuple[int, int]]:
         if not known or self.begins_at is None or source_offset < self.begins_at:

@@ -31,12 +31,15 @@ class NoStateError(UsageError):
     hint = "check the flow's name and the target's address"
 
 
-async def translate(settings: Settings, tp: TopicPartition, offset: int, *, reverse: bool) -> int:
+async def translate(
+    settings: Settings, tp: TopicPartition, offset: int, *, reverse: bool, committed: bool = False
+) -> int:
     """The offset of the same record at the other side, from what the target holds.
 
     Args:
         tp: The partition by its name at the source.
         offset: At the source; with ``reverse`` at the target.
+        committed: It is what a group has committed; see :meth:`mirror.flow.memory.FlowMemory.translate`.
 
     Raises:
         NoStateError: The flow has never run against this target.
@@ -56,7 +59,7 @@ async def translate(settings: Settings, tp: TopicPartition, offset: int, *, reve
             )
         memory = FlowMemory(state)
         await _check_last(target, record, memory.producer_id, end)
-        return memory.translate(tp, offset, reverse=reverse, target_log_end=end)
+        return memory.translate(tp, offset, reverse=reverse, target_log_end=end, committed=committed)
 
 
 async def flow_state(target: Cluster, flow: str) -> FlowState:

@@ -55,8 +55,11 @@ class Operator:
         self._engine.resume(partition)
         self._follower.hold(partition)
 
-    async def translate(self, tp: TopicPartition, offset: int, reverse: bool) -> int:
+    async def translate(self, tp: TopicPartition, offset: int, /, *, reverse: bool, committed: bool) -> int:
         """The offset of the same record at the other side, as far as the target has acknowledged.
+
+        Args:
+            committed: It is what a group has committed; see :meth:`FlowMemory.translate`.
 
         Raises:
             UnknownPartitionError: The flow does not copy this partition.
@@ -70,7 +73,11 @@ class Operator:
         if partition.acknowledged_target_offset is None or partition.state in NOT_KNOWN:
             raise StateConflictError(f"{tp}: {partition.detail}")
         return self._memory.translate(
-            tp, offset, reverse=reverse, target_log_end=partition.acknowledged_target_offset
+            tp,
+            offset,
+            reverse=reverse,
+            target_log_end=partition.acknowledged_target_offset,
+            committed=committed,
         )
 
     def _partition(self, tp: TopicPartition) -> PartitionCopy:

@@ -111,7 +111,7 @@ class Waiting:
         """Nothing is copied yet."""
         raise self._not_yet(tp)
 
-    async def _translate(self, tp: TopicPartition, _: int, __: bool) -> int:
+    async def _translate(self, tp: TopicPartition, _: int, /, **__: bool) -> int:
         raise self._not_yet(tp)
 
     def _not_yet(self, tp: TopicPartition) -> NothingKnownError:

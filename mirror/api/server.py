@@ -10,8 +10,9 @@ unless told otherwise.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -34,11 +35,20 @@ PORT_HINT = (
     "0 takes any free one, -1 opens none"
 )
 
-Translate = Callable[[TopicPartition, int, bool], Awaitable[int]]
-"""(source partition, offset, reverse) to the offset at the other side, exactly.
 
-Raises a TwinsiteError when that cannot be done: it is never a guess.
-"""
+class Translate(Protocol):
+    """An offset of a source partition to that at the other side, exactly."""
+
+    async def __call__(self, tp: TopicPartition, offset: int, /, *, reverse: bool, committed: bool) -> int:
+        """Translate.
+
+        Args:
+            offset: At the source; with ``reverse`` at the target.
+            committed: It is what a group has committed: the next one it reads.
+
+        Raises:
+            TwinsiteError: That cannot be done: it is never a guess.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +195,9 @@ class ApiServer:
     async def _translate(self, request: web.Request) -> web.Response:
         tp = TopicPartition(_text(request, "topic"), _number(request, "partition"))
         offset = _number(request, "offset")
-        reverse = _flag(request, "reverse")
+        reverse, committed = _flag(request, "reverse"), _flag(request, "committed")
         find(self._backend.status(), tp.topic, tp.partition)
-        translated = await self._backend.translate(tp, offset, reverse)
+        translated = await self._backend.translate(tp, offset, reverse=reverse, committed=committed)
         source, target = (translated, offset) if reverse else (offset, translated)
         return web.json_response(
             {"schema": SCHEMA, **tp._asdict(), "source_offset": source, "target_offset": target}

@@ -8,6 +8,7 @@ import click
 
 from mirror.cli.client import MirrorClient, url_option
 from mirror.cli.output import output_option, print_json
+from mirror.model import TopicPartition
 
 OFFSET_MAX = 2**63 - 1
 SCHEMA = 1
@@ -29,6 +30,9 @@ def offsets() -> None:
 )
 @click.option("--reverse", is_flag=True, help="From the target to the source.")
 @click.option(
+    "--committed", is_flag=True, help="It is what a group has committed: say where the group goes on."
+)
+@click.option(
     "--config",
     type=click.Path(path_type=Path),
     metavar="FILE",
@@ -37,22 +41,35 @@ def offsets() -> None:
 @output_option
 @url_option
 def translate(
-    topic: str, partition: int, offset: int, reverse: bool, config: Path | None, output: str, url: str
+    topic: str,
+    partition: int,
+    offset: int,
+    reverse: bool,
+    committed: bool,
+    config: Path | None,
+    output: str,
+    url: str,
 ) -> None:
     """Say where a record is on the other side.
 
     A running mirror is asked, or with --config the target itself. The answer is exact or there is
     none: nothing is extrapolated.
 
+    What a group has committed is the next offset it reads. With --committed it may be the end of the
+    log, or an offset without a record, as of a transaction's end: the group goes on behind it.
+
     \b
     twinsite offsets translate --topic orders --partition 0 --offset 4711
+    twinsite offsets translate --topic orders --partition 0 --offset 4711 --committed
     twinsite offsets translate --topic orders --partition 0 --offset 4711 --config flow.yaml
     """
     if config is None:
-        query = {"topic": topic, "partition": partition, "offset": offset, "reverse": str(reverse).lower()}
-        answer = MirrorClient(url).get("offsets", "translate", **query)
+        query = {"topic": topic, "partition": partition, "offset": offset}
+        flags = {"reverse": str(reverse).lower(), "committed": str(committed).lower()}
+        answer = MirrorClient(url).get("offsets", "translate", **query, **flags)
     else:
-        translated = _from_target(config, topic, partition, offset, reverse=reverse)
+        tp = TopicPartition(topic, partition)
+        translated = _from_target(config, tp, offset, reverse=reverse, committed=committed)
         source, target = (translated, offset) if reverse else (offset, translated)
         answer = {"schema": SCHEMA, "topic": topic, "partition": partition}
         answer |= {"source_offset": source, "target_offset": target}
@@ -62,13 +79,12 @@ def translate(
         click.echo(answer["source_offset"] if reverse else answer["target_offset"])
 
 
-def _from_target(path: Path, topic: str, partition: int, offset: int, *, reverse: bool) -> int:
+def _from_target(path: Path, tp: TopicPartition, offset: int, *, reverse: bool, committed: bool) -> int:
     import asyncio
 
     from mirror import logs, offline
     from mirror.config import load
-    from mirror.model import TopicPartition
 
     settings = load(path)
     logs.set_up(level="warning")
-    return asyncio.run(offline.translate(settings, TopicPartition(topic, partition), offset, reverse=reverse))
+    return asyncio.run(offline.translate(settings, tp, offset, reverse=reverse, committed=committed))

@@ -280,20 +280,28 @@ class FlowMemory:
         record = self._state.partition(tp)
         return record.lost if record else ()
 
-    def translate(self, tp: TopicPartition, offset: int, *, reverse: bool, target_log_end: int) -> int:
+    def translate(
+        self, tp: TopicPartition, offset: int, *, reverse: bool, target_log_end: int, committed: bool = False
+    ) -> int:
         """The offset of the same record at the other side.
 
+        Args:
+            committed: It is what a group has committed, the next offset it reads. So it may be the end of the
+                log, or that of no record: the group goes on with the next one.
+
         Raises:
-            UntranslatableError: There is no such record there; says why.
+            UntranslatableError: There is no such record there, or it is not copied up to there; says why.
         """
         record = self._state.partition(tp)
         if record is None:
             raise UntranslatableError(f"{tp} has not been copied yet")
         begun = OffsetMap([(record.start_offset, record.target_start_offset)])
         offsets = LogMap(self._state.map(tp) or begun, Insertions(record.inserted))
-        if reverse:
-            return offsets.source_of(offset, target_log_end)
-        return offsets.target_of(offset, target_log_end)
+        if committed:
+            to_source, to_target = offsets.committed_to_source, offsets.committed_to_target
+        else:
+            to_source, to_target = offsets.source_of, offsets.target_of
+        return (to_source if reverse else to_target)(offset, target_log_end)
 
 
 def _same(target_log_end: int) -> int:

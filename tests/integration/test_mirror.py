@@ -131,7 +131,8 @@ async def test_mapped_offsets_translate_exactly_both_ways(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    With mapped offsets the copy is dense, and every record's offset is found from either side.
+    With mapped offsets the copy is dense, and every record's offset is found from either side; so is where a
+    group goes on that has committed the offset of a marker, or the end.
     """
     name = await topic(source)
     load_interleaved(source.bootstrap, name, json_rows(60, 50))
@@ -150,8 +151,14 @@ async def test_mapped_offsets_translate_exactly_both_ways(
             assert str(at_source) in back.stdout
         gap = next(o for o in range(theirs[-1]) if o not in theirs)
         refused = await _ask(url, name, gap, tmp_path)
+        ends = [watermarks(side.bootstrap, name)[0][1] for side in (source, target)]
+        groups = [await _ask(url, name, offset, tmp_path, "--committed") for offset in (gap, ends[0])]
+        returned = await _ask(url, name, ends[1], tmp_path, "--committed", "--reverse")
 
+    behind_gap = next(ours[n] for n, offset in enumerate(theirs) if offset > gap)
     assert refused.code == 4
+    assert [group.stdout for group in groups] == [f"{behind_gap}\n", f"{ends[1]}\n"]
+    assert returned.stdout == f"{ends[0]}\n"
     assert_exact(source.bootstrap, target.bootstrap, [name], offsets="mapped")
 
 

@@ -15,7 +15,7 @@ from mirror.errors import StateConflictError, UnknownPartitionError, UsageError
 from mirror.model import TopicPartition
 from mirror.offline import translate
 from tests.conftest import TopicFactory
-from tests.harness.checker import read_partition
+from tests.harness.checker import read_partition, watermarks
 from tests.harness.data import json_rows, load, load_transactions
 from tests.harness.kafka import KafkaCluster
 from tests.harness.process import twinsite
@@ -44,6 +44,11 @@ def offsets_of(kafka: KafkaCluster, topic: str) -> dict[bytes, int]:
     return {record.key: record.offset for record in read_partition(kafka.bootstrap, topic, 0) if record.key}
 
 
+def following(offsets: dict[bytes, int], offset: int) -> bytes | None:
+    """The key of the first record from an offset on; None where there is none."""
+    return min((at, key) for key, at in [*offsets.items(), (None, 1 << 62)] if at >= offset)[1]
+
+
 @pytest.mark.parametrize("mode", ["same", "mapped"])
 async def test_every_record_is_found_on_the_other_side(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, mode: str
@@ -65,6 +70,29 @@ async def test_every_record_is_found_on_the_other_side(
     assert forth == [here[key] for key in some]
     assert back == [there[key] for key in some]
     assert (there == here) is (mode == "same")
+
+
+@pytest.mark.parametrize("mode", ["same", "mapped"])
+async def test_a_group_goes_on_with_the_record_it_would_have_read_next(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, mode: str
+) -> None:
+    """
+    Whatever it has committed, in both directions: a record's offset, a marker's, or the end behind a marker.
+    """
+    name = await topic(source)
+    load_transactions(source.bootstrap, name, json_rows(60, 100), 7, transactional_id=name)
+    settings = await copied(source, target, name, mode)
+    there, here = offsets_of(source, name), offsets_of(target, name)
+    ends = [watermarks(side.bootstrap, name)[0][1] for side in (source, target)]
+    at_source, at_target = ([*range(0, end - 10, 9), *range(end - 10, end + 1)] for end in ends)
+
+    tp = TopicPartition(name, 0)
+    forth = [await translate(settings, tp, offset, reverse=False, committed=True) for offset in at_source]
+    back = [await translate(settings, tp, offset, reverse=True, committed=True) for offset in at_target]
+
+    assert [following(here, offset) for offset in forth] == [following(there, offset) for offset in at_source]
+    assert [following(there, offset) for offset in back] == [following(here, offset) for offset in at_target]
+    assert [back[-1], forth[-1]] == ends
 
 
 async def test_what_was_not_copied_is_refused(

@@ -44,7 +44,7 @@ class Mirror:
     told: list[tuple[str, TopicPartition]] = field(default_factory=list)
     refusals: dict[TopicPartition, TwinsiteError] = field(default_factory=dict)
     translated: TwinsiteError | int = 4_711
-    questions: list[tuple[TopicPartition, int, bool]] = field(default_factory=list)
+    questions: list[tuple[TopicPartition, int, bool, bool]] = field(default_factory=list)
     bug: Exception | None = None
     heartbeats: Heartbeats = field(default_factory=Heartbeats)
 
@@ -67,8 +67,8 @@ class Mirror:
             raise self.refusals[tp]
         self.told.append((what, tp))
 
-    async def translate(self, tp: TopicPartition, offset: int, reverse: bool) -> int:
-        self.questions.append((tp, offset, reverse))
+    async def translate(self, tp: TopicPartition, offset: int, /, *, reverse: bool, committed: bool) -> int:
+        self.questions.append((tp, offset, reverse, committed))
         if isinstance(self.translated, TwinsiteError):
             raise self.translated
         return self.translated
@@ -208,15 +208,19 @@ async def test_metrics_are_served_as_prometheus_reads_them(port: Port) -> None:
 
 async def test_an_offset_is_translated(port: Port) -> None:
     """
-    From the source to the target, and back with ``reverse``.
+    From the source to the target, and back with ``reverse``; of a record or, with ``committed``, of a group.
     """
-    there = await port.get_json("/offsets/translate?topic=orders&partition=0&offset=900")
-    back = await port.get_json("/offsets/translate?topic=orders&partition=0&offset=900&reverse=true")
+    path = "/offsets/translate?topic=orders&partition=0&offset=900"
+
+    there, back = await port.get_json(path), await port.get_json(f"{path}&reverse=true")
+    group = await port.get_json(f"{path}&committed=true")
 
     named = {"schema": 1, "topic": "orders", "partition": 0}
     assert there == (200, named | {"source_offset": 900, "target_offset": 4_711})
     assert back == (200, named | {"source_offset": 4_711, "target_offset": 900})
-    assert port.mirror.questions == [(ORDERS_0, 900, False), (ORDERS_0, 900, True)]
+    assert group == there
+    asked = [(900, False, False), (900, True, False), (900, False, True)]
+    assert port.mirror.questions == [(ORDERS_0, *one) for one in asked]
 
 
 async def test_an_offset_that_cannot_be_translated_is_refused(port: Port) -> None:
@@ -241,6 +245,7 @@ async def test_an_offset_that_cannot_be_translated_is_refused(port: Port) -> Non
         ("topic=orders&partition=0&offset=9223372036854775808", "parameter offset must be a whole"),
         ("topic=orders&partition=0&offset=%D9%A1", "parameter offset must be a whole number from 0"),
         ("topic=orders&partition=0&offset=1&reverse=1", "parameter reverse must be true or false"),
+        ("topic=orders&partition=0&offset=1&committed=yes", "parameter committed must be true or false"),
     ],
 )
 async def test_a_bad_question_is_told_what_is_wrong_with_it(port: Port, query: str, detail: str) -> None:

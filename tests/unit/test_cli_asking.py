@@ -318,7 +318,22 @@ def test_an_offset_is_translated_both_ways(
 
     assert code == 0
     assert capsys.readouterr().out == f"{shown}\n"
-    assert f"reverse={str(reverse).lower()}" in running.asked[0][1]
+    assert f"reverse={str(reverse).lower()}&committed=false" in running.asked[0][1]
+
+
+def test_the_mirror_is_told_that_an_offset_is_a_committed_one(running: FakeMirror) -> None:
+    """
+    In either direction.
+    """
+    answer = {"schema": 1, "topic": "orders", "partition": 0, "source_offset": 100, "target_offset": 87}
+    running.answers["/offsets/translate"] = (200, answer)
+    wanted = ["--topic", "orders", "--partition", "0", "--offset", "100", "--committed"]
+
+    codes = [main(["offsets", "translate", *wanted]), main(["offsets", "translate", *wanted, "--reverse"])]
+
+    asked = [path.split("offset=100&")[1] for _, path, _ in running.asked]
+    assert codes == [0, 0]
+    assert asked == ["reverse=false&committed=true", "reverse=true&committed=true"]
 
 
 def test_an_offset_that_cannot_be_translated_is_refused(
@@ -348,12 +363,13 @@ def test_an_offset_is_translated_at_the_target_when_no_mirror_runs(
         "{source: {bootstrap_servers: 'e:1'}, target: {bootstrap_servers: 'w:1'}, topics: {include: [a]}}"
     )
 
-    async def translate(settings: Settings, tp: TopicPartition, offset: int, *, reverse: bool) -> int:
-        assert (settings.target.bootstrap_servers, tp, reverse) == (("w:1",), ("orders", 3), True)
+    async def translate(settings: Settings, tp: TopicPartition, offset: int, **how: bool) -> int:
+        assert (settings.target.bootstrap_servers, tp) == (("w:1",), ("orders", 3))
+        assert how == {"reverse": True, "committed": True}
         return offset + 13
 
     monkeypatch.setattr(offline, "translate", translate)
-    wanted = ["--topic", "orders", "--partition", "3", "--offset", "87", "--reverse"]
+    wanted = ["--topic", "orders", "--partition", "3", "--offset", "87", "--reverse", "--committed"]
 
     code = main(["offsets", "translate", *wanted, "--config", str(path), "-o", "json"])
 

@@ -69,6 +69,19 @@ def test_the_copy_goes_on_behind_its_last_record_whatever_was_inserted(log: list
 
 
 @given(logs)
+def test_a_group_goes_on_with_the_next_record_past_what_was_inserted(log: list[tuple[str, int]]) -> None:
+    offsets, _, stands = written(log)
+    end, read_to = len(log), max(stands, default=-1) + 1
+
+    for committed in range(read_to + 1):
+        unread = [at for source, at in stands.items() if source >= committed]
+        assert offsets.committed_to_target(committed, end) == min(unread, default=end)
+    for committed in range(end + 1):
+        unread = [source for source, at in stands.items() if at >= committed]
+        assert offsets.committed_to_source(committed, end) == min(unread, default=read_to)
+
+
+@given(logs)
 def test_lines_lead_every_source_offset_to_its_place(log: list[tuple[str, int]]) -> None:
     offsets, insertions, stands = written(log)
     end = max(stands, default=-1) + 1

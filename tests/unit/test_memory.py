@@ -311,3 +311,21 @@ async def test_offsets_are_translated_both_ways_or_refused(restarts: Restarts) -
         memory.translate(ORDERS_0, 102, reverse=False, target_log_end=9)
     with pytest.raises(UntranslatableError, match="has not been copied yet"):
         memory.translate(TopicPartition("orders", 1), 0, reverse=False, target_log_end=9)
+
+
+async def test_where_a_group_goes_on_is_told_where_there_is_no_record_too(restarts: Restarts) -> None:
+    """
+    At the end of the copy, and in a gap; a record is there in neither place.
+    """
+    memory = await restarts.start()
+    await memory.register(ORDERS_0, ORDERS_0, TOPIC_ID, MAPPED)
+    await memory.note_runs({ORDERS_0: [(105, 8)]})
+
+    def committed(offset: int, *, reverse: bool = False) -> int:
+        return memory.translate(ORDERS_0, offset, reverse=reverse, target_log_end=9, committed=True)
+
+    assert [committed(offset) for offset in (100, 101, 102, 104, 105, 106)] == [7, 8, 8, 8, 8, 9]
+    assert [committed(offset, reverse=True) for offset in (7, 8, 9)] == [100, 105, 106]
+    for beyond, reverse in ((107, False), (10, True)):
+        with pytest.raises(UntranslatableError, match="is beyond"):
+            committed(beyond, reverse=reverse)

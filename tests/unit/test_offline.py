@@ -1,4 +1,4 @@
-"""Offsets translated from what the target holds, while a mirror goes on copying."""
+"""Offsets translated from what the target holds, also while a mirror goes on copying."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def settings() -> Settings:
     return parse({**sides, "topics": {"include": ["orders"]}})
 
 
-async def translate(offset: int, *, reverse: bool = False) -> int:
-    return await offline.translate(settings(), ORDERS_0, offset, reverse=reverse)
+async def translate(offset: int, *, reverse: bool = False, committed: bool = False) -> int:
+    return await offline.translate(settings(), ORDERS_0, offset, reverse=reverse, committed=committed)
 
 
 async def test_a_gap_that_is_copied_over_while_the_target_is_asked_is_known(
@@ -127,3 +127,22 @@ async def test_a_repair_that_begins_while_the_target_is_asked_is_seen(
     target.meanwhile = repair
     with pytest.raises(StateConflictError, match="a repair of orders-0 was interrupted"):
         await translate(11, reverse=True)
+
+
+@pytest.mark.usefixtures("target")
+async def test_a_group_goes_on_with_the_next_record_or_at_the_end(mirror: FlowMemory) -> None:
+    """
+    Ten records and a marker at source offset 10, behind which nothing was written: a group that has read all
+    has committed 10, or 11.
+    """
+    await mirror.note_runs({ORDERS_0: [(11, 10)]})
+
+    there = [await translate(offset, committed=True) for offset in (0, 9, 10, 11)]
+    back = [await translate(offset, committed=True, reverse=True) for offset in (0, 9, 10)]
+
+    assert there == [0, 9, 10, 10]
+    assert back == [0, 9, 11]
+    with pytest.raises(UntranslatableError, match="committed source offset 12 is beyond what is copied, 11"):
+        await translate(12, committed=True)
+    with pytest.raises(UntranslatableError, match="committed target offset 11 is beyond the log end 10"):
+        await translate(11, committed=True, reverse=True)

@@ -177,7 +177,12 @@ def test_a_shortened_map_translates_what_the_target_still_holds_and_refuses_the_
             for asked in (mirror.map.target_of, mirror.map.committed_to_target):
                 with pytest.raises(UntranslatableError, match=begins):
                     asked(source, end)
-        assert all(refused(mirror.map.source_of, target, end) for target in range(first_target))
+        for target in range(first_target):
+            for back in (mirror.map.source_of, mirror.map.committed_to_source):
+                with pytest.raises(
+                    UntranslatableError, match=f"target offset {target}: the offset map {begins}"
+                ):
+                    back(target, end)
     for ahead, append in more:
         mirror.copy(ahead, append)
         assert mirror.map.position(mirror.log_end) == mirror.position

@@ -42,8 +42,8 @@ class Scene:
         engine.partitions[ORDERS_0] = self.copy
         self._operator = Operator(engine, cast(Follower, None), self.owner, memory)
 
-    async def translate(self, offset: int) -> int:
-        return await self._operator.translate(ORDERS_0, offset, False)
+    async def translate(self, offset: int, *, reverse: bool = False, committed: bool = False) -> int:
+        return await self._operator.translate(ORDERS_0, offset, reverse=reverse, committed=committed)
 
     async def lose_the_right(self) -> None:
         """Another mirror takes it, and says where it runs."""
@@ -67,6 +67,20 @@ async def test_what_the_owner_has_copied_is_translated(scene: Scene) -> None:
     assert await scene.translate(950) == 950
     with pytest.raises(UntranslatableError, match="not copied yet: the copy has reached 1000"):
         await scene.translate(3000)
+
+
+async def test_where_a_group_goes_on_is_told_up_to_the_end_of_the_copy(scene: Scene) -> None:
+    """
+    There too, where there is no record yet; a group that was further along cannot be told.
+    """
+    there = [await scene.translate(offset, committed=True) for offset in (0, 999, 1000)]
+    back = await scene.translate(1000, reverse=True, committed=True)
+
+    assert (there, back) == ([0, 999, 1000], 1000)
+    with pytest.raises(
+        UntranslatableError, match="committed source offset 1001 is beyond what is copied, 1000"
+    ):
+        await scene.translate(1001, committed=True)
 
 
 async def test_a_mirror_that_was_the_owner_once_says_who_copies_now(scene: Scene) -> None:
