@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 import ssl
 import time
 from collections.abc import Callable
@@ -125,7 +126,14 @@ class TokenEndpoint:
             aiohttp.ClientSession(headers=headers) as session,
             session.post(options.url, data=grant, ssl=self._context(), allow_redirects=False) as answer,
         ):
-            return answer.status, await answer.content.read(ANSWER_BYTES_MAX)
+            body = bytearray()
+            async for piece in answer.content.iter_any():
+                body += piece
+                if len(body) > ANSWER_BYTES_MAX:
+                    raise ConnectionFailedError(
+                        f"{options.url}: no token: the answer is longer than {ANSWER_BYTES_MAX} bytes"
+                    )
+            return answer.status, bytes(body)
 
     def _login(self) -> str:
         """Id and secret as RFC 6749 §2.3.1 wants them: each form-encoded, then joined."""
@@ -148,10 +156,26 @@ def _token(url: str, status: int, body: bytes, now: float) -> Token:
             f"{url}: no token: status {status}, {error}",
             hint="check client id, client secret, scope and address of the token endpoint",
         )
-    value, lifetime = document.get("access_token"), document.get("expires_in", LIFETIME_SECONDS_DEFAULT)
-    if not isinstance(value, str) or not isinstance(lifetime, int | float):
+    value, lifetime = document.get("access_token"), _seconds(document.get("expires_in"))
+    if not isinstance(value, str) or lifetime is None:
         raise ConnectionFailedError(f"{url}: the answer holds no token")
     return Token(value, now + RENEW_AFTER_SHARE * lifetime, now + lifetime)
+
+
+def _seconds(stated: object) -> float | None:
+    """A lifetime as it was stated; the default where none was, None where that is no number of seconds.
+
+    A number, says the RFC; some servers put it in quotes.
+    """
+    if stated is None:
+        return LIFETIME_SECONDS_DEFAULT
+    if not isinstance(stated, int | float | str):
+        return None
+    try:
+        seconds = float(stated)
+    except (ValueError, OverflowError):
+        return None
+    return seconds if math.isfinite(seconds) else None
 
 
 def _document(body: bytes) -> dict[str, Any]:

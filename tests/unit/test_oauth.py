@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,22 +13,40 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from mirror.errors import AuthenticationError, ConnectionFailedError
-from mirror.kafka.oauth import TokenEndpoint, TokenEndpointOptions
+from mirror.kafka.oauth import (
+    ANSWER_BYTES_MAX,
+    LIFETIME_SECONDS_DEFAULT,
+    RENEW_AFTER_SHARE,
+    TokenEndpoint,
+    TokenEndpointOptions,
+)
 from mirror.kafka.secret import SecretSource
 
 
 class Issuer:
-    """An authorisation server that says what it is told to, and remembers what it was asked."""
+    """An authorisation server that says what it is told to, and remembers what it was asked.
+
+    Attributes:
+        cut_at: Where its answers are cut in two, in bytes: the second piece comes when the first was read.
+    """
 
     def __init__(self) -> None:
         self.status = 200
         self.document: Any = {"access_token": "token-1", "expires_in": 100}
         self.headers: dict[str, str] = {}
         self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.cut_at = 0
 
-    async def answer(self, request: web.Request) -> web.Response:
+    async def answer(self, request: web.Request) -> web.StreamResponse:
         self.asked.append((request.headers["Authorization"], dict(await request.post())))
-        return web.json_response(self.document, status=self.status, headers=self.headers)
+        body = json.dumps(self.document).encode()
+        answer = web.StreamResponse(status=self.status, headers=self.headers)
+        await answer.prepare(request)
+        for piece in filter(None, (body[: self.cut_at], body[self.cut_at :])):
+            await answer.write(piece)
+            for _ in range(50):
+                await asyncio.sleep(0)
+        return answer
 
 
 class Clock:
@@ -112,6 +131,61 @@ async def test_while_the_issuer_is_away_the_token_serves_until_its_end(
         await endpoint.renew()
 
 
+async def test_an_answer_may_come_in_pieces(endpoint: TokenEndpoint, issuer: Issuer) -> None:
+    """
+    One is longer than a packet where the token names many groups.
+    """
+    issuer.document, issuer.cut_at = {"access_token": "t" * 3000, "expires_in": 100}, 1200
+
+    await endpoint.renew()
+
+    assert endpoint.read() == "t" * 3000
+
+
+async def test_a_refusal_that_comes_in_pieces_keeps_its_reason(
+    endpoint: TokenEndpoint, issuer: Issuer
+) -> None:
+    """
+    It stands at the end of a long explanation.
+    """
+    issuer.status, issuer.cut_at = 401, 1200
+    issuer.document = {"error_description": "x" * 1500, "error": "invalid_client"}
+
+    with pytest.raises(AuthenticationError, match="invalid_client"):
+        await endpoint.renew()
+
+
+async def test_an_answer_without_end_is_not_kept(endpoint: TokenEndpoint, issuer: Issuer) -> None:
+    """
+    Who answers may not be an authorisation server.
+    """
+    issuer.document = {"access_token": "t" * ANSWER_BYTES_MAX, "expires_in": 100}
+
+    with pytest.raises(ConnectionFailedError, match="longer than"):
+        await endpoint.renew()
+
+
+@pytest.mark.parametrize(
+    ("stated", "seconds"), [("100", 100), (100.0, 100), (None, LIFETIME_SECONDS_DEFAULT)]
+)
+async def test_how_long_a_token_lives_may_be_said_in_other_ways(
+    endpoint: TokenEndpoint, issuer: Issuer, clock: Clock, stated: object, seconds: float
+) -> None:
+    """
+    As a number in quotes, which some servers write, or not at all.
+    """
+    issuer.document = {"access_token": "token-1", "expires_in": stated}
+
+    await endpoint.renew()
+    clock.now += RENEW_AFTER_SHARE * seconds - 1
+    await endpoint.renew()
+    assert len(issuer.asked) == 1
+
+    clock.now += 2
+    await endpoint.renew()
+    assert len(issuer.asked) == 2
+
+
 @pytest.mark.parametrize(
     ("status", "document", "error", "reason"),
     [
@@ -120,6 +194,8 @@ async def test_while_the_issuer_is_away_the_token_serves_until_its_end(
         (429, {}, ConnectionFailedError, "status 429"),
         (200, {"token_type": "Bearer"}, ConnectionFailedError, "holds no token"),
         (200, {"access_token": "t", "expires_in": "soon"}, ConnectionFailedError, "holds no token"),
+        (200, {"access_token": "t", "expires_in": "nan"}, ConnectionFailedError, "holds no token"),
+        (200, {"access_token": "t", "expires_in": 10**400}, ConnectionFailedError, "holds no token"),
         (200, "text", ConnectionFailedError, "holds no token"),
     ],
 )
