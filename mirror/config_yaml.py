@@ -8,6 +8,7 @@ A leaf: it imports only leaves.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,14 @@ FILE_BYTES_MAX = 1024 * 1024
 
 KINDS = {"int": "a number", "float": "a number", "bool": "true or false", "timestamp": "a date"}
 """What YAML takes a plain word for, or is told to."""
+SIGNS = {
+    "found undefined alias": "begins with *",
+    "could not determine a constructor": "begins with !",
+    "found undefined tag handle": "begins with !",
+}
+"""What of a plain word is more to YAML than a letter, by how its reader's complaint begins."""
+_QUOTED = re.compile(r"'(?:[^\w\s]|\\t)'|'<[a-z -]+>'")
+"""What a complaint may quote: a sign, a tab, or YAML's own name of a thing."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -69,7 +78,7 @@ def parse_yaml(content: bytes | str, where: str) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         spot = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise UsageError(f"{where}{spot}: {error.problem or 'is no YAML'}") from None
+        raise UsageError(f"{where}{spot}: {_in_safe_words(error.problem or '')}") from None
     except yaml.reader.ReaderError as error:
         raise UsageError(f"{where}: {_unreadable(error)}") from None
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -79,6 +88,15 @@ def parse_yaml(content: bytes | str, where: str) -> dict[str, Any]:
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise UsageError(f"{where}: must be a list of keys and values, as in 'flow: east'")
     return document
+
+
+def _in_safe_words(problem: str) -> str:
+    """What YAML's reader complains of, without any of the text: a password may begin with ``!``."""
+    for beginning, what in SIGNS.items():
+        if problem.startswith(beginning):
+            return f"{what}: put it in quotes if it is text"
+    quotes = re.search("['\"]", _QUOTED.sub("", problem))
+    return "is no YAML" if quotes or not problem else problem
 
 
 def _unreadable(error: yaml.reader.ReaderError) -> str:
