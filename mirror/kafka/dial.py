@@ -1,8 +1,9 @@
 """The way to a broker: a TCP connection, and TLS on top of it where the settings ask for it.
 
-Every address of a name is tried in turn. A handshake that fails is looked into, so that the error says which
-side did not trust the other, and why. Where relays stand between, the connection is one to a relay, which
-has made it one to the broker.
+Every address of a name is tried in turn, one that is silent for its share of the time. Where one side does
+not trust the other that is said at once: a handshake that fails is looked into, so that the error says which
+side it was, and why. Where relays stand between, the connection is one to a relay, which has made it one to
+the broker.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mirror.errors import AuthenticationError, ConnectionFailedError, UnsupportedVersionError
 from mirror.kafka.nonblocking import handshake
@@ -83,7 +85,7 @@ async def dial(address: Address, options: ConnectionOptions) -> socket.socket:
         UnsupportedVersionError: The relay says that it is of another version.
     """
     if options.relays is None:
-        return await _reach(address, options)
+        return await _reach(address, options, options.connect_timeout_seconds)
     if address in options.relays:
         return await _through(address, partial(ask_for_broker, broker=None), options)
     try:
@@ -126,9 +128,10 @@ async def dial_one_relay(relay: Address, ask: Ask, options: ConnectionOptions) -
 async def _through(relay: Address, ask: Ask, options: ConnectionOptions) -> socket.socket:
     """A connection to a relay that does what it is asked for; one that is silent leaves time for others."""
     others = len(options.relays.in_turn()) if options.relays else 1
+    seconds = options.connect_timeout_seconds / others
     try:
-        async with asyncio.timeout(options.connect_timeout_seconds / others):
-            sock = await _reach(relay, options)
+        async with asyncio.timeout(seconds):
+            sock = await _reach(relay, options, seconds)
             try:
                 await ask(sock, str(relay))
             except BaseException:
@@ -139,28 +142,51 @@ async def _through(relay: Address, ask: Ask, options: ConnectionOptions) -> sock
         raise ConnectionFailedError(f"relay {relay}: no answer in time") from error
 
 
-async def _reach(address: Address, options: ConnectionOptions) -> socket.socket:
+async def _reach(address: Address, options: ConnectionOptions, seconds: float) -> socket.socket:
+    """A socket to the first of its addresses where there is an answer.
+
+    Args:
+        seconds: What there is for all of them: one that is silent leaves time for those behind it. With the
+            last one it is the caller's to give up.
+    """
     loop = asyncio.get_running_loop()
+    ends_at = loop.time() + seconds
     try:
         found = await resolve(address.host, address.port)
     except OSError as error:
         raise ConnectionFailedError(f"{address}: the host name cannot be resolved: {error}") from error
-    failure: OSError | None = None
-    for family, kind, protocol, _, where in found:
-        sock = socket.socket(family, kind, protocol)
-        sock.setblocking(False)
+    failure: ConnectionFailedError | None = None
+    for left, way in zip(range(len(found), 0, -1), found, strict=True):
         try:
-            await loop.sock_connect(sock, where)
+            async with asyncio.timeout((ends_at - loop.time()) / left if left > 1 else None):
+                return await _connect(way, address, options)
+        except ConnectionFailedError as error:
+            failure = error
+        except TimeoutError:
+            failure = ConnectionFailedError(f"{address}: cannot connect: no answer from {way[-1][0]} in time")
+    assert failure is not None
+    raise failure
+
+
+async def _connect(way: tuple[Any, ...], address: Address, options: ConnectionOptions) -> socket.socket:
+    """A socket to one of its addresses.
+
+    Args:
+        way: One of those that :func:`mirror.kafka.resolving.resolve` has found.
+    """
+    family, kind, protocol, _, where = way
+    with ExitStack() as undone:
+        try:
+            sock = undone.enter_context(socket.socket(family, kind, protocol))
+            sock.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(sock, where)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            return await _secure(sock, address, options)
+            secured = await _secure(sock, address, options)
         except OSError as error:
-            failure = error
-            sock.close()
-        except BaseException:
-            sock.close()
-            raise
-    raise ConnectionFailedError(f"{address}: cannot connect: {failure}") from failure
+            raise ConnectionFailedError(f"{address}: cannot connect: {error}") from error
+        undone.pop_all()
+        return secured
 
 
 async def _secure(sock: socket.socket, address: Address, options: ConnectionOptions) -> socket.socket:

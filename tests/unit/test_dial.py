@@ -1,0 +1,136 @@
+"""A name with several addresses: one that is of no use does not stand in the way of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from mirror.errors import ConnectionFailedError, TlsRefusedError
+from mirror.kafka.dial import Address, ConnectionOptions, Relays, dial
+from mirror.kafka.security import Security, SecurityProtocol, TlsOptions
+from tests.harness.security import Authority
+
+PORT = 9093
+Listen = Callable[..., Awaitable[list[int]]]
+
+
+@pytest.fixture
+async def listen(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listen]:
+    """Opens a port that one more address of ``localhost`` leads to, and gives what is asked of it."""
+    ports: list[int] = []
+
+    async def resolve(_: str, __: int) -> list[tuple[object, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in ports]
+
+    async def silent(reader: StreamReader, writer: StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def hung_up(_: StreamReader, writer: StreamWriter) -> None:
+        writer.close()
+
+    async with AsyncExitStack() as stack:
+
+        async def listen(context: ssl.SSLContext | None = None, *, hangs_up: bool = False) -> list[int]:
+            asked: list[int] = []
+            answer = hung_up if hangs_up else silent
+
+            async def accept(reader: StreamReader, writer: StreamWriter) -> None:
+                asked.append(len(asked))
+                await answer(reader, writer)
+
+            server = await stack.enter_async_context(
+                await asyncio.start_server(accept, "127.0.0.1", 0, ssl=context)
+            )
+            ports.append(server.sockets[0].getsockname()[1])
+            return asked
+
+        monkeypatch.setattr("mirror.kafka.dial.resolve", resolve)
+        yield listen
+
+
+def shown_by(authority: Authority) -> ssl.SSLContext:
+    """What a broker shows whose certificate this authority has signed."""
+    identity = authority.issue("broker", ["localhost"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(identity.certificate, identity.key)
+    return context
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def options(authority: Authority) -> ConnectionOptions:
+    security = Security(SecurityProtocol.SSL, TlsOptions(authority.certificate))
+    return ConnectionOptions(security, connect_timeout_seconds=1)
+
+
+@pytest.mark.parametrize("hangs_up", [False, True])
+async def test_the_next_address_is_tried(
+    listen: Listen, authority: Authority, options: ConnectionOptions, hangs_up: bool
+) -> None:
+    """
+    Where the first is silent, or ends the connection: a balancer without backends, a broker that goes down.
+    """
+    await listen(hangs_up=hangs_up)
+    await listen(shown_by(authority))
+
+    sock = await asyncio.wait_for(dial(Address("localhost", PORT), options), options.connect_timeout_seconds)
+
+    assert isinstance(sock, ssl.SSLSocket)
+    sock.close()
+
+
+async def test_the_next_address_of_a_relay_is_tried_too(
+    listen: Listen, authority: Authority, options: ConnectionOptions
+) -> None:
+    """
+    Within the relay's share of the time; what it says then is another matter.
+    """
+    relay = Address("localhost", PORT)
+    through = ConnectionOptions(options.security, connect_timeout_seconds=1, relays=Relays([relay]))
+    await listen()
+    asked = await listen(shown_by(authority))
+
+    with pytest.raises(ConnectionFailedError, match="no answer in time"):
+        await dial(relay, through)
+
+    assert asked
+
+
+async def test_where_nobody_answers_the_last_failure_is_told(
+    listen: Listen, options: ConnectionOptions
+) -> None:
+    """
+    It names the broker.
+    """
+    await listen()
+    await listen(hangs_up=True)
+
+    with pytest.raises(ConnectionFailedError, match=f"^localhost:{PORT}: .*(handshake|reset)"):
+        await asyncio.wait_for(dial(Address("localhost", PORT), options), options.connect_timeout_seconds)
+
+
+async def test_a_certificate_that_is_not_trusted_is_told_at_once(
+    listen: Listen, authority: Authority, options: ConnectionOptions, tmp_path: Path
+) -> None:
+    """
+    Another address that shows a better one would only hide it.
+    """
+    await listen(shown_by(Authority(tmp_path, "stranger")))
+    asked = await listen(shown_by(authority))
+
+    with pytest.raises(TlsRefusedError, match="not signed by any authority"):
+        await dial(Address("localhost", PORT), options)
+
+    assert not asked
