@@ -42,22 +42,26 @@ async def ask_versions(ask: Callable[[Any, int], Awaitable[Any]], where: str) ->
     return {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
 
 
-async def authenticate(ask: Callable[[Any], Awaitable[Any]], security: Security, where: str) -> int:
+async def authenticate(
+    ask: Callable[[Any], Awaitable[Any]], security: Security, where: str, *, again: bool = False
+) -> int:
     """Prove who we are, where the settings ask for it.
 
     Args:
         ask: Sends a request in the highest version both sides speak, and gives its answer.
+        again: Whether the broker has believed us before on this connection.
 
     Returns:
         How long the broker believes it, in milliseconds; 0 when that has no end.
 
     Raises:
         AuthenticationError: The broker does not believe us, we do not believe it, or a secret is not there.
+        ConnectionFailedError: It does not take part in this again, and will on a new connection.
     """
     await security.prepare()
     try:
         exchange = security.sasl()
-        return 0 if exchange is None else await _exchange(ask, security, exchange, where)
+        return 0 if exchange is None else await _exchange(ask, security, exchange, where, again)
     except AuthenticationError as error:
         if str(error).startswith(where):
             raise
@@ -65,11 +69,11 @@ async def authenticate(ask: Callable[[Any], Awaitable[Any]], security: Security,
 
 
 async def _exchange(
-    ask: Callable[[Any], Awaitable[Any]], security: Security, exchange: SaslExchange, where: str
+    ask: Callable[[Any], Awaitable[Any]], security: Security, exchange: SaslExchange, where: str, again: bool
 ) -> int:
     answer = await ask(SaslHandshakeRequest(mechanism=exchange.mechanism))
     if answer.error_code:
-        raise security.handshake_refused(where, answer.error_code, answer.mechanisms)
+        raise security.handshake_refused(where, answer.error_code, answer.mechanisms, again=again)
     token: bytes | None = exchange.first()
     lifetime_ms = 0
     while token is not None:

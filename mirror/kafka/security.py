@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from mirror.config_cluster import SaslSettings, SecuritySettings, TokenEndpointSettings
-from mirror.errors import AuthenticationError, UsageError
+from mirror.errors import AuthenticationError, ConnectionFailedError, UsageError
 from mirror.kafka.oauth import TokenEndpoint, TokenEndpointOptions
 from mirror.kafka.sasl import OAuthBearerExchange, PlainExchange, SaslExchange, ScramExchange
 from mirror.kafka.secret import SecretSource
@@ -30,6 +30,8 @@ from mirror.kafka.tls_errors import (
 
 REAUTHENTICATE_AFTER_SHARE = 0.85
 """Of a session's life; what Kafka's own client begins with."""
+REAUTHENTICATE_SECONDS_MIN = 1.1
+"""A broker that is asked twice within a second refuses, as if the listener did not use SASL."""
 ILLEGAL_SASL_STATE = 34
 
 
@@ -139,14 +141,23 @@ class Security:
             return None
         return _exchange(self.sasl_options)
 
-    def handshake_refused(self, where: str, code: int, offered: Sequence[str]) -> AuthenticationError:
-        """The broker does not want to speak our mechanism on this listener.
+    def handshake_refused(
+        self, where: str, code: int, offered: Sequence[str], *, again: bool = False
+    ) -> AuthenticationError | ConnectionFailedError:
+        """The broker does not want to speak our mechanism on this listener, or not now.
 
         Args:
             code: Kafka's error code in the answer to SaslHandshake.
             offered: The mechanisms in that answer.
+            again: Whether it has believed us before on this connection.
         """
         mechanism = self.sasl_options.mechanism if self.sasl_options else "none"
+        if code == ILLEGAL_SASL_STATE and again:
+            return ConnectionFailedError(
+                f"{where}: the session could not be renewed",
+                hint="a new connection begins a new one; if it comes again and again, raise "
+                "connections.max.reauth.ms of the broker, or the life of the tokens",
+            )
         if code == ILLEGAL_SASL_STATE:
             return AuthenticationError(
                 f"{where}: this listener does not use SASL ({mechanism} was tried)",
@@ -206,9 +217,15 @@ def _exchange(options: SaslOptions) -> SaslExchange:
     return ScramExchange(options.mechanism, options.username, password)
 
 
-def reauthenticate_after_seconds(session_lifetime_ms: int) -> float:
-    """When to authenticate again on a connection whose session lives that long (KIP-368)."""
-    return session_lifetime_ms / 1000 * REAUTHENTICATE_AFTER_SHARE
+def reauthenticate_after_seconds(session_lifetime_ms: int) -> float | None:
+    """When to authenticate again on a connection whose session lives that long (KIP-368).
+
+    Returns:
+        None where the session cannot be renewed: it has no end, or one before the broker may be asked again.
+    """
+    seconds = session_lifetime_ms / 1000
+    after = max(seconds * REAUTHENTICATE_AFTER_SHARE, REAUTHENTICATE_SECONDS_MIN)
+    return after if after < seconds else None
 
 
 __all__ = [

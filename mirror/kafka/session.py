@@ -53,18 +53,22 @@ class Session:
         self._security = security
         self._where = where
         self._ended = False
+        self._proven = False
         self._timer: asyncio.TimerHandle | None = None
         self._renewing: set[asyncio.Task[None]] = set()
 
     async def begin(self, way: Way) -> None:
         """Prove who we are, where the settings ask for it, and plan to do so again.
 
+        A session too short to be renewed ends with its connection, and whoever needs one opens another.
+
         Raises:
             AuthenticationError: As :func:`mirror.kafka.greeting.authenticate`.
         """
-        lifetime_ms = await authenticate(way.ask, self._security, self._where)
-        if lifetime_ms > 0 and not self._ended:
-            delay = reauthenticate_after_seconds(lifetime_ms)
+        lifetime_ms = await authenticate(way.ask, self._security, self._where, again=self._proven)
+        self._proven = True
+        delay = reauthenticate_after_seconds(lifetime_ms)
+        if delay is not None and not self._ended:
             self._timer = asyncio.get_running_loop().call_later(delay, self._renew, way)
 
     def end(self) -> None:

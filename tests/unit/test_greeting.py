@@ -8,7 +8,7 @@ import pytest
 from kafka.protocol.metadata import ApiVersionsResponse
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
-from mirror.errors import AuthenticationError, UnsupportedVersionError
+from mirror.errors import AuthenticationError, ConnectionFailedError, UnsupportedVersionError
 from mirror.kafka.greeting import UNSUPPORTED_VERSION, ask_versions, authenticate
 from mirror.kafka.security import SaslMechanism, SaslOptions, SecretSource, Security, SecurityProtocol
 
@@ -96,6 +96,16 @@ async def test_a_refusal_names_the_broker_once(answers: list[Any]) -> None:
         await authenticate(Broker(*answers).ask, PLAIN, WHERE)
 
     assert str(refused.value).count(WHERE) == 1
+
+
+async def test_a_broker_that_was_asked_again_too_soon_is_not_one_without_sasl() -> None:
+    """
+    It has believed us before on this connection, and will on a new one.
+    """
+    with pytest.raises(AuthenticationError, match="does not use SASL"):
+        await authenticate(Broker(handshake(34)).ask, PLAIN, WHERE)
+    with pytest.raises(ConnectionFailedError, match="could not be renewed"):
+        await authenticate(Broker(handshake(34)).ask, PLAIN, WHERE, again=True)
 
 
 async def test_a_secret_that_cannot_be_read_is_told_with_the_broker_it_is_for() -> None:

@@ -110,11 +110,33 @@ def test_a_refusal_tells_where_to_look_and_shows_no_secret() -> None:
     assert "pencil" not in repr(security) + str(refused) + refused.hint
 
 
+def test_a_session_that_cannot_be_renewed_is_worth_a_new_connection() -> None:
+    """
+    Nothing is wrong with the settings: the listener used SASL before. A mechanism that is gone is.
+    """
+    security = Security(SecurityProtocol.SASL_SSL, sasl_options=sasl(SaslMechanism.PLAIN))
+
+    again = security.handshake_refused("broker:9093", 34, [], again=True)
+    gone = security.handshake_refused("broker:9093", 33, ["GSSAPI"], again=True)
+
+    assert isinstance(again, ConnectionFailedError)
+    assert str(again) == "broker:9093: the session could not be renewed"
+    assert isinstance(gone, AuthenticationError)
+
+
 def test_a_session_is_renewed_before_it_ends() -> None:
     """
     At 85 % of its life: early enough for a slow broker, late enough not to waste work.
     """
     assert reauthenticate_after_seconds(3_600_000) == pytest.approx(3060)
+
+
+@pytest.mark.parametrize(("lifetime_ms", "seconds"), [(1_200, 1.1), (1_100, None), (270, None), (0, None)])
+def test_a_session_is_not_renewed_twice_within_a_second(lifetime_ms: int, seconds: float | None) -> None:
+    """
+    A broker refuses that; one that would end before ends with its connection. A life of 0 is one without end.
+    """
+    assert reauthenticate_after_seconds(lifetime_ms) == seconds
 
 
 def test_settings_become_security(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ class Broker:
 
     Attributes:
         asked: How often it was asked to.
+        asked_again: How often as one that has believed us before.
         believes: While this is not set, it has not made up its mind.
         refusal: Why it does not.
         told: What its connection was, in order: what waited, by its number, and why it is not believed.
@@ -32,7 +33,7 @@ class Broker:
     """
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.asked = self.asked_again = 0
         self.again = asyncio.Event()
         self.believes = asyncio.Event()
         self.believes.set()
@@ -49,8 +50,11 @@ class Broker:
         if due.correlation_id == WAITING[-1]:
             self.sent.set()
 
-    async def authenticate(self, _: Callable[[Any], Awaitable[Any]], __: Security, ___: str) -> int:
+    async def authenticate(
+        self, _: Callable[[Any], Awaitable[Any]], __: Security, ___: str, *, again: bool
+    ) -> int:
         self.asked += 1
+        self.asked_again += again
         if self.asked > 1:
             self.again.set()
         await self.believes.wait()
@@ -63,6 +67,7 @@ class Broker:
 async def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     broker = Broker()
     monkeypatch.setattr(session, "authenticate", broker.authenticate)
+    monkeypatch.setattr(session, "reauthenticate_after_seconds", lambda ms: ms / 1000 or None)
     return broker
 
 
@@ -92,6 +97,7 @@ async def test_what_waited_for_a_session_to_be_renewed_is_sent_in_its_order(brok
 
     assert broker.told == [*WAITING]
     assert ours.held is None
+    assert (broker.asked, broker.asked_again) == (2, 1)
 
 
 async def test_who_is_not_believed_any_more_is_told_before_what_waited(broker: Broker) -> None:
