@@ -94,13 +94,14 @@ class Connection:
 
     @classmethod
     async def open(cls, address: Address, options: ConnectionOptions) -> Connection:
-        """Connect, secure and authenticate.
+        """Connect, secure and authenticate, with a token that was asked for before.
 
         Raises:
-            ConnectionFailedError: Nobody answers there, or not in time.
+            ConnectionFailedError: Nobody answers there, or not in time; or no token is to be had.
             AuthenticationError: One side does not accept the other.
             UnsupportedVersionError: The peer does not speak a Kafka protocol we know.
         """
+        await options.security.prepare()
         try:
             async with asyncio.timeout(options.connect_timeout_seconds):
                 sock = await dial(address, options)

@@ -49,6 +49,7 @@ async def authenticate(
 
     Args:
         ask: Sends a request in the highest version both sides speak, and gives its answer.
+        security: Prepared for it (:meth:`~Security.prepare`): nobody but the broker is waited for here.
         again: Whether the broker has believed us before on this connection.
 
     Returns:
@@ -58,7 +59,6 @@ async def authenticate(
         AuthenticationError: The broker does not believe us, we do not believe it, or a secret is not there.
         ConnectionFailedError: It does not take part in this again, and will on a new connection.
     """
-    await security.prepare()
     try:
         exchange = security.sasl()
         return 0 if exchange is None else await _exchange(ask, security, exchange, where, again)

@@ -21,15 +21,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote_plus, urlsplit
 
+import structlog
+
 from mirror.errors import AuthenticationError, ConnectionFailedError
 from mirror.kafka.secret import SecretSource
 from mirror.kafka.tls import TlsOptions, make_context
+from mirror.logs import Repeats, warn_repeated
 
+log = structlog.get_logger(__name__)
+
+Failure = AuthenticationError | ConnectionFailedError
+"""Why there is no new token."""
 ANSWER_BYTES_MAX = 1024 * 1024
 RENEW_AFTER_SHARE = 0.8
 """A token is replaced after this share of its life; the rest covers a slow authorisation server."""
 LIFETIME_SECONDS_DEFAULT = 300.0
 """Assumed where the answer does not say how long the token lives."""
+PATIENCE_SECONDS = 1.0
+"""How long a connection waits for a new token while the old one is good."""
+RETRY_AFTER_SECONDS = 5.0
+"""So long after a request that failed there is no other while the old token is good."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -71,7 +82,9 @@ class TokenEndpoint:
         self._options = options
         self._clock = clock
         self._token: Token | None = None
-        self._asking = asyncio.Lock()
+        self._request: asyncio.Task[Failure | None] | None = None
+        self._not_before = -math.inf
+        self._repeats = Repeats()
 
     def read(self) -> str:
         """The token that :meth:`renew` got.
@@ -86,21 +99,43 @@ class TokenEndpoint:
     async def renew(self) -> None:
         """See to it that there is a token with life left in it.
 
-        While the authorisation server is away the last token serves until it ends.
+        While the authorisation server is away, or slow, the last token serves until it ends. However many
+        want a new one, it is asked once; whoever gives up waiting does not end the request for the others.
 
         Raises:
             AuthenticationError: The authorisation server does not accept us.
             ConnectionFailedError: It cannot be reached, or its answer makes no sense.
         """
-        async with self._asking:
-            now = self._clock()
-            if self._token is not None and now < self._token.renew_at:
-                return
-            try:
-                self._token = await self._ask(now)
-            except (AuthenticationError, ConnectionFailedError):
-                if self._token is None or now >= self._token.expires_at:
-                    raise
+        now, token = self._clock(), self._token
+        lives = token is not None and now < token.expires_at
+        if token is not None and lives and now < max(token.renew_at, self._not_before):
+            return
+        if self._request is None or self._request.done():
+            self._request = asyncio.create_task(self._replaced())
+        request = self._request
+        await asyncio.wait({request}, timeout=PATIENCE_SECONDS if lives else None)
+        failure = None if lives else request.result()
+        if failure is not None:
+            raise failure
+
+    async def _replaced(self) -> Failure | None:
+        """Ask for a new token; gives why there is none."""
+        try:
+            self._token = await self._ask(self._clock())
+        except (AuthenticationError, ConnectionFailedError) as error:
+            self._not_before = self._clock() + RETRY_AFTER_SECONDS
+            self._warn(error)
+            return error
+        return None
+
+    def _warn(self, error: Failure) -> None:
+        """Where the old token still serves nobody else says that there is no new one."""
+        left = self._token.expires_at - self._clock() if self._token is not None else 0.0
+        if left > 0:
+            key, reason = type(error).__name__, str(error)
+            warn_repeated(
+                log, self._repeats, key, "token_not_renewed", reason=reason, serves_for_seconds=round(left)
+            )
 
     async def _ask(self, now: float) -> Token:
         import aiohttp  # takes a tenth of a second, which only those wait for who need it

@@ -58,7 +58,8 @@ class Session:
         self._renewing: set[asyncio.Task[None]] = set()
 
     async def begin(self, way: Way) -> None:
-        """Prove who we are, where the settings ask for it, and plan to do so again.
+        """Prove who we are, where the settings ask for it, and plan to do so again. What is needed for it is
+        there (:meth:`mirror.kafka.security.Security.prepare`).
 
         A session too short to be renewed ends with its connection, and whoever needs one opens another.
 

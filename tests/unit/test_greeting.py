@@ -10,6 +10,7 @@ from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 from mirror.errors import AuthenticationError, ConnectionFailedError, UnsupportedVersionError
 from mirror.kafka.greeting import UNSUPPORTED_VERSION, ask_versions, authenticate
+from mirror.kafka.oauth import TokenEndpoint, TokenEndpointOptions
 from mirror.kafka.security import SaslMechanism, SaslOptions, SecretSource, Security, SecurityProtocol
 
 WHERE = "broker:9092"
@@ -106,6 +107,18 @@ async def test_a_broker_that_was_asked_again_too_soon_is_not_one_without_sasl() 
         await authenticate(Broker(handshake(34)).ask, PLAIN, WHERE)
     with pytest.raises(ConnectionFailedError, match="could not be renewed"):
         await authenticate(Broker(handshake(34)).ask, PLAIN, WHERE, again=True)
+
+
+async def test_nobody_is_asked_for_a_token_on_an_open_connection() -> None:
+    """
+    Other requests may wait there, as long as a token endpoint is silent.
+    """
+    endpoint = TokenEndpoint(TokenEndpointOptions("http://127.0.0.1:9/", "mirror", SecretSource(value="s")))
+    options = SaslOptions(SaslMechanism.OAUTHBEARER, token=endpoint)
+    security = Security(SecurityProtocol.SASL_PLAINTEXT, sasl_options=options)
+
+    with pytest.raises(AuthenticationError, match="no token was asked for yet"):
+        await authenticate(Broker().ask, security, WHERE)
 
 
 async def test_a_secret_that_cannot_be_read_is_told_with_the_broker_it_is_for() -> None:

@@ -11,22 +11,30 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from structlog.testing import capture_logs
 
 from mirror.errors import AuthenticationError, ConnectionFailedError
+from mirror.kafka.connection import Connection
+from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.kafka.oauth import (
     ANSWER_BYTES_MAX,
     LIFETIME_SECONDS_DEFAULT,
+    PATIENCE_SECONDS,
     RENEW_AFTER_SHARE,
+    RETRY_AFTER_SECONDS,
     TokenEndpoint,
     TokenEndpointOptions,
 )
 from mirror.kafka.secret import SecretSource
+from mirror.kafka.security import SaslMechanism, SaslOptions, Security, SecurityProtocol
 
 
 class Issuer:
     """An authorisation server that says what it is told to, and remembers what it was asked.
 
     Attributes:
+        heard: It was asked.
+        speaks: While this is not set it takes requests and says nothing.
         cut_at: Where its answers are cut in two, in bytes: the second piece comes when the first was read.
     """
 
@@ -36,9 +44,14 @@ class Issuer:
         self.headers: dict[str, str] = {}
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.cut_at = 0
+        self.heard = asyncio.Event()
+        self.speaks = asyncio.Event()
+        self.speaks.set()
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.asked.append((request.headers["Authorization"], dict(await request.post())))
+        self.heard.set()
+        await self.speaks.wait()
         body = json.dumps(self.document).encode()
         answer = web.StreamResponse(status=self.status, headers=self.headers)
         await answer.prepare(request)
@@ -184,6 +197,92 @@ async def test_how_long_a_token_lives_may_be_said_in_other_ways(
     clock.now += 2
     await endpoint.renew()
     assert len(issuer.asked) == 2
+
+
+async def test_a_silent_issuer_keeps_nobody_who_has_a_good_token(
+    endpoint: TokenEndpoint, issuer: Issuer, clock: Clock
+) -> None:
+    """
+    They wait a moment, all for the same answer; it is taken when it comes.
+    """
+    await endpoint.renew()
+    issuer.document = {"access_token": "token-2", "expires_in": 100}
+    issuer.speaks.clear()
+    clock.now += 90
+
+    async with asyncio.timeout(3 * PATIENCE_SECONDS):
+        await asyncio.gather(*(endpoint.renew() for _ in range(4)))
+    assert (endpoint.read(), len(issuer.asked)) == ("token-1", 2)
+
+    issuer.speaks.set()
+    await endpoint.renew()
+    assert (endpoint.read(), len(issuer.asked)) == ("token-2", 2)
+
+
+async def test_whoever_gives_up_does_not_end_the_request_for_others(
+    endpoint: TokenEndpoint, issuer: Issuer
+) -> None:
+    """
+    The first may be a connection whose time is up.
+    """
+    issuer.speaks.clear()
+    first, second = asyncio.create_task(endpoint.renew()), asyncio.create_task(endpoint.renew())
+    await asyncio.wait_for(issuer.heard.wait(), 5)
+
+    first.cancel()
+    issuer.speaks.set()
+    await second
+
+    assert (endpoint.read(), len(issuer.asked)) == ("token-1", 1)
+
+
+async def test_an_issuer_that_is_away_is_asked_every_few_seconds_and_it_is_said(
+    endpoint: TokenEndpoint, issuer: Issuer, clock: Clock
+) -> None:
+    """
+    Nobody would know otherwise before the token has ended.
+    """
+    await endpoint.renew()
+    issuer.status = 503
+    clock.now += 90
+
+    with capture_logs() as logs:
+        await endpoint.renew()
+        await endpoint.renew()
+        assert len(issuer.asked) == 2
+
+        clock.now += RETRY_AFTER_SECONDS
+        await endpoint.renew()
+        assert len(issuer.asked) == 3
+
+    [said] = logs
+    assert (said["event"], said["log_level"], said["serves_for_seconds"]) == (
+        "token_not_renewed",
+        "warning",
+        10,
+    )
+    assert "status 503" in said["reason"]
+
+
+async def test_a_silent_issuer_is_named_by_whoever_opens_a_connection() -> None:
+    """
+    The broker has no part in it, and is left alone until there is a token.
+    """
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        url = f"http://127.0.0.1:{port}/token"
+        silent = TokenEndpointOptions(url, "mirror", SecretSource(value="pencil"), timeout_seconds=0.1)
+        options = SaslOptions(SaslMechanism.OAUTHBEARER, token=TokenEndpoint(silent))
+        security = Security(SecurityProtocol.SASL_PLAINTEXT, sasl_options=options)
+        patient = ConnectionOptions(security, connect_timeout_seconds=0.1)
+
+        with pytest.raises(ConnectionFailedError, match=f"^{url}: no token within 0.1 s"):
+            await Connection.open(Address("127.0.0.1", port), patient)
 
 
 @pytest.mark.parametrize(
