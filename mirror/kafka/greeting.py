@@ -74,6 +74,16 @@ async def _exchange(
     answer = await ask(SaslHandshakeRequest(mechanism=exchange.mechanism))
     if answer.error_code:
         raise security.handshake_refused(where, answer.error_code, answer.mechanisms, again=again)
+    try:
+        return await _prove(ask, security, exchange, where)
+    except AuthenticationError:
+        security.refused()
+        raise
+
+
+async def _prove(
+    ask: Callable[[Any], Awaitable[Any]], security: Security, exchange: SaslExchange, where: str
+) -> int:
     token: bytes | None = exchange.first()
     lifetime_ms = 0
     while token is not None:

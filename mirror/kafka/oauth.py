@@ -24,6 +24,7 @@ from urllib.parse import quote_plus, urlsplit
 import structlog
 
 from mirror.errors import AuthenticationError, ConnectionFailedError
+from mirror.kafka.sasl import token_expires_at
 from mirror.kafka.secret import SecretSource
 from mirror.kafka.tls import TlsOptions, make_context
 from mirror.logs import Repeats, warn_repeated
@@ -36,9 +37,11 @@ ANSWER_BYTES_MAX = 1024 * 1024
 RENEW_AFTER_SHARE = 0.8
 """A token is replaced after this share of its life; the rest covers a slow authorisation server."""
 LIFETIME_SECONDS_DEFAULT = 300.0
-"""Assumed where the answer does not say how long the token lives."""
+"""Assumed where the answer does not say how long the token lives; one that ends before says so itself."""
 PATIENCE_SECONDS = 1.0
 """How long a connection waits for a new token while the old one is good."""
+KEPT_SECONDS_MIN = 5.0
+"""A token that brokers refuse is kept for so long."""
 RETRY_AFTER_SECONDS = 5.0
 """So long after a request that failed there is no other while the old token is good."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -68,19 +71,32 @@ class TokenEndpointOptions:
 
 
 class Token(NamedTuple):
-    """A token and the moments, on the monotonic clock, to replace it and to stop using it."""
+    """A token and the moments, on the monotonic clock, when it was asked for, is to be replaced, and ends."""
 
     value: str
+    asked_at: float
     renew_at: float
     expires_at: float
 
 
 class TokenEndpoint:
-    """Gives the current token, asking for a new one only when the old one is about to end."""
+    """Gives the current token, asking for a new one when the old one is about to end, or a broker refused it.
 
-    def __init__(self, options: TokenEndpointOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
+    Args:
+        clock: Monotonic, in seconds.
+        wall_clock: In seconds since 1970, as the ends of tokens are.
+    """
+
+    def __init__(
+        self,
+        options: TokenEndpointOptions,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
         self._options = options
         self._clock = clock
+        self._wall_clock = wall_clock
         self._token: Token | None = None
         self._request: asyncio.Task[Failure | None] | None = None
         self._not_before = -math.inf
@@ -95,6 +111,16 @@ class TokenEndpoint:
         if self._token is None:
             raise AuthenticationError(f"{self._options.url}: no token was asked for yet")
         return self._token.value
+
+    def refused(self) -> None:
+        """A broker has refused the token: it is replaced before the next one is needed.
+
+        The issuer's keys may have changed, or the machine was suspended. A token that is a few seconds old is
+        kept: where another would not help, the authorisation server is not asked for each connection.
+        """
+        token, now = self._token, self._clock()
+        if token is not None and now >= token.asked_at + KEPT_SECONDS_MIN:
+            self._token = token._replace(renew_at=now)
 
     async def renew(self) -> None:
         """See to it that there is a token with life left in it.
@@ -149,7 +175,7 @@ class TokenEndpoint:
             ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise ConnectionFailedError(f"{options.url}: no token: {error}") from error
-        return _token(options.url, status, body, now)
+        return _token(options.url, status, body, now, self._wall_clock())
 
     async def _post(self) -> tuple[int, bytes]:
         import aiohttp
@@ -181,7 +207,7 @@ class TokenEndpoint:
         return make_context(TlsOptions(ca_file=self._options.ca_file))
 
 
-def _token(url: str, status: int, body: bytes, now: float) -> Token:
+def _token(url: str, status: int, body: bytes, now: float, wall_now: float) -> Token:
     document = _document(body)
     if status >= 500 or status == 429:
         raise ConnectionFailedError(f"{url}: no token: status {status}")
@@ -194,7 +220,10 @@ def _token(url: str, status: int, body: bytes, now: float) -> Token:
     value, lifetime = document.get("access_token"), _seconds(document.get("expires_in"))
     if not isinstance(value, str) or lifetime is None:
         raise ConnectionFailedError(f"{url}: the answer holds no token")
-    return Token(value, now + RENEW_AFTER_SHARE * lifetime, now + lifetime)
+    own = (token_expires_at(value) or 0.0) - wall_now
+    if own > 0:  # else it says nothing, or this machine's clock is wrong: a token just given has not ended
+        lifetime = min(lifetime, own)
+    return Token(value, now, now + RENEW_AFTER_SHARE * lifetime, now + lifetime)
 
 
 def _seconds(stated: object) -> float | None:

@@ -196,10 +196,10 @@ def token_expires_at(token: str) -> float | None:
         return None
     try:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except ValueError:
+        expires_at = claims.get("exp") if isinstance(claims, dict) else None
+        return float(expires_at) if isinstance(expires_at, int | float) else None
+    except (ValueError, OverflowError):
         return None
-    expires_at = claims.get("exp") if isinstance(claims, dict) else None
-    return float(expires_at) if isinstance(expires_at, int | float) else None
 
 
 def _extension(name: str, value: str) -> str:

@@ -127,9 +127,18 @@ class Security:
             AuthenticationError: The token endpoint does not accept us.
             ConnectionFailedError: It cannot be reached.
         """
-        options = self.sasl_options
-        if self.uses_sasl and options is not None and isinstance(options.token, TokenEndpoint):
-            await options.token.renew()
+        if self._token_endpoint is not None:
+            await self._token_endpoint.renew()
+
+    def refused(self) -> None:
+        """The broker does not believe us: a token that was kept is replaced by the next :meth:`prepare`."""
+        if self._token_endpoint is not None:
+            self._token_endpoint.refused()
+
+    @property
+    def _token_endpoint(self) -> TokenEndpoint | None:
+        token = self.sasl_options.token if self.uses_sasl and self.sasl_options is not None else None
+        return token if isinstance(token, TokenEndpoint) else None
 
     def sasl(self) -> SaslExchange | None:
         """A fresh exchange for one authentication, with the secrets of now; None where SASL is not used.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,13 +12,16 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 from structlog.testing import capture_logs
 
 from mirror.errors import AuthenticationError, ConnectionFailedError
 from mirror.kafka.connection import Connection
 from mirror.kafka.dial import Address, ConnectionOptions
+from mirror.kafka.greeting import authenticate
 from mirror.kafka.oauth import (
     ANSWER_BYTES_MAX,
+    KEPT_SECONDS_MIN,
     LIFETIME_SECONDS_DEFAULT,
     PATIENCE_SECONDS,
     RENEW_AFTER_SHARE,
@@ -27,6 +31,9 @@ from mirror.kafka.oauth import (
 )
 from mirror.kafka.secret import SecretSource
 from mirror.kafka.security import SaslMechanism, SaslOptions, Security, SecurityProtocol
+
+WALL_NOW = 1_800_000_000.0
+OAUTHBEARER = SaslHandshakeResponse(error_code=0, mechanisms=["OAUTHBEARER"])
 
 
 class Issuer:
@@ -94,7 +101,13 @@ async def endpoint(issuer: Issuer, clock: Clock) -> AsyncIterator[TokenEndpoint]
             scope="kafka",
             timeout_seconds=5,
         )
-        yield TokenEndpoint(options, clock=clock)
+        yield TokenEndpoint(options, clock=clock, wall_clock=lambda: WALL_NOW)
+
+
+def web_token(exp: object) -> str:
+    """A JSON Web Token that says itself when it ends, in seconds since 1970."""
+    claims = base64.urlsafe_b64encode(json.dumps({"exp": exp}).encode()).decode().rstrip("=")
+    return f"e30.{claims}.c2ln"
 
 
 async def test_id_and_secret_are_sent_as_the_rfc_wants_them(endpoint: TokenEndpoint, issuer: Issuer) -> None:
@@ -262,6 +275,85 @@ async def test_an_issuer_that_is_away_is_asked_every_few_seconds_and_it_is_said(
         10,
     )
     assert "status 503" in said["reason"]
+
+
+@pytest.mark.parametrize(
+    ("exp", "stated", "seconds"),
+    [
+        (WALL_NOW + 50, 100, 50),
+        (WALL_NOW + 50, None, 50),
+        (WALL_NOW + 500, 100, 100),
+        (WALL_NOW - 50, 100, 100),
+        ("soon", 100, 100),
+        (10**400, 100, 100),
+    ],
+)
+async def test_a_token_is_not_used_beyond_its_own_end(
+    endpoint: TokenEndpoint, issuer: Issuer, clock: Clock, exp: object, stated: object, seconds: float
+) -> None:
+    """
+    Whatever the answer says beside it. One that has ended when it is given shows that the clock is wrong.
+    """
+    issuer.document = {"access_token": web_token(exp), "expires_in": stated}
+
+    await endpoint.renew()
+    clock.now += RENEW_AFTER_SHARE * seconds - 1
+    await endpoint.renew()
+    assert len(issuer.asked) == 1
+
+    clock.now += 2
+    await endpoint.renew()
+    assert len(issuer.asked) == 2
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=b'{"status":"invalid_token"}'),
+        SaslAuthenticateResponse(error_code=58, error_message="no", auth_bytes=b""),
+    ],
+)
+async def test_a_token_that_a_broker_refuses_is_replaced(
+    endpoint: TokenEndpoint, issuer: Issuer, clock: Clock, refusal: object
+) -> None:
+    """
+    The issuer's keys may have changed. Where that does not help it is not asked for each connection.
+    """
+    options = SaslOptions(SaslMechanism.OAUTHBEARER, token=endpoint)
+    security = Security(SecurityProtocol.SASL_PLAINTEXT, sasl_options=options)
+    answers: list[object] = []
+
+    async def ask(_: object) -> object:
+        return answers.pop(0)
+
+    async def asked_after_a_refusal() -> int:
+        await security.prepare()
+        answers[:] = [OAUTHBEARER, refusal]
+        with pytest.raises(AuthenticationError):
+            await authenticate(ask, security, "broker:9092")
+        await security.prepare()
+        return len(issuer.asked)
+
+    assert await asked_after_a_refusal() == 1
+    clock.now += KEPT_SECONDS_MIN
+    assert await asked_after_a_refusal() == 2
+    assert await asked_after_a_refusal() == 2
+
+
+async def test_a_token_that_one_broker_refuses_serves_others_while_the_issuer_is_away(
+    endpoint: TokenEndpoint, issuer: Issuer, clock: Clock
+) -> None:
+    """
+    It may be that broker which is wrong.
+    """
+    await endpoint.renew()
+    issuer.status = 503
+    clock.now += KEPT_SECONDS_MIN
+
+    endpoint.refused()
+    await endpoint.renew()
+
+    assert (endpoint.read(), len(issuer.asked)) == ("token-1", 2)
 
 
 async def test_a_silent_issuer_is_named_by_whoever_opens_a_connection() -> None:
