@@ -46,11 +46,16 @@ class SecretSource:
         """The secret as it is now.
 
         Raises:
-            AuthenticationError: The file cannot be read, the variable is not set, or there is nothing in it.
+            AuthenticationError: The file cannot be read, the variable is not set, there is nothing in it, or
+                no text that can be sent.
         """
         secret = self._look_up()
         if not secret:
             raise AuthenticationError(f"the secret in {self.where} is empty")
+        try:
+            secret.encode()
+        except UnicodeEncodeError:
+            raise AuthenticationError(f"the secret in {self.where} is not UTF-8 text") from None
         return secret
 
     def _look_up(self) -> str:

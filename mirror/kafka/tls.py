@@ -185,6 +185,9 @@ def _load_certificate(
         context.load_cert_chain(certificate, key, passphrase)
     except ssl.SSLError as error:
         raise TlsRefusedError(_why_not_loaded(error, certificate, key or certificate, asked)) from error
+    except ValueError as error:
+        words = f"the private key in {key or certificate} cannot be opened: {error}"
+        raise TlsRefusedError(words) from error
 
 
 def _must_be_readable(path: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,18 @@ def test_a_secret_has_exactly_one_source(sources: dict[str, str]) -> None:
     """
     with pytest.raises(ValueError, match="exactly one"):
         SecretSource(**sources)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("source", [{"variable": "KAFKA_PASSWORD"}, {"value": "caf\udce9-pencil"}])
+def test_what_is_no_text_is_refused_without_being_shown(
+    source: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A variable may have been set where text was written otherwise than as UTF-8.
+    """
+    monkeypatch.setitem(os.environb, b"KAFKA_PASSWORD", b"caf\xe9-pencil")
+
+    with pytest.raises(AuthenticationError, match="is not UTF-8 text") as refused:
+        SecretSource(**source).read()  # type: ignore[arg-type]
+
+    assert "pencil" not in repr(refused.value)

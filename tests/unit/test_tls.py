@@ -118,6 +118,22 @@ def test_an_encrypted_key_is_opened_with_its_password(authority: Authority, opti
         assert str(locked.key) in str(refused.value)
 
 
+def test_a_password_too_long_for_any_key_is_refused(authority: Authority, tmp_path: Path) -> None:
+    """
+    Its file is another one, and the key is named.
+    """
+    locked = authority.issue("locked", password="pencil")
+    long = tmp_path / "password"
+    long.write_text("x" * 2000)
+
+    with pytest.raises(TlsRefusedError, match="cannot be opened: password cannot be longer than") as refused:
+        make_context(
+            TlsOptions(authority.certificate, locked.certificate, locked.key, SecretSource(path=long))
+        )
+
+    assert str(locked.key) in str(refused.value)
+
+
 def test_files_that_do_not_fit_are_named(
     tmp_path: Path, authority: Authority, client: Identity, options: TlsOptions
 ) -> None:
