@@ -18,7 +18,7 @@ from mirror.acknowledged import Mirror
 from mirror.api.schema import status_from_json
 from mirror.cli.client import MirrorClient
 from mirror.cli.comparisons import show
-from mirror.cli.output import print_json
+from mirror.cli.output import clean, print_json
 from mirror.cli.spark_options import SparkOptions
 from mirror.cli.steps import Steps
 from mirror.config import Settings, load
@@ -71,7 +71,8 @@ def wanted_of(
     found = runs(folder)
     for run in found:
         if run.outcome == DAMAGED:
-            click.echo(f"warning: {folder / run.name}: left out: {run.summary['error']}", err=True)
+            words = clean(f"{folder / run.name}: left out: {run.summary['error']}")
+            click.echo(f"warning: {words}", err=True)
     seen = [run for run in found if run.is_of_clusters and run.flow == settings.flow]
     known = [run for run in seen if run.is_as_strong_as(hashing.algorithm)]
     wanted = Wanted(

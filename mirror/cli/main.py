@@ -18,7 +18,8 @@ from collections.abc import Sequence
 import click
 
 from mirror import __version__
-from mirror.errors import TwinsiteError
+from mirror.cli.words import clean
+from mirror.errors import TwinsiteError, UsageError
 
 COMMANDS = {
     "mirror": "mirror.cli.mirror:mirror",
@@ -109,10 +110,11 @@ def _of_a_disk(error: OSError) -> TwinsiteError:
 
 
 def show_error(error: TwinsiteError) -> None:
-    """``error:`` what happened, ``hint:`` the way out."""
-    click.echo(f"error: {error}", err=True)
+    """``error:`` what happened, ``hint:`` the way out. Only settings have more than one line."""
+    lines = str(error).split("\n  ") if isinstance(error, UsageError) else [str(error)]
+    click.echo("error: " + "\n  ".join(map(clean, lines)), err=True)
     if error.hint:
-        click.echo(f"hint: {error.hint}", err=True)
+        click.echo(f"hint: {clean(error.hint)}", err=True)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from mirror.cli.words import clean as clean
 from monitoring.durations import duration as duration
 
 PIPE_COLUMNS = 1000
@@ -66,11 +67,6 @@ def console(stream: TextIO | None = None) -> Console:
 def can_redraw(screen: Console) -> bool:
     """Whether what was written can be written over: a terminal, and one that moves its cursor."""
     return screen.is_terminal and not screen.is_dumb_terminal
-
-
-def clean(words: object) -> str:
-    r"""Words from outside, with ``\n`` or ``\x1b`` written out."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in str(words))
 
 
 def plain(words: object, style: str = "") -> Text:

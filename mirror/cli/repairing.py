@@ -97,7 +97,7 @@ def _copy(
     try:
         status = asyncio.run(service.run(some, stop=asyncio.Event(), once=True))
     except TwinsiteError as error:
-        click.echo(f"what was not copied is not copied yet: {error}", err=True)
+        click.echo(f"what was not copied is not copied yet: {clean(error)}", err=True)
         for one in late:
             note({"event": "not_copied", **_at_target(one), "why": str(error)})
         return {}

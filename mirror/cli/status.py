@@ -15,7 +15,7 @@ from rich.live import Live
 from mirror.api.relay_schema import is_of_relay, relay_from_json, relay_to_json
 from mirror.api.schema import status_from_json, status_to_json
 from mirror.cli.client import MirrorClient, url_option
-from mirror.cli.output import Finite, can_redraw, console, output_option, plain, print_json
+from mirror.cli.output import Finite, can_redraw, clean, console, output_option, plain, print_json
 from mirror.cli.render import status_table
 from mirror.cli.render_relay import relay_table
 from mirror.errors import ConnectionFailedError
@@ -99,7 +99,7 @@ def _end(received: int, _frame: object) -> NoReturn:
 
 def _print_line(seen: Seen) -> None:
     if isinstance(seen, ConnectionFailedError):
-        click.echo(f"error: {seen}", err=True)
+        click.echo(f"error: {clean(seen)}", err=True)
     else:
         print_json(_document(seen), indent=None)
     sys.stdout.flush()

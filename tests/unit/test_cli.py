@@ -468,6 +468,38 @@ def test_an_error_is_a_line_and_a_hint(mirroring: FakeService, capsys: pytest.Ca
     assert captured.err.endswith("error: west: the broker refused\nhint: check the password\n")
 
 
+def test_words_from_outside_write_nothing_on_a_terminal(
+    mirroring: FakeService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    What a broker says is one line, its escapes written out: it cannot pass for another error, or for none.
+    """
+    mirroring.status = AuthenticationError("west: no\x1b[2J\nhint: all is well", hint="check\x07 it")
+
+    main(["mirror", *CLUSTERS, "--topics", "a", "--once"])
+
+    shown = r"error: west: no\x1b[2J\nhint: all is well" + "\n" + r"hint: check\x07 it" + "\n"
+    assert capsys.readouterr().err.endswith(shown)
+
+
+def test_settings_that_are_refused_have_a_line_each(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """
+    What was written in the file has its escapes written out.
+    """
+    path = tmp_path / "flow.yaml"
+    path.write_text(
+        'flow: "a\\x1b"\nsource: {bootstrap_servers: "east:no"}\ntarget: {bootstrap_servers: west}\n'
+    )
+
+    assert main(["mirror", "--config", str(path)]) == 2
+
+    err = capsys.readouterr().err
+    assert "\n  source.bootstrap_servers" in err
+    assert "\x1b" not in err
+
+
 # -- the command line itself ---------------------------------------------------------------------------
 
 

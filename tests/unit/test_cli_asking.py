@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,10 @@ import pytest
 
 from mirror import offline
 from mirror.api.schema import status_to_json
+from mirror.cli.client import MirrorClient
 from mirror.cli.main import main
 from mirror.config import Settings
+from mirror.errors import ConnectionFailedError
 from mirror.model import OffsetMode, Reason, State, TopicPartition
 from tests.unit.fake_mirror import FakeMirror, serving
 from tests.unit.statuses import a_flow, a_loss, a_partition
@@ -494,3 +497,24 @@ def test_a_partition_of_another_offset_mode_says_so(
     main(["status"])
 
     assert "mapped" in capsys.readouterr().out
+
+
+def test_whoever_answers_in_the_place_of_a_mirror_writes_nothing_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Its words are one line, their escapes written out.
+    """
+
+    def get(_: MirrorClient, *__: str) -> dict[str, object]:
+        raise ConnectionFailedError("http://127.0.0.1:9640: \x1b[2J\nall is well")
+
+    def until_now(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MirrorClient, "get", get)
+    monkeypatch.setattr(time, "sleep", until_now)
+
+    main(["status", "--watch", "-o", "json"])
+
+    assert capsys.readouterr().err.startswith(r"error: http://127.0.0.1:9640: \x1b[2J\nall is well" + "\n")

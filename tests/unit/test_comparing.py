@@ -220,3 +220,19 @@ def test_metrics_that_cannot_be_written_leave_the_result_alone(
     write_metrics(tmp_path / "gone" / "told.prom", "east", tmp_path)
 
     assert "the metrics are those of an older run" in capsys.readouterr().err
+
+
+def test_the_name_of_a_damaged_run_writes_nothing_on_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Its escapes are written out.
+    """
+    folder = tmp_path / "proof\x1b[2J"
+    folder.mkdir()
+    note(folder, Extent())
+    (folder / "r0" / "summary.json").write_text("{")
+
+    wanted_of(SETTINGS, folder, OPTIONS, since_last_match=True, sample=None)
+
+    assert r"proof\x1b[2J/r0: left out: " in capsys.readouterr().err
