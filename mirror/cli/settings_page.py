@@ -37,8 +37,8 @@ refused, with the path, the value and the reason, before anything is started.
 
 Sizes are bytes, or a text with a unit: `4 MiB`. Times are seconds unless the name ends in `_ms`. Regular
 expressions are Python's and match whole names. Relative paths of files count from the folder of the
-settings file. A secret is `{file: PATH}`, `{env: NAME}` or the text itself; files and variables are read
-anew at each use, so they can be rotated while the mirror runs.
+settings file. A secret is `{file: PATH}`, `{env: NAME}` or the text itself; a file is read anew at each use,
+so it can be rotated while the mirror runs.
 
 This page is made by `twinsite config docs`.
 """
