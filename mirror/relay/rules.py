@@ -2,7 +2,8 @@
 
 Three of these requests do more when they are asked to. By the Fetch of a replica its leader believes that it
 has the records, by ListOffsets one is told more than consumers are, and Metadata makes the topics it names.
-So these are looked into, as far as that takes.
+So these are looked into, as far as that takes. FindCoordinator makes the internal topic of groups, or of
+transactions, where there is none yet, and is left out: no mirror asks the source for a coordinator.
 
 No I/O. Sources: the Kafka protocol guide (API keys), KIP-482 (headers), KIP-903 (who fetches, from 15 on).
 """
@@ -22,7 +23,6 @@ READING = {
     2: "ListOffsets",
     3: "Metadata",
     9: "OffsetFetch",
-    10: "FindCoordinator",
     15: "DescribeGroups",
     16: "ListGroups",
     18: "ApiVersions",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
-from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from mirror.relay.rules import LOOKED_INTO, RefusedError, requests
 
@@ -41,6 +41,18 @@ def offsets(version: int, replica_id: int, client_id: str | None = "m") -> bytes
 
 def pass_on(request: bytes) -> list[bytes]:
     return requests(bytearray(len(request).to_bytes(4) + request), 16)
+
+
+@pytest.mark.parametrize("version", [0, 3, 4, 6])
+@pytest.mark.parametrize("key_type", [0, 1])
+def test_nobody_looks_for_a_coordinator(version: int, key_type: int) -> None:
+    """
+    A broker makes the topic in which groups, or transactions, are kept when it is asked for the first time.
+    """
+    request = FindCoordinatorRequest(key="g", key_type=key_type, coordinator_keys=["g"])
+
+    with pytest.raises(RefusedError, match="does not only read"):
+        pass_on(encoded(request, version))
 
 
 @given(st.integers(4, LOOKED_INTO[1].highest), st.sampled_from([-1, -2]), client_ids)
