@@ -218,7 +218,7 @@ class Service:
             lambda sole_writer: memory.refresh(sole_writer=sole_writer),
             lambda: memory.owner.producer_epoch if memory.owner else None,
         )
-        follower = Follower(settings, flow, engine, memory)
+        follower = Follower(settings, flow, engine, memory, owner)
         meter = LagMeter(flow, engine.answered_at, engine.arriving_at)
         outlooks = Outlooks(follower.retention, fresh_seconds=meter.fresh_seconds)
         watch = LagWatch(

@@ -31,6 +31,7 @@ from mirror.model import Reason, State, TopicLeftOut, TopicPartition
 from mirror.sync.acls import DENY, Skipped
 from mirror.sync.carry_acls import carry_acls, principals
 from mirror.sync.names import Ignored, NamePolicy, TopicSelector
+from mirror.sync.ownership import Right
 from mirror.sync.returning import Returning
 from mirror.sync.target_topics import TargetTopics
 from mirror.sync.topics import Conflict
@@ -52,7 +53,9 @@ class Follower:
         left_out: Those of them that the lists want, and why they are not copied.
     """
 
-    def __init__(self, settings: Settings, flow: Flow, engine: Engine, memory: FlowMemory) -> None:
+    def __init__(
+        self, settings: Settings, flow: Flow, engine: Engine, memory: FlowMemory, right: Right
+    ) -> None:
         self.seen: list[str] = []
         self.topics_ignored = 0
         self.left_out: tuple[TopicLeftOut, ...] = ()
@@ -71,7 +74,7 @@ class Follower:
         )
         self._returning = Returning(flow.source, flow.target.info.cluster_id, self._policy.prefix)
         self._in_flight_max = settings.append.batches_in_flight_max
-        self._topics = TargetTopics(settings.topics, flow, memory, engine.partitions.values, self._policy)
+        self._topics = TargetTopics(settings.topics, flow, memory, engine.partitions, self._policy, right)
         self._conflicts: dict[TopicPartition, Conflict] = {}
         """What is in the way of partitions, as of the last pass."""
         self._offsets = settings.offsets.mode
@@ -103,7 +106,7 @@ class Follower:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             await asyncio.sleep(min(TEND_SECONDS, left))
-            await self._attempt(self._topics.finish(again=False))
+            await self._attempt(self._bring_in_step(again=False))
 
     async def finish(self) -> None:
         """Leave topics as they are to be, before the mirror ends.
@@ -111,8 +114,17 @@ class Follower:
         Raises:
             TwinsiteError: The target cannot be asked.
         """
-        await self._topics.finish(again=True)
+        await self._bring_in_step(again=True)
         await self._carry_acls()
+
+    async def _bring_in_step(self, *, again: bool) -> None:
+        """Do what had to wait until topics were ours; partitions that were missing are copied at once."""
+        added = await self._topics.finish(again=again)
+        for tp in [tp for tp in self._conflicts if tp.topic in added]:
+            del self._conflicts[tp]
+            partition = self._engine.partitions[tp]
+            if partition.state is State.BLOCKED:
+                self._engine.resume(partition)
 
     async def _attempt(self, work: Awaitable[None]) -> None:
         try:
@@ -143,17 +155,19 @@ class Follower:
         self._note_recreated(chosen)
         self._add_partitions(chosen, conflicts)
         self._tell_other_modes(chosen)
-        await self._topics.finish(again=True)
+        await self._bring_in_step(again=True)
         self._chosen = tuple(chosen)
         await self._carry_acls()
         self.followed_once = True
 
     async def _carry_acls(self) -> None:
         """Add ACLs that are missing; copying does not depend on it, so a refusal is only said."""
-        chosen = [name for name in self._chosen if self._topics.owns_copy_of(name)]
-        if not (self._settings.sync_acls and chosen):
+        if not self._settings.sync_acls:
             return
         try:
+            chosen = await self._topics.owned_copies_of(self._chosen)
+            if not chosen:
+                return
             plan = await carry_acls(
                 self._flow.source,
                 self._flow.target,

@@ -1,9 +1,9 @@
 """Make the target's topics what copying needs, and keep their settings in step.
 
 What is planned in :mod:`mirror.sync.topics` is carried out here. A topic is changed
-only where the flow owns it: it made the topic in this run, or it copies into all of
-its partitions and they began empty. Whatever else bears the name may hold records of
-somebody, which a taken over retention would let expire.
+only where it is the flow's, and by the mirror that copies (:mod:`mirror.sync.ownership`).
+Whatever else bears the name may hold records of somebody, which a taken over retention
+would let expire.
 
 Sources: KIP-107 (DeleteRecords), docs/design.md.
 """
@@ -13,10 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
-from uuid import UUID
 
 import structlog
 
@@ -25,14 +23,14 @@ from mirror.errors import BrokerError, NotAuthorizedError, TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.position import Known
 from mirror.kafka.cluster_info import ClusterInfo, TopicInfo
 from mirror.kafka.offsets import EARLIEST, list_offsets
 from mirror.kafka.topics import NewTopic, create_partitions, create_topics, set_configs, topic_defaults
 from mirror.logs import Repeats, warn_repeated
-from mirror.model import Reason, State, TopicPartition
+from mirror.model import Reason, TopicPartition
 from mirror.sync.describe import describe
 from mirror.sync.names import NamePolicy
+from mirror.sync.ownership import Memory, Ownership, Right
 from mirror.sync.topic_configs import (
     ALL,
     KEEP_ALL,
@@ -69,18 +67,11 @@ else says that so: by it a topic is known again that was being prepared when a m
 PROBE = "twinsite-settings-probe"
 
 
-class Memory(Protocol):
-    """What the flow remembers, as far as it is asked here."""
-
-    def known(self, tp: TopicPartition) -> Known | None:
-        """What is known of a partition."""
-
-
 class TargetTopics:
     """The target's side of the topics that are copied.
 
     Args:
-        partitions: The partitions of the flow, as they are now.
+        partitions: The partitions of the flow, as they are now, by source partition.
     """
 
     def __init__(
@@ -88,26 +79,21 @@ class TargetTopics:
         settings: TopicsSettings,
         flow: Flow,
         memory: Memory,
-        partitions: Callable[[], Iterable[PartitionCopy]],
+        partitions: Mapping[TopicPartition, PartitionCopy],
         policy: NamePolicy,
+        right: Right,
     ) -> None:
         self._settings = settings
         self._flow = flow
-        self._memory = memory
         self._partitions = partitions
         self._policy = policy
+        self._ownership = Ownership(flow, memory, partitions, policy, right)
         self._retention: dict[str, Retention] = {}
         self._tombstones: dict[str, Tombstones] = {}
         self._source_facts: dict[str, TopicFacts] = {}
         self._there: dict[str, TopicFacts] = {}
-        self._source_ids: dict[str, UUID] = {}
-        self._made: dict[str, UUID] = {}
-        """Target topics made in this run, and the source topic each was made for."""
-        self._diverged: set[str] = set()
-        """Target topics to which others have written, as far as is known, or that are others by now."""
-        self._looked_at: set[str] = set()
-        """Target topics whose partitions were all looked at."""
         self._left_alone: dict[str, AlterConfigs] = {}
+        self._not_added: dict[str, AddPartitions] = {}
         self._preparing: dict[str, dict[str, str | None]] = {}
         self._kept_as_prepared: set[str] = set()
         """Topics whose settings may not be changed."""
@@ -135,99 +121,105 @@ class TargetTopics:
         source = await self._describe_source(chosen)
         names = {self._policy.to_target(name) for name in chosen}
         self._there = await describe(self._flow.target, [t for n, t in there.topics.items() if n in names])
-        self._source_ids = {self._policy.to_target(name): topic.topic_id for name, topic in chosen.items()}
+        self._ownership.begin_pass(
+            {self._policy.to_target(name): topic.topic_id for name, topic in chosen.items()},
+            {name: topic.partitions for name, topic in self._there.items()},
+        )
         others = {
             name: TopicFacts(name, len(topic.partitions), 1)
             for name, topic in there.topics.items()
             if name not in names
         }
         defaults = await topic_defaults(self._flow.target, PROBE) if names - there.topics.keys() else None
-        self._note_states()
         self._find_unfinished()
+        owners = self._ownership
         target = Target(
             {**others, **self._there},
             len(there.brokers),
             defaults,
             held=frozenset(self._preparing),
-            unprepared=frozenset(filter(self._unprepared, self._there)),
-            owned=frozenset(filter(self._owned, self._there)),
-            settled=frozenset(filter(self._is_settled, self._there)),
+            unprepared=frozenset(filter(owners.unprepared, self._there)),
+            owned=frozenset(filter(owners.owned, self._there)),
+            settled=frozenset(filter(owners.settled, self._there)),
+            in_turn=owners.in_turn,
         )
-        plan = plan_topics(source.values(), target, self._policy, self._settings)
-        found = [*plan.conflicts, *await self._carry_out(plan, chosen)]
+        plan = await self._plan(source.values(), target)
+        refused = await self._carry_out(plan, chosen)
+        found = [*plan.conflicts, *refused]
         conflicts = {c.topic: c for c in sorted(found, key=lambda c: -c.first_partition)}
-        await self._see_topics(chosen, plan.actions > 0, conflicts)
+        asked = {one.name: one.partitions for one in plan.create}
+        asked |= {one.name: one.partitions for one in plan.add_partitions}
+        not_done = {conflict.target for conflict in refused}
+        await self._see_topics(chosen, {n: asked[n] for n in asked if n not in not_done}, conflicts)
         await self._note_batch_limits(chosen)
         return conflicts
 
-    def owns_copy_of(self, topic: str) -> bool:
-        """Whether the copy of a source topic is known to hold nothing but what this flow copies."""
-        name = self._policy.to_target(topic)
-        return self._owned(name) and self._is_settled(name)
+    async def owned_copies_of(self, topics: Collection[str]) -> list[str]:
+        """Those of the source topics whose copies hold only what this flow copies, and are ours to change.
 
-    async def finish(self, *, again: bool) -> None:
-        """Give topics their settings once all their partitions are ours, and begin where they should.
+        Raises:
+            TwinsiteError: The target cannot be asked.
+        """
+        names = {self._policy.to_target(topic): topic for topic in topics}
+        return [names[name] for name in sorted(await self._ownership.confirmed(names))]
+
+    async def finish(self, *, again: bool) -> frozenset[str]:
+        """Give topics their settings and partitions once what is there is ours, and begins where it should.
 
         What is refused for one topic is said; its records come anyway.
 
         Args:
             again: Try also what was refused before.
 
+        Returns:
+            The source topics whose copies have been given partitions.
+
         Raises:
             ConnectionFailedError: The target cannot be asked.
         """
-        self._note_states()
-        for name, final in list(self._preparing.items()):
-            ready = self._prepared(name) and self._is_settled(name)
-            if (again or name not in self._kept_as_prepared) and ready:
-                await self._end_preparing(name, final)
-        for name, change in list(self._left_alone.items()):
-            if self._owned(name) and self._is_settled(name) and not self._unprepared(name):
-                del self._left_alone[name]
-                await self._change(change)
-                self._note_batch_limit(name, change.changes.get(MESSAGE_BYTES_MAX))
+        owners = self._ownership
+        ending = {
+            n for n in self._preparing if (again or n not in self._kept_as_prepared) and owners.prepared(n)
+        }
+        changing = {name for name in self._left_alone if not owners.unprepared(name)}
+        ours = await owners.confirmed(ending | changing | self._not_added.keys())
+        for name in sorted(ending & ours & self._preparing.keys()):
+            await self._end_preparing(name, self._preparing[name])
+        for name in sorted(changing & ours & self._left_alone.keys()):
+            await self._change_at_last(self._left_alone[name])
+        added = {name: self._not_added[name].partitions for name in self._not_added if name in ours}
+        return await self._add_at_last(added)
 
-    # -- whose topics they are -------------------------------------------------------------------
+    async def _change_at_last(self, change: AlterConfigs) -> None:
+        self._left_alone.pop(change.name, None)
+        await self._change(change)
+        self._note_batch_limit(change.name, change.changes.get(MESSAGE_BYTES_MAX))
 
-    def _owned(self, name: str) -> bool:
-        """True for a target topic in which nothing is but what this flow copies from the source topic."""
-        source_id = self._source_ids.get(name)
-        if source_id is None or name in self._diverged:
-            return False
-        return self._made.get(name) == source_id or bool(self._known(name))
-
-    def _is_settled(self, name: str) -> bool:
-        """Whether it is known by now that nobody else has written to it: a start takes a look first."""
-        return name not in self._diverged and (name in self._made or name in self._looked_at)
-
-    def _note_states(self) -> None:
-        partitions = list(self._partitions())
-        unknown = {p.target.topic for p in partitions if p.state is State.UNKNOWN}
-        self._looked_at = {p.target.topic for p in partitions} - unknown
-        self._diverged = {p.target.topic for p in partitions if _is_anothers(p)}
-
-    def _unprepared(self, name: str) -> bool:
-        """True while the copy of a partition is to begin where its log does not start yet."""
-        return any(not one.prepared for one in self._known(name))
-
-    def _prepared(self, name: str) -> bool:
-        known = self._known(name)
-        return bool(known) and all(one.prepared for one in known)
-
-    def _known(self, name: str) -> list[Known]:
-        """What is known of each partition of a target topic; nothing unless it is ours altogether."""
-        source, source_id = self._policy.to_source(name), str(self._source_ids.get(name))
-        known = [self._memory.known(TopicPartition(source or name, n)) for n in range(self._count(name))]
-        ours = [one for one in known if one is not None and _copies(one, source_id, name)]
-        return ours if len(ours) == len(known) else []
-
-    def _count(self, name: str) -> int:
-        """Partitions of a target topic, as last seen."""
-        seen = self._flow.target.info.topics.get(name)
-        described = self._there[name].partitions if name in self._there else 0
-        return max(described, len(seen.partitions) if seen is not None else 0)
+    async def _add_at_last(self, wanted: Mapping[str, int]) -> frozenset[str]:
+        added: dict[str, int] = {}
+        for name, partitions in wanted.items():
+            try:
+                await self._add_to(AddPartitions(name, partitions))
+                added[name] = partitions
+            except (NotAuthorizedError, BrokerError) as error:
+                key = ("partitions", name)
+                warn_repeated(log, self._repeats, key, "partitions_not_added", topic=name, error=str(error))
+            self._not_added.pop(name, None)
+        if added:
+            await self._wait_for(added)
+        return frozenset(self._policy.to_source(name) or name for name in added)
 
     # -- what is planned -------------------------------------------------------------------------
+
+    async def _plan(self, source: Collection[TopicFacts], target: Target) -> TopicPlan:
+        """What is to be done; of topics to be changed it is asked first whether others write to them."""
+        plan = plan_topics(source, target, self._policy, self._settings)
+        changed = {one.name for one in plan.add_partitions} | {one.name for one in plan.alter_configs}
+        doubtful = (changed & target.settled) - await self._ownership.confirmed(changed)
+        if not doubtful:
+            return plan
+        target = replace(target, settled=target.settled - doubtful)
+        return plan_topics(source, target, self._policy, self._settings)
 
     async def _describe_source(self, chosen: Mapping[str, TopicInfo]) -> dict[str, TopicFacts]:
         """Settings are read once a topic, and at every pass where they are to be followed."""
@@ -255,8 +247,11 @@ class TargetTopics:
                 first = self._there[addition.name].partitions
                 refused.append(self._refused(addition.name, error, Reason.TARGET_PARTITIONS, first))
         for change in plan.alter_configs:
-            conflict = await self._change(change)
-            refused.extend([conflict] if conflict is not None else [])
+            refusal = await self._change(change)
+            replaced = self._there[change.name].configs.values.get(TIMESTAMP_TYPE) == "LogAppendTime"
+            if refusal is not None and replaced:
+                source = self._policy.to_source(change.name) or change.name
+                refused.append(Conflict(source, change.name, Reason.APPEND_TIMES, str(refusal)))
         return refused
 
     def _tell(self, plan: TopicPlan) -> None:
@@ -266,10 +261,11 @@ class TargetTopics:
             log.log(level, "setting_left_out", topic=note.topic, setting=note.setting, why=note.why)
         self._told.update(plan.notes)
         for change in plan.left_alone:
-            if self._left_alone.get(change.name) != change and not self._owned(change.name):
+            if self._left_alone.get(change.name) != change and not self._ownership.owned(change.name):
                 why = "the flow does not copy all there is in it"
                 log.info("settings_left_alone", topic=change.name, settings=sorted(change.changes), why=why)
         self._left_alone = {change.name: change for change in plan.left_alone}
+        self._not_added = {action.name: action for action in plan.not_added}
 
     def _refused(self, name: str, error: TwinsiteError, reason: Reason, first_partition: int = 0) -> Conflict:
         """What the target did not do; ``reason`` where it is not a right that is missing."""
@@ -281,8 +277,8 @@ class TargetTopics:
         reach("partitions_added")
         log.info("partitions_added", topic=addition.name, partitions=addition.partitions)
 
-    async def _change(self, change: AlterConfigs) -> Conflict | None:
-        """Change settings; a refusal is a conflict only where records would get other times."""
+    async def _change(self, change: AlterConfigs) -> TwinsiteError | None:
+        """Change settings; says why not where that is refused."""
         name, keys = change.name, sorted(change.changes)
         try:
             await set_configs(self._flow.target, name, change.changes)
@@ -291,9 +287,7 @@ class TargetTopics:
             warn_repeated(
                 log, self._repeats, key, "settings_not_changed", topic=name, settings=keys, error=str(error)
             )
-            replaced = self._there[name].configs.values.get(TIMESTAMP_TYPE) == "LogAppendTime"
-            source = self._policy.to_source(name) or name
-            return Conflict(source, name, Reason.APPEND_TIMES, str(error)) if replaced else None
+            return error
         reach("settings_changed")
         log.info("settings_changed", topic=name, settings=keys)
         return None
@@ -318,7 +312,7 @@ class TargetTopics:
                 self._preparing.pop(name, None)
                 refused.append(self._refused(name, made, Reason.TARGET_TOPIC_MISSING))
             elif made:
-                self._made[name] = self._source_ids[name]
+                self._ownership.note_made(name)
                 log.info("topic_created", topic=name, partitions=partitions[name])
         return refused
 
@@ -336,15 +330,22 @@ class TargetTopics:
         return {sources[tp.topic] for tp, start in starts.items() if isinstance(start, int) and start > 0}
 
     async def _see_topics(
-        self, chosen: Mapping[str, TopicInfo], made: bool, conflicts: Mapping[str, Conflict]
+        self, chosen: Mapping[str, TopicInfo], made: Mapping[str, int], conflicts: Mapping[str, Conflict]
     ) -> None:
-        """Wait until what was made is there for all to see; partitions that are not in conflict go on."""
+        """Wait until what was made is there for all to see; partitions that are not in conflict go on.
+
+        Args:
+            made: Target topics that have been made, or given partitions, and how many they have now.
+        """
         partitions = {name: len(topic.partitions) for name, topic in chosen.items()}
         partitions |= {name: conflict.first_partition for name, conflict in conflicts.items()}
         wanted = {self._policy.to_target(name): count for name, count in partitions.items() if count}
         self._flow.target.follow(wanted)
+        await self._wait_for(wanted if made else {})
+
+    async def _wait_for(self, missing: Mapping[str, int]) -> None:
+        """Until these topics have so many partitions with a leader, or for long enough."""
         end = time.monotonic() + VISIBLE_SECONDS
-        missing = wanted if made else {}
         while missing and time.monotonic() < end:
             missing = _not_led(await self._flow.target.describe_topics(missing), missing)
             if missing:
@@ -353,7 +354,7 @@ class TargetTopics:
 
     async def _note_batch_limits(self, chosen: Mapping[str, TopicInfo]) -> None:
         """Limits are read once a topic, and again where they may have changed or a record is above them."""
-        waiting = {p.tp.topic for p in self._partitions() if p.reason is Reason.RECORD_TOO_LARGE}
+        waiting = {p.tp.topic for p in self._partitions.values() if p.reason is Reason.RECORD_TOO_LARGE}
         new = [name for name in chosen if name not in self._flow.batch_bytes_max or name in waiting]
         wanted = chosen if self._settings.sync_configs else new
         topics = self._flow.target.info.topics
@@ -391,15 +392,6 @@ class TargetTopics:
         reach("settings_final")
         self._preparing.pop(name, None)
         log.info("topic_prepared", topic=name)
-
-
-def _is_anothers(partition: PartitionCopy) -> bool:
-    return partition.state is State.DIVERGED and partition.reason is not Reason.SOURCE_TRUNCATED
-
-
-def _copies(known: Known, source_id: str, target_topic: str) -> bool:
-    """True for a partition copied from this source topic to where nothing else was."""
-    return known.topic_id == source_id and known.target_topic == target_topic and not known.shared
 
 
 def _not_led(info: ClusterInfo, wanted: Mapping[str, int]) -> dict[str, int]:

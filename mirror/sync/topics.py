@@ -106,6 +106,8 @@ class TopicPlan:
     alter_configs: tuple[AlterConfigs, ...] = ()
     left_alone: tuple[AlterConfigs, ...] = ()
     """What would be changed if the topics were ours."""
+    not_added: tuple[AddPartitions, ...] = ()
+    """What would be added likewise."""
     conflicts: tuple[Conflict, ...] = ()
     notes: tuple[Note, ...] = ()
 
@@ -126,6 +128,7 @@ class Target:
         unprepared: Topics that do not start yet where they are to: what they keep stays as it is until then.
         owned: Topics that hold what this flow copied there, and nothing else. No other is changed.
         settled: Topics of which that is known by now: their partitions were looked at.
+        in_turn: Whether it is for this mirror to change topics; one that stands by makes only missing ones.
     """
 
     topics: Mapping[str, TopicFacts]
@@ -135,6 +138,7 @@ class Target:
     unprepared: frozenset[str] = frozenset()
     owned: frozenset[str] = frozenset()
     settled: frozenset[str] = frozenset()
+    in_turn: bool = True
 
 
 def plan_topics(
@@ -147,6 +151,7 @@ def plan_topics(
         add_partitions=tuple(action for part in parts for action in part.add_partitions),
         alter_configs=tuple(action for part in parts for action in part.alter_configs),
         left_alone=tuple(change for part in parts for change in part.left_alone),
+        not_added=tuple(action for part in parts for action in part.not_added),
         conflicts=tuple(conflict for part in parts for conflict in part.conflicts),
         notes=tuple(note for part in parts for note in part.notes),
     )
@@ -227,23 +232,28 @@ def _plan_existing(
 ) -> TopicPlan:
     if existing.partitions > topic.partitions:
         return TopicPlan(conflicts=(_too_many_partitions(topic, existing),))
-    owned = existing.name in target.owned
+    owned, settled = existing.name in target.owned, existing.name in target.settled
     synced = settings.sync_configs and existing.name not in target.held
     found, notes = _alter(topic, existing, settings) if synced else ({}, ())
+    urgent: Collection[str] = DECIDED_HERE
     if existing.name in target.unprepared:
         found = _keeping_more(found, topic.configs.values)
-    at_once = found if existing.name in target.settled else _by_keys(found, DECIDED_HERE)
-    changes = _altered(existing.name, at_once if owned else {})
-    left_alone = _altered(existing.name, {} if owned and at_once is found else found)
+        urgent = DECIDED_HERE | KEEP_ALL.keys()
+    at_once = found if settled else _by_keys(found, urgent)
+    changed = at_once if owned and target.in_turn else {}
+    changes = _altered(existing.name, changed)
+    left_alone = _altered(existing.name, {} if changed == found else found)
     overwriting = None if settings.sync_configs and owned else _overwritten_times(topic, existing)
     if overwriting is not None:
         return TopicPlan(conflicts=(overwriting,), left_alone=left_alone)
-    missing = existing.partitions < topic.partitions
-    may_add = settings.create and owned
+    more = AddPartitions(existing.name, topic.partitions)
+    missing = (more,) if existing.partitions < topic.partitions else ()
+    may_add = settings.create and owned and settled
     return TopicPlan(
-        add_partitions=(AddPartitions(existing.name, topic.partitions),) if missing and may_add else (),
+        add_partitions=missing if may_add else (),
         alter_configs=changes,
         left_alone=left_alone,
+        not_added=missing if settings.create and not may_add else (),
         conflicts=(_too_few_partitions(topic, existing, settings),) if missing and not may_add else (),
         notes=notes,
     )
@@ -294,7 +304,7 @@ def _too_many_partitions(topic: TopicFacts, existing: TopicFacts) -> Conflict:
 
 
 def _too_few_partitions(topic: TopicFacts, existing: TopicFacts, settings: TopicsSettings) -> Conflict:
-    unsure = "not all of them are known to hold this flow's copy alone"
+    unsure = "not all of them are known yet, by the mirror that copies, to hold this flow's copy alone"
     why = unsure if settings.create else "topics.create is false"
     return Conflict(
         topic.name,

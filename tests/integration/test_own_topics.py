@@ -155,7 +155,102 @@ async def test_a_topic_that_others_write_to_by_now_keeps_its_settings(
     assert some_of(target, name, KEPT) == KEPT
 
 
+async def test_a_mirror_left_idle_after_a_failover_leaves_the_topic_to_those_who_write_to_it(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    Nothing is to be copied, so no refusal would tell; the topic is looked at before it would be changed.
+    """
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(20, 50))
+
+    async with running(flow_of(source, target, name)) as until:
+        await until(lambda seen: states(seen) == [(State.ACTIVE, None)] and seen[0].next_offset == 20)
+        await target.alter_topic(name, KEPT)
+        write_to(target, name, 0, 3)
+        await source.alter_topic(name, SHORT)
+        source.admin.create_partitions([NewPartitions(name, 2)])[name].result(20)
+        await until(
+            lambda seen: (
+                states(seen)
+                == [(State.DIVERGED, Reason.FOREIGN_WRITE), (State.BLOCKED, Reason.TARGET_PARTITIONS)]
+            )
+        )
+
+    assert some_of(target, name, KEPT) == KEPT
+    assert watermarks(target.bootstrap, name) == {0: (0, 23)}
+
+
+async def test_a_mirror_that_stands_by_leaves_alone_what_the_one_that_copies_does(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    It judges nothing, so it does not know that others write to the topic.
+    """
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(20, 50))
+    wanted = flow_of(source, target, name)
+    diverged = [(State.DIVERGED, Reason.FOREIGN_WRITE), (State.BLOCKED, Reason.TARGET_PARTITIONS)]
+
+    async with running(wanted) as standby:
+        await standby(lambda seen: states(seen) == [(State.ACTIVE, None)] and seen[0].next_offset == 20)
+        async with running(wanted) as owner:
+            await owner(lambda seen: states(seen) == [(State.ACTIVE, None)])
+            await standby(lambda seen: seen[0].state is State.STANDBY)
+            await target.alter_topic(name, KEPT)
+            write_to(target, name, 0, 3)
+            await source.alter_topic(name, SHORT)
+            source.admin.create_partitions([NewPartitions(name, 2)])[name].result(20)
+            await owner(lambda seen: states(seen) == diverged)
+            await standby(lambda seen: len(seen) == 2)  # so a pass of it has gone by
+            kept, partitions = some_of(target, name, KEPT), len(watermarks(target.bootstrap, name))
+
+    assert (kept, partitions) == (KEPT, 1)
+
+
+async def test_partitions_are_not_added_at_a_start_to_a_topic_that_others_write_to(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    What is there is looked at first, also in a copy that ends.
+    """
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(20, 50))
+    wanted = flow_of(source, target, name)
+    await mirror_once(wanted)
+    write_to(target, name, 0, 3)
+    source.admin.create_partitions([NewPartitions(name, 4)])[name].result(20)
+
+    after = await mirror_once(wanted)
+
+    assert [p.state for p in after.partitions] == [State.DIVERGED, *[State.BLOCKED] * 3]
+    assert watermarks(target.bootstrap, name) == {0: (0, 23)}
+
+
 # -- topics of the flow --------------------------------------------------------------------------------
+
+
+async def test_partitions_added_while_no_mirror_ran_are_copied_by_a_copy_that_ends(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    They are added once those that are there were looked at, and there is no further pass to do so.
+    """
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(20, 50))
+    wanted = flow_of(source, target, name)
+    await mirror_once(wanted)
+    source.admin.create_partitions([NewPartitions(name, 3)])[name].result(20)
+    write_to(source, name, 2, 9)
+
+    after = await mirror_once(wanted)
+
+    assert [(p.state, p.next_offset) for p in after.partitions] == [
+        (State.ACTIVE, 20),
+        (State.ACTIVE, 0),
+        (State.ACTIVE, 9),
+    ]
+    assert_exact(source.bootstrap, target.bootstrap, [name])
 
 
 async def test_an_empty_topic_made_by_somebody_gets_its_settings_once_it_is_ours(

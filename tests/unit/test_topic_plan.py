@@ -357,6 +357,35 @@ def test_of_a_topic_that_was_not_looked_at_yet_only_the_time_of_records_is_seen_
     assert later.changes["retention.ms"] == "5"
 
 
+def test_a_topic_that_was_not_looked_at_yet_keeps_more_at_once_where_it_is_to_be_made_to_start_late() -> None:
+    """
+    It is not looked at to the end before it takes padding.
+    """
+    there = TopicFacts("orders", 4, 1, configs(DEFAULTS_4, cleanup_policy="compact", retention_ms="9"))
+    target = Target({"orders": there}, 1, DEFAULTS_4, unprepared=OWNED, owned=OWNED)
+
+    planned = plan_topics([a_topic()], target, NamePolicy(""), TopicsSettings(include=(".*",)))
+
+    (change,) = planned.alter_configs
+    assert change.changes["cleanup.policy"] == "delete"
+    assert "retention.ms" not in change.changes
+
+
+def test_a_mirror_that_stands_by_makes_what_is_missing_and_changes_nothing() -> None:
+    """
+    Not even what replaces the time of records, which is put right at once by the one that copies.
+    """
+    there = TopicFacts("orders", 2, 1, configs(DEFAULTS_4, message_timestamp_type="LogAppendTime"))
+    target = Target({"orders": there}, 1, DEFAULTS_4, owned=OWNED, in_turn=False)
+    asked = TopicsSettings(include=(".*",))
+
+    planned = plan_topics([a_topic("new"), a_topic(retention_ms="5")], target, NamePolicy(""), asked)
+
+    assert [made.name for made in planned.create] == ["new"]
+    assert (planned.alter_configs, planned.add_partitions) == ((), ())
+    assert [(c.reason, c.first_partition) for c in planned.conflicts] == [(Reason.TARGET_PARTITIONS, 2)]
+
+
 # -- topics that cannot be made ----------------------------------------------------------------------------
 
 

@@ -1,0 +1,315 @@
+"""When a target topic is changed: by whom, after which look, and as long as nobody else writes to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from mirror.config import TopicsSettings
+from mirror.errors import ConnectionFailedError
+from mirror.flow.partition import PartitionCopy
+from mirror.flow.position import Known, Proceed
+from mirror.flow.states import look_refusal
+from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
+from mirror.kafka.dial import Address
+from mirror.model import OffsetMode, Reason, State, TopicPartition
+from mirror.sync.names import NamePolicy
+from mirror.sync.target_topics import TargetTopics
+
+DEFAULTS = {
+    "cleanup.policy": "delete",
+    "compression.type": "producer",
+    "delete.retention.ms": "86400000",
+    "max.message.bytes": "1048588",
+    "message.timestamp.type": "CreateTime",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+}
+SET_ON_TOPIC, BY_DEFAULT = 1, 5
+NOT_AUTHORIZED = 29
+ORDERS_ID = UUID(int=7)
+AS_RECORDED = {"message.timestamp.type": "CreateTime"}
+KEPT = {"retention.ms": "-1"} | AS_RECORDED
+SHORT = {"retention.ms": "3600000"}
+
+
+class Cluster:
+    """A cluster of one broker that has topics, with what is set on them and where their logs end.
+
+    Attributes:
+        refuses: Whether it refuses to change settings.
+        loses: Connections that break before the next changes are made.
+        changed: What was changed, in order.
+        described: How often its topics were asked for.
+    """
+
+    def __init__(self, name: str, **topics: Mapping[str, str]) -> None:
+        self.name = name
+        self.configs = {topic: dict(configs) for topic, configs in topics.items()}
+        self.topics = {topic: a_topic(topic) for topic in topics}
+        self.ends: dict[TopicPartition, int] = {}
+        self.refuses, self.loses = False, 0
+        self.changed: list[str] = []
+        self.described = 0
+
+    @property
+    def info(self) -> ClusterInfo:
+        return ClusterInfo(self.name, 0, {0: Address("h", 1)}, dict(self.topics), {}, time.monotonic())
+
+    def follow(self, topics: object) -> None:
+        pass
+
+    async def refresh(self) -> None:
+        pass
+
+    async def describe_topics(self, topics: object) -> ClusterInfo:
+        self.described += 1
+        return self.info
+
+    async def call(self, request: Any, **_: object) -> Any:
+        if type(request).__name__ == "ListOffsetsRequest":
+            return SimpleNamespace(topics=[self._offsets(topic) for topic in request.topics])
+        return SimpleNamespace(results=[self._described(one.resource_name) for one in request.resources])
+
+    def _offsets(self, topic: Any) -> Any:
+        numbers = [partition.partition_index for partition in topic.partitions]
+        partitions = [
+            SimpleNamespace(
+                partition_index=n, error_code=0, offset=self.ends.get(TopicPartition(topic.name, n), 0)
+            )
+            for n in numbers
+        ]
+        return SimpleNamespace(name=topic.name, partitions=partitions)
+
+    def _described(self, name: str) -> Any:
+        own = self.configs[name]
+        values = {key: (value, BY_DEFAULT) for key, value in DEFAULTS.items()}
+        values |= {key: (value, SET_ON_TOPIC) for key, value in own.items()}
+        configs = [
+            SimpleNamespace(name=k, value=v, config_source=origin) for k, (v, origin) in values.items()
+        ]
+        return SimpleNamespace(resource_name=name, error_code=0, error_message=None, configs=configs)
+
+    async def call_controller(self, request: Any) -> Any:
+        if self.loses:
+            self.loses -= 1
+            raise ConnectionFailedError("the connection is lost")
+        kind = type(request).__name__
+        if kind == "CreateTopicsRequest":
+            return SimpleNamespace(
+                topics=[self._create(one, request.validate_only) for one in request.topics]
+            )
+        if kind == "CreatePartitionsRequest":
+            return SimpleNamespace(results=[self._add(one) for one in request.topics])
+        return SimpleNamespace(responses=[self._alter(one) for one in request.resources])
+
+    def _create(self, asked: Any, validate_only: bool) -> Any:
+        if not validate_only:
+            self.topics[asked.name] = a_topic(asked.name, asked.num_partitions)
+            self.configs[asked.name] = {one.name: one.value for one in asked.configs}
+        configs = [SimpleNamespace(name=key, value=value) for key, value in DEFAULTS.items()]
+        return SimpleNamespace(name=asked.name, error_code=0, error_message=None, configs=configs)
+
+    def _add(self, asked: Any) -> Any:
+        self.changed.append(f"{asked.name} has {asked.count} partitions")
+        self.topics[asked.name] = a_topic(asked.name, asked.count)
+        return SimpleNamespace(name=asked.name, error_code=0, error_message=None)
+
+    def _alter(self, asked: Any) -> Any:
+        if self.refuses:
+            return SimpleNamespace(error_code=NOT_AUTHORIZED, error_message="no")
+        own = self.configs[asked.resource_name]
+        for one in asked.configs:
+            self.changed.append(f"{asked.resource_name} {one.name}={one.value}")
+            own[one.name] = one.value
+        own_now = {key: value for key, value in own.items() if value is not None}
+        self.configs[asked.resource_name] = own_now
+        return SimpleNamespace(error_code=0, error_message=None)
+
+
+def a_topic(name: str, partitions: int = 1, leader: int = 0, topic_id: UUID = ORDERS_ID) -> TopicInfo:
+    led = {number: PartitionInfo(leader, 0, (0,), (0,)) for number in range(partitions)}
+    return TopicInfo(name, topic_id, False, led)
+
+
+class Side:
+    """The target's topics of a flow that copies ``orders``, whose every partition is known to be ours.
+
+    Attributes:
+        partitions: What is copied; one of ``orders``, at first not looked at.
+        right: Whether this mirror holds the right to copy.
+        looks: Partitions that asked to be looked at.
+    """
+
+    def __init__(self, source: Cluster, target: Cluster, **settings: Any) -> None:
+        self.source, self.target = source, target
+        self.right = SimpleNamespace(held=True)
+        self.looks: list[TopicPartition] = []
+        hooks = SimpleNamespace(changed=lambda copy: self.looks.append(copy.tp), stale=lambda cluster: None)
+        turn = SimpleNamespace(is_ours=lambda: self.right.held)
+        self.limits: dict[str, int] = {}
+        flow = SimpleNamespace(
+            source=source, target=target, batch_bytes_max=self.limits, hooks=hooks, turn=turn
+        )
+        self.partitions: dict[TopicPartition, PartitionCopy] = {}
+        self.prepared = True
+        self.topics = TargetTopics(
+            TopicsSettings.model_validate({"include": [".*"]} | settings),
+            cast(Any, flow),
+            cast(Any, self),
+            self.partitions,
+            NamePolicy(""),
+            cast(Any, self.right),
+        )
+
+    def known(self, tp: TopicPartition) -> Known | None:
+        if tp not in self.partitions:
+            return None
+        return Known(
+            str(ORDERS_ID), OffsetMode.SAME, 0, self.prepared, lambda end: end, target_topic=tp.topic
+        )
+
+    def begin(self, partition: int = 0) -> PartitionCopy:
+        """Copy this partition of ``orders``, too; nothing of it was looked at."""
+        tp = TopicPartition("orders", partition)
+        self.partitions[tp] = copy = PartitionCopy(tp, tp, ORDERS_ID.bytes, in_flight_max=5)
+        return copy
+
+    def look(self, copy: PartitionCopy, end: int = 20) -> None:
+        """A look has found that our copy ends there."""
+        found = Proceed(next_offset=end, target_next_offset=end, sequence=0, coordinator_epoch=0, skip_to=end)
+        self.target.ends[copy.target] = end
+        copy.proceed(found, OffsetMode.SAME, 0, time.monotonic())
+
+    async def pass_by(self) -> None:
+        await self.topics.bring_up(self.source.topics)
+
+
+@pytest.fixture
+async def side() -> Side:
+    """One whose target topic is to keep less than it does."""
+    side = Side(Cluster("source", orders=SHORT), Cluster("target", orders=KEPT))
+    side.begin()
+    return side
+
+
+# -- the look --------------------------------------------------------------------------------------------
+
+
+async def test_settings_follow_once_a_look_has_found_where_the_copy_ends(side: Side) -> None:
+    """
+    The pass before it does not wait for that.
+    """
+    await side.pass_by()
+    before = list(side.target.changed)
+
+    side.look(side.partitions[TopicPartition("orders", 0)])
+    await side.topics.finish(again=False)
+
+    assert before == []
+    assert side.target.configs["orders"] == SHORT | AS_RECORDED
+
+
+async def fail_to_look(side: Side, copy: PartitionCopy) -> None:
+    error = ConnectionFailedError("no leader is known")
+    for _ in range(4):
+        copy.refused(look_refusal(error, at_source=True), str(error), time.monotonic())
+
+
+async def pause(side: Side, copy: PartitionCopy) -> None:
+    copy.stop(State.PAUSED, Reason.OPERATOR, "paused", None)
+
+
+async def resume_over_foreign_records(side: Side, copy: PartitionCopy) -> None:
+    side.look(copy)
+    copy.stop(State.DIVERGED, Reason.FOREIGN_WRITE, "somebody else has written", None)
+    copy.look_anew(time.monotonic())
+
+
+async def stand_by(side: Side, copy: PartitionCopy) -> None:
+    side.look(copy)
+    side.right.held = False
+    copy.stand_by(time.monotonic(), 1.0, "another mirror copies")
+
+
+async def let_others_write(side: Side, copy: PartitionCopy) -> None:
+    side.look(copy)
+    side.target.ends[copy.target] += 3
+
+
+@pytest.mark.parametrize(
+    "happens", [fail_to_look, pause, resume_over_foreign_records, stand_by, let_others_write]
+)
+@pytest.mark.parametrize("made_in_this_run", [False, True])
+async def test_a_topic_is_left_alone_of_which_nobody_can_say_that_it_holds_our_copy_alone(
+    happens: Callable[[Side, PartitionCopy], Any], made_in_this_run: bool
+) -> None:
+    """
+    Neither settings nor partitions follow, in a pass or between two; nor do ACLs.
+    """
+    source, target = Cluster("source", orders=SHORT), Cluster("target", orders=KEPT)
+    side = Side(source, Cluster("target") if made_in_this_run else target)
+    copy = side.begin()
+    await side.pass_by()
+    source.topics["orders"] = a_topic("orders", partitions=2)
+    source.configs["orders"] = {"retention.ms": "5"}
+
+    await happens(side, copy)
+    for _ in range(2):
+        await side.pass_by()
+        await side.topics.finish(again=True)
+
+    assert side.target.changed == []
+    assert await side.topics.owned_copies_of(["orders"]) == []
+
+
+async def test_where_a_log_does_not_end_where_we_have_left_it_its_copy_is_looked_at(side: Side) -> None:
+    """
+    An idle copy would never find out; when the look goes on over it all the same, settings follow.
+    """
+    (copy,) = side.partitions.values()
+    await let_others_write(side, copy)
+
+    await side.pass_by()
+    asked_for, changed = copy.look_due_at, list(side.target.changed)
+    side.look(copy, end=23)
+    await side.topics.finish(again=False)
+
+    assert asked_for is not None
+    assert (side.looks, changed) == ([copy.tp], [])
+    assert side.target.configs["orders"] == SHORT | AS_RECORDED
+
+
+async def test_what_is_on_its_way_to_the_target_is_no_reason_to_wait(side: Side) -> None:
+    """
+    A busy copy ends further down each time it is asked for; a foreign record shifts what it sends.
+    """
+    (copy,) = side.partitions.values()
+    side.look(copy)
+    copy.markers_under_way = True
+    side.target.ends[copy.target] += 7
+
+    await side.pass_by()
+
+    assert side.target.configs["orders"] == SHORT | AS_RECORDED
+    assert side.looks == []
+
+
+async def test_partitions_are_added_as_soon_as_those_that_are_there_were_looked_at(side: Side) -> None:
+    """
+    Until then the new ones are in conflict, and those that are there are copied.
+    """
+    side.source.topics["orders"] = a_topic("orders", partitions=3)
+    conflicts = await side.topics.bring_up(side.source.topics)
+
+    side.look(side.partitions[TopicPartition("orders", 0)])
+    added = await side.topics.finish(again=False)
+
+    assert (conflicts["orders"].reason, conflicts["orders"].first_partition) == (Reason.TARGET_PARTITIONS, 1)
+    assert added == {"orders"}
+    assert "orders has 3 partitions" in side.target.changed
