@@ -191,9 +191,9 @@ class TargetTopics:
         return await self._add_at_last(added)
 
     async def _change_at_last(self, change: AlterConfigs) -> None:
+        if await self._change(change) is None:
+            self._note_batch_limit(change.name, change.changes.get(MESSAGE_BYTES_MAX))
         self._left_alone.pop(change.name, None)
-        await self._change(change)
-        self._note_batch_limit(change.name, change.changes.get(MESSAGE_BYTES_MAX))
 
     async def _add_at_last(self, wanted: Mapping[str, int]) -> frozenset[str]:
         added: dict[str, int] = {}

@@ -313,3 +313,35 @@ async def test_partitions_are_added_as_soon_as_those_that_are_there_were_looked_
     assert (conflicts["orders"].reason, conflicts["orders"].first_partition) == (Reason.TARGET_PARTITIONS, 1)
     assert added == {"orders"}
     assert "orders has 3 partitions" in side.target.changed
+
+
+# -- changes that fail -----------------------------------------------------------------------------------
+
+
+async def test_a_batch_limit_that_the_target_refuses_is_not_counted_on(side: Side) -> None:
+    """
+    Larger batches would be sent, and refused, where they could be split.
+    """
+    side.source.configs["orders"] = {"max.message.bytes": "8000000"}
+    await side.pass_by()
+    side.look(side.partitions[TopicPartition("orders", 0)])
+    side.target.refuses = True
+
+    await side.topics.finish(again=True)
+
+    assert side.limits == {"orders": 1048588}
+
+
+async def test_a_change_during_which_the_connection_is_lost_is_made_the_next_time(side: Side) -> None:
+    """
+    A copy that ends has no further pass.
+    """
+    await side.pass_by()
+    side.look(side.partitions[TopicPartition("orders", 0)])
+    side.target.loses = 1
+
+    with pytest.raises(ConnectionFailedError):
+        await side.topics.finish(again=False)
+    await side.topics.finish(again=True)
+
+    assert side.target.configs["orders"] == SHORT | AS_RECORDED
