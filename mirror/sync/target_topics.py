@@ -370,7 +370,10 @@ class TargetTopics:
     # -- topics that start late ------------------------------------------------------------------
 
     def _find_unfinished(self) -> None:
-        """Topics that were being prepared when a mirror ended are told by their settings."""
+        """Topics that are being prepared, or were when a mirror ended, are told by their settings.
+
+        What they get afterwards is what the source has by then.
+        """
         for name, topic in self._there.items():
             own = {key: topic.configs.values.get(key) for key in topic.configs.explicit}
             source = self._source_facts.get(self._policy.to_source(name) or "")
@@ -379,8 +382,11 @@ class TargetTopics:
             if any(own.get(key) != value for key, value in PREPARING_CONFIGS.items()):
                 continue
             kept = [key for key in PREPARING_CONFIGS if excluded(key, self._settings.config_exclude)]
-            final = {key: source.configs.values.get(key) for key in PREPARING_CONFIGS}
-            self._preparing.setdefault(name, final | dict.fromkeys(kept))
+            final = {key: source.configs.values.get(key) for key in PREPARING_CONFIGS} | dict.fromkeys(kept)
+            if final == PREPARING_CONFIGS:  # the source says so, too: there is nothing to be given afterwards
+                self._preparing.pop(name, None)
+            else:
+                self._preparing[name] = final
 
     async def _end_preparing(self, name: str, final: Mapping[str, str | None]) -> None:
         try:

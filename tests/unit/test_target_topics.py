@@ -19,7 +19,7 @@ from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
 from mirror.kafka.dial import Address
 from mirror.model import OffsetMode, Reason, State, TopicPartition
 from mirror.sync.names import NamePolicy
-from mirror.sync.target_topics import TargetTopics
+from mirror.sync.target_topics import PREPARING_CONFIGS, TargetTopics
 
 DEFAULTS = {
     "cleanup.policy": "delete",
@@ -345,3 +345,44 @@ async def test_a_change_during_which_the_connection_is_lost_is_made_the_next_tim
     await side.topics.finish(again=True)
 
     assert side.target.configs["orders"] == SHORT | AS_RECORDED
+
+
+# -- topics that are made to start late ------------------------------------------------------------------
+
+
+async def test_a_topic_gets_what_the_source_keeps_when_it_is_prepared_not_when_it_was_made() -> None:
+    """
+    Preparing takes minutes where much is padded, and the source may have been told to keep more by then.
+    """
+    source, target = Cluster("source", orders=SHORT), Cluster("target")
+    source.ends[TopicPartition("orders", 0)] = 5
+    side = Side(source, target)
+    copy = side.begin()
+    side.prepared = False
+    await side.pass_by()
+    meanwhile = dict(target.configs["orders"])
+
+    source.configs["orders"] = {"retention.ms": "2592000000"}
+    await side.pass_by()
+    side.prepared = True
+    side.look(copy)
+    await side.topics.finish(again=False)
+
+    assert meanwhile.items() >= PREPARING_CONFIGS.items()
+    assert target.configs["orders"]["retention.ms"] == "2592000000"
+    assert "retention.ms=3600000" not in " ".join(target.changed)
+
+
+async def test_a_topic_whose_source_keeps_everything_in_the_words_of_a_preparation_is_not_prepared() -> None:
+    """
+    Its settings would be given to it again and again, and others would never follow.
+    """
+    source = Cluster("source", orders=PREPARING_CONFIGS | {"max.message.bytes": "3000000"})
+    side = Side(source, Cluster("target", orders=PREPARING_CONFIGS | AS_RECORDED))
+    side.look(side.begin())
+
+    for _ in range(2):
+        await side.pass_by()
+        await side.topics.finish(again=True)
+
+    assert side.target.changed == ["orders max.message.bytes=3000000"]
