@@ -341,7 +341,7 @@ class TargetTopics:
         partitions |= {name: conflict.first_partition for name, conflict in conflicts.items()}
         wanted = {self._policy.to_target(name): count for name, count in partitions.items() if count}
         self._flow.target.follow(wanted)
-        await self._wait_for(wanted if made else {})
+        await self._wait_for({name: made[name] for name in made if name in wanted})
 
     async def _wait_for(self, missing: Mapping[str, int]) -> None:
         """Until these topics have so many partitions with a leader, or for long enough."""

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+import mirror.sync.target_topics
 from mirror.config import TopicsSettings
 from mirror.errors import ConnectionFailedError
 from mirror.flow.partition import PartitionCopy
@@ -386,3 +387,41 @@ async def test_a_topic_whose_source_keeps_everything_in_the_words_of_a_preparati
         await side.topics.finish(again=True)
 
     assert side.target.changed == ["orders max.message.bytes=3000000"]
+
+
+# -- what a pass waits for -------------------------------------------------------------------------------
+
+
+async def test_a_pass_that_makes_a_topic_does_not_wait_for_leaders_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    A partition without a leader may be without one for hours; new topics are not held up by it.
+    """
+    monkeypatch.setattr(mirror.sync.target_topics, "VISIBLE_SECONDS", 60.0)
+    source = Cluster("source", orders=SHORT, old={})
+    target = Cluster("target", old={})
+    target.topics["old"] = a_topic("old", leader=-1)
+    side = Side(source, target)
+
+    await side.pass_by()
+
+    assert "orders" in target.topics
+    assert target.described == 2
+
+
+async def test_a_pass_whose_changes_are_refused_waits_for_nothing(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    There is nothing to be seen of them.
+    """
+    monkeypatch.setattr(mirror.sync.target_topics, "VISIBLE_SECONDS", 60.0)
+    side.look(side.partitions[TopicPartition("orders", 0)])
+    side.source.topics["old"] = side.target.topics["old"] = a_topic("old", leader=-1)
+    side.source.configs["old"] = side.target.configs["old"] = {}
+    side.target.refuses = True
+
+    await side.pass_by()
+
+    assert side.target.described == 1
