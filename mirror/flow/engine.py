@@ -98,6 +98,12 @@ class Engine:
         self.partitions[partition.tp] = partition
         self._due.set()
 
+    def drop(self, partition: PartitionCopy) -> None:
+        """Forget a partition of which nothing was copied; a look at it that goes on decides nothing."""
+        del self.partitions[partition.tp]
+        self._shown.pop(partition, None)
+        partition.stop(State.UNKNOWN, Reason.STARTING, "copied no more", None)
+
     def answered_at(self, partition: PartitionCopy) -> float | None:
         """When the source last told news, or the lack of them, of this partition."""
         lane = self._reading.of(partition)

@@ -151,6 +151,7 @@ class Follower:
             self._flow.source.open_ahead(_leaders(chosen))
         conflicts, _ = await both(self._topics.bring_up(chosen), self._flow.source.refresh())
         self._take_up()
+        self._take_successors(chosen)
         self._note_gone(found)
         self._note_recreated(chosen)
         self._add_partitions(chosen, conflicts)
@@ -209,6 +210,19 @@ class Follower:
         for tp, topic_id in self._memory.topic_ids.items():
             if tp not in self._engine.partitions and self._selector.why_not(tp.topic) is None:
                 self._begin(tp, UUID(topic_id))
+
+    def _take_successors(self, chosen: Mapping[str, TopicInfo]) -> None:
+        """Where nothing was copied of a topic that was made again, the new one is not its successor."""
+        begun = {tp.topic for tp in self._memory.topic_ids}
+        for old in [p for p in self._engine.partitions.values() if _is_old(p, chosen)]:
+            topic = chosen[old.tp.topic]
+            if topic.name in begun:
+                continue
+            self._engine.drop(old)
+            if old.tp.partition in topic.partitions:
+                new = self._begin(old.tp, topic.topic_id)
+                if old.pause_asked:
+                    self._engine.pause(new)
 
     def _begin(self, tp: TopicPartition, topic_id: UUID) -> PartitionCopy:
         target = TopicPartition(self._policy.to_target(tp.topic), tp.partition)

@@ -448,6 +448,26 @@ async def test_a_topic_made_again_with_more_partitions_is_another_one_in_all_of_
     assert watermarks(target.bootstrap, name) == {0: (0, 5), 1: (0, 0)}
 
 
+async def test_a_topic_made_again_before_anything_was_copied_is_copied_like_a_new_one(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    It has fewer partitions than the one before, of which there is no copy that it could be mixed up with.
+    """
+    name = await topic(source, partitions=2)
+    missing = (State.BLOCKED, Reason.TARGET_TOPIC_MISSING)
+
+    async with running(flow_of(source, target, name, {"create": False})) as until:
+        await until(lambda seen: states(seen) == [missing] * 2)
+        await source.delete_topic(name)
+        await source.create_topic(name, 1)
+        load(source.bootstrap, name, json_rows(20, 50))
+        await target.create_topic(name, 1)
+        await until(lambda seen: seen[0].next_offset == 20)
+
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
 # -- settings that were changed ------------------------------------------------------------------------
 
 
