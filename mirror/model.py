@@ -228,6 +228,7 @@ class PartitionStatus:
     source_log_start_offset: int | None
     source_high_watermark: int | None
     source_last_stable_offset: int | None
+    """With read_uncommitted the high watermark: as far as the flow reads."""
     next_offset: int | None
     """Source offset of the next record to copy; everything below is on the target."""
     target_log_end_offset: int | None

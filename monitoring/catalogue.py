@@ -148,7 +148,11 @@ LOSS_PENDING = _gauge(
 NEXT_OFFSET = _gauge("next_offset", PARTITION, "Source offset of the next record to copy.")
 SOURCE_LOG_START = _gauge("source_log_start_offset", PARTITION, "First offset of the source's log.")
 SOURCE_HIGH_WATERMARK = _gauge("source_high_watermark", PARTITION, "High watermark at the source.")
-SOURCE_LAST_STABLE = _gauge("source_last_stable_offset", PARTITION, "Last stable offset at the source.")
+SOURCE_LAST_STABLE = _gauge(
+    "source_last_stable_offset",
+    PARTITION,
+    "Last stable offset at the source; with read_uncommitted its high watermark.",
+)
 TARGET_LOG_END = _gauge("target_log_end_offset", PARTITION, "Log end offset of the target partition.")
 RECORDS_COPIED = _counter("records_copied_total", PARTITION, "Records acknowledged by the target.")
 APPENDED_BYTES = _counter(

@@ -229,6 +229,7 @@ class PartitionCopy(Passage):
         What it said before was still so when the answer before this one came.
 
         Args:
+            last_stable_offset: Where it lets the flow read to; with read_uncommitted the high watermark.
             at: When that was so; None where nobody knows.
             answered_before: When the answer before this one came, by the same way; None where this is the
                 first by it.

@@ -143,15 +143,16 @@ class Receiver:
         if fetched.error_code or fetched.diverging is not None:
             self._refused(partition, fetched)
             return Outcome.REFUSED
+        isolation = self._flow.limits.fetch.isolation
         partition.heard(
             fetched.log_start_offset,
             fetched.high_watermark,
-            fetched.last_stable_offset,
+            fetched.readable_end(isolation),
             at=answers.at,
             answered_before=answers.before,
         )
         if not len(fetched.records):
-            missing = partition.readable_end(self._flow.limits.fetch.isolation) > partition.fetch_offset
+            missing = partition.readable_end(isolation) > partition.fetch_offset
             if not missing and not partition.pending:
                 partition.attempts = 0  # all is well; nothing will be appended that could show it
             return Outcome.EMPTY
@@ -159,7 +160,7 @@ class Receiver:
         intake, rest = take_plain(
             fetched.records, fetch_offset=partition.fetch_offset, batch_bytes_max=bytes_max
         )
-        asked = asked_of(partition, fetched, offset, self._flow.limits.fetch.isolation)
+        asked = asked_of(partition, fetched, offset, isolation)
         closer = partial(
             take_rest, intake, rest, asked=asked, aborted=fetched.aborted, batch_bytes_max=bytes_max
         )
@@ -241,9 +242,8 @@ class Receiver:
 
 def asked_of(partition: PartitionCopy, fetched: Fetched, offset: int, isolation: Isolation) -> Asked:
     """What an answer about a partition is held against, as it was asked for at ``offset``."""
-    committed = isolation is Isolation.READ_COMMITTED
-    end = fetched.last_stable_offset if committed else fetched.high_watermark
-    return Asked(offset, whole=partition.read_to == offset, end=end)
+    whole = partition.read_to == offset
+    return Asked(offset, whole=whole, end=fetched.readable_end(isolation))
 
 
 def queue(partition: PartitionCopy, intake: Intake, buffer: Buffer | None) -> None:

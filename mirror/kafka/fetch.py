@@ -73,6 +73,10 @@ class Fetched(NamedTuple):
     aborted: list[tuple[int, int]]
     records: memoryview
 
+    def readable_end(self, isolation: Isolation) -> int:
+        """Where the broker lets a reader go; negative when it did not say."""
+        return self.last_stable_offset if isolation is Isolation.READ_COMMITTED else self.high_watermark
+
 
 class FetchAnswer(NamedTuple):
     throttle_ms: int

@@ -112,8 +112,7 @@ def taken_in(fetched: Fetched, place: Place, asked: Asked) -> Step:
         return Step(Then.FORGET, refusal(fetched.key, place, CORRUPT_MESSAGE))
     if not (whole.bytes or whole.readable):
         return Step(Then.FORGET, _as_answered(fetched, place))
-    committed = asked.isolation is Isolation.READ_COMMITTED
-    end = fetched.last_stable_offset if committed else fetched.high_watermark
+    end = fetched.readable_end(asked.isolation)
     room = asked.spare_bytes + len(fetched.records)
     if not whole.bytes and place.offset < end and place.bytes_max <= room:
         return _grown(fetched.key, place)

@@ -16,8 +16,9 @@ from mirror.flow.lagging import LagMeter, LagWatch
 from mirror.flow.outlook import Outlooks, Projection, of_flow
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
+from mirror.flow.receiving import Answers, Receiver
 from mirror.kafka.buffers import BufferPool
-from mirror.kafka.fetch import FetchLimits, Isolation
+from mirror.kafka.fetch import Fetched, FetchLimits, Isolation
 from mirror.model import FlowOutlook, Forecast, OffsetMode, Outlook, Reason, State, TopicPartition
 from monitoring.outlook import NO_LIMIT, Pace, Retention
 from monitoring.tombstones import Tombstones, tombstone_headroom_seconds
@@ -638,6 +639,43 @@ def test_transactions_that_end_in_time_are_no_lag(bench: Bench) -> None:
         states.add(bench.look(1))
 
     assert states == {State.ACTIVE}
+
+
+async def test_who_reads_what_is_uncommitted_lags_behind_the_high_watermark() -> None:
+    """
+    A copy that stands still lags, whatever is left open at the source; and at the end none holds it up.
+    """
+    bench = Bench(a_flow(Isolation.READ_UNCOMMITTED))
+    receiver = Receiver(bench.flow, lambda _: False)
+    bench.proceed(100)
+    await answered(bench, receiver, 100, last_stable_offset=100)
+
+    for second in range(12):
+        bench.now += 1
+        await answered(bench, receiver, 200 + 10 * second, last_stable_offset=100)
+    behind = bench.look(), bench.p.reason
+    lag = bench.meter.measure(bench.p, now=bench.now, now_ms=int(bench.now * 1000))
+    bench.proceed(310)
+    for _ in range(12):
+        bench.now += 1
+        await answered(bench, receiver, 310, last_stable_offset=100)
+        bench.look()
+
+    assert behind == (State.LAGGING, Reason.CATCHING_UP)
+    assert lag.records == 210
+    assert lag.seconds == pytest.approx(12)
+    assert bench.told == [(State.LAGGING, Reason.CATCHING_UP), (State.ACTIVE, None)]
+
+
+async def answered(bench: Bench, receiver: Receiver, high_watermark: int, *, last_stable_offset: int) -> None:
+    """An answer of the source without records, as a lane takes it in."""
+    fetched = Fetched(
+        bench.p.key, 0, high_watermark, last_stable_offset, 0, None, [], memoryview(bytearray())
+    )
+    buffer, answers = bench.flow.pool.take(1), Answers(bench.now, bench.heard_at)
+    await receiver.take(bench.p, fetched, bench.p.fetch_offset, buffer, answers)
+    buffer.release()
+    bench.heard_at = bench.now
 
 
 @pytest.mark.parametrize("state", sorted(set(State) - {State.ACTIVE, State.LAGGING}))
