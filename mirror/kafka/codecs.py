@@ -33,7 +33,7 @@ def inflate(codec: int, data: memoryview, bytes_max: int, *, old_lz4: bool = Fal
 
     Args:
         codec: The codec bits of a batch's attributes.
-        bytes_max: More than this is refused.
+        bytes_max: More than this is refused; if it is negative, everything: decoders take that for no bound.
         old_lz4: The data is of message format v0, whose lz4 frames carry a wrong header checksum.
 
     Raises:
@@ -44,6 +44,8 @@ def inflate(codec: int, data: memoryview, bytes_max: int, *, old_lz4: bool = Fal
     reader = _INFLATERS.get(codec)
     if reader is None:
         raise CodecError(f"compression codec {codec} is not known")
+    if bytes_max < 0:
+        raise CodecError(f"{NAMES[codec]}: nothing may come out")
     source = _mend_old_lz4(bytes(data)) if old_lz4 and codec == LZ4 else bytes(data)
     try:
         out = reader(source, bytes_max)

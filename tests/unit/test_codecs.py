@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import tracemalloc
 import zlib
 
 import cramjam
@@ -154,6 +155,22 @@ def test_exactly_as_much_as_allowed_comes_out(codec: Codec) -> None:
     assert unpacked(codec, packed, len(LETTERS)) == LETTERS
     with pytest.raises(CodecError, match=f"more than {len(LETTERS) - 1} bytes"):
         unpacked(codec, packed, len(LETTERS) - 1)
+
+
+@each_packed
+def test_where_less_than_nothing_is_allowed_nothing_is_inflated(codec: Codec) -> None:
+    """
+    Decoders take a negative bound for no bound at all.
+    """
+    bomb = deflate(CODECS[codec], bytes(16 << 20))
+
+    tracemalloc.start()
+    with pytest.raises(CodecError, match=codec):
+        unpacked(codec, bomb, -1)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak_bytes < BYTES_MAX
 
 
 @each_packed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from mirror.errors import AnswerError
 from mirror.flow.intake import take
 from mirror.flow.misplaced import Asked
-from mirror.kafka.codecs import GZIP, LZ4, SNAPPY, ZSTD, deflate
+from mirror.kafka.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD, deflate
 from mirror.kafka.fetch import Fetched, Key
 from mirror.kafka.record_batch import build, null_batch
 from mirror.link import parts as parts_module
@@ -412,6 +413,27 @@ def test_what_inflates_to_too_much_travels_as_it_is(monkeypatch: pytest.MonkeyPa
 
     assert (came, others) == (parts, {})
     assert 100_000 < size < 150_000
+
+
+def test_where_other_batches_have_used_up_the_bound_nothing_more_inflates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    What travels as it is beside an inflated batch counts, too; what comes behind it may be a bomb.
+    """
+    monkeypatch.setattr(parts_module, "RECODED_BYTES_MAX", 150_000)
+    plain = build(bytes(200_000), count=1, codec=NONE, base_timestamp=0, max_timestamp=0, base_offset=1)
+    first = part_of(0, lz4_batch(0, b"a" * 100_000), bytes(plain))
+    bomb = part_of(1, lz4_batch(0, bytes(16 << 20)))
+
+    tracemalloc.start()
+    came, others, size = sent([first, bomb], {first.fetched.key, bomb.fetched.key})
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert (came, others) == ([first, bomb], {})
+    assert 300_000 < size < 400_000
+    assert peak_bytes < 2_000_000
 
 
 @given(st.binary(max_size=200), st.integers(0, 300))
