@@ -30,8 +30,7 @@ from mirror.model import Batch
 
 DECODED_BYTES_MAX = 512 << 20
 """A batch that inflates to more is taken for a bomb."""
-TIMESTAMP_MS_END = 1 << 62
-"""No time is that far away; what lies between two of them fits into the 64 bits of a delta."""
+_HALF, _MASK = 1 << 63, (1 << 64) - 1
 
 
 def reencode(
@@ -82,8 +81,6 @@ def _check(header: BatchHeader, records: Sequence[Record]) -> None:
     """Records outside the offsets of their batch would push aside those of the next one."""
     if any(later.offset <= earlier.offset for earlier, later in pairwise(records)):
         raise CorruptBatchError(header.base_offset, "its records are not in the order of their offsets")
-    if any(abs(record.timestamp) >= TIMESTAMP_MS_END for record in records):
-        raise CorruptBatchError(header.base_offset, "one of its records has a time that is no timestamp")
     first = header.base_offset if header.magic == MAGIC_V2 else 0
     if records and not first <= records[0].offset <= records[-1].offset < header.next_offset:
         raise CorruptBatchError(
@@ -109,7 +106,7 @@ def _decode_v2(header: BatchHeader, view: memoryview, codec: int, bytes_max: int
             offset_delta, body = decode_varint(data, body)
             if body > end or end > len(data):
                 raise CorruptBatchError(header.base_offset, f"a record of {length} bytes does not fit")
-            timestamp = header.base_timestamp + delta if append_time is None else append_time
+            timestamp = _wrapped(header.base_timestamp + delta) if append_time is None else append_time
             records.append(Record(header.base_offset + offset_delta, timestamp, data[body:end]))
             at = end
     except (ValueError, IndexError) as error:
@@ -117,6 +114,13 @@ def _decode_v2(header: BatchHeader, view: memoryview, codec: int, bytes_max: int
     if at != len(data):
         raise CorruptBatchError(header.base_offset, f"{len(data) - at} bytes follow its last record")
     return records
+
+
+def _wrapped(time_ms: int) -> int:
+    """A time, or what lies between two, in 64 bits: it wraps around as in brokers and clients, to which each
+    of these numbers is a time.
+    """
+    return ((time_ms + _HALF) & _MASK) - _HALF
 
 
 def _dense_runs(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
@@ -149,7 +153,7 @@ def encode(run: Sequence[Record], codec: int, leader_epoch: int = -1) -> Batch:
     first = run[0]
     payload = bytearray()
     for delta, record in enumerate(run):
-        head = b"\0" + encode_varint(record.timestamp - first.timestamp) + encode_varint(delta)
+        head = b"\0" + encode_varint(_wrapped(record.timestamp - first.timestamp)) + encode_varint(delta)
         payload += encode_varint(len(head) + len(record.tail)) + head + record.tail
     latest = max(record.timestamp for record in run)
     view = build(

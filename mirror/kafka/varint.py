@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from mirror.kafka.wire import read_uvarint, uvarint
 
+_MASK = (1 << 64) - 1
+
 
 def encode_varint(value: int) -> bytes:
     """A signed integer of up to 64 bits."""
@@ -11,7 +13,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The integer at ``at`` and where the next field begins.
+    """The integer at ``at`` and where the next field begins; of ten bytes the 64 bits that Java takes.
 
     Raises:
         IndexError: The data ends within it.
@@ -21,4 +23,5 @@ def decode_varint(data: bytes, at: int) -> tuple[int, int]:
     if byte < 0x80:  # most of them, and read a record at a time
         return (byte >> 1) ^ -(byte & 1), at + 1
     value, at = read_uvarint(data, at)
+    value &= _MASK
     return (value >> 1) ^ -(value & 1), at

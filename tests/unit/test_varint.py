@@ -68,6 +68,13 @@ def test_an_integer_without_end_is_an_error() -> None:
         read_uvarint(memoryview(endless), 0)
 
 
+def test_of_ten_bytes_64_bits_are_taken() -> None:
+    """
+    As Java does: the bits above are dropped.
+    """
+    assert decode_varint(b"\xff" * 9 + b"\x7f", 0) == (-(2**63), 10)
+
+
 @given(value=uint32, before=st.binary(max_size=5), after=st.binary(max_size=5))
 def test_an_unsigned_integer_goes_there_and_back(value: int, before: bytes, after: bytes) -> None:
     """
