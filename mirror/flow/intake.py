@@ -18,10 +18,12 @@ from crc32c import crc32c
 
 from mirror.errors import BatchError, CorruptBatchError, MisplacedBatchError, UnreadableBatchError
 from mirror.flow.encode import reencode
-from mirror.flow.legacy import sets
+from mirror.flow.legacy import is_packed, sets
 from mirror.flow.misplaced import Asked, check_place, check_torn
+from mirror.kafka.codecs import CodecError, inflate
 from mirror.kafka.record_batch import (
     ATTRIBUTES_AT,
+    CODEC_BITS,
     CONTROL,
     HEADER,
     HEADER_BYTES,
@@ -119,6 +121,28 @@ def take_plain(records: memoryview, *, fetch_offset: int, batch_bytes_max: int) 
         except MisplacedBatchError as error:
             intake.error = error
     return intake, rest[:0]
+
+
+def is_little(records: memoryview, *, next_offset: int, batch_bytes_max: int, bytes_max: int) -> bool:
+    """Whether a closer look at them is one at no more than ``bytes_max``, with what is inflated for it: a few
+    kilobytes may become megabytes.
+
+    Args:
+        next_offset: From where on they are wanted.
+    """
+    left = bytes_max - len(records)
+    if left < 0:
+        return False
+    for header, view in walk(records):
+        if header.magic != MAGIC_V2:
+            if is_packed(header, view):
+                return False
+        elif header.attributes & CODEC_BITS and not _as_it_is(header, view, next_offset, batch_bytes_max):
+            try:
+                left -= len(inflate(header.attributes & CODEC_BITS, view[HEADER_BYTES:], left))
+            except CodecError:
+                return False
+    return True
 
 
 def take_rest(
@@ -277,7 +301,7 @@ class _Taking:
             return
         if dropped:
             self._drop(header)
-        elif self._as_it_is(header, view):
+        elif _as_it_is(header, view, intake.next_offset, self._batch_bytes_max):
             intake.add(
                 Batch(header.base_offset, next_offset, header.leader_epoch, header.max_timestamp, view)
             )
@@ -293,15 +317,6 @@ class _Taking:
         else:
             self.intake.skip_to(header.next_offset, aborted=offsets)
 
-    def _as_it_is(self, header: BatchHeader, view: memoryview) -> bool:
-        """True when the broker takes the batch with another header and gives its records the same offsets."""
-        return (
-            header.records == header.last_offset_delta + 1
-            and not header.attributes & LOG_APPEND_TIME
-            and header.base_offset >= self.intake.next_offset
-            and len(view) <= self._batch_bytes_max
-        )
-
     def _reencode(self, header: BatchHeader, view: memoryview, lowest_offset: int = 0) -> int:
         """Answers how many records were taken."""
         batches = reencode(
@@ -315,6 +330,16 @@ class _Taking:
             self.intake.add(batch)
         self.intake.reencoded += 1
         return sum(batch.records for batch in batches)
+
+
+def _as_it_is(header: BatchHeader, view: memoryview, next_offset: int, batch_bytes_max: int) -> bool:
+    """True when the broker takes the batch with another header and gives its records the same offsets."""
+    return (
+        header.records == header.last_offset_delta + 1
+        and not header.attributes & LOG_APPEND_TIME
+        and header.base_offset >= next_offset
+        and len(view) <= batch_bytes_max
+    )
 
 
 class _Aborted:

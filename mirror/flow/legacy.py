@@ -28,6 +28,11 @@ _ATTRIBUTES_AT = 17
 _NO_TIMESTAMP = -1
 
 
+def is_packed(header: BatchHeader, view: memoryview) -> bool:
+    """Whether a message of an old format is a compressed set."""
+    return header.magic >= 0 and bool(view[_ATTRIBUTES_AT] & CODEC_BITS)
+
+
 def sets(batches: Iterable[tuple[BatchHeader, memoryview]], records: memoryview) -> Iterator[_Set]:
     """The batches that were found in ``records``, neighbouring plain messages of an old format as one.
 
@@ -39,7 +44,7 @@ def sets(batches: Iterable[tuple[BatchHeader, memoryview]], records: memoryview)
     last: BatchHeader | None = None
     start = end = 0
     for header, view in batches:
-        plain = 0 <= header.magic < MAGIC_V2 and not view[_ATTRIBUTES_AT] & CODEC_BITS
+        plain = 0 <= header.magic < MAGIC_V2 and not is_packed(header, view)
         if last is not None and not (plain and header.magic == last.magic and end - start < SET_BYTES_MAX):
             yield last, records[start:end]
             last = None

@@ -23,7 +23,7 @@ from mirror.errors import (
     TwinsiteError,
 )
 from mirror.flow.context import Flow
-from mirror.flow.intake import Intake, take_plain, take_rest
+from mirror.flow.intake import Intake, is_little, take_plain, take_rest
 from mirror.flow.misplaced import Asked
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.states import fetch_refusal, pause_seconds, way_refusal
@@ -37,7 +37,9 @@ log = structlog.get_logger(__name__)
 
 BATCH_BYTES_DEFAULT = 1 << 20
 INLINE_BYTES_MAX = 64 << 10
-"""Less than this is looked at closely at once, more in another thread: to write batches again takes long."""
+"""So much, inflated too, is looked at closely at once, more in another thread: to write batches again takes
+long.
+"""
 LOOK_AFTER_SECONDS = 5.0
 """So long after the way was refused a partition is looked at again, or after the last answer it says so."""
 ROOM_WAIT_SECONDS = 5.0
@@ -160,15 +162,34 @@ class Receiver:
         intake, rest = take_plain(
             fetched.records, fetch_offset=partition.fetch_offset, batch_bytes_max=bytes_max
         )
-        asked = asked_of(partition, fetched, offset, isolation)
-        closer = partial(
-            take_rest, intake, rest, asked=asked, aborted=fetched.aborted, batch_bytes_max=bytes_max
-        )
-        if len(rest) <= INLINE_BYTES_MAX:
-            closer()
-        elif not await self._beside(partition, fetched.key, closer):
-            return Outcome.OVERTAKEN
+        if len(rest):
+            asked = asked_of(partition, fetched, offset, isolation)
+            if not await self._look_closer(partition, fetched, intake, rest, asked, bytes_max):
+                return Outcome.OVERTAKEN
         return self._push(partition, fetched.key, intake, buffer)
+
+    async def _look_closer(
+        self,
+        partition: PartitionCopy,
+        fetched: Fetched,
+        intake: Intake,
+        rest: memoryview,
+        asked: Asked,
+        batch_bytes_max: int,
+    ) -> bool:
+        """Take what does not pass as it is, too; True if nothing has become of the partition meanwhile."""
+        closer = partial(
+            take_rest, intake, rest, asked=asked, aborted=fetched.aborted, batch_bytes_max=batch_bytes_max
+        )
+        if not is_little(
+            rest,
+            next_offset=intake.next_offset,
+            batch_bytes_max=batch_bytes_max,
+            bytes_max=INLINE_BYTES_MAX,
+        ):
+            return await self._beside(partition, fetched.key, closer)
+        closer()
+        return True
 
     async def _beside(self, partition: PartitionCopy, key: Key, work: Callable[[], None]) -> bool:
         """Do it in another thread, one of the flow at a time; True if nothing has become of the partition

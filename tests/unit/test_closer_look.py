@@ -16,11 +16,13 @@ from mirror.flow.position import Proceed
 from mirror.flow.receiving import Answers, Outcome, Receiver
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Fetched, FetchLimits
+from mirror.kafka.record_batch import LOG_APPEND_TIME, TRANSACTIONAL
 from mirror.model import OffsetMode, TopicPartition
-from tests.unit.batches import Entry, entries, v2
+from tests.unit.batches import CODECS, Codec, Entry, entries, old, v2
 from tests.unit.target_model import Hooks, Meters
 
 MIB = 1 << 20
+PACKED: tuple[Codec, ...] = ("gzip", "snappy", "lz4", "zstd")
 SOON = 30.0
 COUNT = 2_000
 SPARSE = [Entry(offset, value=b"x" * 100) for offset in (*range(COUNT), *range(COUNT + 1, 2 * COUNT))]
@@ -124,6 +126,75 @@ async def test_a_torn_batch_wants_no_closer_look() -> None:
         taking.send(None)  # it waits for nothing
     assert done.value.value is Outcome.TAKEN
     assert copy.fetch_offset == 3
+
+
+def kilobytes_of_a_megabyte(codec: Codec) -> bytes:
+    """A batch that is to be written again, and is small only as long as it is compressed."""
+    return bytes(v2([Entry(0, value=bytes(MIB)), Entry(1)], codec=codec, attributes=LOG_APPEND_TIME))
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        *(pytest.param(kilobytes_of_a_megabyte(codec), id=codec) for codec in PACKED),
+        pytest.param(bytes(old(1, [Entry(0, value=bytes(MIB))], codec="gzip")), id="an old format"),
+        pytest.param(bytes(v2(SPARSE)), id="not compressed"),
+    ],
+)
+async def test_what_becomes_much_is_written_again_in_another_thread(
+    monkeypatch: pytest.MonkeyPatch, records: bytes
+) -> None:
+    """
+    However little of it came: the loop, and all partitions, go on.
+    """
+    threads = looking_threads(monkeypatch)
+    receiver, flow = begun()
+
+    outcome = await came(receiver, flow, partition(0), records)
+
+    assert outcome is Outcome.TAKEN
+    assert len(threads) == 1
+    assert threads[0] is not threading.current_thread()
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        *(
+            pytest.param(bytes(v2(entries(0, 9), codec=codec, attributes=LOG_APPEND_TIME)), id=codec)
+            for codec in CODECS
+        ),
+        pytest.param(bytes(old(1, entries(0, 9))), id="an old format"),
+        pytest.param(
+            bytes(v2([Entry(0, value=bytes(MIB))], codec="gzip", attributes=TRANSACTIONAL)),
+            id="passes as it is",
+        ),
+        pytest.param(bytes(v2(entries(0, 9), codec="gzip")) + bytes(40), id="a torn one behind it"),
+    ],
+)
+async def test_little_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch, records: bytes) -> None:
+    """
+    What passes as it is is not inflated, and so is little, too.
+    """
+    threads = looking_threads(monkeypatch)
+    receiver, flow = begun()
+
+    outcome = await came(receiver, flow, partition(0), records)
+
+    assert outcome is Outcome.TAKEN
+    assert threads == [threading.current_thread()]
+
+
+def looking_threads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """In which threads batches are looked at closely from now on."""
+    threads: list[threading.Thread] = []
+
+    def look(intake: Intake, records: memoryview, **how: Any) -> None:
+        threads.append(threading.current_thread())
+        take_rest(intake, records, **how)
+
+    monkeypatch.setattr("mirror.flow.receiving.take_rest", look)
+    return threads
 
 
 def begun() -> tuple[Receiver, Flow]:
