@@ -15,8 +15,10 @@ Sources: KIP-98 (idempotence and its limits), docs/design.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 from crc32c import crc32c
 
@@ -31,12 +33,23 @@ from mirror.kafka.failures import broker_error
 from mirror.kafka.fetch import Fetched, Want
 from mirror.kafka.offsets import Answers, by_leader
 from mirror.kafka.peek import AT_ONCE, peek_at
-from mirror.kafka.record_batch import CONTROL, HEADER_BYTES, LOG_APPEND_TIME, MAGIC_V2, BatchHeader, walk
+from mirror.kafka.record_batch import (
+    CONTROL,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    MAGIC_V2,
+    PREFIX_BYTES,
+    BatchHeader,
+    walk,
+)
+from mirror.link.loops import in_thread
 from mirror.model import Batch, Reason, State, TopicPartition
 
 PARTITION_BYTES_MAX = 1 << 20
 OFFSET_OUT_OF_RANGE = 1
 ANY_SIZE = 1 << 31
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +172,7 @@ def _same_bytes(end: End, header: BatchHeader, view: memoryview) -> bool:
 
 async def _difference(flow: Flow, end: End, fetched: Fetched, header: BatchHeader) -> str | None:
     """What differs, record against record; None when nothing does."""
-    ours = _first_record(fetched, end.source_offset)
+    ours = await _beside(flow, partial(_first_record, fetched, end.source_offset))
     if end.tail.control:
         return "a control marker where the source has a record" if ours is not None else None
     if ours is None and header.magic == MAGIC_V2 and header.attributes & CONTROL:
@@ -177,12 +190,23 @@ async def _difference(flow: Flow, end: End, fetched: Fetched, header: BatchHeade
 
 def _first_record(fetched: Fetched, offset: int) -> Record | None:
     """The record a reader of the source gets at an offset; None when there is none for it."""
-    intake = take(fetched.records, fetch_offset=offset, aborted=fetched.aborted, batch_bytes_max=ANY_SIZE)
+    records = _up_to(fetched.records, offset)
+    intake = take(records, fetch_offset=offset, aborted=fetched.aborted, batch_bytes_max=ANY_SIZE)
     first = intake.items[0] if intake.items else None
     if not isinstance(first, Batch):
         return None
     header, view = next(walk(first.view))
     return decode(header, view, DECODED_BYTES_MAX)[0][0]
+
+
+def _up_to(records: memoryview, offset: int) -> memoryview:
+    """The batches up to the one an offset is in, and where the next one says that it belongs."""
+    size = 0
+    for header, view in walk(records):
+        size += len(view)
+        if offset < header.next_offset:
+            break
+    return records[: size + PREFIX_BYTES]
 
 
 async def _last_record(flow: Flow, end: End) -> tuple[Record | None, bool]:
@@ -197,9 +221,15 @@ async def _last_record(flow: Flow, end: End) -> tuple[Record | None, bool]:
     holding = _holding(fetched.records, end.target_offset)
     if holding is None:
         return None, False
-    records, _ = decode(*holding, DECODED_BYTES_MAX)
+    records, _ = await _beside(flow, partial(decode, *holding, DECODED_BYTES_MAX))
     record = next((record for record in records if record.offset == end.target_offset), None)
     return record, bool(holding[0].attributes & LOG_APPEND_TIME)
+
+
+async def _beside(flow: Flow, work: Callable[[], T]) -> T:
+    """Do it in another thread, one of the flow at a time: a batch may inflate to much."""
+    async with flow.closer_look:
+        return await in_thread(work)
 
 
 def _stop(end: End, seen: str, epoch: int) -> Stop:

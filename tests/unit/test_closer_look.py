@@ -10,18 +10,21 @@ from typing import Any, cast
 import pytest
 
 from mirror.flow.context import Flow, Limits
+from mirror.flow.ends import End, compare_ends, tail_of
 from mirror.flow.intake import Intake, take_rest
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.flow.receiving import Answers, Outcome, Receiver
 from mirror.kafka.buffers import BufferPool
-from mirror.kafka.fetch import Fetched, FetchLimits
-from mirror.kafka.record_batch import LOG_APPEND_TIME, TRANSACTIONAL
+from mirror.kafka.codecs import inflate
+from mirror.kafka.fetch import Fetched, FetchLimits, Key
+from mirror.kafka.record_batch import HEADER_BYTES, LOG_APPEND_TIME, TRANSACTIONAL, walk
 from mirror.model import OffsetMode, TopicPartition
 from tests.unit.batches import CODECS, Codec, Entry, entries, old, v2
 from tests.unit.target_model import Hooks, Meters
 
 MIB = 1 << 20
+KEY = Key(b"t" * 16, 0)
 PACKED: tuple[Codec, ...] = ("gzip", "snappy", "lz4", "zstd")
 SOON = 30.0
 COUNT = 2_000
@@ -197,14 +200,52 @@ def looking_threads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
     return threads
 
 
+async def test_the_last_record_copied_is_compared_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Where the bytes are not the same they are inflated, also those of the target; of the source's answer only
+    the batch that the record is in.
+    """
+    _, flow = begun()
+    first, second = (
+        v2(entries(at, 9), codec="gzip", attributes=LOG_APPEND_TIME, max_timestamp_ms=7) for at in (0, 9)
+    )
+    copied = v2([entry._replace(timestamp_ms=7) for entry in entries(0, 9)], codec="gzip")
+    source = memoryview(bytearray(bytes(first) + bytes(second)))
+    answers = {id(flow.source): source, id(flow.target): copied}
+    inflated: list[tuple[bytes, threading.Thread]] = []
+
+    async def peek_at(cluster: Any, _node: int, wants: Any, *_: Any) -> dict[TopicPartition, Fetched]:
+        return {tp: Fetched(KEY, 0, 18, 18, 0, None, [], answers[id(cluster)]) for tp in wants}
+
+    def look(codec: int, data: memoryview, bytes_max: int) -> bytes:
+        inflated.append((bytes(data), threading.current_thread()))
+        return inflate(codec, data, bytes_max)
+
+    monkeypatch.setattr("mirror.flow.ends.peek_at", peek_at)
+    monkeypatch.setattr("mirror.flow.encode.inflate", look)
+    ((header, view),) = walk(copied)
+    one = TopicPartition("orders", 0)
+
+    found = await compare_ends(flow, {one: End(one, 8, 8, -1, tail_of(header, view))})
+
+    assert found == {one: None}
+    payloads, threads = [data for data, _ in inflated], {thread for _, thread in inflated}
+    assert bytes(first[HEADER_BYTES:]) in payloads
+    assert bytes(copied[HEADER_BYTES:]) in payloads
+    assert bytes(second[HEADER_BYTES:]) not in payloads
+    assert threading.current_thread() not in threads
+
+
 def begun() -> tuple[Receiver, Flow]:
     limits = Limits(
         fetch=FetchLimits(), partition_fetch_bytes_max=1 << 16, request_bytes_max=MIB,
         fetch_connections=1, append_connections=1, requests_in_flight_max=5, batches_in_flight_max=5,
         buffer_bytes_max=8 * MIB, partition_buffer_bytes_max=MIB, gap_limit=1_000, padding_limit=0,
     )  # fmt: skip
+    info = SimpleNamespace(partition=lambda _: None)
     flow = Flow(
-        name="f", source=cast(Any, SimpleNamespace()), target=cast(Any, None), limits=limits,
+        name="f", source=cast(Any, SimpleNamespace(info=info)),
+        target=cast(Any, SimpleNamespace(info=info)), limits=limits,
         pool=BufferPool(idle_bytes_max=0), instruments=Meters(), hooks=Hooks(),
     )  # fmt: skip
     return Receiver(flow, lambda _: False), flow
