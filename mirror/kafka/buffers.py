@@ -13,6 +13,10 @@ SMALL_BYTES = 64 << 10
 """But for small ones, of which there can be many."""
 
 
+TIMES_MAX = 4
+"""A buffer more times as large as what is asked for is left for larger answers: all of it counts as used."""
+
+
 class Buffer:
     """A receive buffer and how many parts of the pipeline still use it.
 
@@ -43,7 +47,8 @@ class Buffer:
 
 
 class BufferPool:
-    """Keeps up to ``idle_bytes_max`` of unused buffers.
+    """Keeps up to ``idle_bytes_max`` of unused buffers. Where there would be more, one is let go that is far
+    larger than what is given back, or else that one.
 
     Attributes:
         used_bytes: Bytes of buffers in use just now, but for those that do not count yet.
@@ -56,16 +61,18 @@ class BufferPool:
         self._idle: list[Buffer] = []
 
     def take(self, size: int) -> Buffer:
-        """A buffer of at least ``size`` bytes, the smallest idle one that fits."""
+        """A buffer of at least ``size`` bytes, the smallest idle one that fits and is not far too large."""
         small = size <= SMALL_BYTES
-        fitting = [b for b in self._idle if b.size >= size and (b.size <= SMALL_BYTES) is small]
+        whole = SMALL_BYTES if small else -(-size // GRAIN_BYTES) * GRAIN_BYTES
+        most = SMALL_BYTES if small else TIMES_MAX * whole
+        fitting = [b for b in self._idle if size <= b.size <= most]
         if fitting:
             buffer = min(fitting, key=lambda b: b.size)
             self._idle.remove(buffer)
             self._idle_bytes -= buffer.size
             buffer._users = 1
         else:
-            buffer = Buffer(self, SMALL_BYTES if small else -(-size // GRAIN_BYTES) * GRAIN_BYTES)
+            buffer = Buffer(self, whole)
         self.count(buffer)
         return buffer
 
@@ -89,6 +96,13 @@ class BufferPool:
 
     def _give_back(self, buffer: Buffer) -> None:
         self._discount(buffer)
-        if buffer.size >= SMALL_BYTES and self._idle_bytes + buffer.size <= self._idle_bytes_max:
-            self._idle.append(buffer)
-            self._idle_bytes += buffer.size
+        if buffer.size < SMALL_BYTES:
+            return
+        self._idle.append(buffer)
+        self._idle_bytes += buffer.size
+        if self._idle_bytes > self._idle_bytes_max:
+            largest = max(self._idle, key=lambda b: b.size)
+            rare = largest.size > TIMES_MAX * max(buffer.size, GRAIN_BYTES)
+            over = largest if rare else buffer
+            self._idle.remove(over)
+            self._idle_bytes -= over.size

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mirror.kafka.buffers import GRAIN_BYTES, SMALL_BYTES, Buffer, BufferPool
 
-IDLE_BYTES_MAX = 4 << 20
+IDLE_BYTES_MAX = 8 << 20
 SIZES = st.integers(0, 3_000_000)
 
 
@@ -49,6 +49,38 @@ def test_memory_that_was_given_back_is_taken() -> None:
         buffer.release()
     again = [pool.take(GRAIN_BYTES) for _ in many]
     assert sum(id(buffer.memory.obj) in memories for buffer in again[:-1]) == IDLE_BYTES_MAX // GRAIN_BYTES
+
+
+def test_one_large_answer_leaves_no_buffer_that_small_ones_would_fill() -> None:
+    """
+    All of a buffer counts as used, and others would have to wait for it.
+    """
+    pool = BufferPool(IDLE_BYTES_MAX)
+    large = pool.take(IDLE_BYTES_MAX)
+    memory = large.memory.obj
+    large.release()
+
+    for _ in range(3):
+        pool.take(GRAIN_BYTES // 4)
+    used_bytes = pool.used_bytes
+    large_again = pool.take(IDLE_BYTES_MAX - 1)
+
+    assert used_bytes == 3 * GRAIN_BYTES
+    assert large_again.memory.obj is memory
+
+
+def test_an_idle_buffer_far_too_large_makes_room_for_those_that_are_given_back() -> None:
+    """
+    One that was needed once does not keep those from being used again that are needed all the time.
+    """
+    pool = BufferPool(IDLE_BYTES_MAX)
+    large, often = pool.take(IDLE_BYTES_MAX), pool.take(GRAIN_BYTES)
+    memory = often.memory.obj
+
+    large.release()
+    often.release()
+
+    assert pool.take(GRAIN_BYTES).memory.obj is memory
 
 
 def test_what_waits_uncounted_takes_no_more_than_it_has() -> None:
