@@ -89,6 +89,24 @@ def test_what_cannot_be_done_is_refused_before_a_cluster_is_asked(
     assert not runs(here / "reconcile")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [("reconcile",), ("reconcile", "scope", "proof"), ("reconcile", "digest", "--site", "source", "proof")],
+)
+def test_a_copy_of_what_is_uncommitted_is_not_compared(
+    command: tuple[str, ...], here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Both sites are read as who reads what is committed sees them: aborted records would be called extra.
+    """
+    (here / "flow.yaml").write_text(SETTINGS + "read: {isolation: read_uncommitted}\n")
+    (here / "proof").mkdir()
+    monkeypatch.setattr(asking, "scope", answering(AssertionError("a cluster was asked")))
+
+    assert main([*command, "--config", "flow.yaml"]) == 2
+    assert "read.isolation: read_uncommitted" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["--metrics-file", "--folder"])
 def test_a_folder_that_may_not_be_written_to_is_refused(
     option: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
