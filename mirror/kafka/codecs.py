@@ -21,7 +21,7 @@ NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 _XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _GZIP_MAGIC = b"\x1f\x8b"
-_ZSTD_BITE_BYTES = 1024
+_GZIP_BITE_BYTES, _ZSTD_BITE_BYTES = 4096, 1024
 
 
 class CodecError(ValueError):
@@ -64,16 +64,23 @@ def deflate(codec: int, data: bytes) -> bytes:
 
 
 def _gunzip(data: bytes, bytes_max: int) -> bytes:
-    """All members one after the other; what follows the last is ignored, as Java does."""
+    """All members one after the other, in bites: of thousands of them the rest would be copied for each. What
+    follows the last is ignored, as Java does.
+    """
     out = bytearray()
-    while True:
-        reader = zlib.decompressobj(wbits=31)
-        out += reader.decompress(data, bytes_max + 1 - len(out))
-        if not reader.eof and len(out) <= bytes_max:
-            raise CodecError("the data ends too early")
-        data = reader.unused_data
-        if len(out) > bytes_max or not data.startswith(_GZIP_MAGIC):
-            return bytes(out)
+    reader = zlib.decompressobj(wbits=31)
+    at = 0
+    while at < len(data) and len(out) <= bytes_max:
+        bite = data[at : at + _GZIP_BITE_BYTES]
+        out += reader.decompress(bite, bytes_max + 1 - len(out))
+        at += len(bite) - len(reader.unused_data)
+        if reader.eof:
+            if not data.startswith(_GZIP_MAGIC, at):
+                return bytes(out)
+            reader = zlib.decompressobj(wbits=31)
+    if len(out) <= bytes_max:
+        raise CodecError("the data ends too early")
+    return bytes(out)
 
 
 def _gzip(data: bytes) -> bytes:

@@ -6,6 +6,7 @@ import gzip
 import struct
 import tracemalloc
 import zlib
+from typing import Any
 
 import cramjam
 import lz4.frame
@@ -194,6 +195,34 @@ def test_data_that_is_cut_off_is_an_error(codec: Codec) -> None:
         if end != framing_alone:
             with pytest.raises(CodecError, match=codec):
                 unpacked(codec, packed[:end])
+
+
+def test_thousands_of_gzip_members_take_thousands_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Not millions: what is behind a member is not taken in hand again for each of them.
+    """
+    handed_bytes = 0
+
+    class Reader:
+        def __init__(self, reader: Any) -> None:
+            self._reader = reader
+
+        def decompress(self, data: bytes, length_max: int) -> bytes:
+            nonlocal handed_bytes
+            handed_bytes += len(data)
+            out: bytes = self._reader.decompress(data, length_max)
+            return out
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._reader, name)
+
+    begin = zlib.decompressobj
+    monkeypatch.setattr(zlib, "decompressobj", lambda wbits: Reader(begin(wbits=wbits)))
+    members = 5_000
+    packed = gzip.compress(b"") * members + gzip.compress(b"last")
+
+    assert unpacked("gzip", packed) == b"last"
+    assert handed_bytes <= 4096 * (members + 1)
 
 
 def test_what_follows_the_last_gzip_member_is_ignored() -> None:
