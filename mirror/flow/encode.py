@@ -10,13 +10,13 @@ Sources: KIP-98 (format v2), docs/design.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from mirror.errors import CorruptBatchError, MisplacedBatchError, RecordTooLargeError, UnreadableBatchError
 from mirror.flow.legacy import decode_legacy
 from mirror.flow.records import Record
-from mirror.kafka.codecs import CodecError, deflate, inflate
+from mirror.kafka.codecs import CodecError, deflate, deflate_harder, inflate
 from mirror.kafka.record_batch import (
     CODEC_BITS,
     HEADER_BYTES,
@@ -30,6 +30,9 @@ from mirror.model import Batch
 
 DECODED_BYTES_MAX = 512 << 20
 """A batch that inflates to more is taken for a bomb."""
+HARDER_TIMES_MAX = 2
+"""What is more than so many times too large no level makes small enough."""
+Compress = Callable[[int, bytearray], bytes]
 _HALF, _MASK = 1 << 63, (1 << 64) - 1
 
 
@@ -134,8 +137,12 @@ def _dense_runs(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
 def _encode_within(
     run: Sequence[Record], codec: int, leader_epoch: int, batch_bytes_max: int
 ) -> Iterator[Batch]:
-    """One batch, or as many as it takes: halved until each is small enough."""
+    """One batch, or as many as it takes: halved until each is small enough. A record alone is compressed
+    harder first, as its producer may have done.
+    """
     batch = encode(run, codec, leader_epoch)
+    if len(run) == 1 and batch_bytes_max < len(batch.view) <= HARDER_TIMES_MAX * batch_bytes_max:
+        batch = encode(run, codec, leader_epoch, deflate_harder)
     if len(batch.view) <= batch_bytes_max:
         yield batch
         return
@@ -148,7 +155,7 @@ def _encode_within(
     yield from _encode_within(run[middle:], codec, leader_epoch, batch_bytes_max)
 
 
-def encode(run: Sequence[Record], codec: int, leader_epoch: int = -1) -> Batch:
+def encode(run: Sequence[Record], codec: int, leader_epoch: int = -1, compress: Compress = deflate) -> Batch:
     """One v2 batch of records whose offsets follow each other, CreateTime."""
     first = run[0]
     payload = bytearray()
@@ -157,7 +164,7 @@ def encode(run: Sequence[Record], codec: int, leader_epoch: int = -1) -> Batch:
         payload += encode_varint(len(head) + len(record.tail)) + head + record.tail
     latest = max(record.timestamp for record in run)
     view = build(
-        deflate(codec, bytes(payload)),
+        compress(codec, payload),
         count=len(run),
         codec=codec,
         base_timestamp=first.timestamp,

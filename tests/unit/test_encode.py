@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import zlib
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
+import lz4.frame
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +20,7 @@ from mirror.flow.records import Record
 from mirror.kafka.record_batch import (
     CODEC_BITS,
     DELETE_HORIZON,
+    HEADER_BYTES,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
     BatchHeader,
@@ -122,6 +129,34 @@ def test_the_whole_batch_is_refused_for_one_record_that_is_too_large() -> None:
         rewritten(v2(records), batch_bytes_max=1_000)
 
     assert refused.value.offset == 12
+
+
+@pytest.mark.parametrize(
+    ("codec", "harder"),
+    [
+        ("gzip", lambda data: zlib.compress(data, 9, wbits=31)),
+        ("lz4", partial(lz4.frame.compress, compression_level=9, block_size=4, block_linked=False)),
+        ("zstd", zstandard.ZstdCompressor(level=19).compress),
+    ],
+)
+def test_a_record_of_a_producer_that_compresses_harder_fits_where_it_did(
+    codec: Codec, harder: Callable[[bytes], bytes]
+) -> None:
+    """
+    The target's limit may be the source's, and as good as reached there.
+    """
+    words = random.Random(7)
+    value = b" ".join(b"word-%d" % words.randrange(2_000) for _ in range(60_000))
+    plain = v2([Entry(40, value=value)])
+    view = lying(
+        harder(bytes(plain[HEADER_BYTES:])), attributes=CODECS[codec] | LOG_APPEND_TIME, max_timestamp=7
+    )
+
+    (batch,) = rewritten(view, batch_bytes_max=len(view))
+
+    check(batch, codec, 0)
+    assert content([batch]) == [Entry(40, 7, value=value)]
+    assert len(rewritten(v2([Entry(40, value=value)], codec=codec))[0].view) > len(view)
 
 
 def test_a_huge_record_goes_through() -> None:
