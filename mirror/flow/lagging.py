@@ -276,13 +276,18 @@ class LagWatch:
         )
 
     def _held_since(self, p: PartitionCopy, now: float) -> float:
-        """Since when everything that may be read is copied, and something behind it may not."""
-        end, high_watermark = p.source_last_stable_offset, p.source_high_watermark
+        """Since when everything that may be read is copied, and something behind it may not.
+
+        That it is not known for a moment how far one may read ends nothing.
+        """
+        held_at, _ = self._held.get(p, (None, now))
+        end = held_at if p.source_last_stable_offset is None else p.source_last_stable_offset
+        high_watermark = p.source_high_watermark
         waits = end is not None and high_watermark is not None and p.next_offset == end < high_watermark
         if not waits or end is None:
             self._held.pop(p, None)
             return now
-        if self._held.get(p, (None, now))[0] != end:
+        if held_at != end:
             self._held[p] = (end, now)
         return self._held[p][1]
 
@@ -293,7 +298,7 @@ def _just_begun(p: PartitionCopy, lag: Lag, projection: Projection) -> bool:
 
 
 def _held_back(p: PartitionCopy) -> str:
-    held = f"offsets {p.source_last_stable_offset} to {p.source_high_watermark}"
+    held = f"offsets {p.next_offset} to {p.source_high_watermark}"
     return f"{held} wait for the end of a transaction"
 
 

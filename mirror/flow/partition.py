@@ -105,6 +105,9 @@ class PartitionCopy(Passage):
     ) -> None:
         """Begin, or begin again, where a look says.
 
+        How far one may read at the source is not known any more where what was heard of that before is all
+        copied, and the look has found that the log goes on.
+
         Args:
             epoch: Of the last record copied.
             now: When the look began.
@@ -117,6 +120,8 @@ class PartitionCopy(Passage):
         self.look_due_at = None
         self.lost = None
         missing = decision.next_offset < (self.source_high_watermark or 0)
+        if missing and (self.source_last_stable_offset or 0) <= decision.next_offset:
+            self.source_last_stable_offset = None
         self._retrying = self.state is State.BLOCKED and missing
         if self.state is not State.LAGGING and not self._retrying:
             self.state, self.reason, self.detail = State.ACTIVE, None, ""

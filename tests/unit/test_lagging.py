@@ -628,14 +628,35 @@ def test_a_transaction_left_open_is_named_as_the_reason(bench: Bench) -> None:
     assert bench.told == [(State.LAGGING, Reason.OPEN_TRANSACTION), (State.ACTIVE, None)]
 
 
+def test_a_doubt_does_not_end_the_wait_for_a_transaction(bench: Bench) -> None:
+    """
+    A look does not tell how far one may read; the next answer says that it is no further.
+    """
+    bench.source_says(120, last_stable_offset=100)
+    bench.look()
+    bench.now += STATED_SECONDS + 1
+    bench.source_says(120, last_stable_offset=100)
+    bench.look()
+    bench.p.doubt(bench.now)
+    bench.p.heard(0, 120, -1)
+    bench.proceed(100)
+    bench.heard_at = None
+    bench.look()
+    bench.source_says(120, last_stable_offset=100)
+    bench.look()
+
+    assert bench.told == [(State.LAGGING, Reason.OPEN_TRANSACTION)]
+    assert bench.p.detail == "offsets 100 to 120 wait for the end of a transaction"
+
+
 def test_transactions_that_end_in_time_are_no_lag(bench: Bench) -> None:
     """
     On a busy topic there is always one open; what counts is whether the same one stands.
     """
     states = set()
     for end in range(100, 130):
-        bench.source_says(end + 20, last_stable_offset=end)
         bench.proceed(end)
+        bench.source_says(end + 20, last_stable_offset=end)
         states.add(bench.look(1))
 
     assert states == {State.ACTIVE}
@@ -715,6 +736,34 @@ def test_nothing_is_missing_where_the_high_watermark_is_reached() -> None:
     open_end = bench.meter.measure(bench.p, now=bench.now, now_ms=0)
 
     assert (reached.records, open_end.records) == (0, None)
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_a_copy_that_is_resumed_is_not_said_to_be_complete_because_it_was(
+    bench: Bench, has_room: bool
+) -> None:
+    """
+    It was when it was paused; an hour later the source has gone on by a million, and not told yet how much of
+    that may be read. With no room for an answer it is not asked either.
+    """
+    bench.look()
+    bench.p.stop(State.PAUSED, Reason.OPERATOR, "paused by an operator", None)
+    bench.heard_at = None
+    bench.now += 3_600
+    bench.p.look_anew(bench.now)
+    bench.p.heard(0, 1_000_000, -1)
+    bench.proceed(100)
+    held = bench.flow.pool.take(MIB if has_room else 2 * MIB)
+
+    lags = []
+    for _ in range(12):
+        bench.look(1)
+        lags.append(bench.meter.measure(bench.p, now=bench.now, now_ms=0))
+    held.release()
+
+    assert {lag.records for lag in lags} == {None}
+    assert min(lag.seconds or 0 for lag in lags) > 3_600
+    assert Reason.OPEN_TRANSACTION not in {reason for _, reason in bench.told}
 
 
 @pytest.mark.parametrize(
