@@ -31,6 +31,7 @@ from monitoring.tombstones import Tombstones, loss_is_near, safety
 
 log = structlog.get_logger(__name__)
 
+NOTHING_KNOWN = Progress(None, None, None, None, None)
 LOOK_SECONDS_MAX = 1.0
 LOOKS_WITHIN_LAG = 4
 UNHEARD_WAITS, UNHEARD_SECONDS = 3, 1.0
@@ -103,7 +104,9 @@ class LagMeter:
         self.prompt_seconds = wait_seconds + PROMPT_SECONDS
 
     def measure(self, p: PartitionCopy, *, now: float, now_ms: int) -> Lag:
-        """How far behind the partition is now."""
+        """How far behind the partition is now; that of what another mirror copies is known to that one."""
+        if p.copied_elsewhere:
+            return Lag(None, None, NOTHING_KNOWN)
         heard_at = self._answered_at(p) or (p.looked_at if p.copying else None)
         progress = Progress(
             p.next_offset, self._end(p), heard_at, p.complete_at, p.last_timestamp_ms, p.empty_at

@@ -27,12 +27,15 @@ class PartitionCopy(Passage):
     Attributes:
         doubtful_at: Where a batch was found that does not belong there; None where none was.
         read_to: Where a batch of the source ends, as was read last; None where nothing was.
+        copied_elsewhere: Another mirror has copied it since this one did last: how far behind that is, and
+            what the target has acknowledged to it, is not known here.
         waited_for_owner: From which look to which another mirror has not gone on, though it should have.
     """
 
     __slots__ = (
         "_marks",
         "_retrying",
+        "copied_elsewhere",
         "detail",
         "doubtful_at",
         "goal_offset",
@@ -80,6 +83,7 @@ class PartitionCopy(Passage):
         self.told_at: float | None = None
         self.look_due_at: float | None = 0.0
         self.looked_at: float | None = None
+        self.copied_elsewhere = False
         self.waited_for_owner: tuple[float, float] | None = None
 
     # -- life ------------------------------------------------------------------------------------
@@ -115,7 +119,7 @@ class PartitionCopy(Passage):
                 may have sent what belongs to it, so it stays, unless what is read now says otherwise.
         """
         self._begin(decision, mode, epoch, now, runs_ahead)
-        self.waited_for_owner = None
+        self.waited_for_owner, self.copied_elsewhere = None, False
         self.looked_at = now
         self.look_due_at = None
         self.lost = None
@@ -169,6 +173,7 @@ class PartitionCopy(Passage):
             return
         waited = self.waited_for_owner or (now, now)
         self.stop(State.STANDBY, Reason.ANOTHER_MIRROR, words, now + look_after_seconds)
+        self.copied_elsewhere = True
         if self.next_offset is None or self.next_offset < (self.source_last_stable_offset or 0):
             self.waited_for_owner = waited[0], now
 

@@ -92,7 +92,7 @@ class Snapshots:
             source_high_watermark=p.source_high_watermark,
             source_last_stable_offset=p.source_last_stable_offset,
             next_offset=p.next_offset,
-            target_log_end_offset=p.acknowledged_target_offset,
+            target_log_end_offset=None if p.copied_elsewhere else p.acknowledged_target_offset,
             lag_records=lag.records,
             lag_seconds=lag.seconds,
             records=p.counters.records,

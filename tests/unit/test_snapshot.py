@@ -1,0 +1,116 @@
+"""What the status of a running mirror says of partitions."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from unittest.mock import Mock
+
+from mirror.flow.snapshot import Snapshots
+from mirror.flow.states import PATIENCE, Refusal
+from mirror.model import Forecast, OffsetMode, PartitionStatus, Reason, State
+from monitoring.metrics import FlowCollector
+from monitoring.outlook import Retention
+from monitoring.tombstones import Tombstones
+from tests.unit.test_lagging import Bench, a_flow
+
+HOUR_MS = 3_600_000
+AWAY = Refusal(None, Reason.TARGET_UNAVAILABLE)
+
+
+def an_owner() -> Bench:
+    """A mirror that has copied all there is of a partition, up to 100; the topic keeps an hour."""
+    bench = Bench(a_flow(), now=time.monotonic() - 60, retention=Retention(HOUR_MS, -1))
+    bench.proceed(100)
+    for _ in range(2):
+        bench.now += 0.5
+        bench.p.heard(0, 100, 100, at=bench.now, answered_before=bench.heard_at)
+        bench.heard_at = bench.now
+    return bench
+
+
+def snapshots(bench: Bench) -> Snapshots:
+    cluster: Any = bench.flow.source
+    cluster.info.cluster_id, cluster.bytes_received, cluster.bytes_sent = "id", 0, 0
+    return Snapshots(
+        flow=bench.flow,
+        owner=Mock(held=True),
+        meter=bench.meter,
+        outlooks=bench.outlooks,
+        retention_ms=lambda _: HOUR_MS,
+        tombstones=lambda _: Tombstones(HOUR_MS),
+        lost_ranges=lambda _: (),
+        started_at_ms=0,
+        started_at=0.0,
+    )
+
+
+def said(bench: Bench) -> PartitionStatus:
+    """What a status says of the only partition."""
+    [one] = snapshots(bench).take([bench.p], 0).partitions
+    return one
+
+
+def series(bench: Bench, name: str) -> list[float]:
+    """The values of a metric."""
+    collected = FlowCollector(lambda: snapshots(bench).take([bench.p], 0)).collect()
+    return [sample.value for family in collected if family.name == name for sample in family.samples]
+
+
+def another_copies(bench: Bench, source_end: int, position: int) -> None:
+    """A look at how far the owner is."""
+    bench.p.heard(-1, source_end, source_end)
+    bench.p.follow(position, position, OffsetMode.SAME)
+    bench.p.stand_by(bench.now, 2.0, "another mirror copies it")
+
+
+def unknown(one: PartitionStatus) -> bool:
+    """It tells neither a lag, nor what follows from it, nor what the target has acknowledged."""
+    every = (
+        one.lag_records,
+        one.lag_seconds,
+        one.retention_headroom_seconds,
+        one.tombstone_headroom_seconds,
+        one.target_log_end_offset,
+    )
+    forecasts = one.outlook.catch_up, one.outlook.retention_loss
+    return set(every) == {None} and set(forecasts) == {Forecast.UNKNOWN}
+
+
+def test_of_what_another_mirror_copies_only_the_position_is_known() -> None:
+    """
+    This one has copied it before: what it knows of its own copy says nothing of the other one's.
+    """
+    bench = an_owner()
+    mine = said(bench)
+    bench.p.doubt(bench.now)
+
+    another_copies(bench, 300, 300)
+    in_time = said(bench)
+    another_copies(bench, 1_300, 400)
+    behind = said(bench)
+    for _ in range(PATIENCE):
+        bench.p.refused(AWAY, "nobody answers", bench.now)
+    away = said(bench)
+
+    assert (mine.target_log_end_offset, unknown(mine)) == (100, False)
+    assert [one.state for one in (in_time, behind, away)] == [State.STANDBY, State.STANDBY, State.BLOCKED]
+    assert [one.next_offset for one in (in_time, behind, away)] == [300, 400, 400]
+    assert all(unknown(one) for one in (in_time, behind, away))
+    assert series(bench, "twinsite_lag_seconds") == []
+
+
+def test_whoever_copies_again_says_how_far_behind_it_is() -> None:
+    """
+    As soon as a look has told it where to go on.
+    """
+    bench = an_owner()
+    another_copies(bench, 300, 300)
+    bench.p.doubt(bench.now)
+
+    bench.proceed(300)
+    bench.source_says(350)
+
+    again = said(bench)
+    assert (again.target_log_end_offset, again.lag_records) == (300, 50)
+    assert again.lag_seconds is not None
