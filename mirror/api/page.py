@@ -107,6 +107,10 @@ const worst = (parts) => ORDER.find((state) => parts.some((p) => p.state === sta
 const maxOf = (parts, field) => parts.reduce((most, p) =>
   p[field] !== null && (most === null || p[field] > most) ? p[field] : most, null);
 const sumOf = (parts, field) => parts.reduce((sum, p) => sum + (p[field] || 0), 0);
+const unknownOf = (parts, field) => parts.filter((p) => p[field] === null).length;
+const behindOf = (parts) =>
+  unknownOf(parts, "lag_records") < parts.length ? sumOf(parts, "lag_records") : null;
+const plain = (reason) => reason.replaceAll("_", " ");
 const stateTag = (state, text) => h("span", { class: `tag ${tone(state)}` }, text || state);
 
 function command(parts, action) {
@@ -130,7 +134,7 @@ function trouble(group) {
   const rest = parts.length - SHOWN_AT_MOST;
   if (rest > 0) items.push(h("li", {}, `and ${many(rest, "other")}`));
   return h("div", { class: "card trouble" },
-    h("div", { class: "row" }, stateTag(state), h("b", {}, (reason || "").replaceAll("_", " ")),
+    h("div", { class: "row" }, stateTag(state), h("b", {}, plain(reason || "")),
       h("span", { class: "dim" }, many(parts.length, "partition"))),
     hint ? h("p", {}, h("b", {}, "What to do: "), hint) : null, ...actions(state, parts),
     h("p", { class: "dim" }, "What was seen:"), h("ul", {}, ...items));
@@ -147,12 +151,15 @@ function troubles(parts) {
   put("troubles", ...(sorted.length ? [h("h2", {}, "What is wrong"), ...sorted.map(trouble)] : []));
 }
 
-function verdict(parts) {
+function verdict(status) {
+  const parts = status.partitions;
+  if (status.waits_for) return ["warn", "Waiting",
+    `Nothing is copied yet. It waits for ${status.waits_for}.`];
   const count = (...states) => parts.filter((p) => states.includes(p.state)).length;
   const all = many(parts.length, "partition"), decide = count(...OPERATOR), blocked = count("BLOCKED");
   const paused = count("PAUSED"), behind = count("LAGGING"), unknown = count("UNKNOWN");
   const waiting = parts.filter((p) => p.state === "STANDBY");
-  const going = parts.length - decide - blocked - paused - waiting.length;
+  const going = parts.length - decide - blocked - paused - unknown - waiting.length;
   const others = `${whole(going)} of ${all} are being copied.`;
   if (!parts.length) return ["warn", "No partition is mirrored",
     "No topic fits the include and exclude lists, or none was found yet."];
@@ -160,18 +167,22 @@ function verdict(parts) {
     `${many(decide, "partition")} ${decide === 1 ? "waits" : "wait"} for your decision`, others];
   if (blocked) return ["warn", `${many(blocked, "partition")} blocked`, `Tried again by itself. ${others}`];
   if (paused) return ["warn", `${many(paused, "partition")} paused by an operator`, others];
-  if (unknown) return ["calm", "Starting", `${many(unknown, "partition")} not looked at yet.`];
-  if (waiting.length) return ["calm", "Standing by",
-    `${many(waiting.length, "partition")}: ${waiting[0].detail}.`];
   const near = parts.filter((p) => p.reason === "retention_near").length;
   if (near) return ["warn", `${many(near, "partition")} about to lose records`,
     "Retention at the source will remove them before they are copied, or not long after."];
   const missing = parts.filter((p) => p.reason === "compaction_near").length;
   if (missing) return ["warn", `${many(missing, "partition")} about to miss deletes`,
     "Compaction at the source may remove tombstones before they are copied, or not long after."];
+  const held = parts.filter((p) => p.state === "LAGGING" && p.reason !== "catching_up");
+  if (held.length) return ["warn", `${many(held.length, "partition")} behind: ` +
+    [...new Set(held.map((p) => plain(p.reason)))].join(", "),
+    `${held[0].topic}-${held[0].partition}: ${held[0].detail}.`];
+  if (unknown) return ["calm", "Starting", `${many(unknown, "partition")} not looked at yet.`];
+  if (waiting.length) return ["calm", "Standing by",
+    `${many(waiting.length, "partition")}: ${waiting[0].detail}.`];
   if (behind) return ["calm", `Catching up: ${many(behind, "partition")} behind`,
     "Nothing to do, unless the lag grows."];
-  const dark = parts.filter((p) => p.lag_seconds === null).length;
+  const dark = unknownOf(parts, "lag_seconds");
   return ["good", "Up to date",
     all + (dark ? `; the lag of ${whole(dark)} is not known yet.` : ", every one within the stated lag.")];
 }
@@ -191,15 +202,19 @@ const forecast = (name, word, seconds, shown) =>
 
 function figures(status) {
   const parts = status.partitions, lag = maxOf(parts, "lag_seconds");
-  const unknown = parts.filter((p) => p.lag_seconds === null).length;
+  const behind = behindOf(parts);
+  const named = (name, field, value) => {
+    const unknown = value === null ? 0 : unknownOf(parts, field);
+    return unknown ? `${name}; unknown for ${whole(unknown)}` : name;
+  };
   const least = (key, name) => {
     const known = parts.map((p) => p[key] ?? null).filter((s) => s !== null);
     return known.length ? [figure(duration(Math.min(...known)), name)] : [];
   };
   const per = (value) => rates === null ? "\u2013" : value;
   put("figures",
-    figure(duration(lag), unknown && lag !== null ? `worst lag; unknown for ${whole(unknown)}` : "worst lag"),
-    figure(whole(sumOf(parts, "lag_records")), "records behind"),
+    figure(duration(lag), named("worst lag", "lag_seconds", lag)),
+    figure(whole(behind), named("records behind", "lag_records", behind)),
     figure(per(rates && `${bytes(rates.bytes)}/s`), "appended"),
     figure(per(rates && whole(rates.records)), "records per second"),
     ...forecast("caught up in, at this pace", status.outlook.catch_up, status.outlook.catch_up_seconds,
@@ -212,17 +227,16 @@ function figures(status) {
 }
 function why(reasons, parts) {
   if (reasons.length !== 1 || !reasons[0]) return "";
-  if (reasons[0] !== "catching_up") return reasons[0].replaceAll("_", " ");
+  if (reasons[0] !== "catching_up") return plain(reasons[0]);
   return parts.length === 1 ? arrival(parts[0]) : "";
 }
 function row(kind, name, parts, more) {
-  const state = worst(parts), known = parts.some((p) => p.lag_records !== null);
-  const behind = known ? sumOf(parts, "lag_records") : null;
+  const state = worst(parts);
   const reasons = [...new Set(parts.filter((p) => p.state === state).map((p) => p.reason))];
   return h("tr", { class: kind }, h("td", { class: "name" }, name),
     h("td", {}, stateTag(state), ` ${why(reasons, parts)}`),
     h("td", { class: "right" }, duration(maxOf(parts, "lag_seconds"))),
-    h("td", { class: "right" }, whole(behind)),
+    h("td", { class: "right" }, whole(behindOf(parts))),
     h("td", { class: "right" }, whole(sumOf(parts, "records"))),
     h("td", { class: "right" }, more),
     h("td", {}, [...new Set(parts.map((p) => p.offset_mode || "unknown"))].join(", ")));
@@ -256,16 +270,17 @@ function show(status, now) {
       records: Math.max(0, records(status) - records(last)) / per };
   } else rates = null;
   last = status; lastAt = now;
-  document.title = `${verdict(status.partitions)[1]} \u00b7 ${status.flow}`;
+  document.title = `${verdict(status)[1]} \u00b7 ${status.flow}`;
   put("flow", status.flow);
   const source = status.source_cluster_id || "source not reached";
-  put("clusters", `${source} \u2192 ${status.target_cluster_id || "target not reached"}`);
+  const target = status.target_cluster_id || "target not reached";
+  put("clusters", status.waits_for ? "" : `${source} \u2192 ${target}`);
   const owner = status.owner ? "" : ", not the owner of the flow";
   const copies = status.topics_left_out.length;
   const left = copies ? `, ${many(copies, "topic")} left out as copies of what the target has` : "";
   put("about", `twinsite ${status.version}, up ${duration(status.uptime_seconds)}${owner}${left}`);
   put("asof", `as of ${new Date().toISOString().slice(11, 19)} UTC`);
-  banner(...verdict(status.partitions));
+  banner(...verdict(status));
   figures(status); troubles(status.partitions); topics(status.partitions);
   document.getElementById("list").hidden = false;
 }

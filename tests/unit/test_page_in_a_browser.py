@@ -1,0 +1,149 @@
+"""What the status page says of statuses, in the words that a browser shows."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from dataclasses import dataclass
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from mirror.api.page import PAGE
+from mirror.api.schema import status_to_json
+from mirror.model import FlowStatus, Outlook, PartitionStatus, Reason, State
+from tests.unit.statuses import a_flow, a_partition, an_unknown_partition
+from tests.unit.test_report_in_a_browser import CHROMIUM
+
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
+
+SHOW = """
+<script>
+const words = (id) => document.getElementById(id).innerText;
+const seen = STATUSES.map((status) => {
+  show(status, performance.now());
+  return { banner: words("banner"), tone: document.getElementById("banner").className.split(" ")[1],
+    clusters: words("clusters"),
+    figures: Object.fromEntries([...document.querySelectorAll("#figures .card")].map(
+      (card) => [card.querySelector("span").innerText, card.querySelector("b").innerText])),
+    commands: [...document.querySelectorAll("code.command")].map((code) => code.innerText) };
+});
+document.body.append(Object.assign(document.createElement("pre"),
+  { id: "seen", textContent: JSON.stringify(seen) }));
+</script>
+"""
+"""Gives the page's own script one status after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is shown of one status.
+
+    Attributes:
+        tone: Of the banner: good, calm, warn or bad.
+        figures: By their names.
+    """
+
+    banner: str
+    tone: str
+    clusters: str
+    figures: dict[str, str]
+    commands: list[str]
+
+
+def shown(folder: Path, *statuses: FlowStatus) -> list[Seen]:
+    """Each of the statuses as the page shows it."""
+    documents = json.dumps([status_to_json(one) for one in statuses]).replace("<", "\\u003c")
+    (folder / "page.html").write_text(
+        PAGE.replace("</body>", SHOW.replace("STATUSES", documents) + "</body>"), encoding="utf-8"
+    )
+    done = subprocess.run(
+        [
+            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
+            f"--user-data-dir={folder / 'browser'}", (folder / "page.html").as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=True,
+    )  # fmt: skip
+    found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found is not None, done.stderr
+    return [Seen(**one) for one in json.loads(unescape(found[1]))]
+
+
+def lagging(partition: int, reason: Reason, detail: str, lag_records: int | None) -> PartitionStatus:
+    return a_partition(
+        partition=partition,
+        state=State.LAGGING,
+        reason=reason,
+        detail=detail,
+        lag_records=lag_records,
+        lag_seconds=1_800.0,
+        outlook=Outlook(),
+    )
+
+
+def blocked(topic: str, partition: int) -> PartitionStatus:
+    return a_partition(
+        topic, partition, state=State.BLOCKED, reason=Reason.RECORD_TOO_LARGE, detail="too large"
+    )
+
+
+def test_a_source_that_is_silent_is_not_called_a_copy_that_catches_up(tmp_path: Path) -> None:
+    """
+    Nor is a transaction left open; nor do partitions that were not looked at yet hide it.
+    """
+    since = "the source has not answered since 03:00:00 UTC"
+    silent = [lagging(at, Reason.SOURCE_UNAVAILABLE, since, None) for at in range(4)]
+    held = lagging(4, Reason.OPEN_TRANSACTION, "offsets 5 to 9 wait for the end of a transaction", 0)
+    behind = lagging(5, Reason.CATCHING_UP, "250 offsets behind", 250)
+
+    dead, both, going = shown(
+        tmp_path, a_flow(*silent, an_unknown_partition()), a_flow(*silent, held, behind), a_flow(behind)
+    )
+
+    assert dead.tone == "warn"
+    assert dead.banner == f"4 partitions behind: source unavailable\n\norders-0: {since}."
+    assert both.banner.startswith("5 partitions behind: source unavailable, open transaction")
+    assert (going.tone, going.banner.split("\n")[0]) == ("calm", "Catching up: 1 partition behind")
+
+
+def test_what_is_not_known_is_not_shown_as_none(tmp_path: Path) -> None:
+    """
+    Records behind of a source that is silent, or of some partitions of which it is not known.
+    """
+    unknown = [an_unknown_partition(partition=at) for at in range(2)]
+    behind = lagging(5, Reason.CATCHING_UP, "250 offsets behind", 250)
+
+    none, some, every = shown(tmp_path, a_flow(*unknown), a_flow(*unknown, behind), a_flow(behind))
+
+    assert none.figures["records behind"] == "unknown"
+    assert some.figures["records behind; unknown for 2"] == "250"
+    assert some.figures["worst lag; unknown for 2"] == "30 min"
+    assert every.figures["records behind"] == "250"
+
+
+def test_a_mirror_that_waits_says_for_what(tmp_path: Path) -> None:
+    """
+    It blames neither the lists of topics, of which it has seen none, nor a cluster that has answered.
+    """
+    waits_for = "source to answer: kafka-1.east:9092: connection refused"
+    waiting = a_flow(waits_for=waits_for, source_cluster_id=None, target_cluster_id=None)
+    [seen] = shown(tmp_path, waiting)
+
+    assert (seen.tone, seen.clusters) == ("warn", "")
+    assert seen.banner == f"Waiting\n\nNothing is copied yet. It waits for {waits_for}."
+
+
+def test_partitions_that_were_not_looked_at_do_not_count_as_copied(tmp_path: Path) -> None:
+    """
+    One is blocked, one is copied, of three nothing is known.
+    """
+    unknown = [an_unknown_partition(partition=at) for at in range(3)]
+
+    [seen] = shown(tmp_path, a_flow(blocked("orders", 0), a_partition(partition=1), *unknown))
+
+    assert seen.banner.endswith("1 of 5 partitions are being copied.")
