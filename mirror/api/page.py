@@ -46,6 +46,7 @@ code { font: .85rem/1.5 ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monos
   overflow-wrap: anywhere; }
 code.command { display: block; background: var(--back); border: 1px solid var(--line); border-radius: .35rem;
   padding: .4rem .6rem; user-select: all; }
+code.command + code.command { margin-top: .3rem; }
 .wide { overflow-x: auto; padding: 0; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .92rem; }
 th, td { text-align: left; padding: .4rem .8rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
@@ -113,19 +114,29 @@ const behindOf = (parts) =>
 const plain = (reason) => reason.replaceAll("_", " ");
 const stateTag = (state, text) => h("span", { class: `tag ${tone(state)}` }, text || state);
 
-function command(parts, action) {
-  const topics = [...new Set(parts.map((p) => p.topic))].filter((name) => /^[\w.-]+$/.test(name));
-  if (topics.length !== 1) return null;
-  const path = parts.length === 1 ? `partitions/${topics[0]}/${parts[0].partition}` : `topics/${topics[0]}`;
-  return h("code", { class: "command" }, "curl -X POST -H 'X-Twinsite-Control: yes' " +
-    `-H 'Content-Type: application/json' ${location.origin}/${path}/${action}`);
+function perTopic(parts) {
+  const counts = new Map();
+  for (const p of parts) counts.set(p.topic, (counts.get(p.topic) || 0) + 1);
+  return counts;
+}
+function commands(parts, action) {
+  const every = perTopic(last.partitions), own = perTopic(parts), paths = new Set();
+  for (const { topic, partition } of parts.filter((p) => /^[\w.-]+$/.test(p.topic))) {
+    const all = own.get(topic) > 1 && own.get(topic) === every.get(topic);
+    paths.add(all ? `topics/${topic}` : `partitions/${topic}/${partition}`);
+  }
+  const shown = [...paths].slice(0, SHOWN_AT_MOST).map((path) => h("code", { class: "command" },
+    "curl -X POST -H 'X-Twinsite-Control: yes' -H 'Content-Type: application/json' " +
+    `${location.origin}/${path}/${action}`));
+  const rest = paths.size - shown.length;
+  return rest ? [...shown, h("p", { class: "dim" }, `and ${many(rest, "other")} likewise`)] : shown;
 }
 function actions(state, parts) {
   const ways = { DATA_LOSS: ["To give up what is lost and go on:", "accept-loss"],
     PAUSED: ["To go on:", "resume"], BLOCKED: ["To look again at once:", "resume"] };
   if (!(state in ways)) return [];
-  const [words, action] = ways[state], shown = command(parts, action);
-  return shown ? [h("p", {}, words), shown] : [];
+  const [words, action] = ways[state], shown = commands(parts, action);
+  return shown.length ? [h("p", {}, words), ...shown] : [];
 }
 function trouble(group) {
   const { state, reason, hint, parts } = group;

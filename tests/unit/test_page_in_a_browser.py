@@ -28,7 +28,8 @@ const seen = STATUSES.map((status) => {
     clusters: words("clusters"),
     figures: Object.fromEntries([...document.querySelectorAll("#figures .card")].map(
       (card) => [card.querySelector("span").innerText, card.querySelector("b").innerText])),
-    commands: [...document.querySelectorAll("code.command")].map((code) => code.innerText) };
+    commands: [...document.querySelectorAll("code.command")].map((code) => code.innerText),
+    troubles: words("troubles") };
 });
 document.body.append(Object.assign(document.createElement("pre"),
   { id: "seen", textContent: JSON.stringify(seen) }));
@@ -51,6 +52,7 @@ class Seen:
     clusters: str
     figures: dict[str, str]
     commands: list[str]
+    troubles: str
 
 
 def shown(folder: Path, *statuses: FlowStatus) -> list[Seen]:
@@ -147,3 +149,38 @@ def test_partitions_that_were_not_looked_at_do_not_count_as_copied(tmp_path: Pat
     [seen] = shown(tmp_path, a_flow(blocked("orders", 0), a_partition(partition=1), *unknown))
 
     assert seen.banner.endswith("1 of 5 partitions are being copied.")
+
+
+def test_a_command_does_nothing_to_partitions_of_which_its_card_says_nothing(tmp_path: Path) -> None:
+    """
+    Two of a topic are blocked, and a third is paused on purpose. For all of a topic there is one command.
+    """
+    partly = [blocked("orders", 0), blocked("orders", 1)]
+    paused = a_partition(partition=2, state=State.PAUSED, reason=Reason.OPERATOR, detail="paused")
+    whole = [blocked("audit", at) for at in range(3)]
+
+    some, every = shown(tmp_path, a_flow(*partly, *whole, paused), a_flow(*whole, a_partition()))
+
+    assert paths(some) == [
+        "partitions/orders/0/resume",
+        "partitions/orders/1/resume",
+        "topics/audit/resume",
+        "partitions/orders/2/resume",
+    ]
+    assert paths(every) == ["topics/audit/resume"]
+
+
+def test_of_many_commands_the_first_are_shown(tmp_path: Path) -> None:
+    """
+    And how many more there are.
+    """
+    many = [blocked("orders", at) for at in range(8)]
+
+    [seen] = shown(tmp_path, a_flow(*many, a_partition(partition=8)))
+
+    assert paths(seen) == [f"partitions/orders/{at}/resume" for at in range(5)]
+    assert "and 3 others likewise" in seen.troubles
+
+
+def paths(seen: Seen) -> list[str]:
+    return [re.sub("^.*(?=(topics|partitions)/)", "", command) for command in seen.commands]
