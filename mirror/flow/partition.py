@@ -25,6 +25,7 @@ class PartitionCopy(Passage):
     """The state of one partition; mutable, owned by the event loop.
 
     Attributes:
+        lost: The source range [from, to) that waits for an operator's decision; None where nothing does.
         doubtful_at: Where a batch was found that does not belong there; None where none was.
         read_to: Where a batch of the source ends, as was read last; None where nothing was.
         copied_elsewhere: Another mirror has copied it since this one did last: how far behind that is, and
@@ -122,7 +123,6 @@ class PartitionCopy(Passage):
         self.waited_for_owner, self.copied_elsewhere = None, False
         self.looked_at = now
         self.look_due_at = None
-        self.lost = None
         missing = decision.next_offset < (self.source_high_watermark or 0)
         if missing and (self.source_last_stable_offset or 0) <= decision.next_offset:
             self.source_last_stable_offset = None
@@ -139,6 +139,7 @@ class PartitionCopy(Passage):
         """Write nothing for now; look again at ``look_due_at``, or when an operator says so (None)."""
         self._drop()
         self._retrying = False
+        self.lost = None
         self.state, self.reason, self.detail = state, reason, detail
         self.look_due_at = look_due_at
         self.waited_for_owner = None
@@ -157,6 +158,7 @@ class PartitionCopy(Passage):
             self.last_timestamp_ms = None
         self.state, self.reason, self.detail = State.UNKNOWN, Reason.STARTING, "to be looked at again"
         self.acknowledged_target_offset = None
+        self.lost = None
         self.read_to = None
         self._unsettled.clear()
         self.attempts = 0

@@ -114,3 +114,25 @@ def test_whoever_copies_again_says_how_far_behind_it_is() -> None:
     again = said(bench)
     assert (again.target_log_end_offset, again.lag_records) == (300, 50)
     assert again.lag_seconds is not None
+
+
+def test_a_loss_is_pending_until_it_is_decided_on() -> None:
+    """
+    Not while the target is away after it was accepted, nor where the topic was made again.
+    """
+    accepted, recreated = an_owner(), an_owner()
+    for bench in (accepted, recreated):
+        bench.p.stop(State.DATA_LOSS, Reason.LOG_START_MOVED, "50 offsets are gone", None)
+        bench.p.lost = (100, 150)
+    before = said(accepted), series(accepted, "twinsite_loss_pending_offsets")
+
+    accepted.p.look_anew(accepted.now)
+    for _ in range(PATIENCE):
+        accepted.p.refused(AWAY, "nobody answers", accepted.now)
+    recreated.p.stop(State.TOPIC_RECREATED, Reason.TOPIC_ID_CHANGED, "another id", None)
+
+    assert (before[0].lost_from, before[0].lost_to, before[1]) == (100, 150, [50])
+    for bench in (accepted, recreated):
+        one = said(bench)
+        assert (one.lost_from, one.lost_to) == (None, None)
+        assert series(bench, "twinsite_loss_pending_offsets") == []
