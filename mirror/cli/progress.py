@@ -5,6 +5,7 @@ Everything goes to standard error. NO_COLOR takes the colours away.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -121,7 +122,7 @@ class Bar:
 
 
 class Lines:
-    """A line every few seconds, and one at the end."""
+    """A line every few seconds, and one at the end. Where none can be written the copy goes on without."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -153,10 +154,10 @@ class Lines:
         share = "?" if figures.share is None else f"{math.floor(100 * figures.share)}"
         offsets = f"{number(figures.done)} of {number(figures.total)} offsets"
         amounts = f"{size(figures.bytes)}, {size(figures.bytes_per_second)}/s"
-        self._stream.write(
-            f"{duration(figures.seconds)}: {share} %, {offsets}, {_partitions(figures)}, {amounts}\n"
-        )
-        self._stream.flush()
+        line = f"{duration(figures.seconds)}: {share} %, {offsets}, {_partitions(figures)}, {amounts}\n"
+        with contextlib.suppress(OSError):
+            self._stream.write(line)
+            self._stream.flush()
 
 
 def _partitions(figures: Figures) -> str:

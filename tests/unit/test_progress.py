@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 from dataclasses import replace
 
@@ -25,6 +26,11 @@ class Clock:
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+class FullDisk(io.StringIO):
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_progress_counts_from_where_each_partition_was_found() -> None:
@@ -79,6 +85,18 @@ def test_a_line_is_written_now_and_then_and_one_at_the_end() -> None:
     assert len(written) == 2
     assert "20 %, 200 of 1 000 offsets, 0 of 1 partitions there" in written[0]
     assert "25 %, 250 of 1 000 offsets" in written[1]
+
+
+def test_a_copy_does_not_end_because_its_progress_cannot_be_written() -> None:
+    """
+    Standard error leads to a full disk: neither a line nor the last one is worth the copy and its document.
+    """
+    clock = Clock()
+
+    with Lines(FullDisk(), clock=clock) as lines:
+        clock.now += LINE_EVERY_SECONDS
+        lines.show(a_flow())
+        lines.show(a_flow(a_partition(next_offset=999)))
 
 
 def test_a_copy_that_saw_nothing_writes_nothing() -> None:
