@@ -29,6 +29,7 @@ class Figures:
     done: int
     total: int
     partitions_there: int
+    partitions_known: int
     partitions: int
     bytes: int
     bytes_per_second: float
@@ -36,10 +37,10 @@ class Figures:
 
     @property
     def share(self) -> float | None:
-        """From 0 to 1; None while it is not known what there is to copy."""
-        if self.total:
-            return self.done / self.total
-        return 1.0 if self.partitions_there == self.partitions > 0 else None
+        """From 0 to 1; None while it is not known of every partition what there is to copy."""
+        if not self.partitions_known == self.partitions > 0:
+            return None
+        return self.done / self.total if self.total else 1.0
 
 
 @dataclass(slots=True)
@@ -55,7 +56,7 @@ class Estimate:
         Args:
             now: On the clock of ``started_at``.
         """
-        done = total = there = 0
+        done = total = there = known = 0
         for one in status.partitions:
             if one.next_offset is None or one.goal_offset is None:
                 continue
@@ -63,10 +64,11 @@ class Estimate:
             end = max(one.goal_offset, start)
             reached = min(max(one.next_offset, start), end)
             done, total, there = done + reached - start, total + end - start, there + (reached == end)
+            known += 1
         seconds = now - self.started_at
         copied = sum(one.bytes for one in status.partitions)
         rate = copied / seconds if seconds > 0 else 0.0
-        return Figures(done, total, there, len(status.partitions), copied, rate, seconds)
+        return Figures(done, total, there, known, len(status.partitions), copied, rate, seconds)
 
 
 class Reporter(Protocol):

@@ -127,7 +127,14 @@ def test_a_terminal_gets_a_bar_and_a_file_gets_lines(
 
 
 @pytest.mark.parametrize(
-    ("seen", "share"), [([a_partition()], 1.0), ([an_unknown_partition()], None), ([], None)]
+    ("seen", "share"),
+    [
+        ([a_partition()], 1.0),
+        ([an_unknown_partition()], None),
+        ([a_partition(goal_offset=1_500), an_unknown_partition()], None),
+        ([a_partition(goal_offset=None, next_offset=1), a_partition(partition=1)], None),
+        ([], None),
+    ],
 )
 def test_where_nothing_is_left_to_copy_all_of_it_is_there(
     seen: list[PartitionStatus], share: float | None
