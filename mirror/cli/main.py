@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -98,10 +99,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fill_streams() -> None:
-    """A stream that was closed leads nowhere. Else the next file, or connection, would be taken for it."""
+    """A stream that was closed leads nowhere. Else the next file, or connection, would be taken for it.
+
+    Characters that the locale has not are written as escapes.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (to the end of the process)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _of_a_disk(error: OSError) -> TwinsiteError:

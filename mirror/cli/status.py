@@ -18,13 +18,13 @@ from mirror.cli.client import MirrorClient, url_option
 from mirror.cli.output import Finite, can_redraw, clean, console, output_option, plain, print_json
 from mirror.cli.render import status_table
 from mirror.cli.render_relay import relay_table
-from mirror.errors import ConnectionFailedError
+from mirror.errors import TwinsiteError
 from mirror.model import FlowStatus, State
 from mirror.model_relay import RelayStatus
 
 NOT_ACTIVE = 3
 
-Seen = FlowStatus | RelayStatus | ConnectionFailedError
+Seen = FlowStatus | RelayStatus | TwinsiteError
 
 
 @click.command()
@@ -98,7 +98,7 @@ def _end(received: int, _frame: object) -> NoReturn:
 
 
 def _print_line(seen: Seen) -> None:
-    if isinstance(seen, ConnectionFailedError):
+    if isinstance(seen, TwinsiteError):
         click.echo(f"error: {clean(seen)}", err=True)
     else:
         print_json(_document(seen), indent=None)
@@ -106,16 +106,16 @@ def _print_line(seen: Seen) -> None:
 
 
 def _shown(seen: Seen, *, everything: bool, one_screen: bool = False) -> RenderableType:
-    if isinstance(seen, ConnectionFailedError):
+    if isinstance(seen, TwinsiteError):
         return plain(seen)
     return _table(seen, everything=everything, one_screen=one_screen)
 
 
 def _snapshots(client: MirrorClient, every: float) -> Iterator[Seen]:
-    """A snapshot each so many seconds; a mirror that is away may come back."""
+    """A snapshot each so many seconds; a mirror that is away, or does not say, may come back."""
     while True:
         try:
             yield _read(client)
-        except ConnectionFailedError as error:
+        except TwinsiteError as error:
             yield error
         time.sleep(every)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -184,9 +185,19 @@ def test_words_from_outside_cannot_steer_the_terminal(
 
 
 @pytest.mark.parametrize("output", ["json", "table"])
-def test_watching_goes_on_until_a_signal(running: FakeMirror, output: str) -> None:
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ((200, b"gone"), "this is not a mirror"),
+        ((503, {"detail": "no upstream"}), "no upstream"),
+        ((500, {"code": "internal_error", "detail": "the mirror made a mistake"}), "a mistake"),
+    ],
+)
+def test_watching_goes_on_until_a_signal(
+    running: FakeMirror, output: str, bad: tuple[int, object], words: str
+) -> None:
     """
-    A mirror that is away for a moment is told of, and asked again.
+    A mirror that is away for a moment, or a proxy that says so, is told of, and asked again.
     """
     running.answers["/status"] = (200, status_to_json(a_flow()))
     command = [sys.executable, "-m", "mirror.cli.main", "status", "--watch", "--every", "0.1", "-o", output]
@@ -195,15 +206,40 @@ def test_watching_goes_on_until_a_signal(running: FakeMirror, output: str) -> No
     assert watching.stderr is not None
 
     first = [watching.stdout.readline() for _ in range(6)]
-    running.answers["/status"] = (200, b"gone")
+    running.answers["/status"] = bad
     errors = watching.stdout if output == "table" else watching.stderr
-    while "this is not a mirror" not in errors.readline():
+    while words not in errors.readline():
+        assert watching.poll() is None
+    running.answers["/status"] = (200, status_to_json(a_flow()))
+    while "orders" not in watching.stdout.readline():
         assert watching.poll() is None
     watching.send_signal(signal.SIGINT)
     watching.communicate(timeout=20)
 
     assert sum("orders" in line for line in first) >= 2
     assert watching.returncode == 130
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_characters_that_the_locale_has_not_are_written_as_escapes(
+    running: FakeMirror, encoding: str
+) -> None:
+    """
+    A broker's words in a terminal that knows no such characters: they end nothing.
+    """
+    detail = "the broker says: no \u2013 \u201cnever\u201d"
+    refused = a_partition(state=State.BLOCKED, reason=Reason.RECORD_REFUSED, detail=detail)
+    running.answers["/status"] = (200, status_to_json(a_flow(refused)))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "mirror.cli.main", "status"],
+        env=os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0", "COLUMNS": "200"},
+        capture_output=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (3, b"")
+    assert rb"no \u2013 \u201cnever\u201d" in done.stdout
 
 
 def test_nobody_at_the_port_is_an_error_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
