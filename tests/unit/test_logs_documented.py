@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("mirror", "checkpoint", "monitoring")
+LOGGERS = ("log.", "self._log.")
 SAYING = {"warn_repeated", "log_retry", "self._warn_of"}
 """Functions that log an event given to them by name."""
 
@@ -19,7 +20,7 @@ def events_of(source: str) -> Iterator[str]:
         says = ast.unparse(call.func)
         texts = [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
         names = [text for text in texts if isinstance(text, str)]
-        if (says.startswith("log.") or says in SAYING) and names:
+        if (says.startswith(LOGGERS) or says in SAYING) and names:
             yield names[-1]
 
 
