@@ -21,7 +21,7 @@ from mirror.api.control import Control, ControlHandlers, find
 from mirror.api.page import CONTENT_SECURITY_POLICY, PAGE
 from mirror.api.problems import ProblemError, problems
 from mirror.api.schema import status_to_json
-from mirror.api.serving import common_headers, metrics, not_listening, probe
+from mirror.api.serving import common_headers, metrics, not_listening, probe, url_of
 from mirror.model import FlowStatus, TopicPartition
 from monitoring.health import Heartbeats, Readiness, livez, readyz
 
@@ -147,7 +147,7 @@ class ApiServer:
     @property
     def url(self) -> str:
         """Where it can be asked; call it after :meth:`start`."""
-        return f"http://{self._host}:{self.port}"
+        return url_of(self._host, self.port)
 
     @property
     def port(self) -> int:

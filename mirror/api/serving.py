@@ -16,6 +16,16 @@ from monitoring.health import Verdict
 HOST_HINT = "api.host must be an address of this machine, or a name of one; 0.0.0.0 is all of them"
 
 
+ALL_ADDRESSES = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  (nothing is bound to them here)
+
+
+def url_of(host: str, port: int) -> str:
+    """Where whoever listens there can be asked: all addresses are told by the name of this machine."""
+    if host in ALL_ADDRESSES:
+        return f"http://{socket.gethostname()}:{port}"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def not_listening(words: str, error: OSError, port_hint: str) -> UsageError:
     """Words and why; the hint is for the port, unless the address is none of this machine."""
     of_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL

@@ -24,6 +24,7 @@ from prometheus_client import CollectorRegistry
 from mirror.api.page import PAGE
 from mirror.api.schema import status_to_json
 from mirror.api.server import ApiServer, Backend
+from mirror.cli.client import MirrorClient
 from mirror.errors import ConnectionFailedError, StateConflictError, TwinsiteError, UsageError
 from mirror.model import FlowStatus, Reason, State, TopicPartition
 from monitoring.health import Heartbeats, Readiness
@@ -126,6 +127,32 @@ async def port() -> AsyncIterator[Port]:
     async with aiohttp.ClientSession() as session:
         yield Port(mirror, session, server.url, server)
     await server.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:{port}"),
+        ("::1", "http://[::1]:{port}"),
+        ("0.0.0.0", "http://{here}:{port}"),
+        ("::", "http://{here}:{port}"),
+    ],
+)
+async def test_where_a_mirror_says_that_it_can_be_asked_it_is(host: str, url: str) -> None:
+    """
+    Commands take the address as it is told; all addresses are no address, the name of the machine is one.
+    """
+    server = a_server(Mirror(a_flow()), host=host)
+    try:
+        await server.start()
+    except UsageError:
+        pytest.skip("this machine has no such address")
+
+    told, port = server.url, server.port
+    await server.close()
+
+    assert told == url.format(here=socket.gethostname(), port=port)
+    assert MirrorClient(told).url == told
 
 
 @pytest.fixture
