@@ -323,7 +323,8 @@ class FlowStatus:
     bytes_fetched: int
     bytes_appended: int
     partitions: tuple[PartitionStatus, ...]
-    topics_ignored: int = 0
+    topics_ignored: int | None = 0
+    """Topics of the source that are not copied; null before they were looked at."""
     waits_for: str = ""
     """What a mirror that has not begun yet waits for, and what went wrong last; empty once it has begun."""
     link: LinkStatus | None = None

@@ -120,7 +120,7 @@ async def _begin(settings: Settings, stack: contextlib.AsyncExitStack, *, once: 
     source, target = await stack.enter_async_context(both)
     begin = Patience(waiting.tell, once=once)
     owner, memory = await take_part(settings, source, target, begin)
-    service = Service.of(settings, source, target, owner, memory, port)
+    service = Service.of(settings, source, target, owner, memory, port, waiting)
     await begin.take("the topics of both clusters", service.follower.follow, source, target)
     return service
 
@@ -197,8 +197,9 @@ class Service:
         owner: Owner,
         memory: FlowMemory,
         port: ApiServer | None,
+        waiting: Waiting,
     ) -> Service:
-        """Wire a flow that was claimed."""
+        """Wire a flow that was claimed, by the mirror that has waited for it."""
         registry = CollectorRegistry()
         engine = Engine()
         flow = flow_of(settings, source, target, memory, owner.turn, engine, registry)
@@ -237,8 +238,8 @@ class Service:
             retention_ms=follower.retention_ms,
             tombstones=follower.tombstones,
             lost_ranges=memory.lost_ranges,
-            started_at_ms=int(time.time() * 1000),
-            started_at=time.monotonic(),
+            started_at_ms=waiting.started_at_ms,
+            started_at=waiting.started_at,
         )
         return cls(
             settings,

@@ -33,6 +33,7 @@ class Waiting:
 
     Attributes:
         reached: Names of the clusters that have answered.
+        started_at_ms, started_at: When the mirror was started, in milliseconds since 1970, and monotonic.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -40,8 +41,8 @@ class Waiting:
         self._step = ""
         self._failures: dict[str, str] = {}
         self._settings = settings
-        self._started_at = time.monotonic()
-        self._started_at_ms = int(time.time() * 1000)
+        self.started_at = time.monotonic()
+        self.started_at_ms = int(time.time() * 1000)
 
     def tell(self, step: str) -> None:
         """Say what is waited for, with what went wrong last."""
@@ -71,13 +72,14 @@ class Waiting:
             producer_id=None,
             producer_epoch=None,
             owner=False,
-            started_at_ms=self._started_at_ms,
-            uptime_seconds=time.monotonic() - self._started_at,
+            started_at_ms=self.started_at_ms,
+            uptime_seconds=time.monotonic() - self.started_at,
             cpu_seconds=time.process_time(),
             resident_bytes=resident_bytes(),
             bytes_fetched=0,
             bytes_appended=0,
             partitions=(),
+            topics_ignored=None,
             waits_for=self.waits_for,
         )
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
@@ -324,6 +325,31 @@ async def test_what_no_wait_can_help_ends_the_start_at_once(
 
     assert raised.value is failure
     assert clusters.tries == 1
+
+
+async def test_what_waited_is_not_started_anew_when_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Status and metrics tell since when the mirror runs, not since when the clusters have answered.
+    """
+    settings, owner, memory = settings_for(CLOSED_PORT), Mock(), Mock(producer_id=-1)
+    source, target = (Mock(bytes_received=0, bytes_sent=0) for _ in range(2))
+    waiting = Waiting(settings)
+    before = waiting.status()
+    monkeypatch.setattr(time, "time", lambda: before.started_at_ms / 1000 + 3_600)
+
+    begun = service.Service.of(settings, source, target, owner, memory, None, waiting).status()
+
+    assert begun.started_at_ms == before.started_at_ms
+    assert begun.uptime_seconds >= before.uptime_seconds
+
+
+def test_nothing_is_said_of_topics_before_they_were_looked_at() -> None:
+    """
+    Neither how many are copied nor how many are not: there is no series that says 0.
+    """
+    collected = Waiting(settings_for(CLOSED_PORT)).backend().registry.collect()
+
+    assert [one.samples for one in collected if one.name == "twinsite_topics_ignored"] == [[]]
 
 
 def test_a_mirror_between_two_steps_of_its_start_still_waits() -> None:
