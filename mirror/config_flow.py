@@ -227,7 +227,7 @@ class ApiSettings(Section):
     partition_metrics: Flag = Field(
         default=True,
         description="Whether /metrics has a series for each partition; else one for each topic: counts "
-        "summed, the worst lag, and no offsets. A thousand partitions make 27 000 series.",
+        "summed, the worst lag, and no offsets. A thousand partitions make up to 30 000 series.",
     )
     remote_control: Flag = Field(
         default=False,

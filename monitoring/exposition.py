@@ -2,7 +2,7 @@
 
 The bytes are those of ``prometheus_client.generate_latest``, at a quarter of its
 price: labels that samples share are formatted once. With a thousand partitions a
-scrape has 27 000 series, and the mirror has better things to do.
+scrape has 30 000 series, and the mirror has better things to do.
 
 Sources: https://prometheus.io/docs/instrumenting/exposition_formats/, version 0.0.4;
 OpenMetrics 1.0.0 (https://prometheus.io/docs/specs/om/open_metrics_spec/), which alone has exemplars.

@@ -12,7 +12,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
-from mirror.model import FlowStatus, Reason, State, TopicPartition
+from mirror.model import FlowStatus, PartitionStatus, Reason, State, TopicPartition
 from monitoring import catalogue
 from monitoring.exposition import OPENMETRICS, content_type, write_text
 from monitoring.metrics import FlowCollector, Instruments, register
@@ -428,3 +428,22 @@ def test_crc_failures_start_at_zero() -> None:
     instruments.count_crc_failure("source")
 
     assert registry.get_sample_value("twinsite_crc_failures_total", labels) == 1
+
+
+def test_the_documents_say_how_many_series_a_partition_has() -> None:
+    """
+    Of one of which everything is known: whoever sizes a Prometheus by it is not surprised.
+    """
+
+    def series(*partitions: PartitionStatus) -> int:
+        collected = FlowCollector(lambda: a_flow(*partitions)).collect()
+        return sum(len(family.samples) for family in collected)
+
+    one, another = (
+        a_partition(partition=at, retention_headroom_seconds=1.0, tombstone_headroom_seconds=1.0)
+        for at in range(2)
+    )
+    each = series(one, another) - series(one)
+
+    for page in ("metrics.md", "settings.md"):
+        assert f"make up to {each} 000 series" in (DOCS / page).read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 import mirror
 from mirror.api import problems
-from mirror.flow.hints import HINTS, hint
+from mirror.flow.hints import HINTS, hint, severity
 from mirror.flow.states import APPEND_REFUSALS, FETCH_REFUSALS
 from mirror.model import Reason, State
 
@@ -36,6 +37,17 @@ def test_every_reason_has_an_entry() -> None:
     None is missing, none is left over.
     """
     assert entries("Reasons").keys() == {reason.value for reason in Reason}
+
+
+def test_the_page_says_which_states_are_in_order() -> None:
+    """
+    Those that are logged as information, whatever their reason.
+    """
+    quiet = {state.value for state in State if severity(state, Reason.ANOTHER_MIRROR) == logging.INFO}
+
+    [named] = re.findall(r"in order or was asked for \((.*?), `LAGGING`", PAGE)
+
+    assert set(re.findall(r"`(\w+)`", named)) == quiet
 
 
 @pytest.mark.parametrize("reason", Reason)
