@@ -1,11 +1,11 @@
-"""Which columns a table of partitions has room for, and how names are cut. Pure.
+"""Which columns a table has room for, and how names are cut; the table of partitions above all. Pure.
 
 Which partition it is and what state it is in are always there; what is needed least is left out first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirror.cli.output import clean, duration, number
@@ -111,15 +111,36 @@ def layout(partitions: Sequence[PartitionStatus], width: int) -> Layout:
     candidates = [
         column for column in COLUMNS if not column.is_optional or any(map(column.words, partitions))
     ]
-    widths = {column.title: column.width(partitions) for column in candidates}
-    for count in range(len(LEFT_OUT_FIRST) + 1):
-        left_out = LEFT_OUT_FIRST[:count]
-        columns = tuple(column for column in candidates if column.title not in left_out)
-        target_names = TARGET_NAMES not in left_out
-        room = width - sum(widths[column.title] + SPACE for column in columns)
-        if room >= _wanted(partitions, target_names=target_names):
+    left_out, room = fitting(
+        {column.title: column.width(partitions) for column in candidates},
+        LEFT_OUT_FIRST,
+        width,
+        lambda without: _wanted(partitions, target_names=TARGET_NAMES not in without),
+    )
+    columns = tuple(column for column in candidates if column.title not in left_out)
+    return Layout(columns, room, TARGET_NAMES not in left_out)
+
+
+def fitting(
+    widths: Mapping[str, int],
+    left_out_first: Sequence[str],
+    width: int,
+    wanted: Callable[[Sequence[str]], int],
+) -> tuple[Sequence[str], int]:
+    """The titles for which there is no room, and the room that is there for names.
+
+    Args:
+        widths: Of each column beside the names, by its title.
+        left_out_first: Titles, and whatever else makes room, in the order in which they are left out.
+        width: Of the screen, in columns.
+        wanted: What names take, by what is left out.
+    """
+    for count in range(len(left_out_first) + 1):
+        left_out = left_out_first[:count]
+        room = width - sum(wide + SPACE for title, wide in widths.items() if title not in left_out)
+        if room >= wanted(left_out):
             break
-    return Layout(columns, max(room, NAME_COLUMNS_MIN), target_names)
+    return left_out, max(room, NAME_COLUMNS_MIN)
 
 
 def _wanted(partitions: Sequence[PartitionStatus], *, target_names: bool) -> int:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from mirror.cli.columns import SPACE
+from mirror.cli.columns import NAME_COLUMNS, SPACE, fitting, shortened
 from mirror.cli.output import clean, duration, number, plain, size
 from mirror.model_relay import RelayStatus, StreamStatus
 
 ROWS_MAX = 60
 """Of more streams the rest is counted, unless all are asked for."""
-TITLES = ("FLOW", "FROM", "IDENTITY", "ROLE", "SINCE", "ROUND TRIP", "PARTITIONS", "SENT", "SHARE", "LEVEL")
+NAME = "FLOW"
+TITLES = ("FROM", "IDENTITY", "ROLE", "SINCE", "ROUND TRIP", "PARTITIONS", "SENT", "SHARE", "LEVEL")
 NUMBERS = frozenset({"SINCE", "ROUND TRIP", "PARTITIONS", "SENT", "SHARE", "LEVEL"})
+LEFT_OUT_FIRST = ("IDENTITY", "ROLE", "SHARE", "SINCE", "LEVEL", "ROUND TRIP", "PARTITIONS", "FROM", "SENT")
 NO_STREAMS = "  no mirror has a stream open"
 
 
@@ -33,7 +36,7 @@ def relay_table(
     parts: list[RenderableType] = [_headline(status)]
     shown = status.streams if everything else status.streams[:ROWS_MAX]
     if shown:
-        parts.append(_table(shown, now_ms))
+        parts.append(_Streams(shown, now_ms))
     hidden = len(status.streams) - len(shown)
     if hidden:
         parts.append(Text(f"and {number(hidden)} other streams (--all shows them)"))
@@ -63,13 +66,27 @@ def _headline(status: RelayStatus) -> Text:
     return Text(words if status.streams else f"{words}\n{NO_STREAMS}")
 
 
-def _table(streams: Sequence[StreamStatus], now_ms: float) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, SPACE, 0, 0), header_style="bold")
-    for title in TITLES:
-        table.add_column(title, justify="right" if title in NUMBERS else "left", no_wrap=True)
-    for one in streams:
-        table.add_row(*(plain(words) for words in _row(one, now_ms)))
-    return table
+@dataclass(frozen=True, slots=True)
+class _Streams:
+    """A row for each stream, with the columns for which the screen has room."""
+
+    streams: Sequence[StreamStatus]
+    now_ms: float
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        names = [clean(one.flow or "?") for one in self.streams]
+        rows = [dict(zip(TITLES, map(clean, _row(one, self.now_ms)), strict=True)) for one in self.streams]
+        widths = {title: max(len(title), *(len(row[title]) for row in rows)) for title in TITLES}
+        longest = min(max(len(NAME), *map(len, names)), NAME_COLUMNS)
+        left_out, room = fitting(widths, LEFT_OUT_FIRST, options.max_width, lambda _: longest)
+        table = Table(box=None, pad_edge=False, padding=(0, SPACE, 0, 0), header_style="bold")
+        table.add_column(NAME, no_wrap=True)
+        titles = [title for title in TITLES if title not in left_out]
+        for title in titles:
+            table.add_column(title, justify="right" if title in NUMBERS else "left", no_wrap=True)
+        for name, row in zip(names, rows, strict=True):
+            table.add_row(Text(shortened(name, room, "")), *(Text(row[title]) for title in titles))
+        yield table
 
 
 def _row(one: StreamStatus, now_ms: float) -> tuple[str, ...]:
@@ -77,7 +94,6 @@ def _row(one: StreamStatus, now_ms: float) -> tuple[str, ...]:
     records = one.live.records_bytes + one.bulk.records_bytes
     trip = one.round_trip_seconds
     return (
-        one.flow or "?",
         one.peer,
         one.identity or "-",
         one.role or "-",

@@ -79,12 +79,29 @@ def registry(status: RelayStatus, *expiries: RelayExpiry) -> CollectorRegistry:
     return made
 
 
-def shown(status: RelayStatus, *, everything: bool = False) -> str:
+def shown(status: RelayStatus, *, everything: bool = False, width: int = 1_000) -> str:
     """The table as it is printed where there is no terminal."""
     out = io.StringIO()
     table = relay_table(status, everything=everything, now_ms=1_700_000_060_000)
-    Console(file=out, width=1_000).print(table)
+    Console(file=out, width=width).print(table)
     return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [120, 80, 60, 40, 24])
+def test_figures_are_whole_or_not_there(width: int) -> None:
+    """
+    Half a number is another one: a column for which a terminal has no room is left out, a name is cut.
+    """
+    most = replace(BULK, bytes_sent=123_456_789_012, records_bytes=250_000_000_000)
+    streams = [replace(STREAM, flow=f"orders-{at}-east-to-west", bulk=most) for at in range(2)]
+
+    lines = shown(replace(STATUS, streams=tuple(streams)), width=width).splitlines()
+
+    [at] = [at for at, line in enumerate(lines) if line.startswith("FLOW")]
+    table, whole = lines[at : at + 3], shown(replace(STATUS, streams=tuple(streams))).split()
+    assert all(len(line.rstrip()) <= width for line in table)
+    assert all(set(line.split()[1:]) <= set(whole) for line in table)
+    assert ["123.5" in line for line in table[1:]] == [width > 30] * 2
 
 
 def test_the_document_is_read_back_as_it_was() -> None:
