@@ -217,7 +217,10 @@ class FetchLane:
         if not self._session.answered(answer):
             raise broker_error(answer.error_code, f"source: Fetch from broker {self._node}")
         answers = Answers(time.monotonic(), self._answered_at)
-        self._answered_at = self._flow.source.last_answer_at = answers.at
+        self._flow.source.last_answer_at = answers.at
+        if answer.says_nothing:
+            return
+        self._answered_at = answers.at
         came = sum(len(fetched.records) for fetched in answer.partitions)
         self._spare = bytes_max - came
         self._share = self._fair_share(came, bytes_max)

@@ -7,7 +7,7 @@ topic of the same name, and nothing that came later matters to a consumer.
 A *fetch session* makes the broker remember what is wanted. A request then names
 only what has changed, and partitions without news cost nothing on either side.
 
-Sources: KIP-227 (sessions), KIP-320 and KIP-595 (epochs, divergence), KIP-482, KIP-516.
+Sources: KIP-227 (sessions), KIP-219 (quotas), KIP-320 and KIP-595 (epochs, divergence), KIP-482, KIP-516.
 """
 
 from __future__ import annotations
@@ -83,6 +83,13 @@ class FetchAnswer(NamedTuple):
     error_code: int
     session_id: int
     partitions: list[Fetched]
+
+    @property
+    def says_nothing(self) -> bool:
+        """True where it does not even say that what it leaves out has nothing new: the request was refused,
+        as where the session is lost, or a quota is used up, and the broker left out all there is.
+        """
+        return self.error_code != 0 or (self.throttle_ms > 0 and not self.partitions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,8 @@ async def peek(
         found no room in this answer: the first one asked for that has something always comes.
 
     Raises:
-        ConnectionFailedError: The broker does not answer, or with something else than an answer.
+        ConnectionFailedError: The broker does not answer, or with something else than an answer, or for the
+            sake of a quota with nothing.
         BrokerError: It refuses the request as a whole; what it refuses of one partition is in that one.
     """
     connection.version(FETCH, FETCH_VERSION, "Fetch", lowest=FETCH_VERSION)
@@ -49,6 +50,10 @@ async def peek(
     answer = decode_answer(await connection.send(FETCH, FETCH_VERSION, [request]))
     if answer.error_code:
         raise broker_error(answer.error_code, f"{connection.address}: Fetch")
+    if answer.says_nothing:
+        raise ConnectionFailedError(
+            f"{connection.address}: a quota holds it back for {answer.throttle_ms} ms"
+        )
     return [fetched for fetched in answer.partitions if _says_something(fetched)]
 
 

@@ -259,9 +259,11 @@ class BrokerLane:
                 body = await connection.send(FETCH, FETCH_VERSION, [request], allocate=allocate)
             self._count()
             read = self._read(decode_answer(body))
-            self._heard_us = read.at_us
             reach("source_read")
             await self._all_sent()
+            if read is None:
+                return
+            self._heard_us = read.at_us
             if read.parts or time.monotonic() - self._said_at >= HEARTBEAT_SECONDS:
                 self._said_at = time.monotonic()
                 held[0].hold()
@@ -328,9 +330,12 @@ class BrokerLane:
 
     # -- an answer -------------------------------------------------------------------------------
 
-    def _read(self, answer: FetchAnswer) -> Read:
+    def _read(self, answer: FetchAnswer) -> Read | None:
+        """None where nothing was said: the mirror must not take that for no news."""
         if not self._session.answered(answer):
             raise broker_error(answer.error_code, f"Fetch from broker {self._node}")
+        if answer.says_nothing:
+            return None
         spare = self._limits.bytes_max - sum(len(fetched.records) for fetched in answer.partitions)
         if spare < self._limits.bytes_max // 2:
             self._limits = replace(self._limits, bytes_max=min(self._limits.bytes_max * 2, self._bytes_max))

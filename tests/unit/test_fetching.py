@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,17 +17,19 @@ from mirror.errors import BatchError, ConnectionFailedError
 from mirror.flow import fetching, receiving
 from mirror.flow.context import Flow, Limits
 from mirror.flow.fetching import FetchLane, reread
+from mirror.flow.lagging import LagMeter
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.flow.states import PATIENCE
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.cluster_info import PartitionInfo
-from mirror.kafka.fetch import FETCH_VERSION, Fetched, FetchLimits, Key
+from mirror.kafka.fetch import FETCH_SESSION_ID_NOT_FOUND, FETCH_VERSION, Fetched, FetchLimits, Key
 from mirror.kafka.record_batch import MAGIC_AT
 from mirror.model import Batch, OffsetMode, Reason, State, TopicPartition
 from tests.harness.node import until
 from tests.unit.batches import entries, v2
 from tests.unit.target_model import Hooks, Meters
+from tests.unit.test_fetch_codec import answer
 
 TOPIC_ID = b"t" * 16
 ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -53,6 +56,10 @@ class Source:
         whole = FetchResponse(version=FETCH_VERSION, session_id=0, responses=responses)
         self._answer = bytes(whole.encode())
         self.asked = 0
+
+    def says(self, answer: bytes) -> None:
+        """It answers with this from now on."""
+        self._answer = answer
 
     async def connection(self, *_: object) -> Source:
         return self
@@ -141,6 +148,37 @@ async def test_what_stands_before_a_corrupt_batch_is_written_before_the_partitio
     assert (asked, state) == (2, State.ACTIVE)
     assert copy.next_offset == 3
     assert "offset 3" in copy.detail
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        pytest.param(answer([], throttle_ms=2_000, session=1), id="a quota is used up"),
+        pytest.param(answer([], code=FETCH_SESSION_ID_NOT_FOUND, session=0), id="the session is lost"),
+    ],
+)
+async def test_a_broker_that_says_nothing_is_not_one_without_news(says: bytes) -> None:
+    """
+    It has left out all there is, also of a partition that is written: that is no lag of 0.
+    """
+    source, hooks = Source(b"", end=0), Quiet()
+    copy, lane, flow = reading(source, hooks)
+    meter = LagMeter(flow, lane.answered_at, lane.arriving_at)
+
+    running = asyncio.create_task(lane.run())
+    await until(lambda: lane.answered_at(copy) is not None, "it has answered", SOON)
+    source.says(says)
+    asked = source.asked
+    await until(lambda: source.asked >= asked + 5, "what was on its way has come", SOON)
+    heard = meter.measure(copy, now=time.monotonic(), now_ms=0)
+    await until(lambda: source.asked >= asked + 50, "it has said nothing for a while", SOON)
+    an_hour_later = meter.measure(copy, now=time.monotonic() + 3_600, now_ms=0)
+    running.cancel()
+
+    assert an_hour_later.heard_at == heard.heard_at
+    assert an_hour_later.records is None
+    assert an_hour_later.seconds is not None
+    assert an_hour_later.seconds >= 3_600
 
 
 def rotten_batch(at: int = -1) -> bytes:

@@ -16,7 +16,7 @@ from mirror.errors import ConnectionFailedError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
 from mirror.kafka.dial import Address
-from mirror.kafka.fetch import FETCH_VERSION, Isolation, Key
+from mirror.kafka.fetch import FETCH_SESSION_ID_NOT_FOUND, FETCH_VERSION, Isolation, Key
 from mirror.link.messages import Channel, Position
 from mirror.link.parts import ASTRAY
 from mirror.relay import broker_lane
@@ -120,6 +120,34 @@ class Quiet:
         return room
 
 
+class Evasive(Quiet):
+    """One that answers, and says nothing.
+
+    Attributes:
+        says: Its next answers; the last one again and again. None: it goes on as usual.
+        said: Set when the last one is reached.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.says: list[bytes] = []
+        self.said = asyncio.Event()
+
+    async def send(
+        self, key: int, version: int, pieces: Sequence[bytes], *, allocate: Callable[[int], memoryview]
+    ) -> memoryview:
+        if not self.says:
+            return await super().send(key, version, pieces, allocate=allocate)
+        body = self.says.pop()
+        if not self.says:
+            self.said.set()
+            self.says.append(body)
+        await asyncio.sleep(0.001)
+        room = allocate(len(body))
+        room[:] = body
+        return room
+
+
 class Sink:
     """An outlet that takes everything at once, and counts the frames of each broker."""
 
@@ -128,6 +156,8 @@ class Sink:
         self.parts: list[tuple[Channel, Key, int]] = []
         self.codes: list[tuple[int, Key, int]] = []
         """Of each part: whose frame it was in, of what, and its error code."""
+        self.said = 0
+        """Frames, those without parts too."""
         self.came = asyncio.Event()
 
     async def send(
@@ -136,6 +166,7 @@ class Sink:
         self.parts += [(channel, part.fetched.key, part.number) for part in news.parts]
         self.codes += [(news.node, part.fetched.key, part.fetched.error_code) for part in news.parts]
         self.frames[news.node] += bool(news.parts)
+        self.said += 1
         gone()
         taken()
         self.came.set()
@@ -269,6 +300,48 @@ async def test_of_a_broker_that_is_lost_it_is_said_that_nothing_is_known(
     assert refused == 3
     assert sorted(sink.codes[:2]) == [(2, FIRST, ASTRAY), (2, THIRD, ASTRAY)]
     assert {code for _, _, code in sink.codes[2:]} == {0}
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        pytest.param(answer([], throttle_ms=2_000, session=1), id="a quota is used up"),
+        pytest.param(answer([], code=FETCH_SESSION_ID_NOT_FOUND, session=0), id="the session is lost"),
+    ],
+)
+async def test_a_broker_that_says_nothing_is_not_one_without_news(
+    says: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    It has left out all there is: the mirror would take it for a lag of 0.
+    """
+    connections: list[Evasive] = []
+
+    async def opened(*_: object) -> Evasive:
+        connections.append(Evasive())
+        return connections[-1]
+
+    monkeypatch.setattr(broker_lane, "Connection", SimpleNamespace(open=opened))
+    monkeypatch.setattr(broker_lane, "HEARTBEAT_SECONDS", 0.0)
+    sink = Sink()
+    reader = SourceReader(cast(Cluster, Source()), Isolation.READ_COMMITTED, sink, 1 << 20)
+    running = asyncio.create_task(reader.run())
+    reader.want([Position(FIRST, 1, END, -1, True, 0)])
+    await sink.reaches(lambda: sink.said >= 10)
+    broker = connections[-1]
+    said: list[int] = []
+    for _ in range(2):
+        broker.said.clear()
+        broker.says = [says] * 10
+        async with asyncio.timeout(5):
+            await broker.said.wait()
+        said.append(sink.said)
+    broker.says = []
+    await sink.reaches(lambda: sink.said > said[-1])
+
+    running.cancel()
+    await asyncio.wait([running])
+    assert said[0] == said[1]
 
 
 @asynccontextmanager
