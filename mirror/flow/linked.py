@@ -64,6 +64,8 @@ NOWHERE = -1
 Way = tuple[int, int]
 """A channel and a broker, as the relay reads it: what an answer does not mention has not changed. On BULK it
 may have waited for its turn."""
+OWN = frozenset(Channel)
+"""By these comes what is read for this mirror alone."""
 
 
 class LinkLane:
@@ -84,6 +86,8 @@ class LinkLane:
         self._numbers = itertools.count(1)
         self._wanted: dict[Key, Position] = {}
         self._ways: dict[Key, Way] = {}
+        self._shared: dict[Key, int] = {}
+        """Of what does not come by the mirror's own channels: by which it does."""
         self._answered_at: dict[Way, float] = {}
         self._heard_at: float | None = None
         self._work = asyncio.Event()
@@ -141,6 +145,7 @@ class LinkLane:
         (self._as_is.discard if recode else self._as_is.add)(key)
         self._coming[key] = number, partition.ask_offset
         self._ways.pop(key, None)
+        self._shared.pop(key, None)
         if not self._wanted:
             asyncio.get_running_loop().call_soon(self._tell)
         self._wanted[key] = Position(
@@ -165,6 +170,7 @@ class LinkLane:
     def _forget(self, key: Key) -> None:
         self._wanted.pop(key, None)
         self._ways.pop(key, None)
+        self._shared.pop(key, None)
         if self._coming.pop(key, None) is not None and self._flow.stream is not None:
             self._flow.stream.forget([key])
 
@@ -228,14 +234,23 @@ class LinkLane:
             self._coming.clear()
             self._wanted.clear()
             self._ways.clear()
+            self._shared.clear()
             self._answered_at.clear()
 
-    def _moved(self, moved: Sequence[tuple[Key, int]]) -> list[tuple[Key, int]]:
+    def _moved(self, channel: int, moved: Sequence[tuple[Key, int]]) -> list[tuple[Key, int]]:
         """Nothing is known of these until they come by their new channel; answers which still count."""
         still = [(key, number) for key, number in moved if self._coming.get(key, (None, 0))[0] == number]
         for key, _ in still:
             self._ways.pop(key, None)
+            self._shared.pop(key, None)
+            if channel not in OWN:
+                self._shared[key] = channel
         return still
+
+    def _comes_by(self, key: Key, channel: int) -> bool:
+        """False where a partition has moved: what still comes of it by this channel is the last of it."""
+        shared = self._shared.get(key)
+        return channel in OWN if shared is None else channel == shared
 
     def _given_up(self, error: TwinsiteError, attempts: int) -> float:
         """There is no stream; answers after how many seconds another one is to be begun."""
@@ -362,14 +377,17 @@ class LinkLane:
                 if ends_here(part):
                     self._want(key, partition)  # what it says was of another place, and nothing more comes
                 continue  # it has come the other way, or is only what stands before a batch in doubt
+            here = self._comes_by(key, way[0])
             if part.fetched.error_code == ASTRAY:
-                self._ways.pop(key, None)  # nothing is known of it until another part comes
+                if here:
+                    self._ways.pop(key, None)  # nothing is known of it until another part comes
                 continue
             if key in others:
                 self._recodable.met(key, others[key], time.monotonic())
             told = way[0] != Channel.BULK and self._ways.get(key) == way
             answers = Answers(read_at, before if told else None)
-            self._ways[key] = way
+            if here:
+                self._ways[key] = way
             self._coming[key] = number, part.next_offset
             if goes_on(part, cut=key in others):
                 outcome = await self._receiver.take(partition, part.fetched, part.offset, buffer, answers)

@@ -85,7 +85,7 @@ OLD_EPOCH = "old_epoch"
 
 Wanted = tuple[Key, int]
 """A partition, and the number with which it was wanted."""
-OnMoved = Callable[[Sequence[Wanted]], Iterable[Wanted]]
+OnMoved = Callable[[int, Sequence[Wanted]], Iterable[Wanted]]
 
 
 class Came(NamedTuple):
@@ -106,8 +106,8 @@ class LinkStream:
         bytes_sent: Likewise.
         choice: What the relay has said last; None before that.
         rate_limit: What it was told, in bytes a second; None: no limit.
-        on_moved: Told of partitions that come by another channel from now on, and of the numbers with which
-            they were wanted; answers which of them are still wanted so. Others will never be taken.
+        on_moved: Told by which channel partitions come from now on, and with which numbers they were wanted;
+            answers which of them are still wanted so. Others will never be taken.
     """
 
     def __init__(
@@ -428,7 +428,7 @@ class LinkStream:
         number, rest = messages.read_channel(payload)
         if kind == Down.MOVED:
             moved = self._channel(number).moved
-            moved.update(self.on_moved(messages.read_moved(payload)[1]))
+            moved.update(self.on_moved(*messages.read_moved(payload)))
         elif number in self._came:
             raise AnswerError(f"channel {number} is not shared")
         elif kind == Down.ENDED:
@@ -476,7 +476,7 @@ def _base(channel: int) -> Channel:
     return Channel.BULK if channel == Channel.BULK else Channel.LIVE
 
 
-def _none(_: Sequence[Wanted]) -> Sequence[Wanted]:
+def _none(_channel: int, _: Sequence[Wanted]) -> Sequence[Wanted]:
     return ()
 
 

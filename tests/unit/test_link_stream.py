@@ -150,10 +150,10 @@ async def test_of_what_moves_only_that_is_kept_which_is_wanted_so() -> None:
     """
     others = [(Key(bytes(16), number), 5) for number in range(1, 9)]
     said = [(TOPIC, 5), (TOPIC, 6), *others]
-    asked: list[Sequence[tuple[Key, int]]] = []
+    asked: list[tuple[int, Sequence[tuple[Key, int]]]] = []
 
-    def wanted(moved: Sequence[tuple[Key, int]]) -> list[tuple[Key, int]]:
-        asked.append(moved)
+    def wanted(channel: int, moved: Sequence[tuple[Key, int]]) -> list[tuple[Key, int]]:
+        asked.append((channel, moved))
         return [(TOPIC, 5)]
 
     async with relay(welcome(), messages.shared(2, KEY)) as options:
@@ -163,7 +163,7 @@ async def test_of_what_moves_only_that_is_kept_which_is_wanted_so() -> None:
         kept = stream._channels[2].moved
         stream.close()
 
-    assert len(asked[0]) == 10
+    assert asked == [(2, said)]
     assert kept == {TOPIC: 5}
 
 

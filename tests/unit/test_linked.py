@@ -213,6 +213,57 @@ async def test_what_ends_before_the_copy_does_is_wanted_from_there(says: dict[st
     assert [position.offset for position in stream.wanted] == [0, 100] if again else [0]
 
 
+@pytest.mark.parametrize("says", [0, ASTRAY])
+async def test_what_comes_late_by_the_channel_before_says_nothing_of_the_one_by_which_more_comes(
+    says: int,
+) -> None:
+    """
+    Its frame was sent before the partition moved. What it brings is taken; but that its broker has no more
+    news there, or that it is led by another, is not said of the new channel: nothing may come there at all.
+    """
+    lane, flow, stream = reading()
+    moves, stays = partition(0), partition(1)
+    for copy in (moves, stays):
+        lane.update(copy)
+    await asyncio.sleep(0)
+    meter = LagMeter(flow, lane.answered_at, lane.arriving_at)
+    [number] = [position.number for position in stream.wanted if position.key == moves.key]
+
+    def late() -> Part:
+        at = moves.fetch_offset
+        if says == ASTRAY:
+            part = stream.part(moves, at, at, at)
+            return part._replace(fetched=part.fetched._replace(error_code=ASTRAY))
+        return stream.part(moves, at, at + 10, at + 10)
+
+    async def comes(channel: int, read_at: float, *parts: Part) -> None:
+        await lane._take_frame(cast(Any, stream), stream.frame(channel, read_at, parts))
+        write(moves, now=read_at)
+
+    def lag(now: float) -> float | None:
+        return meter.measure(moves, now=now, now_ms=0).seconds
+
+    lane._moved(2, [(moves.key, number)])
+    await comes(Channel.LIVE, 1.0, late(), stream.part(stays, 0, 10, 10))
+    await comes(Channel.LIVE, 600.0)
+    unheard = lane.answered_at(moves)
+    await comes(2, 601.0, stream.part(moves, moves.fetch_offset, 50, 50))
+    await comes(2, 602.0)
+    shared = lag(602.0)
+    await comes(Channel.LIVE, 603.0, late())
+    await comes(2, 604.0)
+    still_shared = lag(604.0)
+    lane._moved(Channel.LIVE, [(moves.key, number)])
+    back_again = lane.answered_at(moves)
+    end = moves.fetch_offset
+    await comes(Channel.LIVE, 605.0, stream.part(moves, end, end, end))
+    await comes(Channel.LIVE, 606.0)
+
+    assert (unheard, shared, still_shared, back_again) == (None, 0.0, 0.0, None)
+    assert lag(606.0) == 0.0
+    assert moves.next_offset == (50 if says == ASTRAY else 60)
+
+
 async def test_a_frame_larger_than_its_buffers_does_not_wait_for_the_share_of_others() -> None:
     """
     That is in use as long as anything is written anywhere.
