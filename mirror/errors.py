@@ -38,6 +38,12 @@ class ConnectionFailedError(TwinsiteError):
     hint = "check the address, the broker and the network between"
 
 
+class OtherClusterError(ConnectionFailedError):
+    """An address, or a relay, leads to another cluster than before; others may lead to the right one."""
+
+    hint = "all bootstrap servers, or relays, of one side must lead to the same cluster"
+
+
 class AnswerError(ConnectionFailedError):
     """A broker's answer is not what the protocol says: nobody knows what it did, and it may be no broker."""
 

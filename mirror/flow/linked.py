@@ -20,6 +20,7 @@ import structlog
 from mirror.errors import (
     AnswerError,
     MisplacedBatchError,
+    OtherClusterError,
     RelayTooOldError,
     TwinsiteError,
     UnsupportedVersionError,
@@ -212,6 +213,7 @@ class LinkLane:
             flow.link = limits
             flow.hooks.stale(flow.source)  # then all partitions come back
         try:
+            self._see_whose(stream)
             for key, partition in self._members.items():
                 if key not in self._crowded:
                     self._want(key, partition)
@@ -236,6 +238,15 @@ class LinkLane:
             self._ways.clear()
             self._shared.clear()
             self._answered_at.clear()
+
+    def _see_whose(self, stream: LinkStream) -> None:
+        """
+        Raises:
+            OtherClusterError: The relay reads another cluster than the one that is copied.
+        """
+        its, ours = stream.welcome.source_cluster_id, self._flow.source.info.cluster_id
+        if its and ours and its != ours:
+            raise OtherClusterError(f"relay {stream.relay}: it reads cluster {its}, not {ours} as before")
 
     def _moved(self, channel: int, moved: Sequence[tuple[Key, int]]) -> list[tuple[Key, int]]:
         """Nothing is known of these until they come by their new channel; answers which still count."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
-from mirror.errors import AuthenticationError, ConnectionFailedError, TwinsiteError
+from mirror.errors import AuthenticationError, ConnectionFailedError, OtherClusterError, TwinsiteError
 from mirror.kafka.cluster_info import ClusterInfo, cluster_info, newer_leaders
 from mirror.kafka.connection import Connection
 from mirror.kafka.dial import Address, ConnectionOptions
@@ -24,6 +24,8 @@ from mirror.kafka.failures import BeforeSleep, broker_error, retrying
 
 OPENING_PAUSE_SECONDS = 0.5
 """After a broker refused a connection it is left alone for this long."""
+
+METADATA_VERSION = 12
 
 ANY = -1
 """Stands for the id of a broker that is asked by its address: what several know."""
@@ -126,7 +128,7 @@ class Cluster:
         """Read the snapshot again, unless another task just did.
 
         Raises:
-            ConnectionFailedError: No broker answers.
+            ConnectionFailedError: No broker answers, or only such of another cluster.
         """
         asked_at = time.monotonic()
         async with self._refreshing:
@@ -141,10 +143,29 @@ class Cluster:
     async def _read_metadata(self, topics: tuple[str, ...] | None) -> ClusterInfo:
         wanted = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=t) for t in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
-        answer = await self.call(request, highest=12)
+        connection = await self.any_connection()
+        answer = await self._call(connection, request, METADATA_VERSION)
+        self._see_whose(answer.cluster_id, connection)
         info = cluster_info(answer, seen_at=time.monotonic())
         self._forget_gone(info.brokers)
         return info
+
+    def _see_whose(self, cluster_id: str | None, connection: Connection) -> None:
+        """An address may lead to another cluster than before, and so may a relay.
+
+        Raises:
+            OtherClusterError: It does. The connection is closed, and others are asked first.
+        """
+        ours = self.info.cluster_id
+        if not ours or not cluster_id or cluster_id == ours:
+            return
+        relays = self.options.relays
+        if relays is not None:
+            relays.failed(connection.address if connection.address in relays else relays.in_turn()[0])
+        self._last_failure_at = time.monotonic()
+        words = f"leads to cluster {cluster_id}, not to {ours} as before"
+        connection.close(words)
+        raise OtherClusterError(f"{connection.address} {words}")
 
     def _forget_gone(self, brokers: Mapping[int, Address]) -> None:
         here = {str(address) for address in (*brokers.values(), *self._bootstrap)}
@@ -195,6 +216,9 @@ class Cluster:
             ConnectionFailedError: It could not be asked, or did not answer.
         """
         connection = await (self.any_connection() if node is None else self.connection(node, lane))
+        return await self._call(connection, request, highest)
+
+    async def _call(self, connection: Connection, request: Any, highest: int | None) -> Any:
         try:
             answer = await connection.call(request, highest)
         except ConnectionFailedError:
@@ -258,11 +282,27 @@ class Cluster:
                 if existing is not None and not existing.closed:
                     return existing
                 try:
-                    return self._keep(key, await self._open(address))
+                    return self._keep(key, await self._open_any(address))
                 except TwinsiteError as error:
                     failures.append(error)
-        worst = next((f for f in failures if not f.retriable), failures[-1])
+        worst = next(
+            (f for f in failures if not f.retriable or isinstance(f, OtherClusterError)), failures[-1]
+        )
         raise type(worst)(f"{self.name}: {worst}", hint=worst.hint)
+
+    async def _open_any(self, address: Address) -> Connection:
+        """To whoever answers there; once it is known which cluster this is, only to a broker of that."""
+        opened = await self._open(address)
+        if self.info.cluster_id:
+            try:
+                request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+                answer = await self._call(opened, request, METADATA_VERSION)
+                self._see_whose(answer.cluster_id, opened)
+            except BaseException:
+                self._count(opened)
+                opened.close()
+                raise
+        return opened
 
     def _silent(self) -> set[Address]:
         """Brokers that leave a question unanswered, or were not heard since a connection to them ended."""

@@ -43,13 +43,18 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """What the relay has answered: how it sends."""
+    """What the relay has answered: how it sends.
+
+    Attributes:
+        source_cluster_id: Which cluster it reads; None where it does not say.
+    """
 
     relay: str
     congestion: str
     keys: tuple[bytes, bytes]
     steady_us: int
     token: str
+    source_cluster_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +88,14 @@ def read_welcome(document: dict[str, Any]) -> Welcome:
     """
     try:
         live, bulk = (_key(key) for key in document["keys"])
+        cluster_id = document.get("source_cluster_id")
         return Welcome(
             relay=messages.words(document["relay"]),
             congestion=messages.words(document["congestion"]),
             keys=(live, bulk),
             steady_us=_number(document["steady_us"], NUMBER_MAX),
             token=messages.words(document["token"]),
+            source_cluster_id=None if cluster_id is None else messages.words(cluster_id),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise AnswerError(f"its welcome makes no sense: {error!r}") from error

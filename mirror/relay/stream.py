@@ -271,6 +271,7 @@ class Stream(Line):
             "congestion": self.congestion,
             "steady_us": steady_us(),
             "token": self.token,
+            "source_cluster_id": self._cluster.info.cluster_id or None,
             "keys": [maker.sealer.key.hex() for maker in sender.makers.values()],
         }
         self.write(messages.say(Down.WELCOME, welcome))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -10,9 +11,10 @@ from typing import ClassVar
 
 import pytest
 
+from mirror.errors import ConnectionFailedError
 from mirror.kafka.cluster import PROMPT, Cluster
 from mirror.kafka.connection import Connection
-from mirror.kafka.dial import Address, ConnectionOptions
+from mirror.kafka.dial import Address, ConnectionOptions, Relays
 
 ONE, TWO, THREE = (Address("east", port) for port in (1, 2, 3))
 
@@ -22,6 +24,8 @@ class Asked:
 
     brokers: ClassVar[Mapping[int, Address]] = {}
     """What all of them say of who is there."""
+    others: ClassVar[Mapping[Address, str]] = {}
+    """Addresses that lead to another cluster than the usual one, and to which."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -35,7 +39,8 @@ class Asked:
     async def call(self, *_: object) -> SimpleNamespace:
         self.answered_at = time.monotonic()
         brokers = [SimpleNamespace(node_id=n, host=a.host, port=a.port) for n, a in self.brokers.items()]
-        return SimpleNamespace(cluster_id="c", controller_id=1, brokers=brokers, topics=[])
+        cluster = self.others.get(self.address, "c")
+        return SimpleNamespace(cluster_id=cluster, controller_id=1, brokers=brokers, topics=[])
 
     def waits(self, seconds: float) -> None:
         """A question is on its way for so long."""
@@ -123,3 +128,57 @@ async def test_a_connection_to_an_address_that_is_nobodys_any_more_is_closed(
     await cluster.refresh()
 
     assert [(one.address, one.closed) for one in opened] == [(TWO, False), (ONE, True)]
+
+
+@pytest.mark.parametrize("relayed", [True, False])
+async def test_an_address_that_leads_to_another_cluster_is_not_asked(
+    relayed: bool, opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Neither what there is nor anything else, though nobody else is left: its topics would be taken for those
+    of the same name that are copied. When the first one is back all goes on.
+    """
+    relays = Relays([ONE, TWO]) if relayed else None
+    cluster = Cluster("source", [ONE, TWO], ConnectionOptions(relays=relays))
+    monkeypatch.setattr(Asked, "brokers", {})
+    known = await cluster.refresh()
+    monkeypatch.setattr(Asked, "others", {TWO: "staging"})
+    opened[0].close()
+    cluster._refused[ONE] = (math.inf, ConnectionFailedError("nobody there"))
+
+    with pytest.raises(
+        ConnectionFailedError, match="leads to cluster staging, not to c as before"
+    ) as refused:
+        await cluster.refresh()
+    with pytest.raises(ConnectionFailedError, match="staging"):
+        await cluster.any_connection()
+    meanwhile = cluster.info, cluster.up, [one.closed for one in opened]
+    cluster._refused.clear()
+    await cluster.refresh()
+
+    assert refused.value.retriable
+    assert meanwhile == (known, False, [True, True, True])
+    assert (cluster.info.cluster_id, cluster.up) == ("c", True)
+    assert relays is None or relays.in_turn()[0] == ONE
+
+
+async def test_a_broker_that_has_become_one_of_another_cluster_is_not_believed(
+    opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Through a relay that reads another one, where brokers have the same addresses.
+    """
+    relays = Relays([TWO, THREE])
+    cluster = Cluster("source", [TWO, THREE], ConnectionOptions(relays=relays))
+    monkeypatch.setattr(Asked, "brokers", {1: ONE})
+    known = await cluster.refresh()
+    opened[0].close()
+    await cluster.connection(1)
+    monkeypatch.setattr(Asked, "others", {ONE: "staging"})
+
+    with pytest.raises(ConnectionFailedError, match="east:1 leads to cluster staging, not to c as before"):
+        await cluster.refresh()
+
+    assert cluster.info == known
+    assert opened[1].closed
+    assert relays.in_turn() == [THREE, TWO]

@@ -17,7 +17,7 @@ from mirror.flow.linked import LinkLane
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.kafka.buffers import BufferPool
-from mirror.kafka.dial import ConnectionOptions
+from mirror.kafka.dial import ConnectionOptions, Relays
 from mirror.kafka.fetch import FetchLimits
 from mirror.link import messages
 from mirror.link.messages import Down
@@ -70,7 +70,9 @@ async def mirror(options: ConnectionOptions, rates: Sequence[Period] = ()) -> As
     """A lane that runs, and one partition."""
     engine = Engine()
     source = SimpleNamespace(
-        options=options, count=lambda *_: None, info=SimpleNamespace(partition=lambda _: None)
+        options=options,
+        count=lambda *_: None,
+        info=SimpleNamespace(cluster_id="east", partition=lambda _: None),
     )
     limits = Limits(
         fetch=FetchLimits(), partition_fetch_bytes_max=1 << 16, request_bytes_max=1 << 20,
@@ -159,6 +161,31 @@ async def test_a_rate_is_kept_rather_than_brokers_asked() -> None:
     assert detail.endswith("; without a stream the rates of link.limits cannot be kept")
     assert due is not None
     assert engine.ways == ["stream"]
+
+
+async def test_a_relay_of_another_cluster_is_not_read() -> None:
+    """
+    One of two leads there by mistake: the other one is asked, whichever comes first, and nothing is concluded
+    from what the first one does not have.
+    """
+    wrong, right = Answers(), Answers()
+
+    async with (
+        fake_relay(wrong, welcome(source_cluster_id="staging")) as there,
+        fake_relay(right, welcome(source_cluster_id="east")) as here,
+    ):
+        assert there.relays is not None
+        assert here.relays is not None
+        both = ConnectionOptions(relays=Relays([*there.relays.in_turn(), *here.relays.in_turn()]))
+        async with mirror(both) as engine:
+            await until(lambda: bool(engine.copy.detail), "it is said", SOON)
+            detail = engine.copy.detail
+            await until(lambda: engine.flow.stream is not None and right.asked > 0, "there is a stream", SOON)
+            relay = engine.flow.stream and engine.flow.stream.relay
+
+    assert "it reads cluster staging, not east as before" in detail
+    assert wrong.asked == right.asked == 1
+    assert [relay] == here.relays.in_turn()
 
 
 async def test_a_mirror_whose_epoch_is_old_is_fenced() -> None:
