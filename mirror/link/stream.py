@@ -48,6 +48,7 @@ from mirror.link.clocks import Distance
 from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, KEY_BYTES, Arrived, Opener, wire_bound
 from mirror.link.greeting import Choice, Hello, Trouble, Welcome, read_choice, read_trouble, read_welcome
 from mirror.link.joining import JOIN_TRIES, further_connections, join_pause_seconds
+from mirror.link.lifeline import end_when_dead
 from mirror.link.loops import first_to_end
 from mirror.link.messages import (
     CARRIES,
@@ -163,6 +164,7 @@ class LinkStream:
             FencedError: A mirror of the flow with a newer epoch was there.
         """
         sock, relay = await dial_relay(_ask_for_stream, options)
+        end_when_dead(sock)
         stream = cls(sock, relay, hello, options, pool, connections)
         try:
             async with asyncio.timeout(options.connect_timeout_seconds):
@@ -310,6 +312,7 @@ class LinkStream:
                 self._not_joined(tries, error)
                 await asyncio.sleep(join_pause_seconds(tries, error))
             else:
+                end_when_dead(sock)
                 self._more.append(sock)
                 await self._receive_on(sock, Messages(on_slice=self._heard_slice))
 

@@ -12,6 +12,7 @@ import socket
 from abc import ABC, abstractmethod
 from typing import cast
 
+from mirror.link.lifeline import end_when_dead
 from mirror.link.tcp_info import unacknowledged_bytes, unsent_bytes
 
 UNSENT_BYTES, UNSENT_BYTES_BEHIND, UNSENT_BYTES_WITH_BBR = 64 << 10, 256 << 10, 2 << 20
@@ -129,6 +130,7 @@ def tune(sock: socket.socket, unsent_bytes: int) -> str:
     Args:
         unsent_bytes: So much may wait in the kernel for a place on the wire.
     """
+    end_when_dead(sock)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION.encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from mirror.link import lifeline
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured, partitions
 from tests.harness.checker import assert_exact
@@ -53,6 +55,14 @@ listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
 print("listens", flush=True)
 sock, _ = listener.accept()
 sock.sendall(bytes(int(sys.argv[3])))
+"""
+
+SILENT = """
+import socket, sys
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+print("listens", flush=True)
+sock, _ = listener.accept()
+sys.stdin.read()
 """
 
 
@@ -253,6 +263,37 @@ def test_nothing_crosses_a_link_that_is_cut(link: Wan, way: Way) -> None:
     assert meanwhile.packets == before.packets
     assert back.cut == 0
     assert (len(came_back), len(afterwards)) == (FEW, FEW)
+
+
+@pytest.mark.parametrize("sends", [False, True])
+def test_a_connection_whose_other_end_is_gone_ends(
+    sends: bool, link: Wan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Whether anything is sent on it or not. While the way is whole it lives, however long it is silent.
+    """
+    for name, seconds in {"IDLE_SECONDS": 1, "BETWEEN_SECONDS": 1, "DEAD_SECONDS": 3}.items():
+        monkeypatch.setattr(lifeline, name, seconds)
+    port = free_ports(1)[0]
+    command = (*link.inside, sys.executable, "-c", SILENT, link.far, str(port))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as far:
+        assert far.stdout is not None
+        assert far.stdout.readline()
+        with socket.create_connection((link.far, port)) as sock:
+            lifeline.end_when_dead(sock)
+            sock.settimeout(5)
+            with pytest.raises(TimeoutError, match="timed out"):
+                sock.recv(1)
+            link.both(is_cut=True)
+            sock.settimeout(30)
+            if sends:
+                sock.sendall(b"nobody")
+            with pytest.raises(TimeoutError) as ended:
+                sock.recv(1)
+        link.both(is_cut=False)
+        far.kill()
+
+    assert ended.value.errno == errno.ETIMEDOUT
 
 
 async def test_copies_go_through_everything_that_happens_to_a_link(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -15,10 +16,14 @@ from typing import cast
 import pytest
 
 from mirror.config_relay import ListenSettings
+from mirror.kafka.buffers import BufferPool
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo
+from mirror.kafka.dial import Address, ConnectionOptions, Relays
 from mirror.link import messages
+from mirror.link.greeting import Hello
 from mirror.link.messages import Down
+from mirror.link.stream import LinkStream
 from mirror.relay.line import BUSY_SECONDS, rest
 from mirror.relay.server import RelayServer
 from tests.faults.hostile_peers import STREAM, asking, hello
@@ -144,3 +149,40 @@ async def test_who_says_something_on_a_joined_connection_ends_the_stream() -> No
     assert kind == Down.BYE
     assert json.loads(payload)["detail"] == "something came on a connection that was joined"
     assert refused == 1
+
+
+async def test_the_kernel_looks_after_every_connection_of_a_stream() -> None:
+    """
+    At both ends: what is idle may be dead, and nobody would notice.
+    """
+    async with served() as server, asyncio.timeout(10):
+        options = ConnectionOptions(relays=Relays([Address("127.0.0.1", server.port)]))
+        who = Hello("flow", 1, 0, 1, (1 << 20, 1 << 20), 1 << 20, 0, recode=True)
+        stream = await LinkStream.open(options, who, BufferPool(0), connections=3)
+        running = asyncio.create_task(stream.run())
+        await until(lambda: stream.connections == 3, "both are joined", 10)
+        [theirs] = server._streams.values()
+        await until(lambda: len(theirs._joined) == 2, "both are there", 10)
+        socks = [stream._sock, *stream._more, theirs.sock, *(one.sock for one in theirs._joined)]
+        seconds = {dead_after(sock) for sock in socks if sock is not None}
+        running.cancel()
+        await asyncio.wait([running])
+        stream.close()
+
+    assert len(socks) == 6
+    assert seconds == {(30, 30)}
+
+
+def dead_after(sock: socket.socket) -> tuple[float, float]:
+    """Seconds after which the kernel ends a connection that is dead: one that is idle, and another."""
+    idle, between, count, sent = (
+        sock.getsockopt(socket.IPPROTO_TCP, option)
+        for option in (
+            socket.TCP_KEEPIDLE,
+            socket.TCP_KEEPINTVL,
+            socket.TCP_KEEPCNT,
+            socket.TCP_USER_TIMEOUT,
+        )
+    )
+    on = sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    return (idle + between * count if on else math.inf), sent / 1000 or math.inf
