@@ -12,6 +12,7 @@ Sources: KIP-227 (sessions), docs/protocol.md.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -122,6 +123,7 @@ class BrokerLane:
     """The way from one broker, by one channel.
 
     Attributes:
+        node: The broker's id.
         task: Runs it.
         places: Partitions that are read here, when they have their turn.
     """
@@ -129,7 +131,7 @@ class BrokerLane:
     def __init__(self, reader: Reader, node: int, channel: Channel) -> None:
         self.task: asyncio.Task[None] | None = None
         self._reader = reader
-        self._node = node
+        self.node = node
         self._channel = channel
         limits, self._part_bytes_max = LIMITS[channel]
         each = max(BYTES_AT_ONCE_MAX // max(len(reader.cluster.info.brokers), 1), self._part_bytes_max)
@@ -143,6 +145,8 @@ class BrokerLane:
         self._counted = (0, 0)
         self._sent: asyncio.Task[None] | None = None
         self._said_at = 0.0
+        self._due_at, self._free_at = math.inf, 0.0
+        """Since when its broker is asked in vain, and until when a quota holds it back."""
         self._heard_us: int | None = None
         """When it has answered last, since it was said that its partitions are astray."""
         self._repeats = Repeats()
@@ -200,6 +204,11 @@ class BrokerLane:
             fallen_silent.cancel()
         turned(turns.heard(self))
 
+    @property
+    def unread_seconds(self) -> float:
+        """For so long its broker has been asked in vain: it refuses, is gone, or does not answer."""
+        return max(time.monotonic() - self._due_at, 0.0)
+
     def close(self) -> None:
         """The connection ends."""
         if self._connection is not None:
@@ -234,6 +243,7 @@ class BrokerLane:
         attempts = 0
         while True:
             if not self._session.wanted:
+                self._due_at = math.inf
                 self._work.clear()
                 await self._work.wait()
                 continue
@@ -247,6 +257,7 @@ class BrokerLane:
 
     async def _round(self) -> None:
         held: list[Buffer] = []
+        self._due_at = min(self._due_at, max(time.monotonic(), self._free_at))
 
         def allocate(size: int) -> memoryview:
             held.append(self._reader.pool.take(size))
@@ -258,7 +269,9 @@ class BrokerLane:
                 request = self._session.request(self._limits)
                 body = await connection.send(FETCH, FETCH_VERSION, [request], allocate=allocate)
             self._count()
-            read = self._read(decode_answer(body))
+            answer = decode_answer(body)
+            self._due_at, self._free_at = math.inf, time.monotonic() + answer.throttle_ms / 1000
+            read = self._read(answer)
             reach("source_read")
             await self._all_sent()
             if read is None:
@@ -275,9 +288,9 @@ class BrokerLane:
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
             cluster = self._reader.cluster
-            address = cluster.info.brokers.get(self._node)
+            address = cluster.info.brokers.get(self.node)
             if address is None:
-                raise ConnectionFailedError(f"broker {self._node} is not in the cluster just now")
+                raise ConnectionFailedError(f"broker {self.node} is not in the cluster just now")
             connection = await Connection.open(address, cluster.options)
             self._count()
             self._counted = (0, 0)
@@ -294,7 +307,7 @@ class BrokerLane:
 
     async def _send(self, read: Read, gone: Gone) -> None:
         taken = partial(self._changed_over, read.changing)
-        news = News(self._node, read.at_us, read.parts)
+        news = News(self.node, read.at_us, read.parts)
         await self._reader.send(self._channel, news, taken, gone)
 
     def _changed_over(self, changing: list[tuple[Key, Place]]) -> None:
@@ -306,9 +319,10 @@ class BrokerLane:
         """Its partitions may be led by another broker by now: what the mirror hears of this one from now on
         says nothing of them.
         """
-        warn_repeated(log, self._repeats, "fetch", "broker_not_read", broker=self._node, error=str(error))
-        self._reader.trouble(self._node, str(error))
+        warn_repeated(log, self._repeats, "fetch", "broker_not_read", broker=self.node, error=str(error))
+        self._reader.trouble(self.node, str(error))
         self._session.reset()
+        self._due_at, self._free_at = min(self._due_at, time.monotonic()), 0.0
         lost = list(self.places.items())
         for key, place in lost:
             self.leave(key, place)
@@ -333,7 +347,7 @@ class BrokerLane:
     def _read(self, answer: FetchAnswer) -> Read | None:
         """None where nothing was said: the mirror must not take that for no news."""
         if not self._session.answered(answer):
-            raise broker_error(answer.error_code, f"Fetch from broker {self._node}")
+            raise broker_error(answer.error_code, f"Fetch from broker {self.node}")
         if answer.says_nothing:
             return None
         spare = self._limits.bytes_max - sum(len(fetched.records) for fetched in answer.partitions)

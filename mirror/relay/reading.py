@@ -125,10 +125,14 @@ class SourceReader:
 
     # -- what others read as well ------------------------------------------------------------------
 
-    def at_end(self) -> list[Key]:
-        """Partitions that are read up to their end."""
+    def at_end(self, but: Container[int]) -> list[Key]:
+        """Partitions that are read up to their end, of all brokers but these."""
         lanes = (lane for (_, channel), lane in self._lanes.items() if channel is Channel.LIVE)
-        return [key for lane in lanes for key in lane.places]
+        return [key for lane in lanes if lane.node not in but for key in lane.places]
+
+    def unread(self, seconds: float) -> set[int]:
+        """Brokers that have been asked in vain for so long."""
+        return {lane.node for lane in self._lanes.values() if lane.unread_seconds >= seconds}
 
     def hand_over(self, key: Key) -> tuple[Place, bool]:
         """Somebody else reads a partition from now on; answers where, and whether it may be recoded."""

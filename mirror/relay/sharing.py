@@ -48,6 +48,10 @@ SLOW_SECONDS = 0.5
 """So long a group waits for one of its mirrors; who is slower reads for itself."""
 ALONE_SECONDS = 60.0
 """And for so long at least."""
+UNREAD_SECONDS = 2.0
+"""A broker that a group has asked in vain for so long is left to its mirrors for a while: it may have no more
+connections for this relay than theirs.
+"""
 COMPRESSION = Compression(3, 22)
 FRAME_BYTES_MIN = 64 << 10
 """Who has room for less in a frame reads for itself: others would get as little at a time."""
@@ -185,6 +189,11 @@ class Group:
         """Partitions that more is written to than can be sent: they are no business of a group."""
         return [key for key, place in self.reader.places.items() if place.behind]
 
+    def led_by(self, nodes: Container[int]) -> list[Key]:
+        """What it reads of these brokers."""
+        known = ((key, self.reader.partition(key)) for key in self.wanted)
+        return [key for key, partition in known if partition is not None and partition.leader in nodes]
+
     # -- frames: an outlet of the reader -------------------------------------------------------------
 
     async def send(self, _: Channel, news: News, as_is: Container[Key], taken: Taken, gone: Gone) -> None:
@@ -230,6 +239,8 @@ class Sharing:
         self._cluster = cluster
         self._members: list[Member] = []
         self._groups: list[Group] = []
+        self._left_until: dict[int, float] = {}
+        """Brokers of which nothing is shared before that, by the monotonic clock."""
         self._returning: dict[Member, dict[Key, Wanted]] = {}
         """What is not shared any more, and was too much to be given back at once."""
 
@@ -281,6 +292,7 @@ class Sharing:
             return
         for group in list(self._groups):
             self._give_back(group, group.behind)
+            self._leave_unread(group, now)
         moves = {member: member.moves for member in self._members}
         for members, keys in self._common(now).items():
             move = keys[: min(moves[member] for member in members)]
@@ -293,12 +305,22 @@ class Sharing:
         for group in list(self._groups):
             self._close_where_useless(group)
 
+    def _leave_unread(self, group: Group, now: float) -> None:
+        """Give back what a group cannot read; where its mirrors cannot either, that is theirs to say."""
+        unread = group.reader.unread(UNREAD_SECONDS)
+        keys = group.led_by(unread) if unread else []
+        if keys:
+            log.info("brokers_not_shared", brokers=sorted(unread), seconds=ALONE_SECONDS)
+            self._left_until |= dict.fromkeys(unread, now + ALONE_SECONDS)
+            self._give_back(group, keys)
+
     def _common(self, now: float) -> dict[frozenset[Member], list[Key]]:
         """Partitions that some mirror reads up to their end, and others too, by all of these mirrors."""
         found: defaultdict[tuple[Kind, Key], set[Member]] = defaultdict(set)
+        left = {node for node, until in self._left_until.items() if until > now}
         for member in self._members:
             if member.alone_until <= now and member.frame_bytes >= FRAME_BYTES_MIN:
-                for key in member.reader.at_end():
+                for key in member.reader.at_end(but=left):
                     found[member.kind, key].add(member)
         for group in self._groups:
             for key, by_member in group.wanted.items():

@@ -22,6 +22,7 @@ from mirror.link.parts import ASTRAY
 from mirror.relay import broker_lane
 from mirror.relay.news import Gone, News, Taken
 from mirror.relay.reading import SourceReader
+from tests.harness.node import until
 from tests.unit.batches import entries, v2
 from tests.unit.test_fetch_codec import Said, answer
 
@@ -131,11 +132,13 @@ class Evasive(Quiet):
     def __init__(self) -> None:
         super().__init__()
         self.says: list[bytes] = []
+        self.asked = 0
         self.said = asyncio.Event()
 
     async def send(
         self, key: int, version: int, pieces: Sequence[bytes], *, allocate: Callable[[int], memoryview]
     ) -> memoryview:
+        self.asked += 1
         if not self.says:
             return await super().send(key, version, pieces, allocate=allocate)
         body = self.says.pop()
@@ -342,6 +345,33 @@ async def test_a_broker_that_says_nothing_is_not_one_without_news(
     running.cancel()
     await asyncio.wait([running])
     assert said[0] == said[1]
+
+
+async def test_a_broker_that_a_quota_holds_back_is_not_one_that_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    It has said how long it will take: that each mirror asks instead of one for all would make it worse.
+    """
+    broker = Evasive()
+    broker.says = [answer([], throttle_ms=60_000, session=1)]
+
+    async def opened(*_: object) -> Evasive:
+        return broker
+
+    monkeypatch.setattr(broker_lane, "Connection", SimpleNamespace(open=opened))
+    reader = SourceReader(cast(Cluster, Source()), Isolation.READ_COMMITTED, Sink(), 1 << 20)
+    running = asyncio.create_task(reader.run())
+    reader.want([Position(FIRST, 1, END, -1, True, 0)])
+    await until(lambda: broker.asked >= 3, "it has said so", 5)
+    held_back = reader.unread(1e-6)
+    broker.cut = True
+    broker.says = []
+    await until(lambda: bool(reader.unread(1e-6)), "it is gone", 5)
+
+    running.cancel()
+    await asyncio.wait([running])
+    assert held_back == set()
 
 
 @asynccontextmanager

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import time
+from collections.abc import Container, Iterable
 from typing import cast
 
 import pytest
 
+from mirror.errors import ConnectionFailedError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo
 from mirror.kafka.fetch import Isolation, Key
 from mirror.link import messages
-from mirror.link.messages import Channel, Down, Messages
-from mirror.relay import sharing
+from mirror.link.messages import Channel, Down, Messages, Position
+from mirror.relay import broker_lane, sharing
 from mirror.relay.place import Place
 from mirror.relay.reading import SourceReader
 from mirror.relay.sending import Sender
 from mirror.relay.sharing import Kind, Member, Sharing
+from tests.unit.test_relay_reading import END, FIRST, Quiet, Sink, Source
 
 MOVES_MAX = 1_000
 KEYS = [Key(bytes(16), number) for number in range(MOVES_MAX * 2 + 500)]
@@ -37,7 +40,7 @@ class Reading:
     def __init__(self, keys: Iterable[Key]) -> None:
         self.places = {key: Place(1, 0, -1, channel=Channel.LIVE) for key in keys}
 
-    def at_end(self) -> list[Key]:
+    def at_end(self, but: Container[int]) -> list[Key]:
         return list(self.places)
 
     def hand_over(self, key: Key) -> tuple[Place, bool]:
@@ -285,3 +288,70 @@ async def test_a_rank_counts_when_a_mirror_reads_for_itself_again() -> None:
 
     ranked = {key: place.rank for key, place in one.reading.places.items() if place.rank}
     assert ranked == {KEYS[0]: 45, waits: 46}
+
+
+class Few:
+    """A broker that takes so many connections, and no more.
+
+    Attributes:
+        refuses: Others are refused, or wait for ever.
+    """
+
+    def __init__(self, most: int, *, refuses: bool) -> None:
+        self.refuses = refuses
+        self._left = most
+
+    async def open(self, *_: object) -> Quiet:
+        self._left -= 1
+        if self._left >= 0:
+            return Quiet()
+        if not self.refuses:
+            await asyncio.Event().wait()
+        raise ConnectionFailedError("it takes no more connections")
+
+
+async def is_read(sink: Sink) -> None:
+    """The mirror hears of the partition, by a channel of its own."""
+    await sink.reaches(lambda: (Channel.LIVE, FIRST, 1) in sink.parts)
+
+
+@pytest.mark.parametrize("refuses", [True, False], ids=["refused", "hangs"])
+async def test_what_a_group_cannot_read_its_mirrors_read_again(
+    refuses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Both have two connections to the broker, and it has none for a group. So it stays for a while.
+    """
+    monkeypatch.setattr(broker_lane, "Connection", Few(4, refuses=refuses))
+    monkeypatch.setattr(sharing, "UNREAD_SECONDS", 0.2)
+    source, sinks = cast(Cluster, Source()), [Sink(), Sink()]
+    mirrors = [Mirror([FIRST]) for _ in sinks]
+    shares, running = Sharing(source), []
+    for mirror, sink in zip(mirrors, sinks, strict=True):
+        reader = SourceReader(source, Isolation.READ_COMMITTED, sink, 1 << 20)
+        running.append(asyncio.create_task(reader.run()))
+        reader.want([Position(FIRST, 1, END, -1, True, 0)])
+        mirror.member.reader = reader
+        shares.join(mirror.member)
+        await is_read(sink)
+        sink.parts.clear()
+
+    shares.look(time.monotonic())
+    shared = [mirror.shared for mirror in mirrors]
+    async with asyncio.timeout(10):
+        while mirrors[0].shared:
+            await asyncio.sleep(0.01)
+            shares.look(now := time.monotonic())
+    for sink in sinks:
+        await is_read(sink)
+    shares.look(now + sharing.ALONE_SECONDS - 1)
+    soon = [mirror.shared for mirror in mirrors]
+    shares.look(now + sharing.ALONE_SECONDS + 1)
+    later = [mirror.shared for mirror in mirrors]
+
+    for mirror in mirrors:
+        shares.leave(mirror.member)
+    for task in running:
+        task.cancel()
+    await asyncio.wait(running)
+    assert (shared, soon, later) == ([1, 1], [0, 0], [1, 1])
