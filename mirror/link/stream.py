@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 import structlog
@@ -72,7 +72,7 @@ PING_SECONDS = 2.0
 CLOCK_OFFSETS = 15
 """Of so many answers the quickest is believed."""
 UNSENT_BYTES_MAX = 16 << 20
-WANT_AT_ONCE = 50_000
+ENTRIES_AT_ONCE = 50_000
 CONNECTIONS_BEHIND_MAX = 32
 """No more carry what is behind, whatever a relay asks for."""
 FRAME_BYTES_MAX = HEADER_BYTES + wire_bound(BODY_BYTES_MAX)
@@ -84,6 +84,7 @@ OLD_EPOCH = "old_epoch"
 """Code of a BYE to a mirror that was deposed."""
 
 
+T = TypeVar("T")
 Wanted = tuple[Key, int]
 """A partition, and the number with which it was wanted."""
 OnMoved = Callable[[int, Sequence[Wanted]], Iterable[Wanted]]
@@ -210,17 +211,15 @@ class LinkStream:
 
     def want(self, positions: Iterable[messages.Position]) -> None:
         """Send these partitions, from there on."""
-        left = iter(positions)
-        while some := list(itertools.islice(left, WANT_AT_ONCE)):
-            self._say(messages.want(some))
+        self._say_in_parts(messages.want, positions)
 
     def forget(self, keys: Iterable[Key]) -> None:
         """Send these partitions no more."""
-        self._say(messages.forget(keys))
+        self._say_in_parts(messages.forget, keys)
 
     def rank(self, ranks: Iterable[tuple[Key, int]]) -> None:
         """From now on these partitions have another rank."""
-        self._say(messages.rank(ranks))
+        self._say_in_parts(messages.rank, ranks)
 
     def limit(self, bytes_per_second: float | None) -> None:
         """Send no more than this; None: as much as there is room for."""
@@ -240,6 +239,12 @@ class LinkStream:
         channel = self._channels[number]
         if channel.ended and not channel.untaken_bytes:
             del self._channels[number]
+
+    def _say_in_parts(self, message: Callable[[Iterable[T]], bytes], entries: Iterable[T]) -> None:
+        """More than a message may hold is said in several."""
+        left = iter(entries)
+        while some := list(itertools.islice(left, ENTRIES_AT_ONCE)):
+            self._say(message(some))
 
     def _say(self, said: bytes) -> None:
         self._outgoing += said

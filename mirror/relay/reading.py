@@ -102,10 +102,13 @@ class SourceReader:
         """Read these partitions from there on, whatever was wanted of them before.
 
         Raises:
-            AnswerError: They are more than any mirror copies.
+            AnswerError: With these it would be more than any mirror copies.
         """
-        if len(self.places) > PLACES_MAX:
-            raise AnswerError(f"{len(self.places)} partitions are wanted, the most is {PLACES_MAX}")
+        positions = list(positions)
+        new = {position.key for position in positions if position.key not in self.places}
+        wanted = len(self.places) + len(new)
+        if wanted > PLACES_MAX:
+            raise AnswerError(f"{wanted} partitions are wanted, the most is {PLACES_MAX}")
         for key, number, offset, fetched_epoch, recode, rank in positions:
             self.forget([key])
             if not recode:

@@ -17,7 +17,7 @@ from mirror.kafka.fetch import Key
 from mirror.link import messages
 from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, Compression, Sealer
 from mirror.link.greeting import Hello
-from mirror.link.messages import CHANNELS_MAX, Channel, Down
+from mirror.link.messages import CHANNELS_MAX, Channel, Down, Up
 from mirror.link.stream import LinkStream
 from tests.unit.fake_relay import KEY, SWITCHING, fake_relay, welcome
 
@@ -165,6 +165,27 @@ async def test_of_what_moves_only_that_is_kept_which_is_wanted_so() -> None:
 
     assert asked == [(2, said)]
     assert kept == {TOPIC: 5}
+
+
+async def test_very_many_partitions_are_named_in_several_messages() -> None:
+    """
+    Whatever is said of them: a relay refuses a message that is longer than any needs to be.
+    """
+    keys = [Key(bytes(16), number) for number in range(250_000)]
+
+    async with relay(welcome()) as options:
+        stream = await LinkStream.open(options, HELLO, BufferPool(0), connections=1)
+        stream.want(messages.Position(key, 1, 0, -1, True, 0) for key in keys)
+        stream.rank((key, 7) for key in keys)
+        stream.forget(keys)
+        said = list(messages.Messages().received(bytes(stream._outgoing)))
+        stream.close()
+
+    wanted = [one for kind, payload in said if kind == Up.WANT for one in messages.read_want(payload)]
+    ranked = [one for kind, payload in said if kind == Up.RANK for one in messages.read_rank(payload)]
+    forgotten = [one for kind, payload in said if kind == Up.FORGET for one in messages.read_forget(payload)]
+    assert [position.key for position in wanted] == forgotten == keys
+    assert ranked == [(key, 7) for key in keys]
 
 
 async def test_a_window_and_a_frame_of_each_channel_are_kept() -> None:

@@ -12,14 +12,14 @@ from uuid import UUID
 import pytest
 from kafka.protocol.consumer import FetchRequest
 
-from mirror.errors import ConnectionFailedError
+from mirror.errors import AnswerError, ConnectionFailedError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
 from mirror.kafka.dial import Address
 from mirror.kafka.fetch import FETCH_SESSION_ID_NOT_FOUND, FETCH_VERSION, Isolation, Key
 from mirror.link.messages import Channel, Position
 from mirror.link.parts import ASTRAY
-from mirror.relay import broker_lane
+from mirror.relay import broker_lane, reading
 from mirror.relay.news import Gone, News, Taken
 from mirror.relay.reading import SourceReader
 from tests.harness.node import until
@@ -235,6 +235,25 @@ async def test_of_many_ranks_of_a_partition_the_last_one_counts(monkeypatch: pyt
 
     assert ranks == [0, 6]
     assert turned == [False]
+
+
+def test_more_partitions_than_any_mirror_copies_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Before anything is done for them. As many as that may be wanted, and each of them anew.
+    """
+    monkeypatch.setattr(reading, "PLACES_MAX", 100)
+    reader = SourceReader(cast(Cluster, Source()), Isolation.READ_COMMITTED, Sink(), 1 << 20)
+    positions = [Position(Key(TOPIC.bytes, number), 1, 0, -1, True, 0) for number in range(101)]
+
+    with pytest.raises(AnswerError, match="101 partitions are wanted, the most is 100"):
+        reader.want(positions)
+    refused = len(reader.places)
+    reader.want(positions[:100])
+    reader.want(positions[:50] * 2)
+    with pytest.raises(AnswerError, match="101 partitions are wanted"):
+        reader.want(positions[100:])
+
+    assert (refused, len(reader.places)) == (0, 100)
 
 
 @pytest.mark.parametrize("beside", [[], [THIRD]], ids=["alone", "beside another"])
