@@ -68,7 +68,9 @@ log = structlog.get_logger(__name__)
 
 TROUBLES_MAX = 1000
 RECEIVE_BYTES = 256 << 10
-PING_SECONDS = 2.0
+PING_SECONDS, PINGS_MAX = 2.0, 20
+HELLO_NUMBER = 0
+"""Of what is no ping; WELCOME answers it."""
 CLOCK_OFFSETS = 15
 """Of so many answers the quickest is believed."""
 UNSENT_BYTES_MAX = 16 << 20
@@ -144,7 +146,9 @@ class LinkStream:
         self._outgoing = bytearray()
         self._to_send = asyncio.Event()
         self._heard_at = time.monotonic()
-        self._asked: tuple[int, float] = (0, 0.0)
+        self._pings = itertools.count(1)
+        self._asked: dict[int, float] = {}
+        """What is not answered yet, by its number, and when it was asked, in monotonic seconds."""
         self._distance = Distance()
         self._clock_offsets: deque[tuple[float, float]] = deque(maxlen=CLOCK_OFFSETS)
 
@@ -180,7 +184,7 @@ class LinkStream:
         return stream
 
     async def _begin(self) -> None:
-        self._asked = (0, time.monotonic())
+        self._asked[HELLO_NUMBER] = time.monotonic()
         try:
             await send_all(self._sock, messages.say(Up.HELLO, asdict(self._hello)))
         except OSError as error:
@@ -353,9 +357,16 @@ class LinkStream:
                 raise ConnectionFailedError(f"relay {self.relay}: silent for {silent:.0f} s")
             if len(self._outgoing) > UNSENT_BYTES_MAX:
                 raise ConnectionFailedError(f"relay {self.relay}: it does not read what it is told")
-            self._asked = (self._asked[0] + 1, now)
-            self._say(messages.ping(self._asked[0]))
+            self._ping(now)
             await asyncio.sleep(PING_SECONDS)
+
+    def _ping(self, now: float) -> None:
+        """The answer may come after the next few of them: the link may be long, or full."""
+        number = next(self._pings)
+        self._asked[number] = now
+        if len(self._asked) > PINGS_MAX:
+            del self._asked[next(iter(self._asked))]
+        self._say(messages.ping(number))
 
     def _held_up(self) -> list[float]:
         """Since when one of the connections has held up what came over others."""
@@ -383,7 +394,7 @@ class LinkStream:
             if kind != Down.WELCOME:
                 raise AnswerError(f"a message of kind {kind} came where a welcome was due")
             self._welcome = read_welcome(messages.document(payload))
-            self._compare_clocks(self._welcome.steady_us)
+            self._compare_clocks(self._asked.pop(HELLO_NUMBER), self._welcome.steady_us)
             self._channels = {
                 c: self._new_channel(self._welcome.keys[c], WINDOW_LOG_MAX, repeats=c is Channel.LIVE)
                 for c in Channel
@@ -453,12 +464,12 @@ class LinkStream:
             self._in_trouble.set()
 
     def _heard_pong(self, pong: messages.Pong) -> None:
-        asked, at = self._asked
-        if pong.token == asked:
-            self.round_trip_seconds = time.monotonic() - at
+        asked_at = self._asked.pop(pong.token, None)
+        if asked_at is not None:
+            self.round_trip_seconds = time.monotonic() - asked_at
             ours_ms = (time.time() - self.round_trip_seconds / 2) * 1000
             self._clock_offsets.append((self.round_trip_seconds, pong.clock_ms - ours_ms))
-            self._compare_clocks(pong.steady_us)
+            self._compare_clocks(asked_at, pong.steady_us)
 
     @property
     def clock_offset_ms(self) -> float | None:
@@ -467,8 +478,7 @@ class LinkStream:
         """
         return min(self._clock_offsets)[1] if self._clock_offsets else None
 
-    def _compare_clocks(self, steady_us: int) -> None:
-        _, asked_at = self._asked
+    def _compare_clocks(self, asked_at: float, steady_us: int) -> None:
         self._distance.learned(asked_at=asked_at, theirs=steady_us / 1e6, came_at=self._heard_at)
 
     def _refusal(self, document: dict[str, Any]) -> TwinsiteError:

@@ -6,6 +6,7 @@ import asyncio
 import random
 import re
 import struct
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -15,10 +16,12 @@ from mirror.errors import AnswerError, ConnectionFailedError, TwinsiteError
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Key
 from mirror.link import messages
+from mirror.link import stream as link_stream
 from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, Compression, Sealer
 from mirror.link.greeting import Hello
 from mirror.link.messages import CHANNELS_MAX, Channel, Down, Up
 from mirror.link.stream import LinkStream
+from tests.harness.node import until
 from tests.unit.fake_relay import KEY, SWITCHING, fake_relay, welcome
 
 HELLO = Hello("flow", 1, 0, 1, (1 << 20, 1 << 20), 1 << 20, 0, recode=True)
@@ -186,6 +189,39 @@ async def test_very_many_partitions_are_named_in_several_messages() -> None:
     forgotten = [one for kind, payload in said if kind == Up.FORGET for one in messages.read_forget(payload)]
     assert [position.key for position in wanted] == forgotten == keys
     assert ranked == [(key, 7) for key in keys]
+
+
+async def test_a_link_is_measured_though_its_answers_come_after_the_next_questions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    It is long, or full. Each answer counts for its own question, and what is never answered is not kept.
+    """
+    monkeypatch.setattr(link_stream, "PING_SECONDS", 0.01)
+
+    async with relay(welcome()) as options:
+        stream = await LinkStream.open(options, HELLO, BufferPool(0), connections=1)
+        running = asyncio.ensure_future(stream.run())
+        await until(lambda: next_ping(stream) > 50, "it has asked many times", 10)
+        before, at = time.monotonic(), next_ping(stream)
+        await until(lambda: next_ping(stream) > at, "it has asked", 10)
+        after = time.monotonic()
+        await until(lambda: next_ping(stream) >= at + 10, "it has asked again and again since", 10)
+        came = time.monotonic()
+        for number in (1, at):
+            stream._heard(Down.PONG, memoryview(messages.pong(number, 1, 2)[5:-4]))
+        measured = stream.round_trip_seconds
+        kept = len(stream._asked)
+        running.cancel()
+        stream.close()
+
+    assert measured is not None
+    assert came - after <= measured <= time.monotonic() - before
+    assert kept <= 20
+
+
+def next_ping(stream: LinkStream) -> int:
+    return max(stream._asked, default=0) + 1
 
 
 async def test_a_window_and_a_frame_of_each_channel_are_kept() -> None:
