@@ -128,10 +128,10 @@ class SourceReader:
 
     # -- what others read as well ------------------------------------------------------------------
 
-    def at_end(self, but: Container[int]) -> list[Key]:
+    def at_end(self, but: Container[int]) -> set[Key]:
         """Partitions that are read up to their end, of all brokers but these."""
         lanes = (lane for (_, channel), lane in self._lanes.items() if channel is Channel.LIVE)
-        return [key for lane in lanes if lane.node not in but for key in lane.places]
+        return set[Key]().union(*(lane.places for lane in lanes if lane.node not in but))
 
     def unread(self, seconds: float) -> set[int]:
         """Brokers that have been asked in vain for so long."""

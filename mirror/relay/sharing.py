@@ -101,6 +101,7 @@ class Group:
     """Mirrors that get the same frames.
 
     Attributes:
+        kind: What they have in common.
         members: Those, with the channel by which each gets them.
         wanted: Of each partition, by each of them.
     """
@@ -112,14 +113,13 @@ class Group:
         Args:
             give_up: Told of one that is too slow.
         """
-        kind = next(iter(members)).kind
+        self.kind = next(iter(members)).kind
         frame_bytes = min(member.frame_bytes for member in members)
-        self.reader = SourceReader(cluster, kind.isolation, self, frame_bytes)
+        self.reader = SourceReader(cluster, self.kind.isolation, self, frame_bytes)
         self.members: dict[Member, int] = {}
         self.wanted: dict[Key, dict[Member, Wanted]] = {}
         self._places: dict[Key, Place] = {}
         """How far each of them was read, also where the reader has forgotten it."""
-        self._recode = kind.recode
         self._give_up = give_up
         self._sealer = Sealer(COMPRESSION)
         self._turn = asyncio.Lock()
@@ -200,7 +200,7 @@ class Group:
         """As :class:`mirror.relay.reading.Outlet` says."""
         async with self._turn:
             await self._room()
-            pieces = await sealed(self._sealer, news, as_is, recode=self._recode)
+            pieces = await sealed(self._sealer, news, as_is, recode=self.kind.recode)
             gone()  # it is compressed
             if not self.members:
                 return
@@ -316,22 +316,35 @@ class Sharing:
 
     def _common(self, now: float) -> dict[frozenset[Member], list[Key]]:
         """Partitions that some mirror reads up to their end, and others too, by all of these mirrors."""
-        found: defaultdict[tuple[Kind, Key], set[Member]] = defaultdict(set)
         left = {node for node, until in self._left_until.items() if until > now}
-        for member in self._members:
-            if member.alone_until <= now and member.frame_bytes >= FRAME_BYTES_MIN:
-                for key in member.reader.at_end(but=left):
-                    found[member.kind, key].add(member)
+        may = [m for m in self._members if m.alone_until <= now and m.frame_bytes >= FRAME_BYTES_MIN]
+        at_end = {member: member.reader.at_end(but=left) for member in may}
+        several = self._of_several(at_end)
+        found: defaultdict[tuple[Kind, Key], set[Member]] = defaultdict(set)
+        for member, keys in at_end.items():
+            for key in keys & several[member.kind]:
+                found[member.kind, key].add(member)
         for group in self._groups:
-            for key, by_member in group.wanted.items():
-                kind = next(iter(by_member)).kind
-                if (kind, key) in found:
-                    found[kind, key].update(by_member)
+            for key in group.wanted.keys() & several[group.kind]:
+                found[group.kind, key].update(group.wanted[key])
         common: defaultdict[frozenset[Member], list[Key]] = defaultdict(list)
         for (_, key), members in found.items():
             if len(members) > 1:
                 common[frozenset(members)].append(key)
         return common
+
+    def _of_several(self, at_end: dict[Member, set[Key]]) -> dict[Kind, set[Key]]:
+        """What more than one reads of each kind, a group being one. No step is taken for each of the others:
+        there may be very many, and all streams wait meanwhile.
+        """
+        once: defaultdict[Kind, set[Key]] = defaultdict(set)
+        several: defaultdict[Kind, set[Key]] = defaultdict(set)
+        for member, keys in at_end.items():
+            several[member.kind] |= once[member.kind] & keys
+            once[member.kind] |= keys
+        for group in self._groups:
+            several[group.kind] |= group.wanted.keys() & once[group.kind]
+        return several
 
     def _group_of(self, members: frozenset[Member]) -> Group | None:
         """The group of these mirrors; None where there can be none."""

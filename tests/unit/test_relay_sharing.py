@@ -40,8 +40,8 @@ class Reading:
     def __init__(self, keys: Iterable[Key]) -> None:
         self.places = {key: Place(1, 0, -1, channel=Channel.LIVE) for key in keys}
 
-    def at_end(self, but: Container[int]) -> list[Key]:
-        return list(self.places)
+    def at_end(self, but: Container[int]) -> set[Key]:
+        return set(self.places)
 
     def hand_over(self, key: Key) -> tuple[Place, bool]:
         return self.places.pop(key), True
@@ -151,6 +151,34 @@ async def test_very_many_partitions_move_little_by_little() -> None:
         assert len(one.reading.places) == len(other.reading.places) == len(KEYS) - moved
 
     assert one.moves == other.moves == [MOVES_MAX, MOVES_MAX, len(KEYS) - 2 * MOVES_MAX]
+
+
+class Counted(Key):
+    """A partition of which it is counted how often it is looked up, here or in anything it is a part of."""
+
+    looked_up = 0
+
+    def __hash__(self) -> int:
+        Counted.looked_up += 1
+        return hash((self.topic_id, self.partition))
+
+
+async def test_what_nobody_shares_costs_no_step_each() -> None:
+    """
+    Mirrors may read very many, and all streams of a relay wait while it looks for what they have in common.
+    """
+    common = Counted(bytes(16), 0)
+    mirrors = [
+        Mirror([*(Counted(bytes([one]) * 16, number) for number in range(1_000)), common])
+        for one in range(1, 6)
+    ]
+    shares = sharing_of(*mirrors)
+
+    Counted.looked_up = 0
+    look(shares, *mirrors)
+
+    assert [mirror.shared for mirror in mirrors] == [1] * 5
+    assert Counted.looked_up < 200
 
 
 async def test_a_mirror_with_room_for_little_reads_alone() -> None:
