@@ -48,7 +48,9 @@ class Intake:
 
     Attributes:
         items: Batches and gaps that cover ``[fetch_offset, next_offset)`` without a hole.
-        leader_epochs: Where each leader epoch begins, (epoch, first offset), as far as seen here.
+        leader_epochs: Where each leader epoch begins, (epoch, first offset), as far as seen here: behind the
+            batch before. What compaction took away between may have been of either, or of one between them,
+            and the source says of the older one that it ends before.
         reencoded: Batches that went the slow path.
         error: Why the batch at ``next_offset`` cannot be taken; what came before it is in ``items``.
     """
@@ -295,7 +297,7 @@ class _Taking:
         self._follow(header, next_offset)
         epochs = intake.leader_epochs
         if not epochs or header.leader_epoch > epochs[-1][0]:
-            epochs.append((header.leader_epoch, header.base_offset))
+            epochs.append((header.leader_epoch, min(header.base_offset, intake.next_offset)))
         dropped = attributes & (TRANSACTIONAL | CONTROL) and self._transactions.drop(header, view)
         if next_offset <= self._wanted_from:
             return

@@ -235,6 +235,39 @@ def test_leader_epochs_are_told_with_where_they_begin(log: Log) -> None:
     assert taken(log, log.start).leader_epochs == expected
 
 
+@pytest.mark.parametrize("taken_away", [20, 25, 29])
+def test_a_leader_epoch_begins_behind_the_batch_before_it(taken_away: int) -> None:
+    """
+    The source says of an older one that it ends before what compaction took away: whoever has come as far as
+    the gap's end, and was asked of that one, would be told that its records were replaced.
+    """
+    before, behind = v2(entries(0, 10), leader_epoch=0), v2(entries(taken_away, 10), leader_epoch=2)
+
+    together = take(
+        memoryview(bytearray(bytes(before) + bytes(behind))),
+        fetch_offset=0,
+        aborted=(),
+        batch_bytes_max=NO_LIMIT,
+    )
+    alone = take(behind, fetch_offset=10, aborted=(), batch_bytes_max=NO_LIMIT)
+    inside = take(behind, fetch_offset=taken_away + 3, aborted=(), batch_bytes_max=NO_LIMIT)
+
+    assert together.leader_epochs == [(0, 0), (2, 10)]
+    assert alone.leader_epochs == [(2, 10)]
+    assert inside.leader_epochs == [(2, taken_away)]
+
+
+def test_an_epoch_begins_with_a_batch_that_can_be_taken() -> None:
+    """
+    What is asked for with the batch before, which is gone, is still to begin where it is wanted.
+    """
+    rest = v2(entries(20, 10), leader_epoch=2)
+
+    seen = take(rest, fetch_offset=10, aborted=(), batch_bytes_max=NO_LIMIT, asked=Asked(9))
+
+    assert (seen.leader_epochs, seen.next_offset) == ([(2, 10)], 30)
+
+
 # -- the fast path -------------------------------------------------------------------------------
 
 
