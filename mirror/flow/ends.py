@@ -26,7 +26,7 @@ from mirror.errors import BatchError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.encode import DECODED_BYTES_MAX, decode
 from mirror.flow.intake import take
-from mirror.flow.position import Known, Stop, Tail, TargetLook
+from mirror.flow.position import Known, Stop, Tail, TargetLook, replaced
 from mirror.flow.records import Record
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.failures import broker_error
@@ -49,6 +49,8 @@ PARTITION_BYTES_MAX = 1 << 20
 OFFSET_OUT_OF_RANGE = 1
 ANY_SIZE = 1 << 31
 
+_Holding = tuple[BatchHeader, memoryview]
+"""A batch that has a record."""
 T = TypeVar("T")
 
 
@@ -134,7 +136,9 @@ def _want(source: Cluster, tp: TopicPartition, end: End) -> Want:
 
 
 async def _compare(flow: Flow, tp: TopicPartition, end: End, fetched: Fetched) -> Stop | TwinsiteError | None:
-    if fetched.diverging is not None or fetched.error_code == OFFSET_OUT_OF_RANGE:
+    if fetched.diverging is not None:
+        return replaced(end.source_offset + 1, *fetched.diverging)
+    if fetched.error_code == OFFSET_OUT_OF_RANGE:
         return None  # whoever reads on is told, with the offsets
     if fetched.error_code:
         return broker_error(fetched.error_code, f"source: Fetch of the last record copied of {tp}")
@@ -142,13 +146,13 @@ async def _compare(flow: Flow, tp: TopicPartition, end: End, fetched: Fetched) -
     if holding is None or _same_bytes(end, *holding):
         return None
     try:
-        seen = await _difference(flow, end, fetched, holding[0])
+        seen = await _difference(flow, end, fetched, holding)
     except BatchError:
         return None  # a batch that cannot be read is named, with its offset, by whoever reads on
     return _stop(end, seen, holding[0].leader_epoch) if seen else None
 
 
-def _holding(records: memoryview, offset: int) -> tuple[BatchHeader, memoryview] | None:
+def _holding(records: memoryview, offset: int) -> _Holding | None:
     """The batch a record is in; None when compaction has removed it, or when it is of an old format."""
     for header, view in walk(records):
         if header.magic != MAGIC_V2 or offset < header.next_offset:
@@ -170,22 +174,29 @@ def _same_bytes(end: End, header: BatchHeader, view: memoryview) -> bool:
     )
 
 
-async def _difference(flow: Flow, end: End, fetched: Fetched, header: BatchHeader) -> str | None:
-    """What differs, record against record; None when nothing does."""
+async def _difference(flow: Flow, end: End, fetched: Fetched, holding: _Holding) -> str | None:
+    """What differs, record against record; None when nothing does.
+
+    An aborted record is one that was copied before ``read.isolation`` was changed, or the target has another
+    one in its place.
+    """
+    header, _ = holding
     ours = await _beside(flow, partial(_first_record, fetched, end.source_offset))
     if end.tail.control:
         return "a control marker where the source has a record" if ours is not None else None
-    if ours is None and header.magic == MAGIC_V2 and header.attributes & CONTROL:
-        return "a record where the source has a transaction marker"
-    aborted = fetched._replace(aborted=[])  # copied like any other where uncommitted records were read
-    there = ours or _first_record(aborted, end.source_offset)
-    if there is None:
+    words = "another record"
+    if ours is None:
+        if header.magic == MAGIC_V2 and header.attributes & CONTROL:
+            return "a record where the source has a transaction marker"
+        ours = await _beside(flow, partial(_record, holding, end.source_offset))
+        words = "a record where the source has an aborted one"
+    if ours is None:
         return None
     theirs, appended_at_target = await _last_record(flow, end)
     if theirs is None:
         return None
-    same = theirs.tail == there.tail and (appended_at_target or theirs.timestamp == there.timestamp)
-    return None if same else "another record"
+    same = theirs.tail == ours.tail and (appended_at_target or theirs.timestamp == ours.timestamp)
+    return None if same else words
 
 
 def _first_record(fetched: Fetched, offset: int) -> Record | None:
@@ -221,9 +232,14 @@ async def _last_record(flow: Flow, end: End) -> tuple[Record | None, bool]:
     holding = _holding(fetched.records, end.target_offset)
     if holding is None:
         return None, False
-    records, _ = await _beside(flow, partial(decode, *holding, DECODED_BYTES_MAX))
-    record = next((record for record in records if record.offset == end.target_offset), None)
+    record = await _beside(flow, partial(_record, holding, end.target_offset))
     return record, bool(holding[0].attributes & LOG_APPEND_TIME)
+
+
+def _record(holding: _Holding, offset: int) -> Record | None:
+    """The record a batch has at an offset; None when it has none there."""
+    records, _ = decode(*holding, DECODED_BYTES_MAX)
+    return next((record for record in records if record.offset == offset), None)
 
 
 async def _beside(flow: Flow, work: Callable[[], T]) -> T:

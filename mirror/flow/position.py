@@ -182,6 +182,18 @@ class Unreplicated:
 Decision = Proceed | Register | Prepare | Insert | Unreplicated | Stop
 
 
+def replaced(copied_to: int, epoch: int, epoch_end: int) -> Stop:
+    """The source has other records than were copied: of the leader epoch that was noted of the last one it
+    answers that ``epoch``, the same or the one before, ends at ``epoch_end``.
+    """
+    return Stop(
+        State.DIVERGED,
+        Reason.SOURCE_TRUNCATED,
+        f"copied up to {copied_to}, but the source's leader epoch {epoch} ends at {epoch_end}: "
+        f"offsets from {epoch_end} on were replaced after an unclean leader election",
+    )
+
+
 def next_sequence(look: TargetLook, producer_epoch: int = 0) -> int:
     """The sequence of the next record: the broker's memory goes before ours.
 

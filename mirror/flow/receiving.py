@@ -26,6 +26,7 @@ from mirror.flow.context import Flow
 from mirror.flow.intake import Intake, is_little, take_plain, take_rest
 from mirror.flow.misplaced import Asked
 from mirror.flow.partition import PartitionCopy
+from mirror.flow.position import replaced
 from mirror.flow.states import fetch_refusal, pause_seconds, way_refusal
 from mirror.kafka.buffers import Buffer
 from mirror.kafka.failures import STALE_METADATA_CODES, broker_error
@@ -241,14 +242,7 @@ class Receiver:
     def _refused(self, partition: PartitionCopy, fetched: Fetched) -> None:
         now = time.monotonic()
         if fetched.diverging is not None:
-            epoch, end = fetched.diverging
-            partition.stop(
-                State.DIVERGED,
-                Reason.SOURCE_TRUNCATED,
-                f"copied up to {partition.next_offset}, but the source's leader epoch {epoch} ends at {end}: "
-                f"offsets from {end} on were replaced after an unclean leader election",
-                None,
-            )
+            truncated(partition, *fetched.diverging)
             return
         if fetched.error_code in STALE_METADATA_CODES:
             self._flow.hooks.stale(self._flow.source)
@@ -274,6 +268,12 @@ def queue(partition: PartitionCopy, intake: Intake, buffer: Buffer | None) -> No
         partition.read_to = intake.next_offset
     if isinstance(intake.error, MisplacedBatchError):
         partition.doubtful_at = intake.next_offset
+
+
+def truncated(partition: PartitionCopy, epoch: int, epoch_end: int) -> None:
+    """The source has replaced what was copied; as :func:`mirror.flow.position.replaced`."""
+    stop = replaced(partition.next_offset or 0, epoch, epoch_end)
+    partition.stop(stop.state, stop.reason, stop.detail, None)
 
 
 def block(partition: PartitionCopy, error: BatchError) -> None:
