@@ -13,6 +13,7 @@ import asyncio
 import time
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import structlog
 
@@ -32,6 +33,7 @@ from mirror.flow.receiving import (
     block,
     not_read,
     queue,
+    truncated,
 )
 from mirror.flow.states import pause_seconds
 from mirror.kafka.answers import Allocate
@@ -272,18 +274,28 @@ async def reread(flow: Flow, partition: PartitionCopy, bad: BatchError) -> None:
     """
     generation = partition.generation
     try:
-        intake = await _elsewhere(flow, partition, bad)
+        found = await _elsewhere(flow, partition, bad)
     finally:
         partition.rereading = False
     if partition.generation == generation:
-        if intake is None:
-            block(partition, bad)
-        else:
-            queue(partition, intake, None)
+        match found:
+            case Intake():
+                queue(partition, found, None)
+            case Replaced(epoch, end):
+                truncated(partition, epoch, end)
+            case None:
+                block(partition, bad)
     flow.hooks.changed(partition)
 
 
-async def _elsewhere(flow: Flow, partition: PartitionCopy, bad: BatchError) -> Intake | None:
+class Replaced(NamedTuple):
+    """A replica says that what was copied is not what it has: ``leader_epoch`` ends at ``end`` there."""
+
+    leader_epoch: int
+    end: int
+
+
+async def _elsewhere(flow: Flow, partition: PartitionCopy, bad: BatchError) -> Intake | Replaced | None:
     """What the first replica with a good copy has from there on; None where there is no such."""
     info = flow.source.info.partition(partition.tp)
     for node in info.in_sync_replicas if info else ():
@@ -291,39 +303,45 @@ async def _elsewhere(flow: Flow, partition: PartitionCopy, bad: BatchError) -> I
             continue
         about = {"partition": str(partition.tp), "node": node}
         try:
-            intake = await _read_once(flow, partition, node)
+            found = await _read_once(flow, partition, node)
         except TwinsiteError as error:
             log.warning("replica_not_readable", **about, error=str(error))
         except Exception as error:  # a mistake of ours must not keep others from being asked
             log.exception("replica_not_readable", **about, error=repr(error))
         else:
-            if intake.items:
+            if isinstance(found, Replaced):
+                return found
+            if found.items:
                 log.warning("read_from_another_replica", **about, bad=str(bad))
-                return intake
+                return found
     return None
 
 
-async def _read_once(flow: Flow, partition: PartitionCopy, node: int) -> Intake:
+async def _read_once(flow: Flow, partition: PartitionCopy, node: int) -> Intake | Replaced:
     """What one replica has from there on. Where the batch before is asked for too, both have to find room."""
     asks_more = partition.ask_offset < partition.fetch_offset
     bytes_max = flow.limits.partition_fetch_bytes_max
     while True:
-        intake = await _read_at_most(flow, partition, node, bytes_max)
-        if intake.items or intake.error or not asks_more or bytes_max >= FETCH_BYTES_CEILING:
-            return intake
+        found = await _read_at_most(flow, partition, node, bytes_max)
+        if isinstance(found, Replaced) or not asks_more or bytes_max >= FETCH_BYTES_CEILING:
+            return found
+        if found.items or found.error:
+            return found
         bytes_max *= 2
 
 
-async def _read_at_most(flow: Flow, partition: PartitionCopy, node: int, bytes_max: int) -> Intake:
+async def _read_at_most(flow: Flow, partition: PartitionCopy, node: int, bytes_max: int) -> Intake | Replaced:
     offset, fetch_offset, limits = partition.ask_offset, partition.fetch_offset, flow.limits.fetch
     connection = await flow.source.connection(node, "reread")
-    wants = {partition.key: Want(offset, -1, -1, bytes_max)}
+    wants = {partition.key: Want(offset, -1, partition.queue.fetched_epoch, bytes_max)}
     limits = replace(limits, bytes_max=max(limits.bytes_max, bytes_max))
     fetched = next(iter(await peek(connection, wants, limits)), None)
     if fetched is None:
         return Intake(fetch_offset)
     if fetched.error_code:
         raise broker_error(fetched.error_code, f"source: Fetch of {partition.tp} from broker {node}")
+    if fetched.diverging is not None:
+        return Replaced(*fetched.diverging)
     look = partial(
         take,
         fetched.records,

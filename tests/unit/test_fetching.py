@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from kafka.protocol.consumer import FetchResponse
 
-from mirror.errors import BatchError, ConnectionFailedError
+from mirror.errors import BatchError, ConnectionFailedError, CorruptBatchError
 from mirror.flow import fetching, receiving
 from mirror.flow.context import Flow, Limits
 from mirror.flow.fetching import FetchLane, reread
@@ -23,7 +23,7 @@ from mirror.flow.position import Proceed
 from mirror.flow.states import PATIENCE
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.cluster_info import PartitionInfo
-from mirror.kafka.fetch import FETCH_SESSION_ID_NOT_FOUND, FETCH_VERSION, Fetched, FetchLimits, Key
+from mirror.kafka.fetch import FETCH_SESSION_ID_NOT_FOUND, FETCH_VERSION, Fetched, FetchLimits, Key, Want
 from mirror.kafka.record_batch import MAGIC_AT
 from mirror.model import Batch, OffsetMode, Reason, State, TopicPartition
 from tests.harness.node import until
@@ -521,6 +521,28 @@ async def test_another_replica_is_asked_for_what_stands_before_it_too(monkeypatc
     assert copy.take()[0].batch.base_offset == 3
 
 
+async def test_a_replica_that_has_other_records_than_were_copied_says_so(monkeypatch: Any) -> None:
+    """
+    It is told of the leader epoch of the last record, as the leader is: it may have replaced records of that.
+    """
+    source, hooks = Replicas({}), Quiet()
+
+    async def peek(_node: int, wants: dict[Key, Want], _: object) -> list[Fetched]:
+        [(key, want)] = wants.items()
+        assert (want.offset, want.last_fetched_epoch) == (100, 1)
+        return [Fetched(key, 0, 120, 120, 0, (1, 90), [], memoryview(b""))]
+
+    monkeypatch.setattr(fetching, "peek", peek)
+    copy, _, flow = reading(source, hooks, at=100, epoch=1)
+    copy.rereading = True
+
+    await reread(flow, copy, CorruptBatchError(100, "its CRC-32C is not what it should be"))
+
+    assert (copy.state, copy.reason) == (State.DIVERGED, Reason.SOURCE_TRUNCATED)
+    assert "copied up to 100, but the source's leader epoch 1 ends at 90" in copy.detail
+    assert not copy.pending
+
+
 async def blocked_when_written(copy: PartitionCopy, hooks: Quiet, flow: Flow) -> None:
     """What was taken is written, and the partition is blocked after that."""
     sent, _ = copy.take()
@@ -540,12 +562,12 @@ async def until_blocked(lane: FetchLane, hooks: Quiet) -> None:
 
 
 def reading(
-    source: Source, hooks: Quiet, *, at: int = 0, buffer_bytes_max: int = 1 << 30
+    source: Source, hooks: Quiet, *, at: int = 0, epoch: int = 0, buffer_bytes_max: int = 1 << 30
 ) -> tuple[PartitionCopy, FetchLane, Flow]:
     """A partition that is to be read from an offset on, by a lane that is told of it."""
     hooks.flow = flow = _flow(source, hooks, buffer_bytes_max)
     copy = PartitionCopy(ORDERS_0, ORDERS_0, TOPIC_ID, in_flight_max=5)
-    copy.proceed(Proceed(at, at, 0, 0, 0), OffsetMode.SAME, 0, 0.0)
+    copy.proceed(Proceed(at, at, 0, 0, 0), OffsetMode.SAME, epoch, 0.0)
     hooks.lane = lane = FetchLane(flow, 1)
     lane.update(copy)
     return copy, lane, flow
