@@ -328,6 +328,12 @@ def _go_on(
             Reason.TARGET_TRUNCATED,
             f"the target had acknowledged up to {acknowledged} and now ends at {end}",
         )
+    if end < known.target_start_offset:
+        return Stop(
+            State.DIVERGED,
+            Reason.TARGET_TRUNCATED,
+            f"the copy begins at target offset {known.target_start_offset}, and the target ends at {end}",
+        )
     if end < known.insertions.end:
         return Stop(
             State.DIVERGED,

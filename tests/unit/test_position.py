@@ -383,6 +383,20 @@ def test_a_target_that_lost_what_it_had_acknowledged_has_diverged(known: Known) 
     assert "500" in refused.detail
 
 
+@pytest.mark.parametrize("continue_after_loss", [False, True])
+@pytest.mark.parametrize("known", [SAME, replace(MAPPED, target_start_offset=100)])
+def test_a_target_that_ends_before_the_copy_begins_has_lost_all_of_it(
+    known: Known, continue_after_loss: bool
+) -> None:
+    """
+    It was made anew, or emptied. The source has lost nothing, and to go on after a loss is not asked for.
+    """
+    decision = decided(known, EMPTY, continue_after_loss=continue_after_loss)
+
+    refused = stopped(decision, State.DIVERGED, Reason.TARGET_TRUNCATED)
+    assert refused.detail == "the copy begins at target offset 100, and the target ends at 0"
+
+
 @pytest.mark.parametrize("writer", [-1, 99])
 @pytest.mark.parametrize("known", [SAME, MAPPED])
 def test_a_last_batch_that_is_not_ours_is_a_foreign_write(known: Known, writer: int) -> None:
