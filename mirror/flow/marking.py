@@ -2,7 +2,8 @@
 
 A marker is not conditional, it lands wherever the log ends. So a request stays small
 enough that the next owner may count on its end, and where no answer came nobody may
-read a log end before the markers can land no more.
+read a log end before the markers can land no more. An answer tells the outcome of a
+partition's last marker only: of several the log end is asked, before anything follows.
 
 Sources: KIP-98 (WriteTxnMarkers), docs/design.md.
 """
@@ -18,7 +19,7 @@ from mirror.flow.context import Flow
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.states import append_refusal, pause_seconds
 from mirror.kafka.connection import Connection
-from mirror.kafka.offsets import Answers, Marking, write_markers
+from mirror.kafka.offsets import DEBUGGER, LATEST, Answers, Marking, list_offsets, write_markers
 from mirror.model import Gap
 
 MARKERS_AT_ONCE = 5_000
@@ -70,7 +71,8 @@ async def mark(
     it did not answer has landed or never will.
 
     Returns:
-        How many markers were appended to each target partition, or why it is not known that any were.
+        How many markers were appended to each target partition, or why it is not known that any were. One
+        that does not end behind them is in doubt, and left out.
     """
     gaps = {p: _wanted(gap) for p in partitions if (gap := p.queue.gap) is not None and not p.unanswered}
     markings: dict[PartitionCopy, Marking] = {}
@@ -88,12 +90,31 @@ async def mark(
         lost = next((a for a in answers.values() if isinstance(a, ConnectionFailedError)), None)
         if lost is not None:
             await _landed(flow, node, list(markings), lost)
+        several = {p: one.count for p, one in markings.items() if answers[p.target] is None and one.count > 1}
+        doubtful = await _not_all_there(flow, node, several) if several else ()
     finally:
         for partition in markings:
             partition.markers_under_way = False
         flow.room.set()
+    for partition in doubtful:
+        partition.doubt(time.monotonic())
+        del answers[partition.target]
     counts = {p.target: marking.count for p, marking in markings.items()}
     return {tp: counts[tp] if answer is None else answer for tp, answer in answers.items()}
+
+
+async def _not_all_there(
+    flow: Flow, node: int, counts: Mapping[PartitionCopy, int]
+) -> Sequence[PartitionCopy]:
+    """The partitions whose log does not end where so many markers make it end, or does not tell.
+
+    A broker may refuse the first markers of a request and take the last one, as where a replica comes back
+    meanwhile. What is there then a look sees.
+    """
+    ends = await list_offsets(
+        flow.target, [p.target for p in counts], LATEST, replica_id=DEBUGGER, leader=node
+    )
+    return [p for p, count in counts.items() if ends[p.target] != (p.target_next_offset or 0) + count]
 
 
 def _wanted(gap: Gap) -> int:

@@ -184,8 +184,9 @@ async def write_markers(
     """Append control markers that no consumer sees. They are fenced, but not conditional.
 
     All go to one broker, in one request. A lower coordinator epoch than one seen before is refused with
-    TRANSACTION_COORDINATOR_FENCED, a lower producer epoch with INVALID_PRODUCER_EPOCH. An error says nothing
-    about how many were appended.
+    TRANSACTION_COORDINATOR_FENCED, a lower producer epoch with INVALID_PRODUCER_EPOCH. The answer has one
+    entry for a producer id, and in it the outcome of each partition's last marker: neither an error nor
+    success says how many of several were appended.
 
     Args:
         connection: To the leader of all these partitions; one for this purpose.

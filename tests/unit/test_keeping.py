@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from mirror.flow.marking import LOST_AT_ONCE, MARKERS_AT_ONCE, spread
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.kafka.failures import broker_error
-from mirror.kafka.offsets import Answers, Marking
+from mirror.kafka.offsets import DEBUGGER, LATEST, Answers, Marking
 from mirror.kafka.transactions import Token
 from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition
 from tests.harness.node import until
@@ -60,18 +61,41 @@ class Target:
 
 
 class Broker:
-    """Takes markers and answers when it is told to."""
+    """Takes markers and answers when it is told to.
+
+    Attributes:
+        refused: How many markers of a request it refuses before it takes the others.
+        others: How many offsets somebody else has written to each partition.
+        silent: What stands in the way when it is asked where logs end.
+        asked: Of which partitions it was asked where their logs end, each time.
+    """
 
     def __init__(self) -> None:
         self.requests: list[dict[TopicPartition, Marking]] = []
         self.answers: list[asyncio.Future[Answers[None]]] = []
+        self.refused = 0
+        self.others = 0
+        self.silent: ConnectionFailedError | None = None
+        self.asked: list[list[TopicPartition]] = []
+        self._written: Counter[TopicPartition] = Counter()
 
     async def write_markers(
         self, _cluster: object, markings: Mapping[TopicPartition, Marking], **_: object
     ) -> Answers[None]:
         self.requests.append(dict(markings))
         self.answers.append(asyncio.get_running_loop().create_future())
-        return await self.answers[-1]
+        answers = await self.answers[-1]
+        for tp, one in markings.items():
+            self._written[tp] += one.count - self.refused if answers[tp] is None else 0
+        return answers
+
+    async def list_offsets(
+        self, _cluster: object, tps: Sequence[TopicPartition], timestamp: int, *, replica_id: int, leader: int
+    ) -> Answers[int]:
+        """Where the logs end that began at 100."""
+        assert (timestamp, replica_id, leader in {1, 2}) == (LATEST, DEBUGGER, True)
+        self.asked.append(list(tps))
+        return {tp: self.silent or 100 + self.others + self._written[tp] for tp in tps}
 
     def answer(self, error: ConnectionFailedError | None = None) -> None:
         """Answer the last request, for all partitions alike."""
@@ -102,6 +126,7 @@ class Engaged(Hooks):
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     broker = Broker()
     monkeypatch.setattr(marking, "write_markers", broker.write_markers)
+    monkeypatch.setattr(marking, "list_offsets", broker.list_offsets)
     monkeypatch.setattr(marking, "LANDING_SECONDS", LANDING_SECONDS)
     return broker
 
@@ -151,6 +176,94 @@ async def test_markers_that_were_answered_count(broker: Broker) -> None:
 
     assert (copy.next_offset, copy.acknowledged_target_offset) == (107, 107)
     assert not copy.unanswered
+
+
+async def test_markers_that_are_not_all_there_do_not_count_though_the_broker_says_so(broker: Broker) -> None:
+    """
+    It tells the outcome of the last one. Nothing follows before a look has seen what is there.
+    """
+    copy, other = with_a_gap(7), with_a_gap(1, 1)
+    async with a_keeper() as keeper:
+        keeper.offer(copy)
+        keeper.offer(other)
+        await turns()
+        broker.refused = 3
+
+        broker.answer()
+        await turns()
+
+    assert wants_look(copy)
+    assert (copy.next_offset, copy.pending, copy.state) == (100, False, State.ACTIVE)
+    assert other.next_offset == 101
+
+
+async def test_markers_do_not_count_where_the_log_end_is_not_told(broker: Broker) -> None:
+    """
+    A look asks for it again.
+    """
+    copy = with_a_gap(7)
+    async with a_keeper() as keeper:
+        keeper.offer(copy)
+        await turns()
+        broker.silent = ConnectionFailedError("gone")
+
+        broker.answer()
+        await turns()
+
+    assert wants_look(copy)
+    assert (copy.next_offset, copy.unanswered) == (100, False)
+
+
+async def test_nobody_is_looked_at_while_the_end_of_its_markers_is_asked_for(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Nor marked once more: what was written is not counted yet.
+    """
+    asked, told = asyncio.Event(), asyncio.Event()
+
+    async def slowly(*about: Any, **how: Any) -> Answers[int]:
+        asked.set()
+        await told.wait()
+        return await broker.list_offsets(*about, **how)
+
+    monkeypatch.setattr(marking, "list_offsets", slowly)
+    copy = with_a_gap(7)
+    async with a_keeper() as keeper:
+        keeper.offer(copy)
+        await turns()
+        broker.answer()
+        await asked.wait()
+        keeper.offer(copy)
+        await turns()
+        meanwhile = copy.unanswered, len(broker.requests), copy.next_offset
+
+        told.set()
+        await turns()
+
+    assert meanwhile == (True, 1, 100)
+    assert copy.next_offset == 107
+
+
+async def test_of_one_marker_the_answer_is_enough(broker: Broker) -> None:
+    """
+    A gap of one offset, as each committed transaction leaves it, costs no other question.
+    """
+    copy, longer = with_a_gap(1), with_a_gap(2, 1)
+    async with a_keeper() as keeper:
+        keeper.offer(copy)
+        keeper.offer(longer)
+        await turns()
+        broker.answer()
+        await turns()
+        copy.queue.push([Gap(101, 102)], [], None)
+        keeper.offer(copy)
+        await turns()
+        broker.answer()
+        await turns()
+
+    assert broker.asked == [[longer.target]]
+    assert (copy.next_offset, longer.next_offset) == (102, 102)
 
 
 async def test_an_answer_to_markers_of_an_older_life_changes_nothing(broker: Broker) -> None:
@@ -338,6 +451,7 @@ async def test_an_owner_that_took_the_right_back_looks_before_it_writes(broker: 
         await turns()
         looks, asked = wants_look(copy), list(broker.requests)
 
+        broker.others = 3
         copy.proceed(Proceed(100, 103, 0, 2, 100), OffsetMode.SAME, -1, NOW + 2)
         copy.queue.push([Gap(100, 107)], [], None)
         keeper.offer(copy)
