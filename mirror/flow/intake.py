@@ -86,6 +86,23 @@ class Intake:
         self.next_offset = batch.next_offset
 
 
+def newer_before(records: memoryview, *, asked_from: int, fetch_offset: int, epoch: int) -> int | None:
+    """Where a leader epoch begins that is newer than that of the last record before ``fetch_offset``.
+
+    None where it begins behind that record, as it should: else that record, and what is before it from there
+    on, is not what the source has. What begins before ``asked_from`` was not asked for, and says nothing.
+
+    Args:
+        epoch: Of that record; -1 where it is not known.
+    """
+    for header, _ in walk(records):
+        if header.base_offset >= fetch_offset:
+            return None
+        if header.base_offset >= asked_from and 0 <= epoch < header.leader_epoch:
+            return header.base_offset
+    return None
+
+
 def take(
     records: memoryview,
     *,

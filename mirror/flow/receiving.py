@@ -23,7 +23,7 @@ from mirror.errors import (
     TwinsiteError,
 )
 from mirror.flow.context import Flow
-from mirror.flow.intake import Intake, is_little, take_plain, take_rest
+from mirror.flow.intake import Intake, is_little, newer_before, take_plain, take_rest
 from mirror.flow.misplaced import Asked
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import replaced
@@ -159,6 +159,8 @@ class Receiver:
             if not missing and not partition.pending:
                 partition.attempts = 0  # all is well; nothing will be appended that could show it
             return Outcome.EMPTY
+        if offset < partition.ask_offset and self._replaced(partition, fetched, offset):
+            return Outcome.REFUSED
         bytes_max = self._flow.batch_bytes_max.get(partition.tp.topic, BATCH_BYTES_DEFAULT)
         intake, rest = take_plain(
             fetched.records, fetch_offset=partition.fetch_offset, batch_bytes_max=bytes_max
@@ -238,6 +240,16 @@ class Receiver:
             self._flow.instruments.count_crc_failure("source")
         partition.rereading = True
         self._flow.hooks.reread(partition, error)
+
+    def _replaced(self, partition: PartitionCopy, fetched: Fetched, offset: int) -> bool:
+        """Whether what was read for another mirror too, from further down, is not what was copied there."""
+        epoch = partition.queue.fetched_epoch
+        begins = newer_before(
+            fetched.records, asked_from=offset, fetch_offset=partition.fetch_offset, epoch=epoch
+        )
+        if begins is not None:
+            truncated(partition, epoch, begins)
+        return begins is not None
 
     def _refused(self, partition: PartitionCopy, fetched: Fetched) -> None:
         now = time.monotonic()

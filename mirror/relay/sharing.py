@@ -58,7 +58,7 @@ FRAME_BYTES_MIN = 64 << 10
 
 
 class Kind(NamedTuple):
-    """What has to be the same for frames to be."""
+    """What has to be the same for frames to be, whatever is in them."""
 
     isolation: Isolation
     recode: bool
@@ -170,6 +170,10 @@ class Group:
         self.reader.forget([key])
         del self._places[key]
         return wanted
+
+    def epoch_of(self, key: Key) -> int:
+        """The leader epoch of the last record that was read of a partition."""
+        return self._places[key].fetched_epoch
 
     def _tell_where(self, key: Key, place: Place) -> None:
         """From where on a partition is to be read that was read here."""
@@ -315,20 +319,26 @@ class Sharing:
             self._give_back(group, keys)
 
     def _common(self, now: float) -> dict[frozenset[Member], list[Key]]:
-        """Partitions that some mirror reads up to their end, and others too, by all of these mirrors."""
+        """Partitions that some mirror reads up to their end, and others too, by all of these mirrors.
+
+        All of them name the same leader epoch to the broker: it tells the one that is least far whether what
+        follows was replaced under that, and would have told another of its own something else.
+        """
         left = {node for node, until in self._left_until.items() if until > now}
         may = [m for m in self._members if m.alone_until <= now and m.frame_bytes >= FRAME_BYTES_MIN]
         at_end = {member: member.reader.at_end(but=left) for member in may}
         several = self._of_several(at_end)
-        found: defaultdict[tuple[Kind, Key], set[Member]] = defaultdict(set)
+        found: defaultdict[tuple[Kind, Key, int], set[Member]] = defaultdict(set)
         for member, keys in at_end.items():
             for key in keys & several[member.kind]:
-                found[member.kind, key].add(member)
+                found[member.kind, key, member.reader.places[key].fetched_epoch].add(member)
         for group in self._groups:
             for key in group.wanted.keys() & several[group.kind]:
-                found[group.kind, key].update(group.wanted[key])
+                alike = group.kind, key, group.epoch_of(key)
+                if alike in found:
+                    found[alike].update(group.wanted[key])
         common: defaultdict[frozenset[Member], list[Key]] = defaultdict(list)
-        for (_, key), members in found.items():
+        for (_, key, _), members in found.items():
             if len(members) > 1:
                 common[frozenset(members)].append(key)
         return common

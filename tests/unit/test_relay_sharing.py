@@ -194,6 +194,29 @@ async def test_a_mirror_with_room_for_little_reads_alone() -> None:
     assert one.shared == little.shared == 0
 
 
+async def test_mirrors_that_name_another_leader_epoch_read_alone() -> None:
+    """
+    Of what was replaced after that of one of them the broker would not tell the other. Where they have come
+    to the same one they share, with those that do already.
+    """
+    mirrors = old, _, late = [Mirror(KEYS[:2]) for _ in range(3)]
+    for mirror, epoch in zip(mirrors, (1, 2, 1), strict=True):
+        mirror.member.reader.places[KEYS[0]].fetched_epoch = epoch
+    shares = sharing_of(*mirrors)
+
+    look(shares, *mirrors)
+    first = [set(mirror.reading.places) for mirror in mirrors]
+    group = next(group for group in shares._groups if KEYS[0] in group.wanted)
+    apart = set(group.members)
+    group.reader.places[KEYS[0]].fetched_epoch = 2
+    look(shares, *mirrors)
+
+    assert apart == {old.member, late.member}
+    assert first == [set(), {KEYS[0]}, set()]
+    assert [mirror.shared for mirror in mirrors] == [2, 2, 2]
+    assert [set(group.wanted) for group in shares._groups] == [set(KEYS[:2])]
+
+
 async def test_mirrors_that_are_too_slow_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     A group is held up no longer by ten of them than by one.
