@@ -50,6 +50,7 @@ async def look_at_source(flow: Flow, tps: Collection[TopicPartition]) -> Answers
     looks: Answers[SourceLook] = {}
     for tp in tps:
         start, end, topic = starts[tp], ends[tp], flow.source.info.topics.get(tp.topic)
+        info = flow.source.info.partition(tp)
         if isinstance(start, TwinsiteError):
             looks[tp] = start
         elif isinstance(end, TwinsiteError):
@@ -57,7 +58,7 @@ async def look_at_source(flow: Flow, tps: Collection[TopicPartition]) -> Answers
         elif topic is None:
             looks[tp] = ConnectionFailedError(f"source: topic {tp.topic} is not in the metadata just now")
         else:
-            looks[tp] = SourceLook(str(topic.topic_id), start, end)
+            looks[tp] = SourceLook(str(topic.topic_id), start, end, info.leader_epoch if info else -1)
     return looks
 
 

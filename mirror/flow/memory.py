@@ -156,6 +156,7 @@ class FlowMemory:
             target_topic=record.target_topic,
             shared=record.shared,
             insertions=insertions,
+            epoch_before=record.epoch_before,
             insertion=self._state.insertion(TopicPartition(record.topic, record.partition)),
             producer_epoch=max(record.producer_epoch, self.producer_epoch if self._state.flow else 0),
         )

@@ -23,11 +23,16 @@ SEQUENCES = 2**31
 
 @dataclass(frozen=True, slots=True)
 class SourceLook:
-    """What the source says of a partition."""
+    """What the source says of a partition.
+
+    Attributes:
+        leader_epoch: Of the leader that says so; -1 when not known.
+    """
 
     topic_id: str
     log_start_offset: int
     high_watermark: int
+    leader_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,8 @@ class Known:
         insertions: Target offsets that hold something that is no copy.
         insertion: What is about to be appended and is no copy, and may stand there already.
         producer_epoch: With which it is written to.
+        epoch_before: The source's leader epoch of the last record below a source offset, as it was noted when
+            that was copied; -1 when not known.
     """
 
     topic_id: str
@@ -104,6 +111,7 @@ class Known:
     insertions: Insertions = NO_INSERTIONS
     insertion: Insertion | None = None
     producer_epoch: int = 0
+    epoch_before: Callable[[int], int] = lambda _: -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,11 +369,7 @@ def _go_on(
             f"there is forgotten",
         )
     if position > source.high_watermark:
-        return Stop(
-            State.DIVERGED,
-            Reason.SOURCE_TRUNCATED,
-            f"copied up to {position}, but the source ends at {source.high_watermark}",
-        )
+        return _ahead(known, source, position)
     lost_to = source.log_start_offset
     if position < lost_to and not continue_after_loss and known.loss_accepted_to < lost_to:
         return Stop(
@@ -396,3 +400,19 @@ def _reaches(known: Known, target_offset: int) -> bool:
     except UntranslatableError:
         return False
     return True
+
+
+def _ahead(known: Known, source: SourceLook, position: int) -> Stop:
+    """Under the leader from which the last record was copied nothing can have been taken back: the target has
+    too much then.
+    """
+    seen = f"copied up to {position}, but the source ends at {source.high_watermark}"
+    epoch = known.epoch_before(position)
+    if epoch < 0 or epoch != source.leader_epoch:
+        return Stop(State.DIVERGED, Reason.SOURCE_TRUNCATED, seen)
+    return Stop(
+        State.DIVERGED,
+        Reason.OFFSETS_DIFFER,
+        f"{seen}, under leader epoch {epoch} as when that was copied: records at the target are doubled, or "
+        f"not of this flow",
+    )

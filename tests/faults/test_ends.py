@@ -15,6 +15,7 @@ from mirror.kafka.connection import Connection
 from mirror.kafka.offsets import Answers, Marking, write_markers
 from mirror.model import Reason, State, TopicPartition
 from tests.conftest import TopicFactory
+from tests.contract.connected import connected
 from tests.faults.flows import once, partition
 from tests.harness.checker import assert_exact, read_partition, watermarks
 from tests.harness.data import Row, json_rows, load, load_transactions
@@ -28,7 +29,7 @@ from tests.unit.batches import Entry, v2
 pytestmark = pytest.mark.timeout(240)
 
 SEGMENT_MS = 60_000
-LEADER_EPOCH_AT = 12
+LEADER_EPOCH_AT, PRODUCER_AT = 12, 43
 
 
 @pytest.mark.parametrize(
@@ -168,3 +169,29 @@ async def test_markers_that_a_broker_has_left_out_are_written_before_anything_fo
     assert (done.state, done.reason) == (State.ACTIVE, None)
     assert watermarks(target.bootstrap, name) == watermarks(source.bootstrap, name)
     assert_exact(source.bootstrap, target.bootstrap, [re.escape(name)])
+
+
+async def test_a_marker_that_lands_behind_a_complete_copy_is_not_a_loss_of_the_source(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    The source has the leader still from which all was copied: it has taken nothing back.
+    """
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(20, 100))
+    wanted = flow_of(source, target, name)
+    await mirror_once(wanted)
+    async with connected(target) as cluster:
+        tp = TopicPartition(name, 0)
+        info = (await cluster.describe_topics([name])).partition(tp)
+        assert info is not None
+        [*_, last] = stored_batches(target, name, node=info.leader)
+        producer_id, producer_epoch = struct.unpack_from(">qh", last.data, PRODUCER_AT)
+        connection = await cluster.connection(info.leader)
+        late = Marking(1, 0)
+        await write_markers(connection, {tp: late}, producer_id=producer_id, producer_epoch=producer_epoch)
+
+    [found] = (await mirror_once(wanted)).partitions
+
+    assert (found.state, found.reason) == (State.DIVERGED, Reason.OFFSETS_DIFFER)
+    assert "copied up to 21, but the source ends at 20, under leader epoch 0" in found.detail

@@ -465,6 +465,32 @@ def test_a_source_that_ends_before_the_position_has_lost_its_end() -> None:
     assert isinstance(decided(SAME, COPIED, replace(SOURCE, high_watermark=500)), Proceed)
 
 
+@pytest.mark.parametrize(
+    ("noted", "leader", "reason"),
+    [
+        (3, 3, Reason.OFFSETS_DIFFER),
+        (3, 4, Reason.SOURCE_TRUNCATED),
+        (-1, -1, Reason.SOURCE_TRUNCATED),
+        (-1, 3, Reason.SOURCE_TRUNCATED),
+    ],
+)
+@pytest.mark.parametrize("known", [SAME, MAPPED])
+def test_a_source_that_has_the_same_leader_has_lost_nothing(
+    known: Known, noted: int, leader: int, reason: Reason
+) -> None:
+    """
+    A copy that ends behind it has a batch twice, or a marker that came late.
+    """
+    source = replace(SOURCE, high_watermark=known.to_source(500) - 1, leader_epoch=leader)
+    at = {known.to_source(500): noted}
+
+    refused = stopped(
+        decided(replace(known, epoch_before=at.__getitem__), COPIED, source), State.DIVERGED, reason
+    )
+
+    assert f"the source ends at {source.high_watermark}" in refused.detail
+
+
 # -- loss ----------------------------------------------------------------------------------------
 
 OVERTAKEN = replace(SOURCE, log_start_offset=620)
