@@ -107,7 +107,7 @@ class LogMap:
         return self._offsets.position(self._insertions.dense(target_log_end))
 
     def runs_after(self, target_offset: int) -> list[Run]:
-        """The runs that begin beyond a target offset."""
+        """The runs that begin beyond a target offset, the first AHEAD_RUNS of them."""
         runs = self._offsets.runs_after(self._insertions.dense(target_offset))
         return [(source, self._insertions.in_log(target)) for source, target in runs]
 

@@ -12,8 +12,8 @@ CRC-32C of what is before it, 4 bytes, big-endian. Two bytes a gap are common.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import takewhile
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import dropwhile, islice, takewhile
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -129,20 +129,24 @@ def changed_chunks(
     Raises:
         ValueError: A run cannot be added, or what comes before the log end was forgotten.
     """
-    touched = [target for _, target in runs] + ([] if drop_ahead_of is None else [drop_ahead_of])
-    first = max(0, before.reached(min(touched, default=0)) - 1) // CHUNK_RUNS
-    tail = before.tail(first * CHUNK_RUNS)
-    after = tail.tail(0)
+    after = before.head(len(before))
     if drop_ahead_of is not None:
         after.drop_ahead(drop_ahead_of)
-    after.extend(runs)
-    old, new = _cut(list(tail)), _cut(list(after))
-    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
-    first += chunks_of(before).start
-    gone = range(first + min(same + 1, len(new)), first + len(old))
-    written = {first + n: encode_chunk(chunk) for n, chunk in enumerate(new) if n >= same}
+    added = list(dropwhile(after.holds, runs))
+    kept = min((after.reached(target) for _, target in added), default=len(after))
+    after.extend(added)
+    same = kept // CHUNK_RUNS
+    old, new = _cut(before.tail(same * CHUNK_RUNS)), list(_cut(after.tail(same * CHUNK_RUNS)))
+    equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
+    numbers = chunks_of(before)
+    first = numbers.start + same + equal
+    written = {first + n: encode_chunk(chunk) for n, chunk in enumerate(new[equal:])}
+    gone = range(first + min(1, len(written)), numbers.stop)
     return ChunkChanges(list(reversed(gone)), written)
 
 
-def _cut(runs: list[Run]) -> list[list[Run]]:
-    return [runs[at : at + CHUNK_RUNS] for at in range(0, len(runs), CHUNK_RUNS)]
+def _cut(runs: Iterable[Run]) -> Iterator[list[Run]]:
+    """Runs in chunks, read as far as they are asked for."""
+    left = iter(runs)
+    while chunk := list(islice(left, CHUNK_RUNS)):
+        yield chunk

@@ -24,9 +24,13 @@ search; how runs are kept, in two or three bytes each, is :mod:`checkpoint.runs`
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from checkpoint.errors import UntranslatableError
 from checkpoint.runs import Run, Runs
+
+AHEAD_RUNS = 1_000
+"""The most runs that are told at once of what lies ahead: a map may have been given millions."""
 
 
 class OffsetMap:
@@ -69,6 +73,11 @@ class OffsetMap:
         """How many runs begin below a target offset."""
         return self._runs.below(target_offset)
 
+    def holds(self, run: Run) -> bool:
+        """True when this run is one of them: to add it changes nothing."""
+        index = self.reached(run[1])
+        return index < len(self) and self._runs[index] == run
+
     # -- growing ---------------------------------------------------------------------------------
 
     def add(self, source_start: int, target_start: int) -> None:
@@ -82,9 +91,9 @@ class OffsetMap:
             ValueError: The run before would reach beyond ``source_start``, or was forgotten; the map is
                 unchanged.
         """
-        kept = self.reached(target_start)
-        if kept < len(self) and self._runs[kept] == (source_start, target_start):
+        if self.holds((source_start, target_start)):
             return
+        kept = self.reached(target_start)
         self._keep_some(kept)
         expected = self._expected(kept, target_start)
         if source_start < expected:
@@ -126,8 +135,8 @@ class OffsetMap:
         self._runs.truncate(kept)
 
     def runs_after(self, target_offset: int) -> list[Run]:
-        """The runs that begin beyond a target offset."""
-        return list(self._runs.from_index(self._runs.up_to(target_offset)))
+        """The runs that begin beyond a target offset, the first AHEAD_RUNS of them."""
+        return list(islice(self._runs.from_index(self._runs.up_to(target_offset)), AHEAD_RUNS))
 
     def ahead_of(self, target_log_end: int) -> int:
         """How many runs begin beyond a log end."""

@@ -294,24 +294,26 @@ class Passage:
         if self.mode is not OffsetMode.MAPPED or not self._runs_ahead or self.target_next_offset is None:
             return False
         runs = self.queue.runs(self.target_next_offset)
-        known_to = min(runs[-1][1], self._runs_ahead[-1][1]) if runs else -1
-        read, foreseen = ([run for run in of if run[1] <= known_to] for of in (runs, self._runs_ahead))
-        return read != foreseen
+        return any(read != foreseen for read, foreseen in zip(runs, self._runs_ahead, strict=False))
 
     def map_corrected(self) -> None:
         """The offset map holds nothing any more of what was written ahead."""
         self._runs_ahead = []
 
     def runs_ahead(self) -> list[tuple[int, int]]:
-        """For ``mapped``: the runs that begin after each gap in the queue, as (source, target) offsets."""
+        """For ``mapped``: the runs that begin after each gap in the queue, as (source, target) offsets.
+
+        Where the offset map was given more ahead, no more of them than are known of it: what it has behind
+        those may be otherwise, and is asked for once they are noted.
+        """
         assert self.target_next_offset is not None
-        return self.queue.runs(self.target_next_offset)
+        return self.queue.runs(self.target_next_offset)[: len(self._runs_ahead) or None]
 
     def runs_noted(self, count: int, now: float, following: Sequence[tuple[int, int]] = ()) -> None:
         """The first ``count`` runs ahead are in the offset map: their gaps stand in nobody's way any more.
 
         Args:
-            following: What the map has beyond them.
+            following: What the map has beyond them, or the first of it.
         """
         self._runs_ahead = list(following)
         at_head = self.queue.gap is not None

@@ -141,11 +141,11 @@ class World:
         if not copy.owner_work or self.foreign:
             return
         if self.mode is OffsetMode.MAPPED:
-            runs = copy.runs_ahead()
-            if copy.contradicts_map:
+            if copy.contradicts_map or copy.foresaw_otherwise:
                 assert copy.target_next_offset is not None
                 self.map.drop_ahead(copy.target_next_offset)
                 copy.map_corrected()
+            runs = copy.runs_ahead()
             if runs:
                 self.map.extend(runs)
                 self.ever_noted.extend(runs)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoint import flow_state, map_chunk
+from checkpoint import runs as packed_runs
 from checkpoint.errors import (
     CorruptStateError,
     StateTakenOverError,
@@ -22,6 +23,7 @@ from checkpoint.flow_state import FlowState
 from checkpoint.map_chunk import CHUNK_RUNS, decode_chunk, encode_chunk
 from checkpoint.model import LEADER_EPOCHS_KEPT, FlowRecord, OwnerRecord, PartitionRecord, parse_map_key
 from checkpoint.offset_map import OffsetMap
+from checkpoint.runs import unpack
 from checkpoint.store import MemoryStore, apply
 from mirror.errors import UnknownPartitionError
 from mirror.model import OffsetMode, TopicPartition
@@ -469,6 +471,19 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return chunks
 
 
+@pytest.fixture
+def unpacked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of what is unpacked of maps in memory from now on."""
+    lengths: list[int] = []
+
+    def note(data: bytes, at: int = 0) -> list[tuple[int, int]]:
+        lengths.append(len(data))
+        return unpack(data, at)
+
+    monkeypatch.setattr(packed_runs, "unpack", note)
+    return lengths
+
+
 async def test_a_load_decodes_the_chunks_that_have_changed_and_no_others(decoded: list[bytes]) -> None:
     """
     A mirror that stands by looks every second, at maps of millions of runs.
@@ -515,6 +530,30 @@ async def test_what_is_forgotten_is_gone_from_memory_and_store_and_nothing_is_de
     assert sorted(key for key in items if key.startswith("map/")) == ["map/orders/0/2", "map/orders/0/3"]
     assert runs(restarted) == whole[2 * CHUNK_RUNS :]
     assert runs(owner) == runs(standby) == [*whole[2 * CHUNK_RUNS :], (9000, 4000)]
+
+
+@pytest.mark.parametrize("foreseen", [True, False], ids=["are there already", "supersede all that is behind"])
+async def test_runs_noted_far_before_the_end_of_a_map_cost_what_they_are(
+    unpacked: list[int], foreseen: bool
+) -> None:
+    """
+    A target that lost its end, or was made anew, is copied again along a map of millions of runs.
+    """
+    store = BreakingStore()
+    state = await begun(store)
+    await state.extend_maps({ORDERS_0: [(100 + 2 * n, n) for n in range(1, 60 * CHUNK_RUNS)]})
+    whole, near = runs(state), 3 * CHUNK_RUNS
+    added = [(100 + 2 * n + (not foreseen), n) for n in range(near, near + 20)]
+    puts = store.puts
+    unpacked.clear()
+
+    await state.extend_maps({ORDERS_0: added})
+
+    cost, again = len(unpacked), FlowState(store)
+    await again.load()
+    assert cost < 20
+    assert store.puts == puts + (0 if foreseen else 2)
+    assert runs(state) == runs(again) == (whole if foreseen else [*whole[:near], *added])
 
 
 async def test_a_map_of_one_chunk_is_left_as_it_is() -> None:

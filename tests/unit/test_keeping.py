@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -12,13 +13,17 @@ from typing import Any, cast
 
 import pytest
 
+from checkpoint import offset_map
+from checkpoint.flow_state import FlowState
+from checkpoint.store import MemoryStore
 from mirror.errors import ConnectionFailedError
 from mirror.flow import marking
 from mirror.flow.engine import wants_look
 from mirror.flow.keeping import Keeper
 from mirror.flow.marking import LOST_AT_ONCE, MARKERS_AT_ONCE, spread
+from mirror.flow.memory import FlowMemory
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.position import Proceed
+from mirror.flow.position import Proceed, Register
 from mirror.kafka.failures import broker_error
 from mirror.kafka.offsets import DEBUGGER, LATEST, Answers, Marking
 from mirror.kafka.transactions import Token
@@ -531,6 +536,45 @@ async def test_a_map_that_is_contradicted_is_corrected_before_the_batch_is_sent(
     assert waited
     assert dropped == [(copy.target, 7)]
     assert copy.batch_ready
+
+
+@pytest.mark.parametrize(
+    "read",
+    [(1, 2, 3, 4, 5, 6), (1, 2, 3, 5, 6), (1, 2, 6), (2, 3, 4, 5, 6), (1, 2, 3, 4, 5, 6, 7, 8), (7, 8), ()],
+    ids=["as foreseen", "one less", "three less", "the first less", "more behind", "later", "none"],
+)
+async def test_of_a_map_that_was_given_far_ahead_a_few_runs_are_looked_at_and_it_becomes_what_is_read(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, read: Sequence[int]
+) -> None:
+    """
+    Two at a time here, of six. What is foreseen, and read no more, does not stay between runs that are.
+    """
+    monkeypatch.setattr(offset_map, "AHEAD_RUNS", 2)
+    tp = TopicPartition("orders", 0)
+    state = FlowState(MemoryStore())
+    await state.load()
+    memory = FlowMemory(state)
+    await memory.register(tp, tp, "t", Register(OffsetMode.MAPPED, 0, 0, prepared=True))
+    await memory.note_runs({tp: [(10 * n, 9 * n) for n in range(1, 7)]})
+    copy = PartitionCopy(tp, tp, b"t" * 16, in_flight_max=5)
+    copy.proceed(Proceed(0, 0, 0, 1, 0), OffsetMode.MAPPED, -1, time.monotonic(), memory.runs_after(tp, 0))
+    expected, target = [(0, 0)], 0
+    for n in range(1, 9):
+        copy.queue.push([source_batch(10 * n - 10, 9)], [], None)
+        copy.queue.push([Gap(10 * n - 1, 10 * n) if n in read else source_batch(10 * n - 1, 1)], [], None)
+        target += 9 if n in read else 10
+        expected += [(10 * n, target)] if n in read else []
+    async with a_keeper() as keeper:
+        keeper._ledger = memory
+        while copy.pending:
+            while copy.batch_ready:
+                copy.answered(copy.take()[0], appended=True, now=time.monotonic())
+            keeper.offer(copy)
+            await turns()
+
+    offsets = state.map(tp)
+    assert offsets is not None
+    assert list(offsets) == expected
 
 
 async def test_a_run_that_the_flows_state_does_not_take_blocks_its_partition(broker: Broker) -> None:
