@@ -14,6 +14,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from checkpoint.errors import CorruptStateError, StateTakenOverError
 from checkpoint.insertions import Inserted
@@ -44,6 +45,16 @@ from mirror.errors import UnknownPartitionError
 from mirror.model import OffsetMode, TopicPartition
 
 Update = Callable[[PartitionRecord], PartitionRecord]
+
+
+class _Content(NamedTuple):
+    """All that is stored, decoded."""
+
+    flow: FlowRecord | None
+    owner: OwnerRecord | None
+    partitions: dict[TopicPartition, PartitionRecord]
+    maps: dict[TopicPartition, OffsetMap]
+    insertions: dict[TopicPartition, Insertion]
 
 
 class FlowState:
@@ -115,11 +126,17 @@ class FlowState:
         self._in_step = False
         items = await self._store.load()
         if items != self._stored:
-            self._take(items)
+            self._take(items, await asyncio.to_thread(self._decode, items))
         self._in_step = True
 
-    def _take(self, items: dict[str, bytes]) -> None:
+    def _take(self, items: dict[str, bytes], content: _Content) -> None:
         """Believe what is stored, all of it or nothing."""
+        _join_maps(content.partitions, content.maps)
+        self._flow, self._owner, self._partitions, self._maps, self._insertions = content
+        self._stored = items
+
+    def _decode(self, items: dict[str, bytes]) -> _Content:
+        """What is stored; nothing is changed. Long maps take seconds, so this is done in a thread."""
         chunks: dict[TopicPartition, dict[int, bytes]] = defaultdict(dict)
         known = {record.key: record for record in self._partitions.values()}
         records: list[PartitionRecord] = []
@@ -139,10 +156,7 @@ class FlowState:
                 chunks[TopicPartition(topic, partition)][chunk] = value
         partitions = {_tp(record): record for record in records}
         maps = {tp: self._decode_map(tp, numbered) for tp, numbered in chunks.items()}
-        _join_maps(partitions, maps)
-        self._flow, self._owner, self._partitions, self._maps = flow, owner, partitions, maps
-        self._insertions = insertions
-        self._stored = items
+        return _Content(flow, owner, partitions, maps, insertions)
 
     def _decode_map(self, tp: TopicPartition, chunks: dict[int, bytes]) -> OffsetMap:
         """The map known, if it is that still; else another, for which the chunks that changed are read."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -503,6 +504,59 @@ async def test_a_load_decodes_the_chunks_that_have_changed_and_no_others(decoded
     assert decoded == [items["map/orders/0/2"]]
     assert runs(standby) == runs(owner)
     assert (standby.partition(ORDERS_0) is before, standby.map(ORDERS_1) is other) == (True, True)
+
+
+async def test_others_go_on_while_maps_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Maps of millions of runs take seconds: whether the process lives is asked meanwhile.
+    """
+    items: dict[str, bytes] = {}
+    await begun(MemoryStore(items))
+    others, went_on = threading.Event(), []
+
+    def slow(data: bytes) -> list[tuple[int, int]]:
+        went_on.append(others.wait(2))
+        return decode_chunk(data)
+
+    monkeypatch.setattr(map_chunk, "decode_chunk", slow)
+    state = FlowState(MemoryStore(items))
+    loading = asyncio.create_task(state.load())
+    asyncio.get_running_loop().call_soon(others.set)
+    await loading
+
+    assert went_on == [True]
+    assert runs(state) == [(100, 0)]
+
+
+async def test_a_load_that_is_given_up_leaves_what_was_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    What comes of it later is believed by nobody. The next change goes by what is stored.
+    """
+    items: dict[str, bytes] = {}
+    owner = await begun(MemoryStore(items))
+    state = FlowState(MemoryStore(items))
+    await state.load()
+    await owner.extend_maps({ORDERS_0: [(110, 5)]})
+    begins, ends = threading.Event(), threading.Event()
+
+    def slow(data: bytes) -> list[tuple[int, int]]:
+        begins.set()
+        ends.wait(2)
+        return decode_chunk(data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(map_chunk, "decode_chunk", slow)
+        loading = asyncio.create_task(state.load())
+        await asyncio.to_thread(begins.wait, 2)
+        loading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await loading
+    ends.set()
+    known, in_step = runs(state), state.in_step
+    await state.extend_maps({ORDERS_0: [(120, 9)]})
+
+    assert (known, in_step) == ([(100, 0)], False)
+    assert runs(state) == [(100, 0), (110, 5), (120, 9)]
 
 
 async def test_what_is_forgotten_is_gone_from_memory_and_store_and_nothing_is_decoded_for_it(
