@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from mirror.errors import BrokerError
+from mirror.errors import TwinsiteError
 from mirror.kafka.dial import Address
 from mirror.kafka.failures import broker_error
 from mirror.model import TopicPartition
@@ -40,13 +40,18 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """A snapshot of a cluster. ``topics`` holds what was asked for and may be described."""
+    """A snapshot of a cluster.
+
+    Attributes:
+        topics: What was asked for, and may be described.
+        errors: Why not, of what was asked for by name.
+    """
 
     cluster_id: str
     controller: int
     brokers: Mapping[int, Address]
     topics: Mapping[str, TopicInfo]
-    errors: Mapping[str, BrokerError] = field(default_factory=dict)
+    errors: Mapping[str, TwinsiteError] = field(default_factory=dict)
     seen_at: float = 0.0
 
     def partition(self, tp: TopicPartition) -> PartitionInfo | None:
@@ -60,14 +65,10 @@ def cluster_info(answer: Any, *, seen_at: float) -> ClusterInfo:
     A topic without a leader is one; a topic with any other error is left out, and its error kept.
     """
     topics: dict[str, TopicInfo] = {}
-    errors: dict[str, BrokerError] = {}
+    errors: dict[str, TwinsiteError] = {}
     for topic in answer.topics:
         if topic.error_code and topic.error_code != 5:
-            failed = broker_error(topic.error_code, f"topic {topic.name}")
-            if isinstance(failed, BrokerError):
-                errors[topic.name] = failed
-            else:
-                errors[topic.name] = BrokerError("TOPIC_AUTHORIZATION_FAILED", topic.error_code, str(failed))
+            errors[topic.name] = broker_error(topic.error_code, f"Metadata of topic {topic.name}")
             continue
         partitions = {
             p.partition_index: PartitionInfo(

@@ -296,8 +296,10 @@ async def _ask_leaders(
     return out
 
 
-def _leaderless(cluster: Cluster, tp: TopicPartition) -> ConnectionFailedError:
-    return ConnectionFailedError(f"{cluster.name}: no leader is known for {tp}")
+def _leaderless(cluster: Cluster, tp: TopicPartition) -> TwinsiteError:
+    """Why there is nobody to ask: the cluster does not show the topic, or has no leader for the partition."""
+    unknown = ConnectionFailedError(f"{cluster.name}: no leader is known for {tp}")
+    return cluster.info.errors.get(tp.topic, unknown)
 
 
 async def _ask(

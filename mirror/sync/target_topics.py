@@ -117,9 +117,9 @@ class TargetTopics:
         Raises:
             TwinsiteError: A cluster cannot be asked.
         """
-        there = await self._flow.target.describe_topics(None)
-        source = await self._describe_source(chosen)
         names = {self._policy.to_target(name) for name in chosen}
+        there = await self._list_target(names)
+        source = await self._describe_source(chosen)
         self._there = await describe(self._flow.target, [t for n, t in there.topics.items() if n in names])
         self._ownership.begin_pass(
             {self._policy.to_target(name): topic.topic_id for name, topic in chosen.items()},
@@ -142,6 +142,7 @@ class TargetTopics:
             owned=frozenset(filter(owners.owned, self._there)),
             settled=frozenset(filter(owners.settled, self._there)),
             in_turn=owners.in_turn,
+            hidden=frozenset(n for n, error in there.errors.items() if isinstance(error, NotAuthorizedError)),
         )
         plan = await self._plan(source.values(), target)
         refused = await self._carry_out(plan, chosen)
@@ -210,6 +211,18 @@ class TargetTopics:
         return frozenset(self._policy.to_source(name) or name for name in added)
 
     # -- what is planned -------------------------------------------------------------------------
+
+    async def _list_target(self, names: Collection[str]) -> ClusterInfo:
+        """All topics of the target; those of the names that are not listed are asked for by name.
+
+        A list leaves out what may not be described, as if it did not exist.
+        """
+        listed = await self._flow.target.describe_topics(None)
+        missing = [name for name in sorted(names) if name not in listed.topics]
+        if not missing:
+            return listed
+        named = await self._flow.target.describe_topics(missing)
+        return replace(listed, topics={**listed.topics, **named.topics}, errors=named.errors)
 
     async def _plan(self, source: Collection[TopicFacts], target: Target) -> TopicPlan:
         """What is to be done; of topics to be changed it is asked first whether others write to them."""

@@ -129,6 +129,7 @@ class Target:
         owned: Topics that hold what this flow copied there, and nothing else. No other is changed.
         settled: Topics of which that is known by now: their partitions were looked at.
         in_turn: Whether it is for this mirror to change topics; one that stands by makes only missing ones.
+        hidden: Topics that may not be described: whether they exist is not known.
     """
 
     topics: Mapping[str, TopicFacts]
@@ -139,6 +140,7 @@ class Target:
     owned: frozenset[str] = frozenset()
     settled: frozenset[str] = frozenset()
     in_turn: bool = True
+    hidden: frozenset[str] = frozenset()
 
 
 def plan_topics(
@@ -164,6 +166,9 @@ def _plan_one(topic: TopicFacts, target: Target, policy: NamePolicy, settings: T
         refused = Conflict(topic.name, name, Reason.NAME_NOT_POSSIBLE, f"target topic {name} {why_not}")
         return TopicPlan(conflicts=(refused,))
     existing = target.topics.get(name)
+    if name in target.hidden:
+        words = f"target topic {name} may not be described (Describe): whether it exists is not known"
+        return TopicPlan(conflicts=(Conflict(topic.name, name, Reason.TARGET_NOT_AUTHORIZED, words),))
     if existing is None:
         return _plan_missing(topic, name, target, settings)
     return _plan_existing(topic, existing, target, settings)

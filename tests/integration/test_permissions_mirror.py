@@ -317,6 +317,30 @@ async def test_a_target_that_may_not_be_looked_at_or_made_is_blocked_with_the_re
     assert (partition.reason, partition.records) == (Reason.TARGET_NOT_AUTHORIZED, 0)
 
 
+@pytest.mark.parametrize("create", [True, False])
+async def test_a_target_topic_that_may_not_be_described_is_blocked_until_it_may(
+    source: Site, target: Site, create: bool
+) -> None:
+    """
+    Neither Read nor Write: whoever must grant them is told so, and not that the topic is missing.
+    """
+    name = f"orders.unseen-{create}".lower()
+    grants = grants_on_the_page(without=[SYNC_ACLS])
+    source.allow_only(grants)
+    target.allow_only([g for g in grants if g.name != "orders." or g.operation == "Create"])
+    for site in (source, target):
+        await site.cluster.create_topic(name)
+    write_records(source.cluster, name, 10)
+    topics = {"include": [name.replace(".", r"\.")], "refresh_seconds": 1, "create": create}
+
+    async with running(settings(source, target, name, topics=topics)) as until:
+        await until(lambda seen: states(seen) == [(State.BLOCKED, Reason.TARGET_NOT_AUTHORIZED)])
+        target.allow(grants)
+        await until(lambda seen: seen[0].next_offset == 10 and seen[0].state is State.ACTIVE)
+
+    assert_exact(source.cluster.bootstrap, target.cluster.bootstrap, [name])
+
+
 @pytest.mark.parametrize(
     ("operation", "kind"),
     [("Write", "transactional-id"), ("Read", "topic"), ("Write", "topic"), ("Create", "topic")],

@@ -1,10 +1,17 @@
-"""What of two pictures of a cluster is the newer one, partition by partition."""
+"""What a picture of a cluster shows, and what of two of them is the newer one, partition by partition."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID
 
-from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo, newer_leaders
+import pytest
+
+from mirror.errors import BrokerError, ConnectionFailedError, NotAuthorizedError, TwinsiteError
+from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo, cluster_info, newer_leaders
+from mirror.kafka.offsets import LATEST, list_offsets
+from mirror.model import TopicPartition
 
 ORDERS, ANOTHER = UUID(int=1), UUID(int=2)
 
@@ -47,3 +54,24 @@ def test_what_is_gone_is_gone() -> None:
 
     assert newer_leaders(picture((2, 7)), gone).topics == {}
     assert leaders(newer_leaders(picture((1, 1), (2, 7)), picture((1, 1)))) == [1]
+
+
+@pytest.mark.parametrize(
+    ("error_code", "kind"), [(29, NotAuthorizedError), (3, BrokerError), (0, ConnectionFailedError)]
+)
+async def test_who_asks_for_an_offset_is_told_why_there_is_nobody_to_ask(
+    error_code: int, kind: type[TwinsiteError]
+) -> None:
+    """
+    Of a topic that may not be described a missing right is named, not a leader.
+    """
+    topic = SimpleNamespace(
+        name="orders", error_code=error_code, topic_id=ORDERS, is_internal=False, partitions=[]
+    )
+    answer = SimpleNamespace(topics=[topic], brokers=[], cluster_id="c", controller_id=1)
+    cluster = SimpleNamespace(name="target", info=cluster_info(answer, seen_at=0.0))
+    tp = TopicPartition("orders", 0)
+
+    found = await list_offsets(cast(Any, cluster), [tp], LATEST)
+
+    assert type(found[tp]) is kind

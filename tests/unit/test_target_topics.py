@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -12,7 +13,7 @@ import pytest
 
 import mirror.sync.target_topics
 from mirror.config import TopicsSettings
-from mirror.errors import ConnectionFailedError
+from mirror.errors import ConnectionFailedError, NotAuthorizedError
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Known, Proceed
 from mirror.flow.states import look_refusal
@@ -47,6 +48,7 @@ class Cluster:
         loses: Connections that break before the next changes are made.
         changed: What was changed, in order.
         described: How often its topics were asked for.
+        hidden: Topics that may not be described.
     """
 
     def __init__(self, name: str, **topics: Mapping[str, str]) -> None:
@@ -57,10 +59,12 @@ class Cluster:
         self.refuses, self.loses = False, 0
         self.changed: list[str] = []
         self.described = 0
+        self.hidden: set[str] = set()
 
     @property
     def info(self) -> ClusterInfo:
-        return ClusterInfo(self.name, 0, {0: Address("h", 1)}, dict(self.topics), {}, time.monotonic())
+        shown = {name: topic for name, topic in self.topics.items() if name not in self.hidden}
+        return ClusterInfo(self.name, 0, {0: Address("h", 1)}, shown, {}, time.monotonic())
 
     def follow(self, topics: object) -> None:
         pass
@@ -68,9 +72,10 @@ class Cluster:
     async def refresh(self) -> None:
         pass
 
-    async def describe_topics(self, topics: object) -> ClusterInfo:
+    async def describe_topics(self, topics: Collection[str] | None) -> ClusterInfo:
         self.described += 1
-        return self.info
+        errors = {name: NotAuthorizedError("no") for name in topics or () if name in self.hidden}
+        return replace(self.info, errors=errors)
 
     async def call(self, request: Any, **_: object) -> Any:
         if type(request).__name__ == "ListOffsetsRequest":
@@ -316,6 +321,29 @@ async def test_partitions_are_added_as_soon_as_those_that_are_there_were_looked_
     assert "orders has 3 partitions" in side.target.changed
 
 
+# -- what may not be seen --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("create", [True, False])
+async def test_a_topic_that_may_not_be_described_is_taken_neither_for_a_missing_one_nor_for_ours(
+    create: bool,
+) -> None:
+    """
+    A list of topics leaves it out, and it may hold anything; once it is shown it is copied to.
+    """
+    side = Side(Cluster("source", orders=SHORT), Cluster("target", orders=KEPT), create=create)
+    side.target.hidden = {"orders"}
+
+    hidden = await side.topics.bring_up(side.source.topics)
+    side.target.hidden = set()
+    shown = await side.topics.bring_up(side.source.topics)
+
+    assert [(c.reason, c.first_partition) for c in hidden.values()] == [(Reason.TARGET_NOT_AUTHORIZED, 0)]
+    assert "orders may not be described" in hidden["orders"].detail
+    assert side.target.configs["orders"] == KEPT
+    assert shown == {}
+
+
 # -- changes that fail -----------------------------------------------------------------------------------
 
 
@@ -407,7 +435,7 @@ async def test_a_pass_that_makes_a_topic_does_not_wait_for_leaders_of_another(
     await side.pass_by()
 
     assert "orders" in target.topics
-    assert target.described == 2
+    assert target.described == 3
 
 
 async def test_a_pass_whose_changes_are_refused_waits_for_nothing(
