@@ -147,7 +147,9 @@ def plan_topics(
     source: Iterable[TopicFacts], target: Target, policy: NamePolicy, settings: TopicsSettings
 ) -> TopicPlan:
     """What the target needs for these source topics, which are all to be copied."""
-    parts = [_plan_one(topic, target, policy, settings) for topic in sorted(source, key=lambda t: t.name)]
+    taken = {collision_key(name): name for name in target.topics}
+    ordered = sorted(source, key=lambda t: t.name)
+    parts = [_plan_one(topic, target, taken, policy, settings) for topic in ordered]
     return TopicPlan(
         create=tuple(action for part in parts for action in part.create),
         add_partitions=tuple(action for part in parts for action in part.add_partitions),
@@ -159,7 +161,18 @@ def plan_topics(
     )
 
 
-def _plan_one(topic: TopicFacts, target: Target, policy: NamePolicy, settings: TopicsSettings) -> TopicPlan:
+def _plan_one(
+    topic: TopicFacts,
+    target: Target,
+    taken: Mapping[str, str],
+    policy: NamePolicy,
+    settings: TopicsSettings,
+) -> TopicPlan:
+    """What one topic needs.
+
+    Args:
+        taken: The names of the target's topics, by what Kafka tells them apart by.
+    """
     name = policy.to_target(topic.name)
     why_not = why_no_copy(name)
     if why_not is not None:
@@ -170,15 +183,17 @@ def _plan_one(topic: TopicFacts, target: Target, policy: NamePolicy, settings: T
         words = f"target topic {name} may not be described (Describe): whether it exists is not known"
         return TopicPlan(conflicts=(Conflict(topic.name, name, Reason.TARGET_NOT_AUTHORIZED, words),))
     if existing is None:
-        return _plan_missing(topic, name, target, settings)
+        return _plan_missing(topic, name, target, taken, settings)
     return _plan_existing(topic, existing, target, settings)
 
 
 # -- a topic that is not there -------------------------------------------------------------------------
 
 
-def _plan_missing(topic: TopicFacts, name: str, target: Target, settings: TopicsSettings) -> TopicPlan:
-    obstacle = _why_not_made(topic, name, target, settings)
+def _plan_missing(
+    topic: TopicFacts, name: str, target: Target, taken: Mapping[str, str], settings: TopicsSettings
+) -> TopicPlan:
+    obstacle = _why_not_made(topic, name, target, taken.get(collision_key(name)), settings)
     if obstacle is not None:
         return TopicPlan(conflicts=(obstacle,))
     factor = min(settings.replication_factor or topic.replication_factor, target.brokers)
@@ -191,7 +206,9 @@ def _plan_missing(topic: TopicFacts, name: str, target: Target, settings: Topics
     )
 
 
-def _why_not_made(topic: TopicFacts, name: str, target: Target, settings: TopicsSettings) -> Conflict | None:
+def _why_not_made(
+    topic: TopicFacts, name: str, target: Target, rival: str | None, settings: TopicsSettings
+) -> Conflict | None:
     if not settings.create:
         return Conflict(
             topic.name,
@@ -200,7 +217,6 @@ def _why_not_made(topic: TopicFacts, name: str, target: Target, settings: Topics
             f"target topic {name} does not exist, and topics.create is false: the source topic has "
             f"{topic.partitions} partitions",
         )
-    rival = _rival(name, target.topics)
     if rival is not None:
         return Conflict(
             topic.name,
@@ -209,11 +225,6 @@ def _why_not_made(topic: TopicFacts, name: str, target: Target, settings: Topics
             f"target topic {name} cannot be made: Kafka takes it and {rival}, which exists, for one name",
         )
     return _factor_obstacle(topic, name, target.brokers, settings)
-
-
-def _rival(name: str, names: Iterable[str]) -> str | None:
-    key = collision_key(name)
-    return next((other for other in names if collision_key(other) == key), None)
 
 
 def _factor_obstacle(topic: TopicFacts, name: str, brokers: int, settings: TopicsSettings) -> Conflict | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -430,6 +430,31 @@ def test_a_name_kafka_cannot_tell_from_an_existing_one_is_refused() -> None:
 
     assert conflict.reason is Reason.NAME_COLLISION
     assert "east_a_b" in conflict.detail
+
+
+class Counted(dict[str, TopicFacts]):
+    """Topics that count how often one of their names is looked at in passing."""
+
+    looked_at = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for name in super().__iter__():
+            self.looked_at += 1
+            yield name
+
+
+def test_names_are_held_against_those_of_the_target_once_not_for_each_topic() -> None:
+    """
+    A flow of thousands of topics begins with all of them missing.
+    """
+    there = Counted({name: a_topic(name) for name in (f"other-{number}" for number in range(100))})
+    missing = [a_topic(f"missing-{number}") for number in range(100)]
+    asked = TopicsSettings.model_validate({"include": [".*"]})
+
+    made = plan_topics(missing, Target(there, 1, DEFAULTS_4), NamePolicy(""), asked)
+
+    assert len(made.create) == 100
+    assert there.looked_at <= 200
 
 
 @pytest.mark.parametrize(
