@@ -13,7 +13,7 @@ from mirror.sync.topics import TopicFacts
 
 
 async def describe(cluster: Cluster, topics: Iterable[TopicInfo]) -> dict[str, TopicFacts]:
-    """Each topic with its settings; where those may not be read, without them."""
+    """Each topic with its settings; where those cannot or may not be read, without them."""
     infos = {topic.name: topic for topic in topics}
     settings = await describe_configs(cluster, sorted(infos)) if infos else {}
     return {name: facts(info, settings.get(name)) for name, info in infos.items()}
@@ -27,6 +27,7 @@ def facts(info: TopicInfo, settings: Settings | TwinsiteError | None) -> TopicFa
         len(info.partitions),
         len(replicas),
         configs(settings) if isinstance(settings, dict) else TopicConfigs(),
+        unread=str(settings) if isinstance(settings, TwinsiteError) and settings.retriable else "",
     )
 
 

@@ -60,6 +60,8 @@ log = structlog.get_logger(__name__)
 VISIBLE_SECONDS = 30.0
 """How long a topic just made may take until all its partitions have leaders."""
 VISIBLE_PAUSE_SECONDS = 0.05
+SETTINGS_SECONDS = 3.0
+"""How long a pass waits for settings of new source topics that a broker cannot tell just now."""
 PREPARING_CONFIGS = KEEP_ALL | {"retention.bytes": LONG_MAX}
 """While a log is made to start at its offset: DeleteRecords wants ``delete``, and nothing may expire. Nobody
 else says that so: by it a topic is known again that was being prepared when a mirror ended.
@@ -235,19 +237,36 @@ class TargetTopics:
         return plan_topics(source, target, self._policy, self._settings)
 
     async def _describe_source(self, chosen: Mapping[str, TopicInfo]) -> dict[str, TopicFacts]:
-        """Settings are read once a topic, and at every pass where they are to be followed."""
+        """Settings are read once a topic, and at every pass where they are to be followed.
+
+        What cannot be read just now is as it was, and read at the next pass where nothing was known.
+        """
         for name, info in chosen.items():
             known = self._source_facts.get(name)
             if known is not None:
                 self._source_facts[name] = replace(known, partitions=len(info.partitions))
         wanted = chosen if self._settings.sync_configs else set(chosen) - set(self._source_facts)
-        self._source_facts.update(await describe(self._flow.source, [chosen[name] for name in wanted]))
+        found = await self._read_source([chosen[name] for name in wanted])
+        read = {name: topic for name, topic in found.items() if not topic.unread}
+        self._source_facts.update(read)
         now = time.monotonic()
-        for name in wanted:
-            values = self._source_facts[name].configs.values
+        for name, topic in read.items():
+            values = topic.configs.values
             self._retention[name] = retention_of(values)
             self._tombstones[name] = self.tombstones(name).then(tombstones_kept_ms(values), now=now)
-        return {name: self._source_facts[name] for name in chosen}
+        return {name: self._source_facts.get(name) or found[name] for name in chosen}
+
+    async def _read_source(self, topics: Collection[TopicInfo]) -> dict[str, TopicFacts]:
+        """Source topics; a little is waited for settings of new ones that a broker does not know yet."""
+        end = time.monotonic() + SETTINGS_SECONDS
+        found = await describe(self._flow.source, topics)
+        while time.monotonic() < end:
+            new = [t for t in topics if found[t.name].unread and t.name not in self._source_facts]
+            if not new:
+                break
+            await asyncio.sleep(VISIBLE_PAUSE_SECONDS)
+            found |= await describe(self._flow.source, new)
+        return found
 
     async def _carry_out(self, plan: TopicPlan, chosen: Mapping[str, TopicInfo]) -> list[Conflict]:
         """Do what is planned; what is refused for one topic is that topic's conflict."""

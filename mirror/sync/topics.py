@@ -43,12 +43,14 @@ class TopicFacts:
     Attributes:
         partitions: How many it has.
         replication_factor: Replicas of its first partition.
+        unread: Why its settings are not known just now, though they may be read; empty where that is not so.
     """
 
     name: str
     partitions: int
     replication_factor: int
     configs: TopicConfigs = field(default_factory=TopicConfigs)
+    unread: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +226,15 @@ def _why_not_made(
             Reason.NAME_COLLISION,
             f"target topic {name} cannot be made: Kafka takes it and {rival}, which exists, for one name",
         )
-    return _factor_obstacle(topic, name, target.brokers, settings)
+    return _factor_obstacle(topic, name, target.brokers, settings) or _unread_obstacle(topic, name)
+
+
+def _unread_obstacle(topic: TopicFacts, name: str) -> Conflict | None:
+    """A topic is not made with settings that are not its source's because of a fault that passes."""
+    if not topic.unread:
+        return None
+    words = f"target topic {name} is not made without the settings of the source topic: {topic.unread}"
+    return Conflict(topic.name, name, Reason.SOURCE_UNAVAILABLE, words)
 
 
 def _factor_obstacle(topic: TopicFacts, name: str, brokers: int, settings: TopicsSettings) -> Conflict | None:
@@ -296,7 +306,9 @@ def _keeping_more(changes: Changes, source: Mapping[str, str]) -> Changes:
 def _alter(
     topic: TopicFacts, existing: TopicFacts, settings: TopicsSettings
 ) -> tuple[Changes, tuple[Note, ...]]:
-    """Changes of settings, where both sides' settings may be read."""
+    """Changes of settings, where both sides' settings can be read."""
+    if topic.unread or existing.unread:
+        return {}, ()
     if not topic.configs.values or not existing.configs.values:
         return {}, (Note(topic.name, ALL, "the settings of one side may not be read (DescribeConfigs)"),)
     exclude = settings.config_exclude

@@ -10,6 +10,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 import mirror.sync.target_topics
 from mirror.config import TopicsSettings
@@ -34,6 +35,7 @@ DEFAULTS = {
 }
 SET_ON_TOPIC, BY_DEFAULT = 1, 5
 NOT_AUTHORIZED = 29
+UNKNOWN_TOPIC = 3
 ORDERS_ID = UUID(int=7)
 AS_RECORDED = {"message.timestamp.type": "CreateTime"}
 KEPT = {"retention.ms": "-1"} | AS_RECORDED
@@ -49,6 +51,7 @@ class Cluster:
         changed: What was changed, in order.
         described: How often its topics were asked for.
         hidden: Topics that may not be described.
+        unknown: Topics whose settings the broker does not know yet, and how often it will say so.
     """
 
     def __init__(self, name: str, **topics: Mapping[str, str]) -> None:
@@ -60,6 +63,7 @@ class Cluster:
         self.changed: list[str] = []
         self.described = 0
         self.hidden: set[str] = set()
+        self.unknown: dict[str, int] = {}
 
     @property
     def info(self) -> ClusterInfo:
@@ -93,6 +97,9 @@ class Cluster:
         return SimpleNamespace(name=topic.name, partitions=partitions)
 
     def _described(self, name: str) -> Any:
+        if self.unknown.get(name):
+            self.unknown[name] -= 1
+            return SimpleNamespace(resource_name=name, error_code=UNKNOWN_TOPIC, error_message=None)
         own = self.configs[name]
         values = {key: (value, BY_DEFAULT) for key, value in DEFAULTS.items()}
         values |= {key: (value, SET_ON_TOPIC) for key, value in own.items()}
@@ -342,6 +349,68 @@ async def test_a_topic_that_may_not_be_described_is_taken_neither_for_a_missing_
     assert "orders may not be described" in hidden["orders"].detail
     assert side.target.configs["orders"] == KEPT
     assert shown == {}
+
+
+# -- settings that cannot be read just now ---------------------------------------------------------------
+
+
+async def test_a_topic_whose_settings_a_broker_does_not_know_yet_is_made_with_them_a_moment_later() -> None:
+    """
+    A broker that is asked for the settings of a new topic may not have heard of it.
+    """
+    side = Side(Cluster("source", orders=SHORT), Cluster("target"), sync_configs=False)
+    side.source.unknown = {"orders": 1}
+
+    conflicts = await side.topics.bring_up(side.source.topics)
+
+    assert conflicts == {}
+    assert side.target.configs["orders"] == SHORT | AS_RECORDED
+
+
+@pytest.mark.parametrize("sync_configs", [True, False])
+async def test_a_topic_whose_settings_cannot_be_read_is_made_at_a_pass_in_which_they_can(
+    monkeypatch: pytest.MonkeyPatch, sync_configs: bool
+) -> None:
+    """
+    It would keep everything, for ever where settings do not follow.
+    """
+    monkeypatch.setattr(mirror.sync.target_topics, "SETTINGS_SECONDS", 0.0)
+    side = Side(Cluster("source", orders=SHORT), Cluster("target"), sync_configs=sync_configs)
+    side.source.unknown = {"orders": 1}
+
+    conflicts = await side.topics.bring_up(side.source.topics)
+    made_then = dict(side.target.configs)
+    later = await side.topics.bring_up(side.source.topics)
+
+    assert conflicts["orders"].reason is Reason.SOURCE_UNAVAILABLE
+    assert made_then == {}
+    assert later == {}
+    assert side.target.configs["orders"] == SHORT | AS_RECORDED
+
+
+@pytest.mark.parametrize("at_source", [True, False])
+async def test_settings_that_cannot_be_read_just_now_change_nothing_and_no_right_is_said_to_be_missing(
+    monkeypatch: pytest.MonkeyPatch, side: Side, at_source: bool
+) -> None:
+    """
+    What was known of the source topic still holds.
+    """
+    monkeypatch.setattr(mirror.sync.target_topics, "SETTINGS_SECONDS", 0.0)
+    await side.pass_by()
+    side.look(side.partitions[TopicPartition("orders", 0)])
+    await side.topics.finish(again=False)
+    kept = side.topics.retention("orders")
+    changed = list(side.target.changed)
+    cluster = side.source if at_source else side.target
+    cluster.unknown = {"orders": 1}
+
+    with capture_logs() as logs:
+        await side.pass_by()
+
+    assert side.target.changed == changed
+    assert side.topics.retention("orders") == kept
+    assert kept.ms == 3_600_000
+    assert [line for line in logs if line["event"] == "setting_left_out"] == []
 
 
 # -- changes that fail -----------------------------------------------------------------------------------
