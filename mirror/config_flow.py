@@ -57,7 +57,9 @@ class TopicsSettings(Section):
     )
     replication_factor_capped: Flag = Field(
         default=False,
-        description="Whether a factor above the number of target brokers is lowered to it, else refused.",
+        description="Whether a factor above the number of target brokers is lowered to it, else refused. "
+        "Brokers that are down just then do not count, and the topic keeps the factor; the log warns "
+        "(setting_left_out).",
     )
     config_exclude: tuple[Pattern, ...] = Field(
         default=CONFIG_EXCLUDE,

@@ -36,6 +36,7 @@ from mirror.sync.topic_configs import (
     KEEP_ALL,
     LONG_MAX,
     MESSAGE_BYTES_MAX,
+    REPLICATION_FACTOR,
     TIMESTAMP_TYPE,
     excluded,
     retention_of,
@@ -289,7 +290,7 @@ class TargetTopics:
     def _tell(self, plan: TopicPlan) -> None:
         """Say, once, what is not taken over."""
         for note in set(plan.notes) - self._told:
-            level = logging.WARNING if note.setting == ALL else logging.INFO
+            level = logging.WARNING if note.setting in {ALL, REPLICATION_FACTOR} else logging.INFO
             log.log(level, "setting_left_out", topic=note.topic, setting=note.setting, why=note.why)
         self._told.update(plan.notes)
         for change in plan.left_alone:

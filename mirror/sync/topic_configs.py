@@ -32,6 +32,8 @@ SEGMENT_BYTES = "segment.bytes"
 CLEANUP_POLICY = "cleanup.policy"
 ALL = "all"
 """In place of a setting: every one of a topic."""
+REPLICATION_FACTOR = "replication.factor"
+"""No setting of a topic once it is made, but left out like one."""
 MIN_IN_SYNC = "min.insync.replicas"
 TIMESTAMP_LIMITS = (
     "message.timestamp.before.max.ms",

@@ -22,6 +22,7 @@ from mirror.sync.topic_configs import (
     ALL,
     DECIDED_HERE,
     KEEP_ALL,
+    REPLICATION_FACTOR,
     TIMESTAMP_TYPE,
     Defaults,
     LeftOut,
@@ -198,14 +199,21 @@ def _plan_missing(
     obstacle = _why_not_made(topic, name, target, taken.get(collision_key(name)), settings)
     if obstacle is not None:
         return TopicPlan(conflicts=(obstacle,))
-    factor = min(settings.replication_factor or topic.replication_factor, target.brokers)
+    asked = settings.replication_factor or topic.replication_factor
+    factor = min(asked, target.brokers)
     wanted = wanted_configs(
         topic.configs, target.defaults, settings.config_exclude, replication_factor=factor
     )
+    lowered = (_lowered(asked, factor),) if factor < asked else ()
     return TopicPlan(
         create=(CreateTopic(name, topic.partitions, factor, wanted.configs),),
-        notes=_notes(topic.name, wanted.left_out),
+        notes=_notes(topic.name, (*lowered, *wanted.left_out)),
     )
+
+
+def _lowered(asked: int, factor: int) -> LeftOut:
+    why = f"the target has {factor} brokers just now: a topic for {asked} replicas has {factor} for good"
+    return LeftOut(REPLICATION_FACTOR, why)
 
 
 def _why_not_made(

@@ -413,6 +413,29 @@ async def test_settings_that_cannot_be_read_just_now_change_nothing_and_no_right
     assert [line for line in logs if line["event"] == "setting_left_out"] == []
 
 
+# -- what is said ----------------------------------------------------------------------------------------
+
+
+async def test_a_topic_made_with_fewer_replicas_than_the_source_has_is_warned_of_once() -> None:
+    """
+    A broker that is being started again does not count, and a topic keeps the replicas it is made with.
+    """
+    side = Side(Cluster("source", orders={}), Cluster("target"), replication_factor_capped=True)
+    partition = PartitionInfo(0, 0, (0, 1, 2), (0, 1, 2))
+    side.source.topics["orders"] = replace(a_topic("orders"), partitions={0: partition})
+
+    with capture_logs() as logs:
+        await side.pass_by()
+        await side.pass_by()
+
+    said = [
+        (line["log_level"], line["topic"], line["setting"])
+        for line in logs
+        if line["event"] == "setting_left_out"
+    ]
+    assert said == [("warning", "orders", "replication.factor")]
+
+
 # -- changes that fail -----------------------------------------------------------------------------------
 
 

@@ -411,6 +411,9 @@ def test_the_replication_factor_is_lowered_only_where_the_settings_say_so() -> N
 
     assert [topic.replication_factor for topic in capped.create] == [2]
     assert [topic.replication_factor for topic in stated.create] == [1]
+    assert [(note.topic, note.setting) for note in capped.notes] == [("orders", "replication.factor")]
+    assert "2 brokers just now" in capped.notes[0].why
+    assert stated.notes == ()
 
 
 def test_a_stated_factor_the_brokers_cannot_hold_is_refused_as_such() -> None:
