@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from kafka.protocol.admin import CreateAclsRequest, DescribeAclsRequest
 
+from mirror.errors import TwinsiteError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.failures import broker_error
 
@@ -89,19 +90,24 @@ async def describe_topic_acls(cluster: Cluster) -> list[TopicAcl] | None:
 
 
 async def create_topic_acls(cluster: Cluster, acls: Sequence[TopicAcl]) -> None:
-    """Add bindings; those that are there already stay as they are.
+    """Add bindings, in their order; those that are there already stay as they are.
+
+    One that is refused keeps none of the others from being added.
 
     Raises:
         NotAuthorizedError: No ALTER on the cluster.
-        BrokerError: The cluster refuses one of them, or has no authorizer.
+        BrokerError: The cluster refuses some of them, or has no authorizer; it tells the first.
     """
+    refusals: list[TwinsiteError] = []
     for at in range(0, len(acls), ACLS_AT_ONCE):
         some = acls[at : at + ACLS_AT_ONCE]
         answer = await cluster.call_controller(CreateAclsRequest(creations=[_creation(acl) for acl in some]))
         for acl, result in zip(some, answer.results, strict=True):
             if result.error_code:
                 what = f"{cluster.name}: adding {acl.permission} {acl.operation} on topic {acl.name}"
-                raise broker_error(result.error_code, what, result.error_message)
+                refusals.append(broker_error(result.error_code, what, result.error_message))
+    if refusals:
+        raise refusals[0]
 
 
 def _creation(acl: TopicAcl) -> CreateAclsRequest.AclCreation:

@@ -40,7 +40,7 @@ class Skipped(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AclPlan:
-    """What to add at the target, and what was left out."""
+    """What to add at the target, denials first, and what was left out."""
 
     create: tuple[TopicAcl, ...]
     skipped: tuple[Skipped, ...]
@@ -63,8 +63,9 @@ def plan_acls(
     """
     wanted: dict[TopicAcl, None] = {}
     skipped: list[Skipped] = []
+    copied = dict.fromkeys(topics)  # found by name, and gone through in order
     for acl in source:
-        if not _concerns(acl, topics):
+        if not _concerns(acl, copied):
             continue
         why = _why_not(acl, mirror_principals)
         if why:
@@ -72,7 +73,8 @@ def plan_acls(
         else:
             wanted.update(dict.fromkeys(_carried(acl, topics, policy)))
     existing = set(target)
-    return AclPlan(tuple(acl for acl in wanted if acl not in existing), tuple(skipped))
+    missing = (acl for acl in wanted if acl not in existing)
+    return AclPlan(tuple(sorted(missing, key=lambda acl: acl.permission != DENY)), tuple(skipped))
 
 
 def _concerns(acl: TopicAcl, topics: Collection[str]) -> bool:

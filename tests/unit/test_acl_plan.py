@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from mirror.kafka.acls import TopicAcl
+from mirror.errors import BrokerError
+from mirror.kafka.acls import ACLS_AT_ONCE, TopicAcl, create_topic_acls
 from mirror.sync.acls import AclPlan, plan_acls
 from mirror.sync.names import NamePolicy
 
 TOPICS = ["orders", "orders.eu", "payments"]
+INVALID_REQUEST = 42
 READ = TopicAcl("orders", "LITERAL", "User:ann", "*", "READ", "ALLOW")
 
 
@@ -145,3 +149,45 @@ def test_only_what_is_missing_is_added() -> None:
 
     assert len(first) == len(set(first)) == 4
     assert second == ()
+
+
+def test_who_is_kept_out_is_so_before_others_are_let_in() -> None:
+    """
+    Bindings are added a request at a time, and one of them may not arrive.
+    """
+    denials = [replace(READ, principal=f"User:{name}", permission="DENY") for name in ("eve", "mallory")]
+
+    assert plan(READ, denials[0], replace(READ, principal="User:bob"), denials[1]).create == (
+        *denials,
+        READ,
+        replace(READ, principal="User:bob"),
+    )
+
+
+class Controller:
+    """Adds bindings but for those of one principal, and notes whose it was asked to add."""
+
+    name = "target"
+
+    def __init__(self, refused: str) -> None:
+        self.refused = refused
+        self.asked: list[str] = []
+
+    async def call_controller(self, request: Any) -> Any:
+        principals = [one.principal for one in request.creations]
+        self.asked += principals
+        codes = [INVALID_REQUEST if principal == self.refused else 0 for principal in principals]
+        return SimpleNamespace(results=[SimpleNamespace(error_code=c, error_message="no") for c in codes])
+
+
+async def test_a_binding_that_is_refused_keeps_no_other_from_being_added() -> None:
+    """
+    It would be refused again at every pass.
+    """
+    acls = [replace(READ, principal=f"User:{number}") for number in range(2 * ACLS_AT_ONCE)]
+    controller = Controller(refused="User:3")
+
+    with pytest.raises(BrokerError, match="READ on topic orders"):
+        await create_topic_acls(cast(Any, controller), acls)
+
+    assert controller.asked == [acl.principal for acl in acls]
