@@ -69,6 +69,8 @@ def _gathered(parts: Iterable[Part], size_bytes: int) -> Iterator[list[Part]]:
 
 def _parts(log: SegmentLog, wanted: Sequence[Range], size_bytes: int) -> Iterator[Part]:
     for stretch, stretch_bytes in _stretches(log, wanted[-1].end if wanted else 0, size_bytes):
+        if not stretch.offsets:  # a large segment may have fewer of them than pieces
+            continue
         first = bisect_right(wanted, stretch.start, key=lambda one: one.end)
         last = bisect_left(wanted, stretch.end, key=lambda one: one.start)
         some = [one.within(stretch) for one in wanted[first:last]]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from mirror.errors import UsageError
@@ -457,6 +457,7 @@ def test_a_directory_that_cannot_be_meant_is_named(tmp_path: Path, named: str, s
     indexed=st.booleans(),
     cores=st.integers(1, 64),
 )
+@example(sizes=[(16 << 20) + 1], drawn=[(0, 1001)], indexed=True, cores=64)
 def test_tasks_have_all_that_is_wanted_once(
     sizes: list[int], drawn: list[tuple[int, int]], indexed: bool, cores: int
 ) -> None:
