@@ -28,6 +28,7 @@ from mirror.flow.forgetting import Forgetter
 from mirror.flow.goals import Goals
 from mirror.flow.keeping import Keeper
 from mirror.flow.lagging import LagMeter, LagWatch
+from mirror.flow.log_ends import LogEnds
 from mirror.flow.memory import FlowMemory
 from mirror.flow.outlook import Outlooks
 from mirror.flow.owner import Owner
@@ -285,6 +286,8 @@ class Service:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self.engine.run()), group.create_task(self._watch())]
             tasks.append(group.create_task(announcer.run()))
+            log_ends = LogEnds(self.flow, self.owner, self.engine.partitions.values)
+            tasks.append(group.create_task(log_ends.run()))
             following = self.follower.tend() if once else self.follower.run()
             tasks.append(group.create_task(following))
             if self.ranker is not None:

@@ -22,6 +22,7 @@ from mirror.config import Settings
 from mirror.errors import TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.engine import Engine
+from mirror.flow.log_ends import Right
 from mirror.flow.memory import FlowMemory
 from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.kafka.cluster_info import ClusterInfo, TopicInfo
@@ -31,7 +32,6 @@ from mirror.model import Reason, State, TopicLeftOut, TopicPartition
 from mirror.sync.acls import DENY, Skipped
 from mirror.sync.carry_acls import carry_acls, principals
 from mirror.sync.names import Ignored, NamePolicy, TopicSelector
-from mirror.sync.ownership import Right
 from mirror.sync.returning import Returning
 from mirror.sync.target_topics import TargetTopics
 from mirror.sync.topics import Conflict

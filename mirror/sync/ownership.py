@@ -9,15 +9,14 @@ their end, which an idle copy does not see by itself.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
 from typing import Protocol
 from uuid import UUID
 
 from mirror.flow.context import Flow
+from mirror.flow.log_ends import Right, not_as_left
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Known
-from mirror.kafka.offsets import DEBUGGER, LATEST, list_offsets
 from mirror.model import Reason, State, TopicPartition
 from mirror.sync.names import NamePolicy
 
@@ -27,12 +26,6 @@ class Memory(Protocol):
 
     def known(self, tp: TopicPartition) -> Known | None:
         """What is known of a partition."""
-
-
-class Right(Protocol):
-    """The right to copy the flow; see :class:`mirror.flow.owner.Owner`."""
-
-    held: bool
 
 
 class Ownership:
@@ -92,16 +85,7 @@ class Ownership:
         A copy whose log does not is looked at.
         """
         copies = {name: [c for c in self._copies(name) if c] for name in names if self.settled(name)}
-        left_at = {copy: copy.acknowledged_target_offset for of in copies.values() for copy in of}
-        targets = [copy.target for copy in left_at]
-        ends = await list_offsets(self._flow.target, targets, LATEST, replica_id=DEBUGGER)
-        doubtful = {copy for copy, at in left_at.items() if not _ends_as_left(copy, at, ends[copy.target])}
-        for copy in doubtful:
-            if not isinstance(ends[copy.target], int):
-                self._flow.hooks.stale(self._flow.target)
-            elif copy.copying:
-                copy.look_first(time.monotonic())
-                self._flow.hooks.changed(copy)
+        doubtful = await not_as_left(self._flow, [copy for of in copies.values() for copy in of])
         return frozenset(
             name for name, of in copies.items() if doubtful.isdisjoint(of) and self.settled(name)
         )
@@ -141,21 +125,6 @@ def _is_anothers(copy: PartitionCopy) -> bool:
 def _went_on(copy: PartitionCopy) -> bool:
     """Whether a look found where the copy goes on, and nothing has contradicted it since."""
     return copy.acknowledged_target_offset is not None and not _is_anothers(copy)
-
-
-def _ends_as_left(copy: PartitionCopy, left_at: int | None, end: object) -> bool:
-    """Whether a target log holds our copy and nothing behind it.
-
-    What is on its way will be answered with where it stands.
-
-    Args:
-        left_at: What was acknowledged of it before its end was asked for.
-        end: Where it ends, or why that is not known.
-    """
-    now = copy.acknowledged_target_offset
-    if left_at is None or now is None or not isinstance(end, int):
-        return False
-    return left_at <= end and (end <= now or copy.unanswered)
 
 
 def _copies_there(known: Known, source_id: str, target_topic: str) -> bool:

@@ -22,6 +22,7 @@ from mirror.config import TopicsSettings
 from mirror.errors import BrokerError, NotAuthorizedError, TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow
+from mirror.flow.log_ends import Right, look_at
 from mirror.flow.partition import PartitionCopy
 from mirror.kafka.cluster_info import ClusterInfo, TopicInfo
 from mirror.kafka.offsets import EARLIEST, list_offsets
@@ -30,7 +31,7 @@ from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, TopicPartition
 from mirror.sync.describe import describe
 from mirror.sync.names import NamePolicy
-from mirror.sync.ownership import Memory, Ownership, Right
+from mirror.sync.ownership import Memory, Ownership
 from mirror.sync.topic_configs import (
     ALL,
     KEEP_ALL,
@@ -155,6 +156,8 @@ class TargetTopics:
         asked |= {one.name: one.partitions for one in plan.add_partitions}
         not_done = {conflict.target for conflict in refused}
         await self._see_topics(chosen, {n: asked[n] for n in asked if n not in not_done}, conflicts)
+        made = {one.name for one in plan.create} - not_done
+        look_at(self._flow, (copy for copy in self._partitions.values() if copy.target.topic in made))
         await self._note_batch_limits(chosen)
         return conflicts
 

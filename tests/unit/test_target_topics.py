@@ -298,6 +298,24 @@ async def test_where_a_log_does_not_end_where_we_have_left_it_its_copy_is_looked
     assert side.target.configs["orders"] == SHORT | AS_RECORDED
 
 
+async def test_what_was_copied_into_a_topic_that_has_to_be_made_again_is_looked_at_at_once(
+    side: Side,
+) -> None:
+    """
+    It was deleted while nothing was copied: nobody would find out before the next record.
+    """
+    (copy,) = side.partitions.values()
+    side.look(copy)
+    await side.pass_by()
+    before = list(side.looks)
+
+    del side.target.topics["orders"]
+    await side.pass_by()
+
+    assert before == []
+    assert (side.looks, copy.copying) == ([copy.tp], False)
+
+
 async def test_what_is_on_its_way_to_the_target_is_no_reason_to_wait(side: Side) -> None:
     """
     A busy copy ends further down each time it is asked for; a foreign record shifts what it sends.

@@ -1,0 +1,105 @@
+"""Whether the target's logs end where we have left them.
+
+The log end is the position, and each append tells whether it still is. Of a copy to which nothing
+comes nobody would hear that its topic was deleted, that it has lost its end, or that somebody else
+has written to it; and by what is said of it the target is promoted. So the mirror that holds the
+right asks once a minute, many partitions a question, and looks at what ends elsewhere: the look
+says what has happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
+
+from mirror.flow.context import Flow
+from mirror.flow.partition import PartitionCopy
+from mirror.kafka.offsets import DEBUGGER, LATEST, by_leader, list_offsets
+
+PAUSE_SECONDS = 60.0
+"""After as long a silence a partition is looked at before anything is sent, too."""
+PARTITIONS_AT_ONCE = 5_000
+"""In one question: to write it and to read the answer takes some 40 ms, in which nothing else is done."""
+
+
+class Right(Protocol):
+    """The right to copy the flow; see :class:`mirror.flow.owner.Owner`."""
+
+    held: bool
+
+
+class LogEnds:
+    """Of the partitions that one flow copies.
+
+    Args:
+        partitions: All that the flow has.
+    """
+
+    def __init__(self, flow: Flow, right: Right, partitions: Callable[[], Iterable[PartitionCopy]]) -> None:
+        self._flow = flow
+        self._right = right
+        self._partitions = partitions
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        while True:
+            await asyncio.sleep(PAUSE_SECONDS)
+            await self.check()
+
+    async def check(self) -> None:
+        """Ask once, of all that are copied; what is on its way will be answered with where it stands.
+
+        A broker that does not answer holds up its own partitions only.
+        """
+        idle = {copy.target: copy for copy in self._partitions() if copy.copying and not copy.unanswered}
+        if not idle or not self._right.held:
+            return
+        async with asyncio.TaskGroup() as group:
+            for led in by_leader(self._flow.target, idle).values():
+                for begin in range(0, len(led), PARTITIONS_AT_ONCE):
+                    part = [idle[target] for target in led[begin : begin + PARTITIONS_AT_ONCE]]
+                    group.create_task(not_as_left(self._flow, part))
+                    await asyncio.sleep(0)
+
+
+async def not_as_left(flow: Flow, copies: Collection[PartitionCopy]) -> set[PartitionCopy]:
+    """Those whose log does not end where we have left it, or of which nobody says where it does.
+
+    A copy whose log ends elsewhere is looked at, if it goes on. Where no answer came the target's metadata
+    are read again.
+    """
+    left_at = {copy: copy.acknowledged_target_offset for copy in copies}
+    targets = [copy.target for copy in left_at]
+    ends = await list_offsets(flow.target, targets, LATEST, replica_id=DEBUGGER)
+    doubtful = {copy for copy, at in left_at.items() if not _ends_as_left(copy, at, ends[copy.target])}
+    known = {copy for copy in doubtful if isinstance(ends[copy.target], int)}
+    look_at(flow, known)
+    if known != doubtful:
+        flow.hooks.stale(flow.target)
+    return doubtful
+
+
+def look_at(flow: Flow, copies: Iterable[PartitionCopy]) -> None:
+    """Look at those of the copies that go on before anything is sent: their logs may have been changed."""
+    now = time.monotonic()
+    for copy in copies:
+        if copy.copying:
+            copy.look_first(now)
+            flow.hooks.changed(copy)
+
+
+def _ends_as_left(copy: PartitionCopy, left_at: int | None, end: object) -> bool:
+    """Whether a target log holds our copy and nothing behind it.
+
+    What is on its way will be answered with where it stands.
+
+    Args:
+        left_at: What was acknowledged of it before its end was asked for.
+        end: Where it ends, or why that is not known.
+    """
+    now = copy.acknowledged_target_offset
+    if left_at is None or now is None or not isinstance(end, int):
+        return False
+    return left_at <= end and (end <= now or copy.unanswered)
