@@ -128,7 +128,11 @@ class AppendLane:
         now = time.monotonic()
         while self._waiting and (room > 0 or not request):
             partition = self._waiting.popleft()
-            if not partition.batch_ready or (not partition.in_flight and self._looks_first(partition, now)):
+            if (
+                partition.look_due_at is not None
+                or not partition.batch_ready
+                or (not partition.in_flight and self._looks_first(partition, now))
+            ):
                 self._members.discard(partition)
                 continue
             if self._outgrown(partition):

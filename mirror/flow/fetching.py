@@ -99,7 +99,8 @@ class FetchLane:
             return
         want = self._want(key, partition)
         if self._session.wanted.get(key) != want:
-            self._session.want(key, want)
+            anew = partition.source_last_stable_offset is None  # what has not changed is told no second time
+            self._session.want(key, want, anew=anew)
             self._work.set()
             self._flow.room.set()  # the lane may be waiting for that, on behalf of another partition
 

@@ -171,11 +171,11 @@ class PartitionCopy(Passage):
         Whoever has waited for long without a break takes the owner for gone; so anything else that happens to
         the partition ends the wait, and there is none where nothing is to be copied.
         """
+        self.copied_elsewhere = True
         if self.state in HOPELESS:
             return
         waited = self.waited_for_owner or (now, now)
         self.stop(State.STANDBY, Reason.ANOTHER_MIRROR, words, now + look_after_seconds)
-        self.copied_elsewhere = True
         if self.next_offset is None or self.next_offset < (self.source_last_stable_offset or 0):
             self.waited_for_owner = waited[0], now
 

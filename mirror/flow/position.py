@@ -171,13 +171,18 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Write nothing; ``detail`` says what was seen."""
+    """Write nothing; ``detail`` says what was seen.
+
+    Attributes:
+        target_end: Where the target ends, if all that stands there is known to be ours and acknowledged.
+    """
 
     state: State
     reason: Reason
     detail: str
     lost_from: int | None = None
     lost_to: int | None = None
+    target_end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +384,7 @@ def _go_on(
             f"before they were copied",
             lost_from=position,
             lost_to=lost_to,
+            target_end=None if target.unreplicated else end,
         )
     if target.unreplicated:
         return _not_acknowledged(target)

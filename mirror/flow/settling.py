@@ -357,11 +357,13 @@ class Settler:
                 partition.stand_by(now, LOOK_AGAIN_SECONDS, self._copied_by())
             case Proceed() if self._may_write(look):
                 await self._proceed(partition, decision, look)
-            case Stop(state, reason, detail, lost_from, lost_to):
+            case Stop(state, reason, detail, lost_from, lost_to, target_end):
                 again = now + BLOCKED_AGAIN_SECONDS if state is State.BLOCKED else None
                 partition.stop(state, reason, detail, again)
                 if lost_from is not None and lost_to is not None:
                     partition.lost = (lost_from, lost_to)
+                if target_end is not None:
+                    partition.acknowledged_target_offset = target_end
             case Unreplicated(detail):
                 partition.refused(UNREPLICATED, detail, now)
             case Register() if self._may_write(look):

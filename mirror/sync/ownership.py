@@ -14,7 +14,7 @@ from typing import Protocol
 from uuid import UUID
 
 from mirror.flow.context import Flow
-from mirror.flow.log_ends import Right, not_as_left
+from mirror.flow.log_ends import PARTITIONS_AT_ONCE, Right, not_as_left
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Known
 from mirror.model import Reason, State, TopicPartition
@@ -85,7 +85,10 @@ class Ownership:
         A copy whose log does not is looked at.
         """
         copies = {name: [c for c in self._copies(name) if c] for name in names if self.settled(name)}
-        doubtful = await not_as_left(self._flow, [copy for of in copies.values() for copy in of])
+        asked = [copy for of in copies.values() for copy in of]
+        doubtful: set[PartitionCopy] = set()
+        for begin in range(0, len(asked), PARTITIONS_AT_ONCE):
+            doubtful |= await not_as_left(self._flow, asked[begin : begin + PARTITIONS_AT_ONCE])
         return frozenset(
             name for name, of in copies.items() if doubtful.isdisjoint(of) and self.settled(name)
         )

@@ -98,6 +98,8 @@ class TargetTopics:
         self._there: dict[str, TopicFacts] = {}
         self._left_alone: dict[str, AlterConfigs] = {}
         self._not_added: dict[str, AddPartitions] = {}
+        self._added: dict[str, int] = {}
+        """Target topics that were given partitions at last, and have so many; until somebody is told."""
         self._preparing: dict[str, dict[str, str | None]] = {}
         self._kept_as_prepared: set[str] = set()
         """Topics whose settings may not be changed."""
@@ -190,10 +192,14 @@ class TargetTopics:
         }
         changing = {name for name in self._left_alone if not owners.unprepared(name)}
         ours = await owners.confirmed(ending | changing | self._not_added.keys())
-        for name in sorted(ending & ours & self._preparing.keys()):
-            await self._end_preparing(name, self._preparing[name])
-        for name in sorted(changing & ours & self._left_alone.keys()):
-            await self._change_at_last(self._left_alone[name])
+        for name in sorted(ending & ours):
+            final = self._preparing.get(name)  # done, where this was asked for twice
+            if final is not None:
+                await self._end_preparing(name, final)
+        for name in sorted(changing & ours):
+            change = self._left_alone.get(name)
+            if change is not None:
+                await self._change_at_last(change)
         added = {name: self._not_added[name].partitions for name in self._not_added if name in ours}
         return await self._add_at_last(added)
 
@@ -203,17 +209,16 @@ class TargetTopics:
         self._left_alone.pop(change.name, None)
 
     async def _add_at_last(self, wanted: Mapping[str, int]) -> frozenset[str]:
-        added: dict[str, int] = {}
         for name, partitions in wanted.items():
             try:
                 await self._add_to(AddPartitions(name, partitions))
-                added[name] = partitions
+                self._added[name] = partitions
             except (NotAuthorizedError, BrokerError) as error:
                 key = ("partitions", name)
                 warn_repeated(log, self._repeats, key, "partitions_not_added", topic=name, error=str(error))
             self._not_added.pop(name, None)
-        if added:
-            await self._wait_for(added)
+        await self._wait_for(self._added)
+        added, self._added = self._added, {}
         return frozenset(self._policy.to_source(name) or name for name in added)
 
     # -- what is planned -------------------------------------------------------------------------

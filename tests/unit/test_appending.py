@@ -49,6 +49,25 @@ async def test_after_a_long_silence_the_engine_is_told_to_look() -> None:
     assert not mirror.target.connections[-1].unheard
 
 
+async def test_nothing_is_sent_of_a_partition_that_others_have_had_looked_at() -> None:
+    """
+    It waits in the lane with a batch when its log is found not to end where it was left. While it is looked at
+    that must not move.
+    """
+    mirror = a_mirror(looked_at=now())
+
+    mirror.lane.offer(mirror.copy)
+    mirror.copy.look_first(now())
+    await turns()
+    before = len(mirror.target.connections[-1].unheard) if mirror.target.connections else 0
+    mirror.copy.proceed(Proceed(0, 0, 7, 0, 0), OffsetMode.SAME, -1, now())
+    mirror.lane.offer(mirror.copy)
+    await turns()
+
+    assert before == 0
+    assert len(mirror.target.connections[-1].unheard) == 1
+
+
 async def test_what_was_queued_before_a_look_is_sent_after_it() -> None:
     """
     If the look finds what was expected nothing has to be fetched again: over a slow link it might be too late

@@ -449,6 +449,23 @@ async def test_a_partition_that_has_room_again_is_read_though_nobody_else_is() -
     running.cancel()
 
 
+async def test_of_a_partition_that_was_looked_at_the_broker_tells_again_how_far_it_may_be_read() -> None:
+    """
+    It says so of what has not changed only to whom it does not know: with an open transaction never again.
+    """
+    copy, lane, flow = reading(Source(b""), Quiet())
+    lane.update(copy)
+    lane._session.request(flow.limits.fetch)
+    copy.look_first(0.0)
+    lane.leave(copy.key)
+    copy.proceed(Proceed(0, 0, 0, 0, 0), OffsetMode.SAME, 0, 0.0)
+
+    lane.update(copy)
+
+    assert copy.source_last_stable_offset is None
+    assert copy.key in lane._session._forgotten
+
+
 MOVED_UP, MOVED_DOWN = v2(entries(3, 3)), v2(entries(3, 3))
 struct.pack_into(">q", MOVED_UP, 0, 5)
 struct.pack_into(">q", MOVED_DOWN, 0, 0)

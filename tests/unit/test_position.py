@@ -498,11 +498,12 @@ OVERTAKEN = replace(SOURCE, log_start_offset=620)
 
 def test_records_removed_before_they_were_copied_are_told_to_the_offset() -> None:
     """
-    How many, from where to where; nothing goes on by itself.
+    How many, from where to where; nothing goes on by itself. Where the copy ends is known all the same.
     """
     refused = stopped(decided(SAME, COPIED, OVERTAKEN), State.DATA_LOSS, Reason.LOG_START_MOVED)
 
     assert (refused.lost_from, refused.lost_to) == (500, 620)
+    assert refused.target_end == COPIED.target_log_end_offset
     assert "120 offsets, 500 to 620" in refused.detail
 
 

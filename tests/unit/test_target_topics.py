@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -563,3 +564,119 @@ async def test_a_pass_whose_changes_are_refused_waits_for_nothing(
     await side.pass_by()
 
     assert side.target.described == 1
+
+
+# -- two at once, and what breaks in the middle ----------------------------------------------------------
+
+
+class OneByOne(Cluster):
+    """Its controller works on one request after the other.
+
+    Attributes:
+        begun: Asked for a change.
+        may_go_on: What it waits for then.
+    """
+
+    def __init__(self, name: str, **topics: Mapping[str, str]) -> None:
+        super().__init__(name, **topics)
+        self.begun, self.may_go_on = asyncio.Event(), asyncio.Event()
+        self._turn = asyncio.Lock()
+
+    async def call_controller(self, request: Any) -> Any:
+        async with self._turn:
+            self.begun.set()
+            await self.may_go_on.wait()
+            return await super().call_controller(request)
+
+
+@pytest.mark.parametrize("preparing", [True, False], ids=["prepared", "left alone"])
+async def test_topics_that_are_brought_in_step_by_two_at_once_are_so_once(preparing: bool) -> None:
+    """
+    As at the end of a mirror that still runs, for which another topic is ready by then.
+    """
+    names = ["t1", "t2", "t3"]
+    now = {**PREPARING_CONFIGS, **AS_RECORDED} if preparing else KEPT
+    side = Side(
+        Cluster("source", **dict.fromkeys(names, SHORT)), OneByOne("target", **dict.fromkeys(names, now))
+    )
+    copies = []
+    for name in names:
+        tp = TopicPartition(name, 0)
+        side.partitions[tp] = copy = PartitionCopy(tp, tp, ORDERS_ID.bytes, in_flight_max=5)
+        copies.append(copy)
+    side.prepared = not preparing
+    target = cast(OneByOne, side.target)
+    target.may_go_on.set()
+    await side.pass_by()
+    target.may_go_on.clear()
+    target.begun.clear()
+    side.prepared = True
+    for copy in copies[1:]:
+        side.look(copy)
+
+    tending = asyncio.create_task(side.topics.finish(again=False))
+    await target.begun.wait()
+    side.look(copies[0])
+    ending = asyncio.create_task(side.topics.finish(again=True))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    target.may_go_on.set()
+    await asyncio.gather(tending, ending)
+
+    assert {target.configs[name].get("retention.ms") for name in names} == {SHORT["retention.ms"]}
+
+
+class Breaks(Cluster):
+    """The connection to its controller breaks with this request.
+
+    Attributes:
+        at: How many requests there are before.
+    """
+
+    at = -1
+
+    async def call_controller(self, request: Any) -> Any:
+        self.at -= 1
+        if self.at == -1:
+            raise ConnectionFailedError("the connection is lost")
+        return await super().call_controller(request)
+
+
+async def test_partitions_that_were_added_are_told_of_though_the_connection_breaks_then() -> None:
+    """
+    They are copied from then on; else they would wait for a pass, and for ever where there is no other.
+    """
+    names = ["t1", "t2"]
+    configs = dict.fromkeys(names, SHORT | AS_RECORDED)
+    side = Side(Cluster("source", **configs), Breaks("target", **configs))
+    for name in names:
+        side.source.topics[name] = a_topic(name, 2)
+        tp = TopicPartition(name, 0)
+        side.partitions[tp] = PartitionCopy(tp, tp, ORDERS_ID.bytes, in_flight_max=5)
+    await side.pass_by()
+    for copy in side.partitions.values():
+        side.look(copy)
+
+    cast(Breaks, side.target).at = 1
+    with pytest.raises(ConnectionFailedError):
+        await side.topics.finish(again=False)
+
+    assert await side.topics.finish(again=False) == {*names}
+
+
+async def test_a_loss_found_at_a_start_keeps_nothing_from_the_other_partitions() -> None:
+    """
+    All that is there is ours, and where it ends is known: settings follow, and partitions are added.
+    """
+    source, target = Cluster("source", orders=SHORT), Cluster("target", orders=KEPT)
+    source.topics["orders"] = a_topic("orders", 3)
+    target.topics["orders"] = a_topic("orders", 2)
+    side = Side(source, target)
+    well, lost = side.begin(0), side.begin(1)
+    side.look(well)
+    lost.stop(State.DATA_LOSS, Reason.LOG_START_MOVED, "found at the start", None)
+    lost.acknowledged_target_offset = target.ends[lost.target] = 20
+
+    await side.pass_by()
+
+    assert set(target.changed) == {"orders has 3 partitions", "orders retention.ms=3600000"}
