@@ -268,7 +268,9 @@ class TopicStore:
             batch, count = _batch(items, self._written_as, sequence)
             await self._append(batch, count)
             for key, value in items[:count]:
-                self._written[key] = value
+                self._written.pop(key, None)  # what is written last stands last
+                if value is not None or key in self._known.items:
+                    self._written[key] = value
                 self._gone.pop(key, None)
             items = items[count:]
 
@@ -348,16 +350,19 @@ def _is_newer(one: Writer, ours: Writer) -> bool:
 
 
 def _applied(items: Mapping[str, bytes], changes: Mapping[str, bytes | None]) -> dict[str, bytes]:
-    """Items with some changed."""
+    """Items with some changed, those in the order of the changes and behind the others."""
     out = dict(items)
     for key, value in changes.items():
+        out.pop(key, None)
         apply(out, key, value)
     return out
 
 
 def _changes(items: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> dict[str, bytes | None]:
-    """What makes other items of these; what is to go comes first, so that nothing is behind a hole."""
-    gone: dict[str, bytes | None] = {key: None for key in items if key not in wanted}
+    """What makes other items of these. Wherever that is cut off nothing is behind a hole: what is to go comes
+    first, the last of it before the rest, and then what is to be there, as it was written.
+    """
+    gone: dict[str, bytes | None] = {key: None for key in reversed(list(items)) if key not in wanted}
     return gone | {key: value for key, value in wanted.items() if items.get(key) != value}
 
 

@@ -153,7 +153,10 @@ class ConnectionSettings(Section):
         "answer that comes slowly may take ten times as long.",
     )
     connect_timeout_seconds: Seconds = Field(
-        default=10.0, ge=0.1, le=120, description="For opening a connection, TLS and login included."
+        default=10.0,
+        ge=0.1,
+        le=120,
+        description="For opening a connection, TLS and login included; a token is asked for before.",
     )
     metadata_refresh_seconds: Seconds = Field(
         default=30.0,

@@ -113,6 +113,8 @@ class Flow:
     silence: Silence = field(default_factory=Silence)
     closer_look: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by whoever writes batches again that came: what they inflate to is in memory once at a time."""
+    comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Likewise, by whoever holds the last record copied against the source's: looks wait for no others."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever buffers were given back."""
 

@@ -244,7 +244,7 @@ def _record(holding: _Holding, offset: int) -> Record | None:
 
 async def _beside(flow: Flow, work: Callable[[], T]) -> T:
     """Do it in another thread, one of the flow at a time: a batch may inflate to much."""
-    async with flow.closer_look:
+    async with flow.comparing:
         return await in_thread(work)
 
 

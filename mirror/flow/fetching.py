@@ -311,8 +311,10 @@ async def _elsewhere(flow: Flow, partition: PartitionCopy, bad: BatchError) -> I
             log.exception("replica_not_readable", **about, error=repr(error))
         else:
             if isinstance(found, Replaced):
-                return found
-            if found.items:
+                if found.end < partition.fetch_offset:
+                    return found
+                log.warning("replica_not_readable", **about, error="it does not know the last leader epoch")
+            elif found.items:
                 log.warning("read_from_another_replica", **about, bad=str(bad))
                 return found
     return None

@@ -133,8 +133,8 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
             "Something else writes there: stop it; then reconcile, repair and resume, or copy the topic anew."
         ),
         Reason.STATE_LOST: (
-            "The flow's state topic was deleted, or has lost its end: delete the target topic as well, or "
-            "copy the topic anew in a flow of another name."
+            "The flow's state topic was deleted, or has lost its end: delete the target topic as well if all "
+            "its partitions are so, or copy the topic anew in a flow of another name."
         ),
         Reason.STATE_UNUSABLE: (
             "See what is said of the flow's state topic, and compare its settings with those it was made "

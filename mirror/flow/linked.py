@@ -373,7 +373,9 @@ class LinkLane:
         """
         reach("fetched")
         before = self._answered_at.get(way)
-        self._answered_at[way] = self._heard_at = self._flow.source.last_answer_at = read_at
+        self._answered_at[way] = read_at
+        self._heard_at = max(self._heard_at or read_at, read_at)
+        self._flow.source.last_answer_at = max(self._flow.source.last_answer_at or read_at, read_at)
         for part, number, buffer in zip(parts, numbers, buffers, strict=True):
             key = part.fetched.key
             partition = self._members.get(key)

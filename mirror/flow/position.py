@@ -250,8 +250,10 @@ def decide(
             Reason.NEWER_EPOCH,
             f"producer epoch {target.producer_epoch} has written to the target, ours is {ours}",
         )
+    if known is None and _written_to(target, producer_id):
+        return _state_lost(target, producer_id)
     if known is None:
-        return _first_time(source, target, producer_id, wanted, padding_limit)
+        return _first_time(source, target, wanted, padding_limit)
     if known.topic_id != source.topic_id:
         return Stop(
             State.TOPIC_RECREATED,
@@ -265,20 +267,11 @@ def decide(
     return _go_on(known, source, target, producer_id, acknowledged_target_offset, continue_after_loss)
 
 
-def _first_time(
-    source: SourceLook, target: TargetLook, producer_id: int, wanted: str, padding_limit: int | None
-) -> Decision:
+def _first_time(source: SourceLook, target: TargetLook, wanted: str, padding_limit: int | None) -> Decision:
     start, end = source.log_start_offset, target.target_log_end_offset
     empty = target.target_log_start_offset == end
     if not empty and target.unreplicated:
         return _not_acknowledged(target)
-    if not empty and (target.last_producer_id == producer_id or target.producer_epoch is not None):
-        return Stop(
-            State.DIVERGED,
-            Reason.STATE_LOST,
-            f"the target partition holds offsets {target.target_log_start_offset} to {end}, this flow has "
-            f"written there as producer id {producer_id}, and its state knows nothing of it",
-        )
     mapped = Register(OffsetMode.MAPPED, start, end, prepared=True, shared=not empty)
     if wanted == OffsetMode.MAPPED:
         return mapped
@@ -299,6 +292,24 @@ def _first_time(
         Reason.TARGET_NOT_EMPTY,
         f"the target partition holds offsets {target.target_log_start_offset} to {end} "
         f"that this flow did not write; the source starts at {start}",
+    )
+
+
+def _written_to(target: TargetLook, producer_id: int) -> bool:
+    """Whether this flow has written to what stands there, all of which is acknowledged."""
+    empty = target.target_log_start_offset == target.target_log_end_offset
+    if empty or target.unreplicated:
+        return False
+    return target.last_producer_id == producer_id or target.producer_epoch is not None
+
+
+def _state_lost(target: TargetLook, producer_id: int) -> Stop:
+    return Stop(
+        State.DIVERGED,
+        Reason.STATE_LOST,
+        f"the target partition holds offsets {target.target_log_start_offset} to "
+        f"{target.target_log_end_offset}, this flow has written there as producer id {producer_id}, and its "
+        f"state knows nothing of it",
     )
 
 

@@ -250,7 +250,8 @@ class Cluster:
             address = self.info.brokers.get(node)
             if address is None:
                 raise ConnectionFailedError(f"{self.name}: broker {node} is not in the cluster just now")
-            return self._keep(key, await self._open(address))
+            opened = self._open(address) if self.options.relays is None else self._open_any(address)
+            return self._keep(key, await opened)
 
     def open_ahead(self, nodes: Iterable[int]) -> None:
         """Open connections that will be needed soon. Returns at once; what fails is met by who needs it."""
@@ -291,7 +292,9 @@ class Cluster:
         raise type(worst)(f"{self.name}: {worst}", hint=worst.hint)
 
     async def _open_any(self, address: Address) -> Connection:
-        """To whoever answers there; once it is known which cluster this is, only to a broker of that."""
+        """To whoever answers there, or behind a relay. Once it is known which cluster this is, only to one of
+        its brokers.
+        """
         opened = await self._open(address)
         if self.info.cluster_id:
             try:

@@ -23,6 +23,8 @@ from mirror.kafka.relayed import ask_for_broker
 from mirror.kafka.resolving import resolve
 from mirror.kafka.security import Security, explain_handshake_error
 
+REACH_SECONDS_MIN = 2.0
+"""An address has so long, or half of what there is for all: a good one over a long way takes its time."""
 Ask = Callable[[socket.socket, str], Awaitable[None]]
 """Asks a relay, by its address, for something over a connection to it."""
 
@@ -158,7 +160,8 @@ async def _reach(address: Address, options: ConnectionOptions, seconds: float) -
     failure: ConnectionFailedError | None = None
     for left, way in zip(range(len(found), 0, -1), found, strict=True):
         try:
-            async with asyncio.timeout((ends_at - loop.time()) / left if left > 1 else None):
+            share = max((ends_at - loop.time()) / left, min(REACH_SECONDS_MIN, seconds / 2))
+            async with asyncio.timeout(share if left > 1 else None):
                 return await _connect(way, address, options)
         except ConnectionFailedError as error:
             failure = error

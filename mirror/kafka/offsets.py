@@ -298,8 +298,12 @@ async def _ask_leaders(
 
 def _leaderless(cluster: Cluster, tp: TopicPartition) -> TwinsiteError:
     """Why there is nobody to ask: the cluster does not show the topic, or has no leader for the partition."""
-    unknown = ConnectionFailedError(f"{cluster.name}: no leader is known for {tp}")
-    return cluster.info.errors.get(tp.topic, unknown)
+    known = cluster.info.errors.get(tp.topic)
+    if known is None:
+        return ConnectionFailedError(f"{cluster.name}: no leader is known for {tp}")
+    return known.with_traceback(
+        None
+    )  # it may have been raised before, and is kept: not with what it passed by
 
 
 async def _ask(

@@ -51,8 +51,8 @@ async def test_after_a_long_silence_the_engine_is_told_to_look() -> None:
 
 async def test_nothing_is_sent_of_a_partition_that_others_have_had_looked_at() -> None:
     """
-    It waits in the lane with a batch when its log is found not to end where it was left. While it is looked at
-    that must not move.
+    It waits in the lane with a batch when its log is found not to end where it was left. While it is looked
+    at, that log must not move.
     """
     mirror = a_mirror(looked_at=now())
 

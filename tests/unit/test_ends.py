@@ -133,7 +133,7 @@ class Clusters:
         self.source = SimpleNamespace(name="source", info=info)
         self.target = SimpleNamespace(name="target", info=info)
         self.limits = SimpleNamespace(fetch=FetchLimits())
-        self.closer_look = asyncio.Lock()
+        self.comparing = asyncio.Lock()
         self.diverging: tuple[int, int] | None = None
         self.asked: dict[str, Want] = {}
         self._held = {"source": source, "target": target}

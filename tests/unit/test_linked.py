@@ -318,7 +318,8 @@ def reading(buffers: int = BUFFERS, each: int = EACH) -> tuple[LinkLane, Flow, S
     )  # fmt: skip
     stream = Stream()
     flow = Flow(
-        name="f", source=cast(Any, SimpleNamespace()), target=cast(Any, None), limits=limits,
+        name="f", source=cast(Any, SimpleNamespace(last_answer_at=None)), target=cast(Any, None),
+        limits=limits,
         pool=BufferPool(idle_bytes_max=0), instruments=Meters(), hooks=Hooks(), stream=cast(Any, stream),
     )  # fmt: skip
     return LinkLane(flow, LinkLimits(16 * MIB, 0, recode=True)), flow, stream
