@@ -182,3 +182,19 @@ async def test_a_broker_that_has_become_one_of_another_cluster_is_not_believed(
     assert cluster.info == known
     assert opened[1].closed
     assert relays.in_turn() == [THREE, TWO]
+
+
+async def test_a_broker_behind_a_relay_that_reads_another_cluster_is_asked_nothing(
+    opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Its brokers may have the addresses of ours, and its topics the same names: they end elsewhere than ours.
+    """
+    cluster = Cluster("source", [ONE, TWO], ConnectionOptions(relays=Relays([ONE, TWO])))
+    await cluster.refresh()
+    monkeypatch.setattr(Asked, "others", {THREE: "staging"})
+
+    with pytest.raises(ConnectionFailedError, match="east:3 leads to cluster staging, not to c as before"):
+        await cluster.connection(3)
+
+    assert [(one.address, one.closed) for one in opened] == [(ONE, False), (THREE, True)]

@@ -9,10 +9,12 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mirror.errors import ConnectionFailedError, TlsRefusedError
+from mirror.kafka import dial as dial_module
 from mirror.kafka.dial import Address, ConnectionOptions, Relays, dial
 from mirror.kafka.security import Security, SecurityProtocol, TlsOptions
 from tests.harness.security import Authority
@@ -134,3 +136,25 @@ async def test_a_certificate_that_is_not_trusted_is_told_at_once(
         await dial(Address("localhost", PORT), options)
 
     assert not asked
+
+
+async def test_addresses_that_are_slow_are_given_time_however_many_they_are(
+    listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Over a long way each needs more than its share; all of them would be given up, again and again.
+    """
+    for _ in range(8):
+        await listen()
+    connect = dial_module._connect
+
+    async def slow(*args: Any) -> socket.socket:
+        await asyncio.sleep(0.8)
+        return await connect(*args)
+
+    monkeypatch.setattr(dial_module, "_connect", slow)
+    options = ConnectionOptions(connect_timeout_seconds=4)
+
+    sock = await asyncio.wait_for(dial(Address("localhost", PORT), options), options.connect_timeout_seconds)
+
+    sock.close()

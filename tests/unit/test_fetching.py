@@ -560,6 +560,27 @@ async def test_a_replica_that_has_other_records_than_were_copied_says_so(monkeyp
     assert not copy.pending
 
 
+async def test_a_replica_that_does_not_know_the_last_leader_epoch_is_passed_over(monkeypatch: Any) -> None:
+    """
+    It was built anew from a compacted log, and knows none of which no record is left; another one may.
+    """
+    source, hooks = Replicas({}), Quiet()
+
+    async def peek(node: int, wants: dict[Key, Want], _: object) -> list[Fetched]:
+        [key] = wants
+        if node == 2:
+            return [Fetched(key, 0, 120, 120, 0, (0, 110), [], memoryview(b""))]
+        return [Fetched(key, 0, 120, 120, 0, None, [], memoryview(v2(entries(100, 3))))]
+
+    monkeypatch.setattr(fetching, "peek", peek)
+    copy, _, flow = reading(source, hooks, at=100, epoch=1)
+    copy.rereading = True
+
+    await reread(flow, copy, CorruptBatchError(100, "its CRC-32C is not what it should be"))
+
+    assert (copy.state, copy.fetch_offset) == (State.ACTIVE, 103)
+
+
 async def blocked_when_written(copy: PartitionCopy, hooks: Quiet, flow: Flow) -> None:
     """What was taken is written, and the partition is blocked after that."""
     sent, _ = copy.take()
