@@ -17,17 +17,16 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Protocol
 
 from confluent_kafka import KafkaException
 
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import Broker, NotReadyError
+from tests.harness.node import Broker, NotReadyError, until
 from tests.harness.process import Twinsite
 from tests.harness.proxy import Last
 
-CUT = "all connections cut"
 Mishap = Callable[[random.Random], Awaitable[str]]
 """Does it and undoes it; says in words what it was."""
 
@@ -151,6 +150,10 @@ class ClusterVictim:
         return f"leader of {topic}-{partition} moved to {node}"
 
 
+NEXT_BYTES_SECONDS = 5.0
+"""Within this time something comes over a connection that is used."""
+
+
 class LinkVictim:
     """What lies between mirrors and a relay: it is cut, or lets nothing through for a while.
 
@@ -164,6 +167,8 @@ class LinkVictim:
         self._passes.set()
         self._cut = 0
         self._cut_of: dict[int, int] = {}
+        self._ended: set[int] = set()
+        """Connections that were cut."""
 
     @property
     def mishaps(self) -> Sequence[Mishap]:
@@ -173,12 +178,16 @@ class LinkVictim:
         """As :data:`tests.harness.proxy.Spoil` has it."""
         self._passes.wait()
         if self._cut_of.setdefault(connection, self._cut) != self._cut:
+            self._ended.add(connection)
             return Last(data[: len(data) // 2])
         return data
 
     async def _cut_off(self, _: random.Random) -> str:
         self._cut += 1
-        return f"{CUT}, at their next bytes"
+        before = len(self._ended)
+        with suppress(NotReadyError):  # nobody uses it just now
+            await until(lambda: len(self._ended) > before, "a connection is cut", NEXT_BYTES_SECONDS)
+        return f"{len(self._ended) - before} connections cut at once, others at their next bytes"
 
     async def _held_up(self, fate: random.Random) -> str:
         still = fate.uniform(0.1, 8)
@@ -188,18 +197,18 @@ class LinkVictim:
         return f"nothing came through for {still:.1f} s"
 
 
-async def suffer(victim: Victim, seed: int, until: float, happened: list[str]) -> None:
-    """Mishaps of one victim, one after the other; returns, all being well again, after ``until``.
+async def suffer(victim: Victim, seed: int, ends_at: float, happened: list[str]) -> None:
+    """Mishaps of one victim, one after the other; returns, all being well again, after ``ends_at``.
 
     Each has at least one, and none a second time before all others.
 
     Args:
-        until: A reading of the monotonic clock.
+        ends_at: A reading of the monotonic clock.
         happened: Where it is written down, with the seconds since the beginning.
     """
     fate, began = random.Random(f"{seed} {victim.name}"), time.monotonic()
     left: list[Mishap] = []
-    pause = fate.uniform(1, min(victim.every_seconds, (until - began) / 2))
+    pause = fate.uniform(1, min(victim.every_seconds, (ends_at - began) / 2))
     while True:
         await asyncio.sleep(pause)
         at = time.monotonic() - began
@@ -209,5 +218,5 @@ async def suffer(victim: Victim, seed: int, until: float, happened: list[str]) -
         said = await left.pop()(fate)
         happened.append(f"{at:6.1f} s  {victim.name}: {said}")
         pause = min(fate.expovariate(1 / victim.every_seconds), 30)
-        if time.monotonic() + pause > until:
+        if time.monotonic() + pause > ends_at:
             return

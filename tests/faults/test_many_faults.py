@@ -27,7 +27,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from tests.faults.flows import configured, owns, pairs, partitions, translate
-from tests.faults.mishaps import CUT, ClusterVictim, LinkVictim, ProcessVictim, Victim, suffer
+from tests.faults.mishaps import ClusterVictim, LinkVictim, ProcessVictim, Victim, suffer
 from tests.harness.checker import assert_exact, read_partition, watermarks
 from tests.harness.data import NotLoadedError, Row, json_rows, load, load_transactions
 from tests.harness.kafka import KafkaCluster
@@ -97,7 +97,6 @@ async def test_whatever_happens_at_once_nothing_is_lost_doubled_or_reordered(
                 print(*happened, sep="\n")
             named = "\n".join(happened)
             assert [one.name for one in victims if f" {one.name}: " not in named] == []
-            assert sum(one.cuts for one in proxies) > 0 or CUT not in named
             for copy in copies:
                 await healed(source, copy)
                 if copy.offsets == "mapped":
