@@ -202,14 +202,7 @@ async def test_how_long_a_token_lives_may_be_said_in_other_ways(
     """
     issuer.document = {"access_token": "token-1", "expires_in": stated}
 
-    await endpoint.renew()
-    clock.now += RENEW_AFTER_SHARE * seconds - 1
-    await endpoint.renew()
-    assert len(issuer.asked) == 1
-
-    clock.now += 2
-    await endpoint.renew()
-    assert len(issuer.asked) == 2
+    await assert_renewed_after(seconds, endpoint, issuer, clock)
 
 
 async def test_a_silent_issuer_keeps_nobody_who_has_a_good_token(
@@ -296,14 +289,7 @@ async def test_a_token_is_not_used_beyond_its_own_end(
     """
     issuer.document = {"access_token": web_token(exp), "expires_in": stated}
 
-    await endpoint.renew()
-    clock.now += RENEW_AFTER_SHARE * seconds - 1
-    await endpoint.renew()
-    assert len(issuer.asked) == 1
-
-    clock.now += 2
-    await endpoint.renew()
-    assert len(issuer.asked) == 2
+    await assert_renewed_after(seconds, endpoint, issuer, clock)
 
 
 @pytest.mark.parametrize(
@@ -446,3 +432,15 @@ async def test_there_is_no_token_before_one_was_asked_for(endpoint: TokenEndpoin
     """
     with pytest.raises(AuthenticationError, match="no token"):
         endpoint.read()
+
+
+async def assert_renewed_after(seconds: float, endpoint: TokenEndpoint, issuer: Issuer, clock: Clock) -> None:
+    """The first token is taken to live for so long: at its share of that another one is asked for."""
+    await endpoint.renew()
+    clock.now += RENEW_AFTER_SHARE * seconds - 1
+    await endpoint.renew()
+    assert len(issuer.asked) == 1
+
+    clock.now += 2
+    await endpoint.renew()
+    assert len(issuer.asked) == 2
