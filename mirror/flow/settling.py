@@ -16,7 +16,7 @@ from typing import Protocol
 
 from checkpoint.insertions import Insertions
 from checkpoint.model import OwnerRecord
-from mirror.errors import PartitionError, TwinsiteError
+from mirror.errors import NotAuthorizedError, PartitionError, TwinsiteError
 from mirror.flow.announcing import copied_by
 from mirror.flow.context import Flow
 from mirror.flow.ends import End, compare_ends, end_of
@@ -290,9 +290,19 @@ class Settler:
 
     def _failed(self, partition: PartitionCopy, error: TwinsiteError, look: Look, *, at_source: bool) -> None:
         if look.counts_for(partition):
-            partition.refused(look_refusal(error, at_source=at_source), str(error), time.monotonic())
+            words = self._by_relay(error) if at_source else str(error)
+            partition.refused(look_refusal(error, at_source=at_source), words, time.monotonic())
         self._flow.hooks.stale(self._flow.source if at_source else self._flow.target)
         self._done(partition)
+
+    def _by_relay(self, error: TwinsiteError) -> str:
+        """A relay refuses what is not in a role in the same words as a broker behind it."""
+        if self._flow.stream is None or not isinstance(error, NotAuthorizedError):
+            return str(error)
+        return (
+            f"{error}; by a broker behind relay {self._flow.stream.relay}, or because the role of this "
+            "mirror's certificate there (listen.roles) does not have the topic"
+        )
 
     async def _act(
         self, partition: PartitionCopy, decision: Decision, sources: Answers[SourceLook], look: Look

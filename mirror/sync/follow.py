@@ -156,7 +156,7 @@ class Follower:
         self._note_recreated(chosen)
         self._add_partitions(chosen, conflicts)
         self._tell_other_modes(chosen)
-        await self._bring_in_step(again=True)
+        await self._attempt(self._bring_in_step(again=True))
         self._chosen = tuple(chosen)
         await self._carry_acls()
         self.followed_once = True

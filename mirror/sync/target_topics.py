@@ -19,7 +19,7 @@ from dataclasses import replace
 import structlog
 
 from mirror.config import TopicsSettings
-from mirror.errors import BrokerError, NotAuthorizedError, TwinsiteError
+from mirror.errors import BrokerError, ConnectionFailedError, NotAuthorizedError, TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow
 from mirror.flow.log_ends import Right, look_at
@@ -64,6 +64,8 @@ VISIBLE_SECONDS = 30.0
 VISIBLE_PAUSE_SECONDS = 0.05
 SETTINGS_SECONDS = 3.0
 """How long a pass waits for settings of new source topics that a broker cannot tell just now."""
+CHANGE_SECONDS = 3.0
+"""How long a change of settings may take: copying does not wait longer for a broker that hangs."""
 PREPARING_CONFIGS = KEEP_ALL | {"retention.bytes": LONG_MAX}
 """While a log is made to start at its offset: DeleteRecords wants ``delete``, and nothing may expire. Nobody
 else says that so: by it a topic is known again that was being prepared when a mirror ended.
@@ -278,7 +280,10 @@ class TargetTopics:
         return found
 
     async def _carry_out(self, plan: TopicPlan, chosen: Mapping[str, TopicInfo]) -> list[Conflict]:
-        """Do what is planned; what is refused for one topic is that topic's conflict."""
+        """Do what is planned; what is refused for one topic is that topic's conflict.
+
+        Once the target lets a change of settings wait, all others wait for what is done between passes.
+        """
         self._tell(plan)
         refused = await self._create(plan.create, chosen)
         for addition in plan.add_partitions:
@@ -287,8 +292,16 @@ class TargetTopics:
             except (NotAuthorizedError, BrokerError) as error:
                 first = self._there[addition.name].partitions
                 refused.append(self._refused(addition.name, error, Reason.TARGET_PARTITIONS, first))
+        late: ConnectionFailedError | None = None
         for change in plan.alter_configs:
-            refusal = await self._change(change)
+            try:
+                refusal = late or await self._change(change)
+            except ConnectionFailedError as error:
+                refusal = late = error
+                key = ("settings", change.name)
+                warn_repeated(log, self._repeats, key, "settings_late", topic=change.name, error=str(error))
+            if late is not None:
+                self._left_alone.setdefault(change.name, change)
             replaced = self._there[change.name].configs.values.get(TIMESTAMP_TYPE) == "LogAppendTime"
             if refusal is not None and replaced:
                 source = self._policy.to_source(change.name) or change.name
@@ -319,10 +332,18 @@ class TargetTopics:
         log.info("partitions_added", topic=addition.name, partitions=addition.partitions)
 
     async def _change(self, change: AlterConfigs) -> TwinsiteError | None:
-        """Change settings; says why not where that is refused."""
+        """Change settings; says why not where that is refused.
+
+        Raises:
+            ConnectionFailedError: The target did not say in time whether it does.
+        """
         name, keys = change.name, sorted(change.changes)
         try:
-            await set_configs(self._flow.target, name, change.changes)
+            async with asyncio.timeout(CHANGE_SECONDS):
+                await set_configs(self._flow.target, name, change.changes)
+        except TimeoutError as slow:
+            words = f"target: no answer within {CHANGE_SECONDS:g} s to a change of settings of {name}"
+            raise ConnectionFailedError(words) from slow
         except (NotAuthorizedError, BrokerError) as error:
             key = ("settings", name)
             warn_repeated(

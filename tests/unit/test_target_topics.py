@@ -49,6 +49,7 @@ class Cluster:
     Attributes:
         refuses: Whether it refuses to change settings.
         loses: Connections that break before the next changes are made.
+        hangs: Whether it does not answer to changes; ``waiting`` counts those.
         changed: What was changed, in order.
         described: How often its topics were asked for.
         hidden: Topics that may not be described.
@@ -60,7 +61,7 @@ class Cluster:
         self.configs = {topic: dict(configs) for topic, configs in topics.items()}
         self.topics = {topic: a_topic(topic) for topic in topics}
         self.ends: dict[TopicPartition, int] = {}
-        self.refuses, self.loses = False, 0
+        self.refuses, self.loses, self.hangs, self.waiting = False, 0, False, 0
         self.changed: list[str] = []
         self.described = 0
         self.hidden: set[str] = set()
@@ -110,6 +111,9 @@ class Cluster:
         return SimpleNamespace(resource_name=name, error_code=0, error_message=None, configs=configs)
 
     async def call_controller(self, request: Any) -> Any:
+        if self.hangs:
+            self.waiting += 1
+            await asyncio.Event().wait()
         if self.loses:
             self.loses -= 1
             raise ConnectionFailedError("the connection is lost")
@@ -188,9 +192,9 @@ class Side:
             str(ORDERS_ID), OffsetMode.SAME, 0, self.prepared, lambda end: end, target_topic=tp.topic
         )
 
-    def begin(self, partition: int = 0) -> PartitionCopy:
-        """Copy this partition of ``orders``, too; nothing of it was looked at."""
-        tp = TopicPartition("orders", partition)
+    def begin(self, partition: int = 0, topic: str = "orders") -> PartitionCopy:
+        """Copy this partition, too; nothing of it was looked at."""
+        tp = TopicPartition(topic, partition)
         self.partitions[tp] = copy = PartitionCopy(tp, tp, ORDERS_ID.bytes, in_flight_max=5)
         return copy
 
@@ -487,6 +491,38 @@ async def test_a_change_during_which_the_connection_is_lost_is_made_the_next_tim
     assert side.target.configs["orders"] == SHORT | AS_RECORDED
 
 
+@pytest.mark.parametrize("append_times", [False, True])
+async def test_a_target_that_lets_changes_wait_holds_up_the_copying_of_no_topic(
+    monkeypatch: pytest.MonkeyPatch, append_times: bool
+) -> None:
+    """
+    Its controller may hang. One topic is waited for, not each; all are changed when it answers. A topic that
+    would replace the times of records has to wait for that.
+    """
+    monkeypatch.setattr(mirror.sync.target_topics, "CHANGE_SECONDS", 0.05)
+    times = {"message.timestamp.type": "LogAppendTime"} if append_times else {}
+    names = ["orders", *(f"orders{n}" for n in range(20))]
+    source = Cluster("source", **dict.fromkeys(names, SHORT))
+    side = Side(source, Cluster("target", **dict.fromkeys(names, KEPT | times)))
+    for name in names:
+        side.look(side.begin(topic=name))
+    await side.pass_by()
+    changed_first = list(side.target.changed)
+    for name in names:
+        side.target.configs[name] = KEPT | times
+
+    side.target.hangs = True
+    conflicts = await side.topics.bring_up(side.source.topics)
+    side.target.hangs = False
+    await side.topics.finish(again=False)
+
+    assert len({line.split()[0] for line in changed_first}) == len(names)
+    assert {c.reason for c in conflicts.values()} == ({Reason.APPEND_TIMES} if append_times else set())
+    assert len(conflicts) == (len(names) if append_times else 0)
+    assert side.target.waiting == 1
+    assert [side.target.configs[name] for name in names] == [SHORT | AS_RECORDED] * len(names)
+
+
 # -- topics that are made to start late ------------------------------------------------------------------
 
 
@@ -583,6 +619,9 @@ class OneByOne(Cluster):
         self._turn = asyncio.Lock()
 
     async def call_controller(self, request: Any) -> Any:
+        if self.hangs:
+            self.waiting += 1
+            await asyncio.Event().wait()
         async with self._turn:
             self.begun.set()
             await self.may_go_on.wait()
@@ -636,6 +675,9 @@ class Breaks(Cluster):
     at = -1
 
     async def call_controller(self, request: Any) -> Any:
+        if self.hangs:
+            self.waiting += 1
+            await asyncio.Event().wait()
         self.at -= 1
         if self.at == -1:
             raise ConnectionFailedError("the connection is lost")
