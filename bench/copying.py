@@ -152,7 +152,7 @@ async def _forget(job: Job) -> None:
 
 
 def table(title: str, runs: Mapping[str, Sequence[Run]]) -> Table:
-    """Medians, and how many times each of the others is slower and dearer."""
+    """Medians, and how many times each of the others is slower and dearer; the same of the second half."""
     ours = median(runs[OURS])
     shown = Table(title=f"{title}: medians of {len(runs[OURS])}")
     columns = (
@@ -164,6 +164,10 @@ def table(title: str, runs: Mapping[str, Sequence[Run]]) -> Table:
         "peak MB",
         "we are faster by",
         "cheaper by",
+        "2nd half: MB/s",
+        "CPU-s/GB",
+        "faster",
+        "cheaper",
     )
     for column in columns:
         shown.add_column(column, justify="left" if not column else "right")
@@ -178,6 +182,10 @@ def table(title: str, runs: Mapping[str, Sequence[Run]]) -> Table:
             f"{run.peak_megabytes:,.0f}",
             f"{ours.megabytes_per_second / run.megabytes_per_second:.2f}",
             f"{run.cpu_seconds_per_gigabyte / ours.cpu_seconds_per_gigabyte:.1f}",
+            f"{run.warm_megabytes_per_second:,.0f}",
+            f"{run.warm_cpu_seconds_per_gigabyte:.1f}",
+            f"{ratio(ours.warm_megabytes_per_second, run.warm_megabytes_per_second):.2f}",
+            f"{ratio(run.warm_cpu_seconds_per_gigabyte, ours.warm_cpu_seconds_per_gigabyte):.1f}",
         )
     return shown
 

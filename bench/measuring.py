@@ -1,7 +1,8 @@
 """What a copy took, seen from outside: the target's log ends, and the process table.
 
 Time runs from the first record at the target to the last, and CPU time is what the contestant's process used
-in between, so that starting a JVM, or importing Python modules, is shown apart.
+in between, so that starting a JVM, or importing Python modules, is shown apart. A JVM compiles for long after
+that; so the second half of a copy has figures of its own.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Run:
         start_cpu_seconds: Used before the first record was at the target.
         peak_megabytes: The most memory it had resident; NaN for a process that had ended by itself.
         target_cpu_seconds_per_gigabyte: What the target's broker used meanwhile.
+        warm_megabytes_per_second: Of the second half of the records alone, and so on.
     """
 
     megabytes_per_second: float
@@ -42,6 +44,8 @@ class Run:
     start_cpu_seconds: float
     peak_megabytes: float
     target_cpu_seconds_per_gigabyte: float = math.nan
+    warm_megabytes_per_second: float = math.nan
+    warm_cpu_seconds_per_gigabyte: float = math.nan
 
 
 class LogEnds:
@@ -80,16 +84,20 @@ def measure(
     before, target_before = sum(map(cpu_seconds, pids)), cpu_seconds(target_pid)
     if already >= records:
         raise click.ClickException(f"{megabytes:g} MB were copied before anybody could look: take more")
+    half, by_half = wait_for(copied, already + (records - already) // 2)
+    half_used = sum(map(cpu_seconds, pids)) - before
     last, _ = wait_for(copied, records)
     used = sum(map(cpu_seconds, pids)) - before
     target_used = cpu_seconds(target_pid) - target_before
-    gigabytes = megabytes / 1000 * (records - already) / records
+    gigabytes, warm_gigabytes = (megabytes / 1000 * (records - at) / records for at in (already, by_half))
     return Run(
         megabytes_per_second=gigabytes * 1000 / (last - first),
         cpu_seconds_per_gigabyte=used / gigabytes,
         start_cpu_seconds=before,
         peak_megabytes=max(map(peak_megabytes, pids)),
         target_cpu_seconds_per_gigabyte=target_used / gigabytes,
+        warm_megabytes_per_second=warm_gigabytes * 1000 / (last - half) if warm_gigabytes else math.nan,
+        warm_cpu_seconds_per_gigabyte=(used - half_used) / warm_gigabytes if warm_gigabytes else math.nan,
     )
 
 

@@ -24,12 +24,12 @@ from bench.copying import Case
 from bench.goals import Goal
 from bench.measuring import as_json, from_json
 
-SIZES = {100: 100, 1024: 1000, 10240: 1000}
+SIZES = {100: 300, 1024: 1000, 10240: 1000}
 """Bytes of a record, and megabytes of them: enough for JVMs to get warm; of small ones not for ever."""
 CODECS = ("none", "lz4")
 PARTITIONS = (4, 64)
 STANDING = "standing"
-WIDTH = 120
+WIDTH = 150
 RESULTS = Path(__file__).parent / "results"
 
 
