@@ -109,6 +109,16 @@ def is_read_off_a_map(state: State, mode: OffsetMode | None) -> bool:
     return state is State.STANDBY and mode is not OffsetMode.SAME
 
 
+def is_there(state: State, mode: OffsetMode | None, next_offset: int | None, goal_offset: int | None) -> bool:
+    """Whether a copy that is to end has reached its goal, and nothing is wrong with it since.
+
+    A partition that goes on being written to may be behind again when the status is taken.
+    """
+    if state not in {State.ACTIVE, State.LAGGING, State.STANDBY} or is_read_off_a_map(state, mode):
+        return False
+    return next_offset is not None and goal_offset is not None and next_offset >= goal_offset
+
+
 class Batch(NamedTuple):
     """One record batch of format v2 without offset gaps, ready to be appended.
 
@@ -262,6 +272,11 @@ class PartitionStatus:
     goal_offset: int | None = None
     """Where a copy that is to end has reached its end; None when it is to go on, or not known yet."""
     outlook: Outlook = Outlook()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a copy that was to end has reached its end here; see :func:`is_there`."""
+        return is_there(self.state, self.offset_mode, self.next_offset, self.goal_offset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from mirror.model import (
     Reason,
     State,
     TopicLeftOut,
-    is_read_off_a_map,
 )
 
 SCHEMA = 1
@@ -76,19 +75,6 @@ class Totals:
     seconds: float
     cpu_seconds: float
     peak_memory_bytes: int
-
-
-def is_there(partition: PartitionStatus) -> bool:
-    """Whether a copy that was to end has reached its end here.
-
-    A partition that goes on being written to may be behind again when the status is taken.
-    """
-    if partition.next_offset is None or partition.goal_offset is None:
-        return False
-    if is_read_off_a_map(partition.state, partition.offset_mode):
-        return False
-    copied = partition.state in {State.ACTIVE, State.LAGGING, State.STANDBY}
-    return copied and partition.next_offset >= partition.goal_offset
 
 
 # -- the table -----------------------------------------------------------------------------------------
@@ -302,7 +288,7 @@ def _losses(group: Sequence[PartitionStatus], alike_max: int | None) -> Iterator
 def copy_document(status: FlowStatus, totals: Totals) -> dict[str, Any]:
     """What a copy that has ended leaves behind: each partition, then the whole."""
     partitions = sorted(status.partitions, key=lambda one: (one.topic, one.partition))
-    there = sum(map(is_there, partitions))
+    there = sum(one.is_there for one in partitions)
     return {
         "schema": SCHEMA,
         "flow": status.flow,
@@ -330,7 +316,7 @@ def _partition(one: PartitionStatus) -> dict[str, Any]:
         "topic": one.topic,
         "partition": one.partition,
         "target_topic": one.target_topic,
-        "there": is_there(one),
+        "there": one.is_there,
         "state": one.state.value,
         "reason": one.reason.value if one.reason else None,
         "detail": one.detail,

@@ -14,7 +14,7 @@ import structlog
 from mirror import config, logs, service
 from mirror.cli.output import console, print_json
 from mirror.cli.progress import reporter
-from mirror.cli.render import Totals, copy_document, is_there, status_table
+from mirror.cli.render import Totals, copy_document, status_table
 from mirror.config import Settings
 from mirror.errors import TwinsiteError
 from mirror.flow.snapshot import peak_resident_bytes
@@ -52,7 +52,7 @@ class Ended:
 
     @property
     def exit_code(self) -> int:
-        if all(map(is_there, self.status.partitions)):
+        if all(one.is_there for one in self.status.partitions):
             return 0
         return TIME_IS_UP if self.time_is_up and not self.stopped else NOT_THERE
 

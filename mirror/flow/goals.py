@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 
 from mirror.flow.partition import HOPELESS, PartitionCopy
-from mirror.model import Reason, State, is_read_off_a_map
+from mirror.model import Reason, State, is_there
 
 CHECK_SECONDS = 0.02
 STUCK_SECONDS = 10.0
@@ -47,10 +47,7 @@ class Goals:
     def _done(partition: PartitionCopy) -> bool:
         if partition.goal_offset is None:
             partition.goal_offset = partition.source_high_watermark
-        goal, reached = partition.goal_offset, partition.next_offset
-        if goal is None or reached is None or partition.state is State.UNKNOWN:
-            return False
-        return reached >= goal and not is_read_off_a_map(partition.state, partition.mode)
+        return is_there(partition.state, partition.mode, partition.next_offset, partition.goal_offset)
 
 
 def _come(partition: PartitionCopy) -> int:

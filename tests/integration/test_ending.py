@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from mirror import service
-from mirror.cli.render import is_there
 from mirror.config import Settings, parse
 from mirror.flow import fetching, goals
 from mirror.model import PartitionStatus, Reason, State
@@ -84,7 +83,7 @@ async def test_a_source_broker_that_stays_away_ends_the_copy(
 
     assert (ended.state, ended.reason) == (State.LAGGING, Reason.SOURCE_UNAVAILABLE)
     assert ended.detail
-    assert not is_there(ended)
+    assert not ended.is_there
 
 
 @pytest.fixture
@@ -107,4 +106,4 @@ async def test_relays_that_stay_away_end_the_copy(
 
     assert (ended.state, ended.reason) == (State.LAGGING, Reason.SOURCE_UNAVAILABLE)
     assert ended.detail
-    assert not is_there(ended)
+    assert not ended.is_there

@@ -125,6 +125,20 @@ async def test_a_blocked_partition_is_waited_for_a_while() -> None:
     assert await over(waiting)
 
 
+async def test_a_partition_that_is_blocked_beyond_its_goal_is_waited_for_as_well() -> None:
+    """
+    It counts as there only where nothing is wrong with it: a missing replica may be back in a moment.
+    """
+    blocked = copied(0, 15, 10)
+    waiting = Goals([blocked])
+    blocked.stop(State.BLOCKED, Reason.NOT_ENOUGH_REPLICAS, "seen", 0.0)
+
+    assert await open_after(waiting, 0.02)
+    blocked.state, blocked.reason = State.ACTIVE, None
+
+    assert await over(waiting)
+
+
 @pytest.mark.parametrize(
     ("state", "reason"),
     [
