@@ -140,6 +140,9 @@ Offsets = Annotated[
 ]
 
 
+NOT_BY_LINK = " Without effect with `link`: a relay reads with bounds of its own."
+
+
 class ReadSettings(Section):
     """How the source is read."""
 
@@ -148,27 +151,30 @@ class ReadSettings(Section):
         description="Whether records of aborted and open transactions are left out or copied like others.",
     )
     fetch_bytes_max: Bytes = Field(
-        default=4 * MIB, ge=64 * KIB, le=128 * MIB, description="What one answer of a broker may bring."
+        default=4 * MIB,
+        ge=64 * KIB,
+        le=128 * MIB,
+        description=f"What one answer of a broker may bring.{NOT_BY_LINK}",
     )
     partition_fetch_bytes_max: Bytes = Field(
         default=MIB,
         ge=16 * KIB,
         le=128 * MIB,
         description="What one partition may bring in one answer; less where several are behind and share it, "
-        "more for a batch that is larger.",
+        f"more for a batch that is larger.{NOT_BY_LINK}",
     )
     fetch_wait_ms_max: Whole = Field(
         default=500,
         ge=1,
         le=30_000,
-        description="How long a broker holds a request back when nothing is new.",
+        description=f"How long a broker holds a request back when nothing is new.{NOT_BY_LINK}",
     )
     connections_per_broker: Whole = Field(
         default=2,
         ge=1,
         le=16,
         description="Connections over which one broker is read, at most: a further one for every 16 "
-        "partitions. A broker works on one request of a connection at a time.",
+        f"partitions. A broker works on one request of a connection at a time.{NOT_BY_LINK}",
     )
 
 

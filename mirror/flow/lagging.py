@@ -24,6 +24,7 @@ from mirror.flow.context import Flow
 from mirror.flow.outlook import Outlooks, Projection, catching_up, forgetting, losing
 from mirror.flow.partition import PartitionCopy
 from mirror.kafka.fetch import Isolation
+from mirror.link.parts import HEARTBEAT_SECONDS
 from mirror.model import Reason, State
 from monitoring.objectives import Progress, lag_records, lag_seconds, lag_state
 from monitoring.outlook import is_near
@@ -35,7 +36,9 @@ NOTHING_KNOWN = Progress(None, None, None, None, None)
 LOOK_SECONDS_MAX = 1.0
 LOOKS_WITHIN_LAG = 4
 UNHEARD_WAITS, UNHEARD_SECONDS = 3, 1.0
-"""A broker holds a request back for one wait at most: after so many, and a second, it is silent."""
+"""A broker holds a request back for one wait at most, a relay speaks at least once in one of its own: after
+so many, and a second, nobody is there.
+"""
 PROMPT_SECONDS = 0.5
 """So long after one wait at most comes the answer of a source to which the way is whole."""
 
@@ -99,7 +102,7 @@ class LagMeter:
         self._flow = flow
         self._answered_at = answered_at
         self._arriving_at = arriving_at
-        wait_seconds = flow.limits.fetch.wait_ms_max / 1000
+        wait_seconds = flow.limits.fetch.wait_ms_max / 1000 if flow.link is None else HEARTBEAT_SECONDS
         self.fresh_seconds = UNHEARD_WAITS * wait_seconds + UNHEARD_SECONDS
         self.prompt_seconds = wait_seconds + PROMPT_SECONDS
 

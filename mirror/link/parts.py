@@ -29,6 +29,8 @@ ASTRAY = 6
 """Error code of a part that is looked for, at another broker; NOT_LEADER_OR_FOLLOWER to Kafka."""
 ENTRIES_MAX = 1 << 18
 """Parts of a frame, and aborted transactions in them: what is short on the wire is not in memory."""
+HEARTBEAT_SECONDS = 0.5
+"""Where a broker has nothing new, a relay says this so often."""
 RECODED_BYTES_MAX = 8 << 20
 """To so much the batches of one frame may inflate: lz4 can be a hundred times as large as it looks."""
 

@@ -42,7 +42,7 @@ from mirror.kafka.fetch import (
     decode_answer,
 )
 from mirror.link.messages import Channel
-from mirror.link.parts import ASTRAY, Part
+from mirror.link.parts import ASTRAY, HEARTBEAT_SECONDS, Part
 from mirror.logs import Repeats, warn_repeated
 from mirror.relay.news import Gone, News, Taken, nothing, steady_us
 from mirror.relay.place import Asked, Place, Step, Then, refusal, taken_in
@@ -62,8 +62,6 @@ BYTES_AT_ONCE_MAX = 16 << 20
 FRAME_BYTES_FIRST = 64 << 10
 """So large is the first frame of a lane, each next one twice as large: where connections die young something
 gets through, too."""
-HEARTBEAT_SECONDS = 0.5
-"""Where a broker has nothing new, this is said so often."""
 ASTRAY_AT_ONCE = 1000
 SILENT_SECONDS = 1.0
 """So long others wait for a broker that is asked and does not answer."""

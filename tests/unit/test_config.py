@@ -438,6 +438,21 @@ def test_what_is_allowed_and_better_avoided_is_said() -> None:
     assert warnings(accepted()) == []
 
 
+def test_settings_of_reading_that_a_relay_does_not_take_are_named() -> None:
+    """
+    It reads with bounds of its own; which records are read it is told.
+    """
+    reading = {"isolation": "read_uncommitted", "fetch_wait_ms_max": 30_000, "fetch_bytes_max": "1 MiB"}
+    direct = accepted(read=reading)
+    linked = parse({**MINIMAL, "source": None, "link": {"relays": "r:9650"}, "read": reading})
+
+    assert warnings(direct) == []
+    assert [sentence.split(":")[0] for sentence in warnings(linked)] == [
+        "read.fetch_bytes_max",
+        "read.fetch_wait_ms_max",
+    ]
+
+
 # -- files -------------------------------------------------------------------------------------------------
 
 
