@@ -104,7 +104,8 @@ class PartitionRecord:
         target_start_offset: Where that record is at the target.
         leader_epochs: (epoch, first source offset), ascending, the newest few.
         lost: Source ranges [from, to) that were gone before they were copied, the loss accepted.
-        loss_accepted_to: An operator allowed to leave out everything below this source offset.
+        loss_accepted_from: An operator allowed to leave out source offsets from here on,
+        loss_accepted_to: and below this one.
         shared: The target partition held records of others when the copy began.
         inserted: Target ranges [from, to) that hold what is no record of the source; see
             :mod:`checkpoint.insertions`.
@@ -123,6 +124,7 @@ class PartitionRecord:
     target_start_offset: int
     leader_epochs: tuple[tuple[int, int], ...] = ()
     lost: tuple[tuple[int, int], ...] = ()
+    loss_accepted_from: int = 0
     loss_accepted_to: int = 0
     shared: bool = False
     inserted: tuple[Inserted, ...] = ()

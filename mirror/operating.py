@@ -44,12 +44,12 @@ class Operator:
         partition = self._partition(tp)
         if partition.state is not State.DATA_LOSS or partition.lost is None:
             raise StateConflictError(f"{tp}: has lost nothing, its state is {partition.state}")
-        _, lost_to = partition.lost
+        lost_from, lost_to = partition.lost
         await self._memory.refresh(sole_writer=False)
         known = self._memory.known(tp)
-        if known is None or known.loss_accepted_to < lost_to:
+        if known is None or not known.may_lose(lost_from, lost_to):
             await require_owner(self._owner, self._memory, tp)
-            await self._memory.accept_loss(tp, lost_to)
+            await self._memory.accept_loss(tp, lost_from, lost_to)
         self._resume(partition)
 
     def _resume(self, partition: PartitionCopy) -> None:

@@ -29,6 +29,8 @@ async def take_part(
 ) -> tuple[Owner, FlowMemory]:
     """Read the flow's durable state, and claim the flow on the target unless that speaks against it.
 
+    Whoever claims a flow holds up the mirror that copies it: one that is refused must not have done so.
+
     Raises:
         TwinsiteError: The state is of other clusters or names, or it cannot be claimed.
     """
@@ -38,6 +40,7 @@ async def take_part(
     )
     prefix = settings.topics.prefix or ""
     memory.check_names(NamePolicy(prefix).to_target)
+    memory.check_clusters(source.info.cluster_id, target.info.cluster_id)
     claim = partial(owner.claim, new_flow=not memory.introduced)
     await begin.take("the transaction coordinator of the target", claim, target)
     await begin.take(

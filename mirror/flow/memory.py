@@ -73,7 +73,18 @@ class FlowMemory:
                 topic_prefix=topic_prefix,
             )
             await self._state.save_flow(record)
-        elif (known.source_cluster_id, known.target_cluster_id) != (source_cluster_id, target_cluster_id):
+        else:
+            self.check_clusters(source_cluster_id, target_cluster_id)
+
+    def check_clusters(self, source_cluster_id: str, target_cluster_id: str) -> None:
+        """See that a flow that has begun still goes from where to where it went.
+
+        Raises:
+            AnotherClusterError: The state was written for another source or target.
+        """
+        known = self._state.flow
+        now = source_cluster_id, target_cluster_id
+        if known is not None and (known.source_cluster_id, known.target_cluster_id) != now:
             raise AnotherClusterError(
                 f"the flow was made for source cluster {known.source_cluster_id} and target cluster "
                 f"{known.target_cluster_id}, but {source_cluster_id} and {target_cluster_id} were reached"
@@ -151,7 +162,7 @@ class FlowMemory:
             start_offset=record.start_offset,
             prepared=record.prepared,
             to_source=_same if offsets is None else LogMap(offsets, insertions).position,
-            loss_accepted_to=record.loss_accepted_to,
+            loss_accepted=(record.loss_accepted_from, record.loss_accepted_to),
             target_start_offset=record.target_start_offset,
             target_topic=record.target_topic,
             shared=record.shared,
@@ -193,9 +204,13 @@ class FlowMemory:
         """Put an accepted loss into the ledger."""
         await self._state.update_partitions({tp: lambda record: record.with_loss(lost_from, lost_to)})
 
-    async def accept_loss(self, tp: TopicPartition, to: int) -> None:
-        """An operator allows to go on behind what the source has removed, up to ``to``."""
-        await self._state.update_partitions({tp: lambda record: replace(record, loss_accepted_to=to)})
+    async def accept_loss(self, tp: TopicPartition, begin: int, end: int) -> None:
+        """An operator allows to go on behind these source offsets, which the source has removed."""
+
+        def accepting(record: PartitionRecord) -> PartitionRecord:
+            return replace(record, loss_accepted_from=begin, loss_accepted_to=end)
+
+        await self._state.update_partitions({tp: accepting})
 
     # -- for the keeper --------------------------------------------------------------------------
 

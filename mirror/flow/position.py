@@ -89,7 +89,7 @@ class Known:
         prepared: False while the target partition is being made to start there.
         to_source: The source offset to go on with for a target log end; raises UntranslatableError.
         target_start_offset: Where the first record copied is at the target; what is below is not ours.
-        loss_accepted_to: An operator allowed to leave out everything below this offset.
+        loss_accepted: An operator allowed to leave out these source offsets, [from, to).
         target_topic: Where it is copied to.
         shared: The target partition held records of others when the copy began.
         insertions: Target offsets that hold something that is no copy.
@@ -104,7 +104,7 @@ class Known:
     start_offset: int
     prepared: bool
     to_source: Callable[[int], int]
-    loss_accepted_to: int = 0
+    loss_accepted: tuple[int, int] = (0, 0)
     target_start_offset: int = 0
     target_topic: str = ""
     shared: bool = False
@@ -112,6 +112,11 @@ class Known:
     insertion: Insertion | None = None
     producer_epoch: int = 0
     epoch_before: Callable[[int], int] = lambda _: -1
+
+    def may_lose(self, begin: int, end: int) -> bool:
+        """Whether an operator has allowed to leave out these source offsets, all of them."""
+        accepted_from, accepted_to = self.loss_accepted
+        return accepted_from <= begin and end <= accepted_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +392,7 @@ def _go_on(
     if position > source.high_watermark:
         return _ahead(known, source, position)
     lost_to = source.log_start_offset
-    if position < lost_to and not continue_after_loss and known.loss_accepted_to < lost_to:
+    if position < lost_to and not continue_after_loss and not known.may_lose(position, lost_to):
         return Stop(
             State.DATA_LOSS,
             Reason.LOG_START_MOVED,

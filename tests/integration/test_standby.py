@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from mirror.flow.memory import AnotherClusterError
+from mirror.kafka.transactions import current_token
 from tests.conftest import TopicFactory
+from tests.contract.connected import connected
 from tests.faults.flows import complete
 from tests.harness.checker import watermarks
 from tests.harness.data import json_rows, load
@@ -37,6 +40,29 @@ def state(mirror: Twinsite) -> str:
     """Of its only partition."""
     found = mirror.status().get("partitions", [])
     return str(found[0]["state"]) if found else "UNKNOWN"
+
+
+async def test_a_mirror_of_another_source_is_refused_before_it_takes_the_right(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Its supervisor starts it again and again, and the mirror that copies would stand still each time.
+    """
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(20, 50))
+    assert (await twinsite(*mirror_of(source, target, name), "--once", work_dir=tmp_path)).code == 0
+
+    async with connected(target) as cluster:
+        before = await current_token(cluster, f"twinsite.{name}")
+        _, _, *rest = mirror_of(source, target, name)
+        elsewhere = target.bootstrap.replace("127.0.0.1", "localhost")
+        other = await twinsite("mirror", f"--source={elsewhere}", *rest, work_dir=tmp_path)
+        after = await current_token(cluster, f"twinsite.{name}")
+
+    assert other.code == AnotherClusterError.exit_code
+    assert "the flow was made for source cluster" in other.stderr
+    assert before is not None
+    assert after == before
 
 
 async def test_a_standby_names_the_owner_when_asked_to_accept_a_loss(

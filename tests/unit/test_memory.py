@@ -239,13 +239,13 @@ async def test_an_accepted_loss_is_noted(restarts: Restarts) -> None:
     memory = await restarts.start()
     await memory.register(ORDERS_0, ORDERS_0, TOPIC_ID, SAME)
 
-    await memory.accept_loss(ORDERS_0, 250)
+    await memory.accept_loss(ORDERS_0, 200, 250)
     await memory.note_loss(ORDERS_0, 200, 250)
 
     memory = await restarts.start()
     known = memory.known(ORDERS_0)
     assert known is not None
-    assert known.loss_accepted_to == 250
+    assert known.loss_accepted == (200, 250)
     assert memory.lost_ranges(ORDERS_0) == ((200, 250),)
     assert memory.lost_ranges(TopicPartition("orders", 1)) == ()
 
