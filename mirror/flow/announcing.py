@@ -27,6 +27,10 @@ from mirror.model import TopicPartition
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 2.0
+REPEAT_SECONDS = 30.0
+"""So often the same is written again: an idle flow would not notice that its state has lost its end, or its
+topic, and what is gone is written again ahead of the next write only.
+"""
 WITHDRAW_SECONDS = 3.0
 
 
@@ -37,7 +41,7 @@ class NotOwnerError(TwinsiteError):
 
 
 class Announcer:
-    """Writes down where the owner runs, each time this mirror becomes the owner.
+    """Writes down where the owner runs, each time this mirror becomes the owner, and now and then again.
 
     Args:
         url: Where people reach this mirror; empty when it has no port.
@@ -48,6 +52,8 @@ class Announcer:
         self._memory = memory
         self._url = url
         self._announced: Token | None = None
+        self._record: OwnerRecord | None = None
+        self._repeat_at = 0.0
         self._repeats = Repeats()
 
     async def run(self) -> None:
@@ -60,19 +66,25 @@ class Announcer:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def announce(self) -> None:
-        """Find out whether we still are the owner; say so once for each time the right was taken.
+        """Find out whether we still are the owner; say so each time the right was taken, and now and then.
 
         Raises:
             TwinsiteError: The coordinator cannot be asked, or it could not be written.
         """
         token = self._owner.token
-        if token is None or not await self._owner.confirm() or token == self._announced:
+        if token is None or not await self._owner.confirm():
             return
-        await self._memory.note_owner(
-            OwnerRecord(token.epoch, socket.gethostname(), os.getpid(), self._url, int(time.time() * 1000))
-        )
-        self._announced = token
-        log.info("owner_of_the_flow", producer_epoch=token.epoch)
+        if token != self._announced or self._record is None:
+            now_ms = int(time.time() * 1000)
+            self._record = OwnerRecord(token.epoch, socket.gethostname(), os.getpid(), self._url, now_ms)
+            await self._memory.note_owner(self._record)
+            self._announced = token
+            log.info("owner_of_the_flow", producer_epoch=token.epoch)
+        elif time.monotonic() >= self._repeat_at:
+            await self._memory.note_owner(self._record)
+        else:
+            return
+        self._repeat_at = time.monotonic() + REPEAT_SECONDS
 
     async def withdraw(self) -> None:
         """Take the word back at the end; what fails is said, and another mirror waits a little longer."""

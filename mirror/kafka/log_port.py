@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
+import structlog
+
 from mirror.errors import ConnectionFailedError, NotAuthorizedError, TwinsiteError
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, decode_answer, encode_request
 from mirror.kafka.cluster import PROMPT, Cluster
@@ -22,6 +24,8 @@ from mirror.kafka.peek import AT_ONCE, peek
 from mirror.kafka.record_batch import MAGIC_V2, BatchHeader, crc_matches, inflated, walk
 from mirror.kafka.topics import create_topic, describe_configs
 from mirror.model import TopicPartition
+
+log = structlog.get_logger(__name__)
 
 PATIENCE_SECONDS = 30.0
 LOOK_SECONDS_MAX = 0.25
@@ -45,12 +49,20 @@ class StateTopicError(TwinsiteError):
 
 
 class TopicLog:
-    """Partition 0 of a topic. Retries what is worth it for half a minute."""
+    """Partition 0 of a topic. Retries what is worth it for half a minute.
 
-    def __init__(self, cluster: Cluster, topic: str) -> None:
+    Args:
+        make: Makes the topic again where it was and is no more; None: it is an error.
+    """
+
+    def __init__(
+        self, cluster: Cluster, topic: str, *, make: Callable[[], Awaitable[object]] | None = None
+    ) -> None:
         self._cluster = cluster
         self._tp = TopicPartition(topic, 0)
         self._info: TopicInfo | None = None
+        self._was_there = False
+        self._make = make
         self._took_too_long = False
 
     async def append(self, batch: bytes) -> int:
@@ -99,6 +111,10 @@ class TopicLog:
     async def _leader(self) -> tuple[int, bytes]:
         if self._info is None:
             await self._look_again()
+            if self._info is None and self._was_there and self._make is not None:
+                await self._make()
+                log.error("state_topic_made_again", topic=self._tp.topic)
+                await self._look_again()
         elif self._took_too_long:  # another one may lead it by now; whoever is asked that may hang too
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS_MAX):
@@ -106,6 +122,7 @@ class TopicLog:
         self._took_too_long = False
         if self._info is None:
             raise broker_error(3, f"{self._cluster.name}: {self._tp}")
+        self._was_there = True
         return self._info.partitions[0].leader, self._info.topic_id.bytes
 
     async def _append(self, batch: bytes) -> int:

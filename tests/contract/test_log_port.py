@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from checkpoint.errors import StateTakenOverError
 from checkpoint.store import StateStore
 from checkpoint.topic_store import LogPort, TopicStore
-from mirror.errors import TwinsiteError
+from mirror.errors import BrokerError, TwinsiteError
+from mirror.kafka import log_port
 from mirror.kafka.log_port import StateTopicError, TopicLog, ensure_state_topic
 from mirror.kafka.record_batch import walk
 from mirror.kafka.topics import describe_configs
@@ -68,6 +72,37 @@ async def test_reading_begins_with_the_batch_that_holds_the_offset(log: LogPort)
 
 
 # -- the state topic on real brokers -------------------------------------------------------------
+
+
+async def test_the_state_topic_is_made_again_for_its_writer_and_what_it_held_is_written_again(
+    target: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Somebody has deleted it under a mirror that runs. Whoever only reads it makes nothing.
+    """
+    monkeypatch.setattr(log_port, "PATIENCE_SECONDS", 5.0)
+    name = f"__twinsite_state.contract-{next(NUMBERS)}"
+    async with connected(target) as cluster:
+        make = partial(ensure_state_topic, cluster, name, 1)
+        await make()
+        store = TopicStore(TopicLog(cluster, name, make=make), writer=lambda: (4000, 1))
+        await store.load()
+        await store.put({"flow": b"kept", "partition/orders/0": b"kept, too"})
+        await target.delete_topic(name)
+
+        with pytest.raises(BrokerError):
+            await TopicLog(cluster, name).end()
+        with suppress(StateTakenOverError):  # it lands where nobody expects it
+            await store.put({"owner": b"here"})
+        await store.load()
+        await store.put({"owner": b"here"})
+
+        assert await TopicStore(TopicLog(cluster, name)).load() == {
+            "flow": b"kept",
+            "partition/orders/0": b"kept, too",
+            "owner": b"here",
+        }
+        await target.delete_topic(name)
 
 
 async def test_the_state_topic_is_made_once_and_compacted(target: KafkaCluster) -> None:

@@ -9,6 +9,7 @@ import pytest
 from checkpoint.flow_state import FlowState
 from checkpoint.model import OwnerRecord
 from checkpoint.store import MemoryStore
+from mirror.flow import announcing
 from mirror.flow.announcing import Announcer, NotOwnerError, announced, copied_by, require_owner
 from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
@@ -66,6 +67,24 @@ async def test_the_owner_says_so_once_each_time_it_has_become_it(memory: FlowMem
     assert (first.producer_epoch, first.url) == (5, "http://127.0.0.1:9640")
     assert second is first
     assert third.producer_epoch == 6
+
+
+async def test_the_same_is_written_again_now_and_then(
+    memory: FlowMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    An idle flow writes nothing else, and would not notice that its state has lost its end.
+    """
+    monkeypatch.setattr(announcing, "REPEAT_SECONDS", 0.0)
+    announcer = Announcer(ClaimedOwner(OURS, OURS), memory, "")
+    await announcer.announce()
+    first = memory.owner
+    await memory.note_owner(None)
+
+    await announcer.announce()
+
+    assert first is not None
+    assert memory.owner == first
 
 
 async def test_who_is_not_the_owner_any_more_says_nothing_and_notices(memory: FlowMemory) -> None:
