@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Protocol
 
 from confluent_kafka import KafkaException
+from kafka.errors import KafkaError
 
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import Broker, NotReadyError, until
@@ -145,7 +146,7 @@ class ClusterVictim:
         partition, node = fate.randrange(self._topics[topic]), self._one(fate).node
         try:
             await self._cluster.move_leader(topic, partition, node)
-        except (KafkaException, NotReadyError, KeyError) as refused:
+        except (KafkaException, KafkaError, NotReadyError, KeyError) as refused:
             return f"leader of {topic}-{partition} not moved to {node}: {str(refused)[:80]}"
         return f"leader of {topic}-{partition} moved to {node}"
 

@@ -35,6 +35,12 @@ def changes_to(mirror: Twinsite, state: str) -> int:
     return sum(f'"state": "{state}"' in line for line in events(mirror.stderr, "partition_state_changed"))
 
 
+def shown(mirror: Twinsite) -> tuple[str, str | None, str]:
+    """State, reason and detail of the only partition. A late answer of the source is a lag, too."""
+    partition = mirror.status()["partitions"][0]
+    return partition["state"], partition["reason"], partition["detail"]
+
+
 async def test_a_transaction_left_open_is_noticed_without_anybody_asking(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -51,15 +57,17 @@ async def test_a_transaction_left_open_is_noticed_without_anybody_asking(
     with Twinsite.run(
         "mirror", "--config", str(settings_file(tmp_path, source, target, name)), work_dir=tmp_path
     ) as mirror:
-        await mirror.wait_for(lambda: changes_to(mirror, "LAGGING") == 1, "the log says that it lags")
+        await mirror.wait_for(lambda: changes_to(mirror, "LAGGING") >= 1, "the log says that it lags")
+        await mirror.wait_for(lambda: shown(mirror)[1] == "open_transaction", "for the transaction")
         held = mirror.status()["partitions"][0]
         metrics, alive = (mirror.get(path).decode() for path in ("/metrics", "/livez?verbose"))
         producer.commit_transaction()
-        await mirror.wait_for(lambda: changes_to(mirror, "ACTIVE") == 2, "the log says that it is active")
-        after = mirror.status()["partitions"][0]
+        await mirror.wait_for(
+            lambda: changes_to(mirror, "ACTIVE") >= 2 and shown(mirror) == ("ACTIVE", None, ""),
+            "it is active",
+        )
 
     assert (held["state"], held["reason"]) == ("LAGGING", "open_transaction")
     assert "find-hanging" in held["hint"]
     assert f'reason="open_transaction",state="LAGGING",topic="{name}"' in metrics
     assert "partitions_watched" in alive
-    assert (after["state"], after["reason"], after["detail"]) == ("ACTIVE", None, "")

@@ -67,6 +67,10 @@ async def test_a_cluster_of_spark_finds_the_same(
     flow = settings_file(tmp_path / "flow.yaml", source.bootstrap, target.bootstrap, name)
     java = FAST["spark.driver.extraJavaOptions"]
     said = {**FAST, **INTERPRETED, "spark.driver.host": HOST, "spark.executor.extraJavaOptions": java}
+    said |= {
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+    }
     settings = [word for setting, value in said.items() for word in ("--conf", f"{setting}={value}")]
 
     done = await twinsite(

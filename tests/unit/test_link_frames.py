@@ -6,7 +6,6 @@ import asyncio
 import os
 import struct
 import threading
-import time
 
 import pytest
 import zstandard
@@ -250,12 +249,11 @@ async def test_work_in_a_thread_is_over_before_its_caller_is() -> None:
     """
     However often it is told to stop: the memory it writes to is used again then.
     """
-    ended = threading.Event()
-    began = threading.Event()
+    began, may_end, ended = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:
         began.set()
-        time.sleep(0.2)
+        may_end.wait(10)
         ended.set()
 
     task = asyncio.ensure_future(in_thread(work))
@@ -264,6 +262,7 @@ async def test_work_in_a_thread_is_over_before_its_caller_is() -> None:
         task.cancel()
         await asyncio.sleep(0.01)
         assert not task.done()
+    may_end.set()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert ended.is_set()
