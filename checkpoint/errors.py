@@ -26,7 +26,7 @@ class StateUnavailableError(TwinsiteError):
     """The store could not be read or written to the end just now."""
 
     retriable = True
-    hint = "see what the store stands on: the target cluster, or the disk"
+    hint = "the state is a topic at the target: see whether its brokers answer"
 
 
 class StateTakenOverError(TwinsiteError):

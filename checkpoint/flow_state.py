@@ -309,10 +309,6 @@ class FlowState:
             for tp, chunks in gone.items():
                 self._maps[tp].forget(len(chunks) * CHUNK_RUNS)
 
-    async def close(self) -> None:
-        """Let go of the store."""
-        await self._store.close()
-
     # -- inside the lock -------------------------------------------------------------------------
 
     async def _catch_up(self) -> None:

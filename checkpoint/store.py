@@ -33,30 +33,6 @@ class StateStore(Protocol):
             StateUnavailableError: It may not have been written.
         """
 
-    async def close(self) -> None:
-        """Let go of what the store holds. It loses nothing."""
-
-
-class MemoryStore:
-    """A store that lives as long as the process: for trials and tests.
-
-    Args:
-        items: Shared with whoever passes it: two stores on one dict see each other's writes.
-    """
-
-    def __init__(self, items: dict[str, bytes] | None = None) -> None:
-        self._items = {} if items is None else items
-
-    async def load(self) -> dict[str, bytes]:
-        return dict(self._items)
-
-    async def put(self, items: Mapping[str, bytes | None]) -> None:
-        for key, value in items.items():
-            apply(self._items, key, value)
-
-    async def close(self) -> None:
-        return
-
 
 def apply(items: dict[str, bytes], key: str, value: bytes | None) -> None:
     """Set a value, or remove the key when the value is None."""

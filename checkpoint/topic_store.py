@@ -1,4 +1,4 @@
-"""Durable state in a compacted topic of one partition, by default on the target cluster.
+"""Durable state in a compacted topic of one partition on the target cluster.
 
 A value is a record, the last one of its key counts, a record without a value removes
 the key. The topic is read from start to end when the mirror begins, and later only from
@@ -183,9 +183,6 @@ class TopicStore:
             if self._begun_at is begun:
                 begun = self._begun_at = writer, at
         return False
-
-    async def close(self) -> None:
-        return
 
     async def _load(self) -> dict[str, bytes]:
         await self._become(self._writer() or NOBODY)

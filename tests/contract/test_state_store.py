@@ -5,24 +5,23 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from checkpoint import topic_store
 from checkpoint.errors import CorruptStateError, StateTakenOverError, StateUnavailableError
-from checkpoint.file_store import FileStore
 from checkpoint.flow_state import FlowState
 from checkpoint.map_chunk import CHUNK_RUNS
 from checkpoint.model import PartitionRecord
-from checkpoint.store import MemoryStore, StateStore
+from checkpoint.store import StateStore
 from checkpoint.topic_store import BATCH_BYTES_MAX, LogPort, TopicStore
 from mirror.errors import BrokerError
 from mirror.model import OffsetMode, TopicPartition
 from tests.contract.connected import connected, state_log
 from tests.contract.memory_log import MemoryLog
 from tests.harness.kafka import KafkaCluster
+from tests.harness.memory_store import MemoryStore
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -41,7 +40,7 @@ def guarded(log: LogPort) -> TopicStore:
     return TopicStore(log, writer=lambda: writer)
 
 
-@pytest.fixture(params=["memory", "file", "topic", "guarded topic", *BROKERS])
+@pytest.fixture(params=["memory", "topic", "guarded topic", *BROKERS])
 def kind(request: pytest.FixtureRequest) -> tuple[str, KafkaCluster | None]:
     """The kind of store, with the cluster it stands on."""
     name = BROKERS.get(request.param)
@@ -49,7 +48,7 @@ def kind(request: pytest.FixtureRequest) -> tuple[str, KafkaCluster | None]:
 
 
 @pytest_asyncio.fixture
-async def open_store(kind: tuple[str, KafkaCluster | None], tmp_path: Path) -> AsyncIterator[Open]:
+async def open_store(kind: tuple[str, KafkaCluster | None]) -> AsyncIterator[Open]:
     name, brokers = kind
     if brokers is not None:
         async with connected(brokers) as cluster, state_log(brokers, cluster) as there:
@@ -59,7 +58,6 @@ async def open_store(kind: tuple[str, KafkaCluster | None], tmp_path: Path) -> A
     in_memory = MemoryLog()
     kinds: dict[str, Open] = {
         "memory": lambda: MemoryStore(items),
-        "file": lambda: FileStore(tmp_path / "state"),
         "topic": lambda: TopicStore(in_memory),
         "guarded topic": lambda: guarded(in_memory),
     }
@@ -85,7 +83,6 @@ async def test_what_was_put_is_there_after_a_restart(open_store: Open) -> None:
     items: dict[str, bytes | None] = {"flow": b'{"a": 1}', "map/t/0/0": bytes(range(256)), "empty": b""}
     store = open_store()
     await store.put(items)
-    await store.close()
 
     found = await open_store().load()
 
@@ -99,7 +96,6 @@ async def test_the_last_value_of_a_key_counts_and_none_removes_it(open_store: Op
     store = open_store()
     await store.put({"a": b"1", "b": b"1", "c": b"1"})
     await store.put({"a": b"2", "b": None})
-    await store.close()
 
     found = await open_store().load()
 
@@ -112,7 +108,6 @@ async def test_removing_what_is_not_there_is_no_error(open_store: Open) -> None:
     """
     store = open_store()
     await store.put({"gone": None})
-    await store.close()
 
     assert await open_store().load() == {}
 
@@ -125,7 +120,6 @@ async def test_more_than_one_batch_of_values_is_put_at_once(open_store: Open) ->
     store = open_store()
 
     await store.put(items)
-    await store.close()
 
     assert await open_store().load() == items
 
@@ -137,7 +131,6 @@ async def test_putting_nothing_changes_nothing(open_store: Open) -> None:
     store = open_store()
     await store.put({"a": b"1"})
     await store.put({})
-    await store.close()
 
     assert await open_store().load() == {"a": b"1"}
 
@@ -156,7 +149,6 @@ async def test_an_offset_map_is_shortened_in_every_store(open_store: Open) -> No
     await state.extend_maps({tp: runs[1:]})
 
     await state.forget_below({tp: 2 * CHUNK_RUNS + 1})
-    await store.close()
 
     again = open_store()
     state = FlowState(again)
@@ -165,86 +157,6 @@ async def test_an_offset_map_is_shortened_in_every_store(open_store: Open) -> No
     assert offsets is not None
     assert list(offsets) == runs[2 * CHUNK_RUNS :]
     await state.extend_maps({tp: [(9000, 4000)]})
-    await again.close()
-
-
-# -- the file ------------------------------------------------------------------------------------
-
-
-async def test_a_damaged_file_is_refused_and_says_where_the_one_before_is(tmp_path: Path) -> None:
-    """
-    It is not taken in place of the newer one: a missing run would copy records twice.
-    """
-    path = tmp_path / "state"
-    store = FileStore(path)
-    await store.put({"a": b"1"})
-    await store.put({"a": b"2"})
-    await store.close()
-    path.write_bytes(path.read_bytes().replace(b'"2"', b'"3"'))
-
-    with pytest.raises(CorruptStateError, match="does not match its CRC") as refusal:
-        await FileStore(path).load()
-
-    assert str(store.previous) in refusal.value.hint
-    assert await FileStore(store.previous).load() == {"a": b"1"}
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{}\n", b"[1]\n", b"no json\n", b'{"format": "other", "version": 1}']
-)
-async def test_a_file_that_is_no_state_file_is_refused(tmp_path: Path, content: bytes) -> None:
-    """
-    An empty file is damage too: it is not the same as no file.
-    """
-    path = tmp_path / "state"
-    path.write_bytes(content)
-
-    with pytest.raises(CorruptStateError):
-        await FileStore(path).load()
-
-
-async def test_a_crash_while_writing_leaves_the_file_as_it_was(tmp_path: Path) -> None:
-    """
-    What is half written has another name.
-    """
-    path = tmp_path / "state"
-    store = FileStore(path)
-    await store.put({"a": b"1"})
-    await store.close()
-    path.with_name("state.new").write_bytes(b"half of it")
-
-    assert await FileStore(path).load() == {"a": b"1"}
-
-
-async def test_a_file_in_use_is_refused_until_it_is_let_go(tmp_path: Path) -> None:
-    """
-    Two mirrors with one file would each forget what the other has written.
-    """
-    first, second = FileStore(tmp_path / "state"), FileStore(tmp_path / "state")
-    await first.put({"a": b"1"})
-
-    with pytest.raises(StateUnavailableError, match="in use by another mirror"):
-        await second.load()
-    with pytest.raises(StateUnavailableError, match="in use by another mirror"):
-        await second.put({"b": b"1"})
-
-    await first.close()
-    await second.put({"b": b"1"})
-    assert await second.load() == {"a": b"1", "b": b"1"}
-
-
-async def test_a_file_that_cannot_be_written_is_told_and_nothing_is_remembered(tmp_path: Path) -> None:
-    """
-    The next put does not bring the failed one along.
-    """
-    store = FileStore(tmp_path / "missing" / "state")
-
-    with pytest.raises(StateUnavailableError, match="cannot be written"):
-        await store.put({"a": b"1"})
-
-    (tmp_path / "missing").mkdir()
-    await store.put({"b": b"1"})
-    assert await store.load() == {"b": b"1"}
 
 
 # -- the topic -----------------------------------------------------------------------------------

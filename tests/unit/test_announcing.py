@@ -8,7 +8,6 @@ import pytest
 
 from checkpoint.flow_state import FlowState
 from checkpoint.model import OwnerRecord
-from checkpoint.store import MemoryStore
 from mirror.flow import announcing
 from mirror.flow.announcing import Announcer, NotOwnerError, announced, copied_by, require_owner
 from mirror.flow.memory import FlowMemory
@@ -17,6 +16,7 @@ from mirror.kafka.cluster import Cluster
 from mirror.kafka.dial import ConnectionOptions
 from mirror.kafka.transactions import Token
 from mirror.model import TopicPartition
+from tests.harness.memory_store import MemoryStore
 from tests.harness.node import until
 
 ORDERS_0 = TopicPartition("orders", 0)

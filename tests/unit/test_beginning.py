@@ -17,7 +17,6 @@ from tenacity import wait_fixed
 
 from checkpoint.flow_state import FlowState
 from checkpoint.model import FlowRecord
-from checkpoint.store import MemoryStore
 from mirror import service
 from mirror.api.schema import status_from_json
 from mirror.config import Settings, parse
@@ -29,6 +28,7 @@ from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo
 from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.waiting import Waiting
+from tests.harness.memory_store import MemoryStore
 from tests.harness.node import free_ports
 
 SOON_SECONDS = 10.0

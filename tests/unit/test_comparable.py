@@ -10,7 +10,6 @@ import pytest
 
 from checkpoint.flow_state import FlowState
 from checkpoint.model import PartitionRecord
-from checkpoint.store import MemoryStore
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
 from mirror.model import OffsetMode, TopicPartition
@@ -19,6 +18,7 @@ from mirror.proving.wanted import Wanted
 from mirror.sync.names import NamePolicy, TopicSelector
 from spark_jobs.documents import Scope
 from spark_jobs.window import ALL, Range
+from tests.harness.memory_store import MemoryStore
 
 ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 TOPIC, ANOTHER = UUID(int=1), UUID(int=2)

@@ -25,9 +25,10 @@ from checkpoint.map_chunk import CHUNK_RUNS, decode_chunk, encode_chunk
 from checkpoint.model import LEADER_EPOCHS_KEPT, FlowRecord, OwnerRecord, PartitionRecord, parse_map_key
 from checkpoint.offset_map import OffsetMap
 from checkpoint.runs import unpack
-from checkpoint.store import MemoryStore, apply
+from checkpoint.store import apply
 from mirror.errors import UnknownPartitionError
 from mirror.model import OffsetMode, TopicPartition
+from tests.harness.memory_store import MemoryStore
 
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)

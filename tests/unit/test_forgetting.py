@@ -12,7 +12,6 @@ import structlog.testing
 from checkpoint.errors import StateUnavailableError, UntranslatableError
 from checkpoint.flow_state import FlowState
 from checkpoint.map_chunk import CHUNK_RUNS
-from checkpoint.store import MemoryStore
 from mirror.errors import ConnectionFailedError
 from mirror.flow import forgetting
 from mirror.flow.forgetting import Forgetter
@@ -21,6 +20,7 @@ from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed, Register
 from mirror.kafka.offsets import EARLIEST, Answers
 from mirror.model import OffsetMode, Reason, State, TopicPartition
+from tests.harness.memory_store import MemoryStore
 from tests.harness.node import until
 from tests.unit.target_model import Mirror
 from tests.unit.test_announcing import OURS, THEIRS, ClaimedOwner

@@ -13,11 +13,11 @@ from checkpoint.flow_state import FlowState
 from checkpoint.insertions import Insertions, LogMap, united
 from checkpoint.model import Insertion, PartitionRecord, insertion_key, parse_insertion_key
 from checkpoint.offset_map import OffsetMap
-from checkpoint.store import MemoryStore
 from mirror.flow.memory import FlowMemory
 from mirror.model import OffsetMode, TopicPartition
 from spark_jobs.places import lines_of_runs, lines_past
 from spark_jobs.window import Range
+from tests.harness.memory_store import MemoryStore
 
 ORDERS_0 = TopicPartition("orders", 0)
 BEFORE, INSERTED, COPY = "before", "inserted", "copy"

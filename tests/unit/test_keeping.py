@@ -15,7 +15,6 @@ import pytest
 
 from checkpoint import offset_map
 from checkpoint.flow_state import FlowState
-from checkpoint.store import MemoryStore
 from mirror.errors import ConnectionFailedError
 from mirror.flow import marking
 from mirror.flow.engine import wants_look
@@ -28,6 +27,7 @@ from mirror.kafka.failures import broker_error
 from mirror.kafka.offsets import DEBUGGER, LATEST, Answers, Marking
 from mirror.kafka.transactions import Token
 from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition
+from tests.harness.memory_store import MemoryStore
 from tests.harness.node import until
 from tests.unit.target_model import Connection, Hooks, Mirror, source_batch
 

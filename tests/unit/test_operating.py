@@ -10,7 +10,6 @@ import pytest
 from checkpoint.errors import UntranslatableError
 from checkpoint.flow_state import FlowState
 from checkpoint.model import OwnerRecord
-from checkpoint.store import MemoryStore
 from mirror.errors import StateConflictError
 from mirror.flow.engine import Engine
 from mirror.flow.memory import FlowMemory
@@ -23,6 +22,7 @@ from mirror.kafka.transactions import Token
 from mirror.model import OffsetMode, Reason, State, TopicPartition
 from mirror.operating import Operator
 from mirror.sync.follow import Follower
+from tests.harness.memory_store import MemoryStore
 
 ORDERS_0 = TopicPartition("orders", 0)
 TOPIC_ID = "6f0f1ed8-0000-4000-8000-000000000001"
