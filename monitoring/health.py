@@ -74,10 +74,6 @@ class Heartbeats:
         """
         self.beats[name] = Beat(now, self.beats[name].within_seconds)
 
-    def forget(self, name: str) -> None:
-        """The task has ended as it should."""
-        self.beats.pop(name, None)
-
 
 def livez(beats: Mapping[str, Beat], now: float) -> Verdict:
     """Decide on liveness; that somebody could ask is the proof that the event loop turns."""

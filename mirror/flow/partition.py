@@ -199,7 +199,6 @@ class PartitionCopy(Passage):
         if self.state in HOPELESS:
             return
         self._drop()
-        self.counters.doubts += 1
         self.look_due_at = now + delay_seconds
         self.waited_for_owner = None
 

@@ -49,7 +49,6 @@ class Counters:
     lost_offsets: int = 0
     aborted_offsets: int = 0
     marker_offsets: int = 0
-    doubts: int = 0
     fenced: int = 0
 
     def passed(self, gap: Gap) -> None:

@@ -17,7 +17,6 @@ from mirror.kafka.wire import compact_string, read_compact_string, read_uvarint,
 from mirror.model import TopicPartition
 
 PRODUCE = 0
-PRODUCE_VERSION_MIN = 9
 PRODUCE_VERSION_MAX = 12
 """The last one that names topics by name; from 13 on by id."""
 

@@ -114,10 +114,6 @@ class TopicPlan:
     conflicts: tuple[Conflict, ...] = ()
     notes: tuple[Note, ...] = ()
 
-    @property
-    def actions(self) -> int:
-        return len(self.create) + len(self.add_partitions) + len(self.alter_configs)
-
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -65,6 +65,11 @@ async def connected(kafka: KafkaCluster, name: str) -> AsyncIterator[Cluster]:
         await cluster.close()
 
 
+def steps(plan: TopicPlan) -> list[object]:
+    """What a plan changes at the target."""
+    return [*plan.create, *plan.add_partitions, *plan.alter_configs]
+
+
 async def sync(source: Cluster, target: Cluster, topic: str, policy: NamePolicy) -> TopicPlan:
     """Make a plan for one topic from what both clusters say, and carry it out."""
     settings = TopicsSettings(include=(".*",), sync_configs=True, config_exclude=())
@@ -146,7 +151,7 @@ async def test_a_topic_is_in_step_after_one_pass_and_stays_so(
         )
         last = await sync(there, here, name, policy)
 
-    assert (first.actions, second.actions, last.actions) == (1, 0, 0)
+    assert [len(steps(plan)) for plan in (first, second, last)] == [1, 0, 0]
 
 
 async def test_partitions_added_at_the_source_are_added_at_the_target(
@@ -164,7 +169,7 @@ async def test_partitions_added_at_the_source_are_added_at_the_target(
         last = await sync(there, here, name, NamePolicy())
 
     assert [added.partitions for added in plan.add_partitions] == [5]
-    assert last.actions == 0
+    assert steps(last) == []
 
 
 # -- ACLs ----------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from mirror.errors import AnswerError
 from mirror.kafka.append import (
     PRODUCE_VERSION_MAX,
-    PRODUCE_VERSION_MIN,
     Outcome,
     decode_answer,
     decode_throttled_answer,
@@ -28,7 +27,7 @@ ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
 PAYMENTS_0 = TopicPartition("payments", 0)
 
-versions = st.integers(PRODUCE_VERSION_MIN, PRODUCE_VERSION_MAX)
+versions = st.integers(9, PRODUCE_VERSION_MAX)
 int16 = st.integers(-1, 2**15 - 1)
 int64 = st.integers(-1, 2**63 - 1)
 names = st.sampled_from(["a", "orders", "ö" * 60, "t" * 249])

@@ -39,17 +39,6 @@ def test_a_task_that_has_gone_silent_ends_liveness_and_is_named() -> None:
     ]
 
 
-def test_a_task_that_has_ended_is_not_missed() -> None:
-    """
-    A loop that ended as it should does not make the process look dead.
-    """
-    tasks = Heartbeats()
-    tasks.expect("settle", within_seconds=30, now=0)
-    tasks.forget("settle")
-
-    assert livez(tasks.beats, now=1_000).ok
-
-
 def test_a_sign_of_a_task_nobody_expects_is_a_mistake() -> None:
     """
     A misspelt name must not leave the right one without signs.

@@ -295,7 +295,7 @@ def test_a_doubt_drops_what_is_not_acknowledged_and_asks_for_a_look() -> None:
     assert not copy.copying
     assert not copy.batch_ready
     assert not copy.owner_work
-    assert (copy.queue.bytes, copy.counters.doubts) == (0, 1)
+    assert copy.queue.bytes == 0
     assert copy.state is State.ACTIVE
 
 
