@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from mirror.errors import TwinsiteError
+from mirror.errors import BrokerError, NotAuthorizedError, TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow
 from mirror.flow.marking import LANE, mark
@@ -24,7 +24,6 @@ from mirror.flow.partition import PartitionCopy
 from mirror.flow.states import append_refusal, look_refusal, pause_seconds
 from mirror.model import OffsetMode, Reason, State, TopicPartition
 
-CLUSTER_AUTHORIZATION_FAILED = 31
 LOOK_AFTER_SECONDS = 0.1
 
 
@@ -211,11 +210,11 @@ class Keeper:
         return True
 
     async def _refused(self, partition: PartitionCopy, error: TwinsiteError) -> None:
-        code = getattr(error, "code", CLUSTER_AUTHORIZATION_FAILED if error.exit_code == 4 else -1)
-        if code == CLUSTER_AUTHORIZATION_FAILED:
+        if isinstance(error, NotAuthorizedError):
             words = f"control markers are not allowed: {error}"
             await self._cannot_keep_offsets(partition, Reason.MARKERS_NOT_AUTHORIZED, words)
         else:
+            code = error.code if isinstance(error, BrokerError) else -1
             partition.refused(append_refusal(code), str(error), time.monotonic())
 
     async def _cannot_keep_offsets(self, partition: PartitionCopy, reason: Reason, words: str) -> None:

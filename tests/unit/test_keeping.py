@@ -15,7 +15,7 @@ import pytest
 
 from checkpoint import offset_map
 from checkpoint.flow_state import FlowState
-from mirror.errors import ConnectionFailedError
+from mirror.errors import AuthenticationError, ConnectionFailedError, TwinsiteError
 from mirror.flow import marking
 from mirror.flow.engine import wants_look
 from mirror.flow.keeping import Keeper
@@ -102,7 +102,7 @@ class Broker:
         self.asked.append(list(tps))
         return {tp: self.silent or 100 + self.others + self._written[tp] for tp in tps}
 
-    def answer(self, error: ConnectionFailedError | None = None) -> None:
+    def answer(self, error: TwinsiteError | None = None) -> None:
         """Answer the last request, for all partitions alike."""
         self.answers[-1].set_result(dict.fromkeys(self.requests[-1], error))
 
@@ -269,6 +269,38 @@ async def test_of_one_marker_the_answer_is_enough(broker: Broker) -> None:
 
     assert broker.asked == [[longer.target]]
     assert (copy.next_offset, longer.next_offset) == (102, 102)
+
+
+async def test_markers_that_are_not_allowed_block_the_partition(broker: Broker) -> None:
+    """
+    What it lacks is named, as no other way keeps the offsets.
+    """
+    copy = with_a_gap(7)
+    async with a_keeper() as keeper:
+        keeper.offer(copy)
+        await turns()
+
+        broker.answer(broker_error(31, "WriteTxnMarkers"))
+        await turns()
+
+    assert (copy.state, copy.reason) == (State.BLOCKED, Reason.MARKERS_NOT_AUTHORIZED)
+    assert "control markers are not allowed" in copy.detail
+
+
+async def test_a_login_that_fails_under_markers_is_no_missing_permission(broker: Broker) -> None:
+    """
+    It may be renewed: were it taken for one, a partition might give up its offsets for ever.
+    """
+    copy = with_a_gap(7)
+    async with a_keeper() as keeper:
+        keeper.offer(copy)
+        await turns()
+
+        broker.answer(AuthenticationError("the token has expired"))
+        await turns()
+
+    assert wants_look(copy)
+    assert (copy.state, copy.next_offset, copy.unanswered) == (State.ACTIVE, 100, False)
 
 
 async def test_an_answer_to_markers_of_an_older_life_changes_nothing(broker: Broker) -> None:
