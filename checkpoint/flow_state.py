@@ -30,6 +30,7 @@ from checkpoint.model import (
     FLOW_KEY,
     INSERTION_PREFIX,
     OWNER_KEY,
+    PARTITION_PREFIX,
     FlowRecord,
     Insertion,
     OwnerRecord,
@@ -146,7 +147,7 @@ class FlowState:
         for key, value in items.items():
             if key in {FLOW_KEY, OWNER_KEY}:
                 continue
-            if key.startswith("partition/"):
+            if key.startswith(PARTITION_PREFIX):
                 unchanged = self._stored.get(key) == value
                 records.append(known[key] if unchanged else _partition_record(key, value))
             elif key.startswith(INSERTION_PREFIX):

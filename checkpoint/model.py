@@ -5,7 +5,8 @@ them. A reader refuses versions it does not know, and ignores nothing: a field i
 does not know belongs to a newer version.
 
 Keys: ``flow`` · ``owner`` · ``partition/<topic>/<partition>`` · ``map/<topic>/<partition>/<chunk>`` ·
-``insertion/<topic>/<partition>``. Topic names never hold a slash.
+``insertion/<topic>/<partition>`` · ``fence``, which never has a value (:mod:`checkpoint.topic_store`). Topic
+names never hold a slash.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ T = TypeVar("T")
 VERSION = 1
 FLOW_KEY = "flow"
 OWNER_KEY = "owner"
+PARTITION_PREFIX = "partition/"
 INSERTION_PREFIX = "insertion/"
 LEADER_EPOCHS_KEPT = 32
 """Newest leader epochs kept per partition: enough to find where a truncated source agrees with us."""
@@ -234,7 +236,7 @@ def parse_insertion_key(key: str) -> tuple[str, int]:
 
 
 def partition_key(topic: str, partition: int) -> str:
-    return f"partition/{topic}/{partition}"
+    return f"{PARTITION_PREFIX}{topic}/{partition}"
 
 
 def map_key(topic: str, partition: int, chunk: int) -> str:

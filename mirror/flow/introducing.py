@@ -19,6 +19,7 @@ from mirror.flow.owner import Owner
 from mirror.flow.succession import TAKE_OVER_AFTER_SECONDS
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.log_port import TopicLog, ensure_state_topic
+from mirror.topic_names import STATE_TOPIC_PREFIX
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +35,7 @@ async def open_memory(flow: str, target: Cluster, owner: Owner) -> FlowMemory:
     Raises:
         TwinsiteError: The topic cannot be read, or not be made.
     """
-    topic = f"__twinsite_state.{flow}"
+    topic = f"{STATE_TOPIC_PREFIX}{flow}"
     replicas = min(STATE_TOPIC_REPLICAS_MAX, len(target.info.brokers))
     there = await ensure_state_topic(target, topic, replicas)
     records = TopicLog(target, topic, make=partial(ensure_state_topic, target, topic, replicas))

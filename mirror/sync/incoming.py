@@ -15,11 +15,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from checkpoint.model import FLOW_KEY, FlowRecord, PartitionRecord
+from checkpoint.model import FLOW_KEY, PARTITION_PREFIX, FlowRecord, PartitionRecord
 from mirror.model import TopicPartition
 from mirror.sync.names import Ignored
-
-PARTITION_PREFIX = "partition/"
 
 
 @dataclass(frozen=True, slots=True)
