@@ -222,9 +222,9 @@ def _up_to(records: memoryview, offset: int) -> memoryview:
 
 async def _last_record(flow: Flow, end: End) -> tuple[Record | None, bool]:
     """The last record at the target, and whether its time is the one at which it was appended there."""
-    info = flow.target.info.partition(end.target)
+    leader = flow.target.info.leader(end.target)
     want = Want(end.target_offset, -1, -1, PARTITION_BYTES_MAX)
-    fetched = (await peek_at(flow.target, info.leader if info else -1, {end.target: want})).get(end.target)
+    fetched = (await peek_at(flow.target, leader, {end.target: want})).get(end.target)
     if fetched is None:
         return None, False
     if fetched.error_code:

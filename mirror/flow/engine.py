@@ -155,12 +155,8 @@ class Engine:
         if error is not None:
             self.crash(error)
 
-    def _leader(self, partition: PartitionCopy) -> int:
-        info = self._flow.source.info.partition(partition.tp)
-        return info.leader if info else -1
-
     def _fetch_lane(self, partition: PartitionCopy) -> FetchLane | LinkLane:
-        node = LINK if self._flow.link is not None else self._leader(partition)
+        node = LINK if self._flow.link is not None else self._flow.source.info.leader(partition.tp)
         old, lane = self._reading.of(partition), self._reading.to(node, partition)
         if old is not None and old is not lane:
             old.leave(partition.key)
@@ -180,8 +176,7 @@ class Engine:
             lane.leave(partition.key)
 
     def _append_lane(self, partition: PartitionCopy) -> AppendLane:
-        info = self._flow.target.info.partition(partition.target)
-        return self._writing.to(info.leader if info else -1, partition)
+        return self._writing.to(self._flow.target.info.leader(partition.target), partition)
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -273,9 +268,8 @@ class Engine:
         self._due.set()
 
     def _brokers(self, partition: PartitionCopy) -> Brokers:
-        source = self._flow.source.info.partition(partition.tp)
-        target = self._flow.target.info.partition(partition.target)
-        return source.leader if source else -1, target.leader if target else -1
+        source, target = self._flow.source.info, self._flow.target.info
+        return source.leader(partition.tp), target.leader(partition.target)
 
     async def _own(self) -> bool:
         """Whether we are the owner, with what it knows; takes over from one that seems to be gone."""

@@ -173,8 +173,7 @@ def _begins(header: BatchHeader, producer_id: int, producer_epoch: int) -> bool:
 
 
 async def _send(flow: Flow, target: TopicPartition, insertion: Insertion) -> Outcome:
-    info = flow.target.info.partition(target)
-    connection = await flow.writer(info.leader if info else -1, "insert")
+    connection = await flow.writer(flow.target.info.leader(target), "insert")
     version = connection.version(PRODUCE, PRODUCE_VERSION_MAX, "Produce")
     request = encode_request([(target, memoryview(insertion.batch))], TIMEOUT_MS)
     outcome = decode_answer(await connection.send(PRODUCE, version, request)).get(target)

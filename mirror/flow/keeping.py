@@ -76,7 +76,8 @@ class Keeper:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                ready = [p for p in self._waiting if p.owner_work and self._leader(p) not in self._marked]
+                leader = self._flow.target.info.leader
+                ready = [p for p in self._waiting if p.owner_work and leader(p.target) not in self._marked]
                 if ready and not self._flow.draining:
                     await self._try(self._serve, ready)
 
@@ -107,10 +108,6 @@ class Keeper:
                 partition.look_first(now)
         return [p for p in partitions if p.owner_work]
 
-    def _leader(self, partition: PartitionCopy) -> int:
-        info = self._flow.target.info.partition(partition.target)
-        return info.leader if info else -1
-
     def forget(self, partition: PartitionCopy) -> None:
         """The partition has moved on, or stopped: it does not wait any more."""
         if not partition.owner_work:
@@ -134,7 +131,7 @@ class Keeper:
         with_gaps = [p for p in partitions if p.mode is OffsetMode.SAME and p.queue.gap]
         leaders: dict[int, list[PartitionCopy]] = {}
         for partition in [p for p in with_gaps if not await self._too_large(p)]:
-            leaders.setdefault(self._leader(partition), []).append(partition)
+            leaders.setdefault(self._flow.target.info.leader(partition.target), []).append(partition)
         for partition in partitions:
             self._waiting.pop(partition, None)
         for node, together in leaders.items():

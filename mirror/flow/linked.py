@@ -306,8 +306,7 @@ class LinkLane:
             for way in [way for way in self._answered_at if trouble.node in {way[1], -1}]:
                 del self._answered_at[way]  # until it is heard again
             for partition in self._members.values():
-                info = self._flow.source.info.partition(partition.tp)
-                if trouble.node < 0 or (info is not None and info.leader == trouble.node):
+                if trouble.node < 0 or self._flow.source.info.leader(partition.tp) == trouble.node:
                     partition.detail = words
             self._flow.hooks.stale(self._flow.source)
 

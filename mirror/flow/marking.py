@@ -132,7 +132,7 @@ async def _landed(
     """
     error: TwinsiteError = lost
     attempts = 0
-    while any(_leader(flow, p) == node for p in partitions):
+    while any(flow.target.info.leader(p.target) == node for p in partitions):
         _say(flow, partitions, error)
         try:
             await flow.target.connection(node, LANE)
@@ -149,8 +149,3 @@ def _say(flow: Flow, partitions: Sequence[PartitionCopy], error: TwinsiteError) 
         partition.refused(append_refusal(-1), str(error), time.monotonic())
         flow.hooks.changed(partition)
     flow.hooks.stale(flow.target)
-
-
-def _leader(flow: Flow, partition: PartitionCopy) -> int:
-    info = flow.target.info.partition(partition.target)
-    return info.leader if info else -1

@@ -70,8 +70,7 @@ async def prepare(flow: Flow, target: TopicPartition, decision: Prepare) -> None
         PartitionError: The broker refuses, or somebody else has written there: see its reason.
         ConnectionFailedError: The broker is away; look again and go on from where the log then ends.
     """
-    info = flow.target.info.partition(target)
-    connection = await flow.writer(info.leader if info else -1, "prepare")
+    connection = await flow.writer(flow.target.info.leader(target), "prepare")
     await _try_to_delete(flow, target, decision.target_log_end_offset)
     spot = _Spot(decision.target_log_end_offset, decision.sequence)
     while spot.offset < decision.start_offset:
@@ -113,10 +112,10 @@ async def _delete_below(flow: Flow, target: TopicPartition, offset: int) -> Twin
 
 async def _expect_only_ours(flow: Flow, target: TopicPartition, start: int, end: int) -> None:
     """See who wrote what stands between two offsets, by the headers of its batches."""
-    info = flow.target.info.partition(target)
+    leader = flow.target.info.leader(target)
     while start < end:
         wants = {target: Want(start, -1, -1, HEADERS_BYTES_MAX)}
-        fetched = (await peek_at(flow.target, info.leader if info else -1, wants)).get(target)
+        fetched = (await peek_at(flow.target, leader, wants)).get(target)
         if fetched is None:
             raise ConnectionFailedError(f"{target}: offset {start} is not on all replicas in sync yet")
         if fetched.error_code:

@@ -79,9 +79,8 @@ async def read_some(cluster: Cluster, tp: TopicPartition, offsets: Collection[in
 
 async def _batches_at(cluster: Cluster, tp: TopicPartition, offset: int, bytes_max: int) -> Batches:
     """The batch that holds an offset, or the next one, with some behind it; none at the end of the log."""
-    info = cluster.info.partition(tp)
     want = Want(offset, -1, -1, bytes_max)
-    fetched = (await peek_at(cluster, info.leader if info else -1, {tp: want})).get(tp)
+    fetched = (await peek_at(cluster, cluster.info.leader(tp), {tp: want})).get(tp)
     if fetched is None:
         return []
     if fetched.error_code:

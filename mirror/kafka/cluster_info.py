@@ -58,6 +58,11 @@ class ClusterInfo:
         topic = self.topics.get(tp.topic)
         return topic.partitions.get(tp.partition) if topic else None
 
+    def leader(self, tp: TopicPartition) -> int:
+        """The broker that leads a partition; -1 while there is none, or none is known."""
+        info = self.partition(tp)
+        return info.leader if info else -1
+
 
 def cluster_info(answer: Any, *, seen_at: float) -> ClusterInfo:
     """What a broker has answered to a Metadata request, of kafka-python's making.

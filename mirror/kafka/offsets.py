@@ -270,8 +270,7 @@ def by_leader(cluster: Cluster, tps: Iterable[TopicPartition]) -> dict[int, list
     """Partitions by the broker that leads them, -1 where none is known."""
     leaders: dict[int, list[TopicPartition]] = {}
     for tp in tps:
-        info = cluster.info.partition(tp)
-        leaders.setdefault(info.leader if info else -1, []).append(tp)
+        leaders.setdefault(cluster.info.leader(tp), []).append(tp)
     return leaders
 
 

@@ -242,7 +242,7 @@ def begun() -> tuple[Receiver, Flow]:
         fetch_connections=1, append_connections=1, requests_in_flight_max=5, batches_in_flight_max=5,
         buffer_bytes_max=8 * MIB, partition_buffer_bytes_max=MIB, gap_limit=1_000, padding_limit=0,
     )  # fmt: skip
-    info = SimpleNamespace(partition=lambda _: None)
+    info = SimpleNamespace(partition=lambda _: None, leader=lambda _: -1)
     flow = Flow(
         name="f", source=cast(Any, SimpleNamespace(info=info)),
         target=cast(Any, SimpleNamespace(info=info)), limits=limits,

@@ -37,6 +37,16 @@ def test_of_each_partition_the_newer_leader_epoch_counts() -> None:
     assert leaders(merged) == [2, 2, 3]
 
 
+def test_where_nobody_leads_and_where_nothing_is_known_the_leader_is_minus_one() -> None:
+    """
+    Whoever goes to the leader need not tell a partition without one from a topic that was not described.
+    """
+    info = picture((2, 7), (-1, 3))
+
+    assert [info.leader(TopicPartition("orders", number)) for number in range(3)] == [2, -1, -1]
+    assert info.leader(TopicPartition("payments", 0)) == -1
+
+
 def test_a_topic_made_again_begins_with_leader_epochs_of_its_own() -> None:
     """
     Low epochs of another topic are not old ones of this.

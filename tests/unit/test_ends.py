@@ -129,7 +129,7 @@ class Clusters:
     def __init__(
         self, source: memoryview | None, target: memoryview, aborted: Sequence[tuple[int, int]]
     ) -> None:
-        info = SimpleNamespace(partition=lambda _: SimpleNamespace(leader=1, leader_epoch=4))
+        info = SimpleNamespace(partition=lambda _: SimpleNamespace(leader_epoch=4), leader=lambda _: 1)
         self.source = SimpleNamespace(name="source", info=info)
         self.target = SimpleNamespace(name="target", info=info)
         self.limits = SimpleNamespace(fetch=FetchLimits())

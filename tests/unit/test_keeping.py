@@ -56,7 +56,7 @@ class Target:
         self.leaders = {0: 1, 1: 1, 2: 2}
         self.reachable = asyncio.Event()
         self.reachable.set()
-        self.info = SimpleNamespace(partition=lambda tp: SimpleNamespace(leader=self.leaders[tp.partition]))
+        self.info = SimpleNamespace(leader=lambda tp: self.leaders[tp.partition])
 
     async def connection(self, node: int, lane: str) -> Connection:
         assert (node, lane) in {(1, "markers"), (2, "markers")}

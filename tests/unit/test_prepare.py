@@ -57,7 +57,7 @@ async def trim(decision: Prepare) -> None:
     async def writer(*_: object) -> None:
         return None
 
-    cluster = SimpleNamespace(info=SimpleNamespace(partition=lambda _: None))
+    cluster = SimpleNamespace(info=SimpleNamespace(leader=lambda _: -1))
     flow = SimpleNamespace(target=cluster, producer_id=OURS, producer_epoch=0, writer=writer)
     await preparing.prepare(cast(Flow, flow), ORDERS_0, decision)
 

@@ -595,7 +595,7 @@ def engine_of(
         engine.add(partition(1))
 
     def info(leader: Callable[[TopicPartition], int]) -> SimpleNamespace:
-        return SimpleNamespace(partition=lambda tp: SimpleNamespace(leader=leader(tp)))
+        return SimpleNamespace(leader=leader)
 
     engine = Engine()
     flow = Mirror().lane._flow
