@@ -38,7 +38,7 @@ class Instruments(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of the pipeline, in bytes or counts; see docs/settings.md."""
+    """Bounds of the pipeline, in bytes, counts or seconds; see docs/settings.md for those that can be set."""
 
     fetch: FetchLimits
     fetch_connections: int
@@ -52,6 +52,7 @@ class Limits:
     gap_limit: int
     padding_limit: int
     idle_look_seconds: float = 60.0
+    """After so long a silence the target is asked where a log ends, whether anything is to be sent or not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,8 @@ from mirror.flow.context import Flow
 from mirror.flow.marking import LANE, mark
 from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.states import append_refusal, look_refusal, pause_seconds
+from mirror.flow.states import RETRY_SECONDS_FIRST, RETRY_SECONDS_MAX, append_refusal, look_refusal
 from mirror.model import OffsetMode, Reason, State, TopicPartition
-
-LOOK_AFTER_SECONDS = 0.1
-
 
 Ready = Sequence[PartitionCopy]
 
@@ -120,7 +117,7 @@ class Keeper:
         now = time.monotonic()
         for partition in partitions:
             self._waiting.pop(partition, None)
-            partition.doubt(now, max(self._owner.since - now, LOOK_AFTER_SECONDS))
+            partition.doubt(now, max(self._owner.since - now, RETRY_SECONDS_FIRST))
 
     # -- the owner -------------------------------------------------------------------------------
 
@@ -217,7 +214,7 @@ class Keeper:
     async def _cannot_keep_offsets(self, partition: PartitionCopy, reason: Reason, words: str) -> None:
         now = time.monotonic()
         if not self._auto:
-            partition.stop(State.BLOCKED, reason, words, now + pause_seconds(16))
+            partition.stop(State.BLOCKED, reason, words, now + RETRY_SECONDS_MAX)
             return
         await self._ledger.become_mapped(partition.tp)
         partition.doubt(now)

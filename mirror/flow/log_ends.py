@@ -18,8 +18,6 @@ from mirror.flow.context import Flow
 from mirror.flow.partition import PartitionCopy
 from mirror.kafka.offsets import DEBUGGER, LATEST, by_leader, list_offsets
 
-PAUSE_SECONDS = 60.0
-"""After as long a silence a partition is looked at before anything is sent, too."""
 PARTITIONS_AT_ONCE = 5_000
 """In one question: to write it and to read the answer takes some 40 ms, in which nothing else is done."""
 
@@ -45,7 +43,7 @@ class LogEnds:
     async def run(self) -> None:
         """Ask until cancelled."""
         while True:
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(self._flow.limits.idle_look_seconds)
             await self.check()
 
     async def check(self) -> None:

@@ -38,7 +38,7 @@ from mirror.flow.position import (
     decide,
 )
 from mirror.flow.prepare import NotPreparableError, prepare
-from mirror.flow.states import UNREPLICATED, look_refusal
+from mirror.flow.states import RETRY_SECONDS_FIRST, RETRY_SECONDS_MAX, UNREPLICATED, look_refusal
 from mirror.flow.succession import STANDBY_LOOK_SECONDS_MIN
 from mirror.kafka.fetch import Isolation
 from mirror.kafka.offsets import Answers
@@ -46,8 +46,6 @@ from mirror.kafka.transactions import Token
 from mirror.link.loops import both
 from mirror.model import OffsetMode, State, TopicPartition
 
-BLOCKED_AGAIN_SECONDS = 15.0
-LOOK_AGAIN_SECONDS = 0.1
 PREPARING_AT_ONCE = 4
 
 
@@ -322,7 +320,7 @@ class Settler:
             await step()
         except PartitionError as error:
             if look.counts_for(partition):
-                again = time.monotonic() + BLOCKED_AGAIN_SECONDS
+                again = time.monotonic() + RETRY_SECONDS_MAX
                 partition.stop(State.BLOCKED, error.reason, error.detail, again)
             self._done(partition)
         except TwinsiteError as error:
@@ -364,11 +362,11 @@ class Settler:
         now = time.monotonic()
         match decision:
             case Proceed() | Register() | Prepare() | Insert() if not self._right.held:
-                partition.stand_by(now, LOOK_AGAIN_SECONDS, self._copied_by())
+                partition.stand_by(now, RETRY_SECONDS_FIRST, self._copied_by())
             case Proceed() if self._may_write(look):
                 await self._proceed(partition, decision, look)
             case Stop(state, reason, detail, lost_from, lost_to, target_end):
-                again = now + BLOCKED_AGAIN_SECONDS if state is State.BLOCKED else None
+                again = now + RETRY_SECONDS_MAX if state is State.BLOCKED else None
                 partition.stop(state, reason, detail, again)
                 if lost_from is not None and lost_to is not None:
                     partition.lost = (lost_from, lost_to)
@@ -384,7 +382,7 @@ class Settler:
                 await finish(self._flow, self._memory, partition.tp, partition.target, insertion)
                 partition.look_due_at = now
             case Proceed() | Register() | Prepare() | Insert():  # who had the right before may still write
-                partition.doubt(now, max(self._right.since - now, LOOK_AGAIN_SECONDS))
+                partition.doubt(now, max(self._right.since - now, RETRY_SECONDS_FIRST))
 
     async def _proceed(self, partition: PartitionCopy, decision: Proceed, look: Look) -> None:
         known = self._memory.known(partition.tp)
@@ -394,7 +392,7 @@ class Settler:
         if not look.counts_for(partition):
             return
         if not (self._right.held and self._may_write(look)):
-            partition.doubt(time.monotonic(), LOOK_AGAIN_SECONDS)
+            partition.doubt(time.monotonic(), RETRY_SECONDS_FIRST)
             return
         epoch = self._memory.epoch_at(partition.tp, decision.next_offset)
         ahead = self._memory.runs_after(partition.tp, decision.target_next_offset)

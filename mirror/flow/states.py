@@ -13,7 +13,9 @@ from mirror.errors import BrokerError, FencedError, NotAuthorizedError, RelayToo
 from mirror.model import Reason, State
 
 RETRY_SECONDS_FIRST = 0.1
+"""After so long a partition is looked at again that waits for the right to be ours, too."""
 RETRY_SECONDS_MAX = 15.0
+"""After so long one that is BLOCKED is looked at again, too."""
 PATIENCE = 4
 """Failed tries before a passing fault is shown as BLOCKED."""
 INVALID_RECORD = 87

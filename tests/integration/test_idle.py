@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from mirror.flow import log_ends
+from mirror import taking_part
+from mirror.flow.context import Limits
 from mirror.model import PartitionStatus, Reason, State
 from tests.conftest import TopicFactory
 from tests.harness.checker import watermarks
@@ -43,7 +46,7 @@ async def test_a_foreign_record_in_an_idle_copy_is_said(
     """
     The partition beside it stays as it is.
     """
-    monkeypatch.setattr(log_ends, "PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(taking_part, "Limits", partial(Limits, idle_look_seconds=0.2))
     name = await topic(source, partitions=2)
     load(source.bootstrap, name, rows(2))
 
@@ -59,7 +62,7 @@ async def test_an_idle_copy_that_somebody_has_made_again_is_said_to_be_truncated
     """
     Before the mirror's next pass over the topics could have noticed that it was not there.
     """
-    monkeypatch.setattr(log_ends, "PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(taking_part, "Limits", partial(Limits, idle_look_seconds=0.2))
     name = await topic(source)
     load(source.bootstrap, name, rows(1))
 
@@ -76,7 +79,7 @@ async def test_an_idle_copy_whose_topic_was_deleted_is_said_to_be_truncated_when
     """
     By the mirror itself, which knows then; nothing is copied into it.
     """
-    monkeypatch.setattr(log_ends, "PAUSE_SECONDS", NEVER)
+    monkeypatch.setattr(taking_part, "Limits", partial(Limits, idle_look_seconds=NEVER))
     name = await topic(source)
     load(source.bootstrap, name, rows(1))
 

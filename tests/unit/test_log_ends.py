@@ -64,10 +64,11 @@ class Scene:
         self.target = Target()
         self.target.topics["orders"] = a_topic("orders", partitions)
         self.right = SimpleNamespace(held=True)
+        self.limits = SimpleNamespace(idle_look_seconds=60.0)
         self.looks: list[int] = []
         self.stale_metadata = 0
         self.copies = [self.copied(TopicPartition("orders", number)) for number in range(partitions)]
-        flow = SimpleNamespace(target=self.target, hooks=self)
+        flow = SimpleNamespace(target=self.target, hooks=self, limits=self.limits)
         self.log_ends = LogEnds(cast(Any, flow), cast(Any, self.right), lambda: self.copies)
 
     def copied(self, tp: TopicPartition) -> PartitionCopy:
@@ -103,12 +104,12 @@ async def test_what_ends_elsewhere_is_looked_at_and_all_are_asked_of_with_one_qu
     assert scene.target.requests == 1
 
 
-async def test_it_is_done_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_is_done_again_and_again() -> None:
     """
     Also where the broker said nothing the first time.
     """
-    monkeypatch.setattr(log_ends, "PAUSE_SECONDS", 0.0)
     scene = Scene(1)
+    scene.limits.idle_look_seconds = 0.0
     scene.target.silent = {0}
     scene.target.ends[scene.copies[0].target] = 0
 
