@@ -41,6 +41,7 @@ from kafka.record.memory_records import MemoryRecords
 
 from checkpoint.errors import CorruptStateError, StateTakenOverError, StateUnavailableError
 from checkpoint.store import apply
+from mirror import broker_codes as codes
 from mirror.errors import BrokerError
 from mirror.failpoints import reach
 
@@ -54,15 +55,11 @@ Writer = tuple[int, int]
 NOBODY: Writer = (-1, -1)
 FENCE_KEY = "fence"
 """Removed by the first write of every epoch; there is never a value under it."""
-NEWER_EPOCH = frozenset({47, 90})
-"""INVALID_PRODUCER_EPOCH, PRODUCER_FENCED."""
-NOT_OUR_TURN = NEWER_EPOCH | {45, 46}
-"""OUT_OF_ORDER_SEQUENCE_NUMBER and DUPLICATE_SEQUENCE_NUMBER as well."""
+NEWER_EPOCH = frozenset({codes.INVALID_PRODUCER_EPOCH, codes.PRODUCER_FENCED})
+NOT_OUR_TURN = NEWER_EPOCH | {codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.DUPLICATE_SEQUENCE_NUMBER}
 SEQUENCES = 1 << 31
 KNOWN_FOR_SECONDS = 3600.0
 """For so long what was read of the log is gone on from."""
-
-OFFSET_OUT_OF_RANGE = 1
 
 
 def _nobody() -> Writer | None:
@@ -220,7 +217,7 @@ class TopicStore:
         try:
             data = await self._log.read(tail[0])
         except BrokerError as error:
-            if error.code == OFFSET_OUT_OF_RANGE:
+            if error.code == codes.OFFSET_OUT_OF_RANGE:
                 return False
             raise
         first = next(iter(MemoryRecords(data)), None)

@@ -18,6 +18,7 @@ from functools import partial
 
 import structlog
 
+from mirror.broker_codes import CORRUPT_MESSAGE
 from mirror.errors import TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow
@@ -33,9 +34,6 @@ from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State
 
 log = structlog.get_logger(__name__)
-
-CORRUPT_MESSAGE = 2
-"""The payload is not what its producer wrote: it was damaged here, or on the way."""
 
 Request = list[tuple[PartitionCopy, Sent]]
 

@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from crc32c import crc32c
 
+from mirror.broker_codes import OFFSET_OUT_OF_RANGE
 from mirror.errors import BatchError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.encode import DECODED_BYTES_MAX, decode
@@ -46,7 +47,6 @@ from mirror.link.loops import in_thread
 from mirror.model import Batch, Reason, State, TopicPartition
 
 PARTITION_BYTES_MAX = 1 << 20
-OFFSET_OUT_OF_RANGE = 1
 ANY_SIZE = 1 << 31
 
 _Holding = tuple[BatchHeader, memoryview]

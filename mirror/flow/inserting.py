@@ -27,6 +27,7 @@ from mirror.flow.context import Flow
 from mirror.flow.encode import DECODED_BYTES_MAX, decode, encode
 from mirror.flow.reading import read_batches, read_records
 from mirror.flow.records import Record, key_of
+from mirror.flow.states import OF_RECORDS
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, Outcome, decode_answer, encode_request
 from mirror.kafka.codecs import NONE
 from mirror.kafka.failures import broker_error
@@ -39,9 +40,6 @@ log = structlog.get_logger(__name__)
 TIMEOUT_MS = 30_000
 PRODUCER_EPOCH_MAX = 32_000
 """Of a partition; the field ends at 32 767 (KIP-98), and whoever promotes the target needs one more."""
-REFUSED_FOR_EVER = frozenset({10, 18, 32, 43, 44, 87})
-"""MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT,
-POLICY_VIOLATION, INVALID_RECORD."""
 
 
 class InsertionMemory(Protocol):
@@ -111,7 +109,7 @@ async def finish(
         outcome = await _send(flow, target, insertion)
         if outcome.error_code:
             error = broker_error(outcome.error_code, f"append to {target}", outcome.message)
-            if outcome.error_code not in REFUSED_FOR_EVER:
+            if outcome.error_code not in OF_RECORDS:
                 raise error
             await memory.end_insertion(tp, insertion, ())
             log.warning("insertion_refused", topic=target.topic, partition=target.partition, error=str(error))

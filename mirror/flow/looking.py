@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 
 from checkpoint.insertions import Insertions
+from mirror.broker_codes import OFFSET_OUT_OF_RANGE
 from mirror.errors import ConnectionFailedError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.ends import tail_of
@@ -35,7 +36,6 @@ from mirror.kafka.record_batch import walk
 from mirror.model import TopicPartition
 
 TAIL_BYTES_MAX = 1 << 20
-OFFSET_OUT_OF_RANGE = 1
 
 
 class BusyError(ConnectionFailedError):

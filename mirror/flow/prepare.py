@@ -20,10 +20,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from mirror import broker_codes as codes
 from mirror.errors import ConnectionFailedError, PartitionError, TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow
 from mirror.flow.position import SEQUENCES, Prepare
+from mirror.flow.states import OF_RECORDS
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, decode_answer, encode_request
 from mirror.kafka.connection import Connection
 from mirror.kafka.failures import broker_error
@@ -36,8 +38,12 @@ from mirror.model import Reason, TopicPartition
 PADDING_RECORDS_MAX = 1_000_000
 """Records of one padding batch; its zstd form stays well below any broker's batch limit."""
 HEADERS_BYTES_MAX = 4 << 20
-NO_PADDING = frozenset({10, 18, 32, 43, 76, 87})
-"""A topic that takes no such batch: of its size, time, codec or format, or with records that have no key."""
+NO_PADDING = OF_RECORDS | {codes.UNSUPPORTED_COMPRESSION_TYPE}
+"""A topic that takes no such batch: padding is compressed, and its records have no key."""
+UNCERTAIN = frozenset(
+    {codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.DUPLICATE_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID}
+)
+"""What the broker remembers of the producer is not what was seen: a look tells."""
 
 
 class NotPreparableError(PartitionError):
@@ -143,7 +149,7 @@ async def _pad(
     outcome = answer[target]
     if outcome.error_code:
         error = broker_error(outcome.error_code, f"padding of {target}", outcome.message)
-        if error.retriable or outcome.error_code in {45, 46, 59}:
+        if error.retriable or outcome.error_code in UNCERTAIN:
             error.retriable = True
             raise error
         if outcome.error_code in NO_PADDING and spot.offset == decision.target_log_start_offset:

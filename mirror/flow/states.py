@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from checkpoint.errors import CorruptStateError
+from mirror import broker_codes as codes
 from mirror.errors import BrokerError, FencedError, NotAuthorizedError, RelayTooOldError, TwinsiteError
 from mirror.model import Reason, State
 
@@ -18,7 +19,6 @@ RETRY_SECONDS_MAX = 15.0
 """After so long one that is BLOCKED is looked at again, too."""
 PATIENCE = 4
 """Failed tries before a passing fault is shown as BLOCKED."""
-INVALID_RECORD = 87
 WITHOUT_KEY = "Compacted topic cannot accept message without key"
 """What Kafka's LogValidator says of a record; its code does not tell."""
 
@@ -36,41 +36,50 @@ _BLOCKED = State.BLOCKED
 _DOUBT = Refusal(None, Reason.TARGET_UNAVAILABLE)
 
 APPEND_REFUSALS: dict[int, Refusal] = {
-    2: Refusal(None, Reason.CORRUPT_BATCH),
-    7: _DOUBT,
-    10: Refusal(_BLOCKED, Reason.RECORD_TOO_LARGE),
-    18: Refusal(_BLOCKED, Reason.RECORD_TOO_LARGE),
-    19: Refusal(_BLOCKED, Reason.NOT_ENOUGH_REPLICAS),
-    20: Refusal(_BLOCKED, Reason.NOT_ENOUGH_REPLICAS),
-    29: Refusal(_BLOCKED, Reason.TARGET_NOT_AUTHORIZED),
-    31: Refusal(_BLOCKED, Reason.TARGET_NOT_AUTHORIZED),
-    32: Refusal(_BLOCKED, Reason.TIMESTAMP_REFUSED),
-    43: Refusal(_BLOCKED, Reason.RECORD_REFUSED),
-    44: Refusal(_BLOCKED, Reason.RECORD_REFUSED),
-    45: _DOUBT,
-    46: _DOUBT,
-    47: Refusal(None, Reason.NEWER_EPOCH),
-    52: Refusal(None, Reason.ANOTHER_MIRROR),
-    56: Refusal(_BLOCKED, Reason.STORAGE_ERROR),
-    59: _DOUBT,
-    76: Refusal(_BLOCKED, Reason.RECORD_REFUSED),
-    INVALID_RECORD: Refusal(_BLOCKED, Reason.RECORD_REFUSED),
-    90: Refusal(State.FENCED, Reason.NEWER_EPOCH, retry=False),
+    codes.CORRUPT_MESSAGE: Refusal(None, Reason.CORRUPT_BATCH),
+    codes.REQUEST_TIMED_OUT: _DOUBT,
+    codes.MESSAGE_TOO_LARGE: Refusal(_BLOCKED, Reason.RECORD_TOO_LARGE),
+    codes.RECORD_LIST_TOO_LARGE: Refusal(_BLOCKED, Reason.RECORD_TOO_LARGE),
+    codes.NOT_ENOUGH_REPLICAS: Refusal(_BLOCKED, Reason.NOT_ENOUGH_REPLICAS),
+    codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Refusal(_BLOCKED, Reason.NOT_ENOUGH_REPLICAS),
+    codes.TOPIC_AUTHORIZATION_FAILED: Refusal(_BLOCKED, Reason.TARGET_NOT_AUTHORIZED),
+    codes.CLUSTER_AUTHORIZATION_FAILED: Refusal(_BLOCKED, Reason.TARGET_NOT_AUTHORIZED),
+    codes.INVALID_TIMESTAMP: Refusal(_BLOCKED, Reason.TIMESTAMP_REFUSED),
+    codes.UNSUPPORTED_FOR_MESSAGE_FORMAT: Refusal(_BLOCKED, Reason.RECORD_REFUSED),
+    codes.POLICY_VIOLATION: Refusal(_BLOCKED, Reason.RECORD_REFUSED),
+    codes.OUT_OF_ORDER_SEQUENCE_NUMBER: _DOUBT,
+    codes.DUPLICATE_SEQUENCE_NUMBER: _DOUBT,
+    codes.INVALID_PRODUCER_EPOCH: Refusal(None, Reason.NEWER_EPOCH),
+    codes.TRANSACTION_COORDINATOR_FENCED: Refusal(None, Reason.ANOTHER_MIRROR),
+    codes.KAFKA_STORAGE_ERROR: Refusal(_BLOCKED, Reason.STORAGE_ERROR),
+    codes.UNKNOWN_PRODUCER_ID: _DOUBT,
+    codes.UNSUPPORTED_COMPRESSION_TYPE: Refusal(_BLOCKED, Reason.RECORD_REFUSED),
+    codes.INVALID_RECORD: Refusal(_BLOCKED, Reason.RECORD_REFUSED),
+    codes.PRODUCER_FENCED: Refusal(State.FENCED, Reason.NEWER_EPOCH, retry=False),
 }
 
-OF_RECORDS = frozenset({10, 18, 32, 43, 44, INVALID_RECORD})
-"""Said of what is to be written: where a partition is only looked at, that is the flow's state."""
+OF_RECORDS = frozenset(
+    {
+        codes.MESSAGE_TOO_LARGE,
+        codes.RECORD_LIST_TOO_LARGE,
+        codes.INVALID_TIMESTAMP,
+        codes.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        codes.POLICY_VIOLATION,
+        codes.INVALID_RECORD,
+    }
+)
+"""Said of what is to be written, for ever: where a partition is only looked at, that is the flow's state."""
 
 UNREPLICATED = Refusal(None, Reason.NOT_ENOUGH_REPLICAS)
 """What was appended is not acknowledged yet: replicas are slow, or missing."""
 
 FETCH_REFUSALS: dict[int, Refusal] = {
-    1: Refusal(None, Reason.LOG_START_MOVED),
-    2: Refusal(_BLOCKED, Reason.CORRUPT_BATCH),
-    29: Refusal(_BLOCKED, Reason.SOURCE_NOT_AUTHORIZED),
-    35: Refusal(_BLOCKED, Reason.UNREADABLE_BATCH),
-    56: Refusal(_BLOCKED, Reason.STORAGE_ERROR),
-    76: Refusal(_BLOCKED, Reason.UNREADABLE_BATCH),
+    codes.OFFSET_OUT_OF_RANGE: Refusal(None, Reason.LOG_START_MOVED),
+    codes.CORRUPT_MESSAGE: Refusal(_BLOCKED, Reason.CORRUPT_BATCH),
+    codes.TOPIC_AUTHORIZATION_FAILED: Refusal(_BLOCKED, Reason.SOURCE_NOT_AUTHORIZED),
+    codes.UNSUPPORTED_VERSION: Refusal(_BLOCKED, Reason.UNREADABLE_BATCH),
+    codes.KAFKA_STORAGE_ERROR: Refusal(_BLOCKED, Reason.STORAGE_ERROR),
+    codes.UNSUPPORTED_COMPRESSION_TYPE: Refusal(_BLOCKED, Reason.UNREADABLE_BATCH),
 }
 
 
@@ -80,7 +89,7 @@ def append_refusal(code: int, words: str | None = None) -> Refusal:
     Args:
         words: What the broker has to say beside the code; only INVALID_RECORD needs them to be told apart.
     """
-    if code == INVALID_RECORD and words is not None and WITHOUT_KEY in words:
+    if code == codes.INVALID_RECORD and words is not None and WITHOUT_KEY in words:
         return Refusal(_BLOCKED, Reason.NULL_KEY_REFUSED)
     return APPEND_REFUSALS.get(code, _DOUBT)
 

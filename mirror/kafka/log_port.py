@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import structlog
 
+from mirror.broker_codes import INVALID_TIMESTAMP
 from mirror.errors import ConnectionFailedError, NotAuthorizedError, TwinsiteError
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, decode_answer, encode_request
 from mirror.kafka.cluster import PROMPT, Cluster
@@ -31,7 +32,6 @@ PATIENCE_SECONDS = 30.0
 LOOK_SECONDS_MAX = 0.25
 INFLATED_BYTES_MAX = 32 << 20
 """Far more than is written in one batch."""
-INVALID_TIMESTAMP = 32
 CLOCK_HINT = (
     "the clock of this machine is far ahead of the broker's: set it right, or "
     "message.timestamp.type=LogAppendTime on the topic"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
+from mirror.broker_codes import CORRUPT_MESSAGE
 from mirror.kafka.failures import STALE_METADATA_CODES
 from mirror.kafka.fetch import Fetched, Isolation, Key
 from mirror.link.messages import Channel
@@ -24,7 +25,6 @@ PART_BYTES_CEILING = 128 << 20
 """No batch is larger than this."""
 ROUTE_TRIES = 30
 """So often it is looked where a partition is led, before its mirror is told that nobody leads it."""
-CORRUPT_MESSAGE = 2
 
 
 class Lane(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mirror.broker_codes import CORRUPT_MESSAGE
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, decode_answer, encode_request
 from mirror.kafka.record_batch import build, seal
 from mirror.kafka.transactions import init_producer_id
@@ -13,7 +14,6 @@ from tests.harness.checker import watermarks
 from tests.harness.kafka import KafkaCluster
 
 pytestmark = pytest.mark.timeout(60)
-CORRUPT_MESSAGE = 2
 
 
 @pytest.fixture(params=BROKERS)

@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 from kafka.protocol.consumer import FetchResponse
 
+from mirror.broker_codes import CORRUPT_MESSAGE
 from mirror.errors import BatchError, ConnectionFailedError, CorruptBatchError
 from mirror.flow import fetching, receiving
 from mirror.flow.context import Flow, Limits
@@ -33,7 +34,6 @@ from tests.unit.test_fetch_codec import answer
 
 TOPIC_ID = b"t" * 16
 ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
-CORRUPT_MESSAGE = 2
 SOON = 5.0
 
 

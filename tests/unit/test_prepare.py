@@ -5,12 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import kafka.errors
 import pytest
 
-from mirror.errors import ConnectionFailedError, PartitionError
+from mirror.errors import BrokerError, ConnectionFailedError, PartitionError
 from mirror.flow import prepare as preparing
 from mirror.flow.context import Flow
 from mirror.flow.position import Prepare
+from mirror.flow.prepare import NotPreparableError
+from mirror.kafka.append import Outcome
 from mirror.kafka.fetch import Fetched, Key, Want
 from mirror.kafka.record_batch import null_batch, seal
 from mirror.model import Reason, TopicPartition
@@ -51,11 +54,21 @@ class Target:
         return below
 
 
-async def trim(decision: Prepare) -> None:
-    """Prepare a partition that has its padding already."""
+class Unwilling:
+    """A connection to a broker that takes no padding."""
 
-    async def writer(*_: object) -> None:
-        return None
+    def version(self, *_: object) -> int:
+        return 9
+
+    async def send(self, *_: object) -> bytes:
+        return b""
+
+
+async def trim(decision: Prepare) -> None:
+    """Prepare a partition, which has its padding already, or is to get none."""
+
+    async def writer(*_: object) -> Unwilling:
+        return Unwilling()
 
     cluster = SimpleNamespace(info=SimpleNamespace(leader=lambda _: -1))
     flow = SimpleNamespace(target=cluster, producer_id=OURS, producer_epoch=0, writer=writer)
@@ -101,3 +114,36 @@ async def test_what_is_not_on_all_replicas_yet_is_waited_for(monkeypatch: pytest
         await trim(Prepare(100, 0, 100, sequence=0))
 
     assert target.deleted == [0]
+
+
+@pytest.mark.parametrize(
+    "code", [10, 18, 32, 43, 44, 76, 87], ids=lambda code: kafka.errors.for_code(code).__name__
+)
+async def test_a_topic_that_takes_no_padding_may_be_copied_with_other_offsets(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """
+    Whatever it is that its broker does not like, as long as nothing of it stands there.
+    """
+    Target(monkeypatch, {})
+    monkeypatch.setattr(preparing, "decode_answer", lambda _: {ORDERS_0: Outcome(code, -1, 0, None)})
+
+    with pytest.raises(NotPreparableError) as refused:
+        await trim(Prepare(100, 40, 40, sequence=0))
+
+    assert refused.value.target_log_end_offset == 40
+
+
+async def test_a_broker_that_does_not_know_us_any_more_is_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    UNKNOWN_PRODUCER_ID says nothing of what the topic takes.
+    """
+    Target(monkeypatch, {})
+    monkeypatch.setattr(preparing, "decode_answer", lambda _: {ORDERS_0: Outcome(59, -1, 0, None)})
+
+    with pytest.raises(BrokerError) as refused:
+        await trim(Prepare(100, 40, 40, sequence=0))
+
+    assert refused.value.retriable

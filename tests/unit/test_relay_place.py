@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from mirror.broker_codes import CORRUPT_MESSAGE
 from mirror.kafka.fetch import Fetched, Isolation, Key
 from mirror.link.messages import Channel
 from mirror.link.parts import ASTRAY
 from mirror.relay.place import (
-    CORRUPT_MESSAGE,
     PART_BYTES_CEILING,
     ROUTE_TRIES,
     Asked,
