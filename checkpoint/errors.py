@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from mirror.errors import TwinsiteError
+from mirror.errors import ExitCode, TwinsiteError
 
 
 class UntranslatableError(TwinsiteError):
     """An offset has no exact counterpart on the other side; carries the reason, in words."""
 
-    exit_code = 4
+    exit_code = ExitCode.REFUSED
     hint = "only offsets of records that were copied have a counterpart; nothing is ever guessed"
 
     def __init__(self, reason: str) -> None:

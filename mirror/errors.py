@@ -9,14 +9,28 @@ A leaf: it imports only the model.
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from mirror.model import Reason, TopicPartition
+
+
+class ExitCode(IntEnum):
+    """What a command ends with; scripts are written after the table in docs/commands.md."""
+
+    DONE = 0
+    FAULT = 1
+    USAGE = 2
+    NOT_THERE = 3
+    REFUSED = 4
+    TIME_IS_UP = 5
+    DIFFERENT = 10
 
 
 class TwinsiteError(Exception):
     """Anything the project raises on purpose."""
 
     retriable = False
-    exit_code = 1
+    exit_code: ExitCode = ExitCode.FAULT
     hint = ""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
@@ -28,7 +42,7 @@ class TwinsiteError(Exception):
 class UsageError(TwinsiteError):
     """The command or the settings are wrong; nothing was started."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
 
 class ConnectionFailedError(TwinsiteError):
@@ -55,7 +69,7 @@ class AnswerError(ConnectionFailedError):
 class AuthenticationError(TwinsiteError):
     """A broker did not accept who we are, or we did not accept who it is."""
 
-    exit_code = 4
+    exit_code = ExitCode.REFUSED
     hint = "check the credentials and the certificates of this cluster"
     metric_reason = "login"
     """Label of the metric that counts it."""
@@ -70,7 +84,7 @@ class TlsRefusedError(AuthenticationError):
 class NotAuthorizedError(TwinsiteError):
     """The broker knows us and does not allow this; carries the operation and the resource."""
 
-    exit_code = 4
+    exit_code = ExitCode.REFUSED
     hint = "docs/permissions.md lists what the mirror needs on each side"
 
 
@@ -89,7 +103,7 @@ class RelayTooOldError(UnsupportedVersionError):
 class FencedError(TwinsiteError):
     """Another mirror of the flow, of a newer epoch, has taken over."""
 
-    exit_code = 4
+    exit_code = ExitCode.REFUSED
     hint = "stop this mirror: another one of a newer epoch has taken over"
 
 
@@ -111,7 +125,7 @@ class BrokerError(TwinsiteError):
 class UnknownPartitionError(TwinsiteError):
     """The flow has no such topic or partition."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
     hint = "see the topics of the flow in its status; include and exclude lists decide which they are"
 
 
@@ -125,7 +139,7 @@ class NothingKnownError(ConnectionFailedError):
 class StateConflictError(TwinsiteError):
     """What an operator asked for makes no sense in the state the partition is in; nothing was done."""
 
-    exit_code = 4
+    exit_code = ExitCode.REFUSED
     hint = "look at the partition in the status again"
 
 

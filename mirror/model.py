@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+OFFSET_MAX = 2**63 - 1
+CONTROL_HEADER = "X-Twinsite-Control"
+"""With it, and "yes", whoever asks a mirror to change something shows that no form of a page does."""
+
 
 class TopicPartition(NamedTuple):
     """One partition of one topic, named as at the source unless said otherwise."""

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from mirror.clusters import START_SECONDS, both_connected
 from mirror.config import LinkSettings, Settings
-from mirror.errors import ConnectionFailedError, TwinsiteError, UsageError
+from mirror.errors import ConnectionFailedError, ExitCode, TwinsiteError, UsageError
 from mirror.flow.announcing import Announcer
 from mirror.flow.context import Flow
 from mirror.flow.engine import Engine
@@ -57,7 +57,6 @@ log = structlog.get_logger(__name__)
 DRAIN_SECONDS = 10.0
 FINISH_SECONDS = 3.0
 STATUS_SECONDS = 0.25
-TIME_IS_UP = 5
 WATCH, WATCH_SILENT_SECONDS = "partitions_watched", 30.0
 
 T = TypeVar("T")
@@ -76,7 +75,7 @@ class NotBegunError(TwinsiteError):
             super().__init__("stopped before the mirror was under way")
         else:
             super().__init__("time was up before both clusters had answered", hint=ConnectionFailedError.hint)
-            self.exit_code = TIME_IS_UP
+            self.exit_code = ExitCode.TIME_IS_UP
 
 
 async def run(

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from mirror.errors import ExitCode
 from spark_jobs.algorithms import Algorithm
 from spark_jobs.extent import Extent, extent_to_document
 from spark_jobs.findings import Kind
@@ -51,8 +52,9 @@ class Outcome(StrEnum):
     """The comparison was not completed: nothing is said."""
 
     @property
-    def exit_code(self) -> int:
-        return {Outcome.MATCH: 0, Outcome.MISMATCH: 10}.get(self, 1)
+    def exit_code(self) -> ExitCode:
+        known = {Outcome.MATCH: ExitCode.DONE, Outcome.MISMATCH: ExitCode.DIFFERENT}
+        return known.get(self, ExitCode.FAULT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Protocol
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from mirror.errors import TwinsiteError
+from mirror.errors import ExitCode, TwinsiteError
 from mirror.model import TopicPartition
 from spark_jobs import compare
 from spark_jobs.algorithms import Hashing
@@ -40,7 +40,7 @@ KEPT_SECONDS = 7 * 24 * 3600.0
 class UnansweredError(TwinsiteError):
     """A site that is not seen from here has to answer first."""
 
-    exit_code = 3
+    exit_code = ExitCode.NOT_THERE
     hint = "carry the folder to that site, run `twinsite reconcile digest` there, and carry it back"
 
 

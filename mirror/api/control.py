@@ -18,11 +18,10 @@ from aiohttp import web
 
 from mirror.api.problems import ProblemError, from_error
 from mirror.errors import NothingKnownError, StateConflictError, TwinsiteError, UnknownPartitionError
-from mirror.model import FlowStatus, PartitionStatus, State, TopicPartition
+from mirror.model import CONTROL_HEADER, FlowStatus, PartitionStatus, State, TopicPartition
 
 log = structlog.get_logger(__name__)
 
-HEADER = "X-Twinsite-Control"
 ACTIONS = ("pause", "resume", "accept-loss")
 SCHEMA = 1
 
@@ -112,8 +111,8 @@ class ControlHandlers:
     async def _admit(self, request: web.Request) -> None:
         if "Origin" in request.headers or "Sec-Fetch-Site" in request.headers:
             raise ProblemError(403, "browser_refused", "control is for the command line, not for web pages")
-        if request.headers.get(HEADER) != "yes":
-            raise ProblemError(403, "control_header_missing", f"send the header {HEADER}: yes")
+        if request.headers.get(CONTROL_HEADER) != "yes":
+            raise ProblemError(403, "control_header_missing", f"send the header {CONTROL_HEADER}: yes")
         if not self._remote and not _is_local(request.remote):
             raise ProblemError(
                 403, "caller_not_local", "control is taken from this machine only", hint="see docs/states.md"

@@ -22,13 +22,12 @@ from mirror.api.page import CONTENT_SECURITY_POLICY, PAGE
 from mirror.api.problems import ProblemError, problems
 from mirror.api.schema import status_to_json
 from mirror.api.serving import common_headers, metrics, not_listening, probe, url_of
-from mirror.model import FlowStatus, TopicPartition
+from mirror.model import OFFSET_MAX, FlowStatus, TopicPartition
 from monitoring.health import Heartbeats, Readiness, livez, readyz
 
 BODY_BYTES_MAX = 16 * 1024
 SHUTDOWN_SECONDS = 1.0
 KEEPALIVE_SECONDS = 30.0
-OFFSET_MAX = 2**63 - 1
 SCHEMA = 1
 PORT_HINT = (
     "another mirror may run on this machine: choose a port with --api-port or api.port; "

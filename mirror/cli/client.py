@@ -14,7 +14,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import click
 
-from mirror.errors import ConnectionFailedError, TwinsiteError, UsageError
+from mirror.errors import ConnectionFailedError, ExitCode, TwinsiteError, UsageError
+from mirror.model import CONTROL_HEADER
 
 URL_DEFAULT = "http://127.0.0.1:9640"
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
@@ -27,9 +28,12 @@ HINT_NOTHING_THERE = (
 )
 UNKNOWN_PARTITION = "unknown_partition"
 """Code of the one problem with status 404 that is a mirror's."""
-CONTROL_HEADERS = {"X-Twinsite-Control": "yes", "Content-Type": "application/json"}
+CONTROL_HEADERS = {CONTROL_HEADER: "yes", "Content-Type": "application/json"}
 
-_EXIT_CODES = {400: 2, 404: 2, 403: 4, 409: 4, 502: 4}
+_EXIT_CODES = {
+    **dict.fromkeys((400, 404), ExitCode.USAGE),
+    **dict.fromkeys((403, 409, 502), ExitCode.REFUSED),
+}
 
 url_option: Callable[[Any], Any] = click.option(
     "--url",
@@ -54,7 +58,7 @@ class ProblemAnswerError(TwinsiteError):
         )
         self.status = status
         self.document = document
-        self.exit_code = _EXIT_CODES.get(status, 1)
+        self.exit_code = _EXIT_CODES.get(status, ExitCode.FAULT)
 
 
 class MirrorClient:

@@ -9,10 +9,8 @@ from typing import Any
 import click
 
 from mirror.cli.output import Finite, console, output_option, print_json
-
-SECONDS_MAX = 60
-RATE_MIN = 10_000
-TOO_SLOW = 3
+from mirror.errors import ExitCode
+from mirror.link.probe import RATE_MIN, SECONDS_MAX
 
 
 @click.group()
@@ -79,7 +77,7 @@ def test(output: str, seconds: float, rate_max: int | None, **options: Any) -> i
         show_error(error)
     if found.errors:
         return found.errors[0].exit_code
-    return TOO_SLOW if found.too_slow else 0
+    return ExitCode.NOT_THERE if found.too_slow else ExitCode.DONE
 
 
 def _say(words: str) -> None:

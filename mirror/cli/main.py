@@ -20,7 +20,7 @@ import click
 
 from mirror import __version__
 from mirror.cli.words import clean
-from mirror.errors import TwinsiteError, UsageError
+from mirror.errors import ExitCode, TwinsiteError, UsageError
 
 COMMANDS = {
     "mirror": "mirror.cli.mirror:mirror",
@@ -36,7 +36,7 @@ COMMANDS = {
     "config": "mirror.cli.config:config",
 }
 
-FAULT, INTERRUPTED = 1, 130
+INTERRUPTED = 130
 OF_DISKS = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO),
     *(errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
@@ -89,12 +89,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Whoever read our output has seen enough. The interpreter flushes once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAULT
+        return ExitCode.FAULT
     except OSError as error:
         if error.errno not in OF_DISKS:
             raise
         show_error(_of_a_disk(error))
-        return FAULT
+        return ExitCode.FAULT
     return code if isinstance(code, int) else 0
 
 

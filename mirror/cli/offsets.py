@@ -8,9 +8,8 @@ import click
 
 from mirror.cli.client import MirrorClient, url_option
 from mirror.cli.output import output_option, print_json
-from mirror.model import TopicPartition
+from mirror.model import OFFSET_MAX, TopicPartition
 
-OFFSET_MAX = 2**63 - 1
 SCHEMA = 1
 
 

@@ -21,7 +21,7 @@ from rich.table import Table
 from mirror import logs, service
 from mirror.cli.output import clean, console, number, plain, print_json
 from mirror.config import Settings, load
-from mirror.errors import TwinsiteError, UsageError
+from mirror.errors import ExitCode, TwinsiteError, UsageError
 from mirror.model import PartitionStatus, TopicPartition
 from mirror.repairing.model import Begun, Note, Repaired, Status, Step, Wanted
 from mirror.repairing.run import repair
@@ -68,7 +68,7 @@ def run(config: Path, path: Path, wanted: Wanted, output: str) -> int:
         print_json(result.document())
     else:
         result.show()
-    return 0 if result.is_complete else 3
+    return ExitCode.DONE if result.is_complete else ExitCode.NOT_THERE
 
 
 def _read(path: Path) -> Plan:

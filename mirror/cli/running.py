@@ -16,12 +16,11 @@ from mirror.cli.output import console, print_json
 from mirror.cli.progress import reporter
 from mirror.cli.render import Totals, copy_document, status_table
 from mirror.config import Settings
-from mirror.errors import TwinsiteError
+from mirror.errors import ExitCode, TwinsiteError
 from mirror.flow.snapshot import peak_resident_bytes
 from mirror.model import FlowStatus
 from mirror.signals import Signals
 
-NOT_THERE, TIME_IS_UP = 3, 5
 STOP_SECONDS = 15.0
 """A mirror that was told to stop takes up to ten to let everything arrive."""
 GARBAGE_THRESHOLD = 20_000
@@ -51,10 +50,10 @@ class Ended:
     time_is_up: bool
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> ExitCode:
         if all(one.is_there for one in self.status.partitions):
-            return 0
-        return TIME_IS_UP if self.time_is_up and not self.stopped else NOT_THERE
+            return ExitCode.DONE
+        return ExitCode.TIME_IS_UP if self.time_is_up and not self.stopped else ExitCode.NOT_THERE
 
 
 def run_for_ever(settings: Settings) -> int:

@@ -18,11 +18,9 @@ from mirror.cli.client import MirrorClient, url_option
 from mirror.cli.output import Finite, can_redraw, clean, console, output_option, plain, print_json
 from mirror.cli.render import status_table
 from mirror.cli.render_relay import relay_table
-from mirror.errors import TwinsiteError
+from mirror.errors import ExitCode, TwinsiteError
 from mirror.model import FlowStatus, State
 from mirror.model_relay import RelayStatus
-
-NOT_ACTIVE = 3
 
 Seen = FlowStatus | RelayStatus | TwinsiteError
 
@@ -57,7 +55,7 @@ def status(output: str, watch: bool, every: float, everything: bool, url: str) -
     if isinstance(seen, RelayStatus):
         return 0
     fine = bool(seen.partitions) and all(one.state is State.ACTIVE for one in seen.partitions)
-    return 0 if fine else NOT_ACTIVE
+    return ExitCode.DONE if fine else ExitCode.NOT_THERE
 
 
 def _read(client: MirrorClient) -> FlowStatus | RelayStatus:

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 import structlog
 
 from checkpoint.model import OwnerRecord
-from mirror.errors import TwinsiteError
+from mirror.errors import ExitCode, TwinsiteError
 from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
 from mirror.kafka.transactions import Token
@@ -37,7 +37,7 @@ WITHDRAW_SECONDS = 3.0
 class NotOwnerError(TwinsiteError):
     """Only the owner of the flow may do this, and that is another mirror; nothing was done."""
 
-    exit_code = 4
+    exit_code = ExitCode.REFUSED
 
 
 class Announcer:

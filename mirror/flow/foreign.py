@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from checkpoint.insertions import Inserted, Insertions
-from mirror.errors import TwinsiteError
+from mirror.errors import ExitCode, TwinsiteError
 from mirror.flow.position import SEQUENCES
 from mirror.kafka.record_batch import BatchHeader
 
@@ -16,7 +16,7 @@ from mirror.kafka.record_batch import BatchHeader
 class AmbiguousError(TwinsiteError):
     """Nobody can tell whose the offsets are that compaction has emptied."""
 
-    exit_code = 4
+    exit_code = ExitCode.REFUSED
 
 
 def foreign_stretches(

@@ -16,7 +16,7 @@ from checkpoint.flow_state import FlowState
 from checkpoint.insertions import Inserted, Insertions, LogMap
 from checkpoint.model import FlowRecord, Insertion, OwnerRecord, PartitionRecord
 from checkpoint.offset_map import OffsetMap
-from mirror.errors import TwinsiteError, UsageError
+from mirror.errors import ExitCode, TwinsiteError, UsageError
 from mirror.failpoints import reach
 from mirror.flow.position import Known, Register
 from mirror.model import OffsetMode, TopicPartition
@@ -25,7 +25,7 @@ from mirror.model import OffsetMode, TopicPartition
 class AnotherClusterError(TwinsiteError):
     """The flow's state speaks of other clusters than the ones reached."""
 
-    exit_code = 4
+    exit_code = ExitCode.REFUSED
     hint = "check the addresses, or give the flow another name"
 
 

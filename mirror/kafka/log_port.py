@@ -13,7 +13,7 @@ from typing import TypeVar
 import structlog
 
 from mirror.broker_codes import INVALID_TIMESTAMP
-from mirror.errors import ConnectionFailedError, NotAuthorizedError, TwinsiteError
+from mirror.errors import ConnectionFailedError, ExitCode, NotAuthorizedError, TwinsiteError
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, decode_answer, encode_request
 from mirror.kafka.cluster import PROMPT, Cluster
 from mirror.kafka.cluster_info import TopicInfo
@@ -44,7 +44,7 @@ T = TypeVar("T")
 class StateTopicError(TwinsiteError):
     """The topic for the flow's state cannot keep it."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
     hint = "set cleanup.policy=compact on the topic, or give the flow another name"
 
 

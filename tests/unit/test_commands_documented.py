@@ -12,6 +12,7 @@ import pytest
 from mirror.cli.config import config
 from mirror.cli.main import COMMANDS
 from mirror.cli.render import Totals, copy_document
+from mirror.errors import ExitCode
 from tests.unit.statuses import a_flow
 
 PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
@@ -34,12 +35,12 @@ def test_every_way_to_look_at_settings_is_named() -> None:
     assert {name for name in config.commands if f"`{name}`" in row} == {*config.commands}
 
 
-@pytest.mark.parametrize("code", range(6))
-def test_every_exit_code_has_a_row(code: int) -> None:
+@pytest.mark.parametrize("code", ExitCode)
+def test_every_exit_code_has_a_row(code: ExitCode) -> None:
     """
     Scripts are written after this table.
     """
-    assert f"\n| {code} | " in PAGE
+    assert f"\n| {code.value} | " in PAGE
 
 
 def test_the_document_of_a_copy_has_the_fields_that_are_shown() -> None:
