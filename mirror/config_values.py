@@ -31,11 +31,17 @@ from mirror.kafka.secret import SecretSource
 MASK = "***"
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
+
+def _either_case(words: str) -> str:
+    """A pattern that takes words in capitals, too: JSON Schema knows no flag for that."""
+    return "".join(f"[{char.lower()}{char.upper()}]" if char.isalpha() else char for char in words)
+
+
 _UNITS = {"": 1, "B": 1, "KIB": KIB, "MIB": MIB, "GIB": GIB}
-_SIZE_PATTERN = r"(\d{1,15})\s*(B|KiB|MiB|GiB)?"
-_SIZE = re.compile(_SIZE_PATTERN, re.IGNORECASE)
-RATE_PATTERN = r"(\d{1,9}(?:\.\d{1,6})?)\s*(k|M|G)?(bit|B)/s"
-_RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([kMG]?)(bit|B)/s", re.IGNORECASE)
+_SIZE_PATTERN = r"(\d{1,15})\s*" + _either_case("(B|KiB|MiB|GiB)?")
+_SIZE = re.compile(_SIZE_PATTERN)
+RATE_PATTERN = r"(\d{1,9}(?:\.\d{1,6})?)\s*" + _either_case("(k|M|G)?(bit|B)/s")
+_RATE = re.compile(RATE_PATTERN)
 _RATES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<name>[A-Za-z0-9._-]+)):(?P<port>\d{1,5})")
 
@@ -130,7 +136,7 @@ def bytes_per_second(value: Any) -> Any:
     found = _RATE.fullmatch(value.strip())
     if found is None:
         raise ValueError("must be a rate, for example 20 Mbit/s or 2.5 MB/s")
-    return round(float(found[1]) * _RATES[found[2].lower()] / (8 if found[3].lower() == "bit" else 1))
+    return round(float(found[1]) * _RATES[(found[2] or "").lower()] / (8 if found[3].lower() == "bit" else 1))
 
 
 Bytes = Annotated[

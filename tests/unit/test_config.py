@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from mirror.config import (
     Settings,
@@ -22,6 +23,7 @@ from mirror.config import (
     shown_as_yaml,
     warnings,
 )
+from mirror.config_limits import Rate
 from mirror.config_values import Bytes, show_bytes
 from mirror.config_yaml import parse_yaml
 from mirror.errors import UsageError
@@ -592,3 +594,34 @@ def test_the_schema_refuses_unknown_keys_and_takes_what_is_taken() -> None:
         "string",
     ]
     assert {"type": "string", "enum": ["same", "auto", "mapped"]} in schema["properties"]["offsets"]["anyOf"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "written", "taken"),
+    [
+        (Bytes, "4 MiB", 4 << 20),
+        (Bytes, "4mib", 4 << 20),
+        (Bytes, "4 GIB", 4 << 30),
+        (Bytes, "512", 512),
+        (Bytes, "4 MB", None),
+        (Rate, "20 Mbit/s", 2_500_000),
+        (Rate, "20 mbit/s", 2_500_000),
+        (Rate, "2.5 MB/S", 2_500_000),
+        (Rate, "16000 BIT/S", 2_000),
+        (Rate, "20 Mbit", None),
+    ],
+)
+def test_an_editor_takes_the_units_that_the_settings_take(kind: Any, written: str, taken: int | None) -> None:
+    """
+    In capitals or not.
+    """
+    settings = TypeAdapter(kind)
+    [pattern] = [way["pattern"] for way in settings.json_schema()["anyOf"] if "pattern" in way]
+
+    try:
+        value = settings.validate_python(written)
+    except ValidationError:
+        value = None
+
+    assert value == taken
+    assert (re.search(pattern, written) is not None) == (taken is not None)
