@@ -21,7 +21,7 @@ from kafka.protocol.admin import (
     DescribeTransactionsRequest,
     IncrementalAlterConfigsRequest,
 )
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest, WriteTxnMarkersRequest
 from kafka.record.default_records import DefaultRecordBatchBuilder
@@ -52,7 +52,6 @@ class Requests:
         builders: dict[str, Callable[[], Any]] = {
             "Metadata": self._metadata,
             "ListOffsets": self._list_offsets,
-            "OffsetForLeaderEpoch": self._offset_for_leader_epoch,
             "Fetch": self._fetch,
             "DescribeProducers": self._describe_producers,
             "Produce": self._produce,
@@ -78,13 +77,6 @@ class Requests:
         partition = topic.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
         return ListOffsetsRequest(
             replica_id=-1, isolation_level=0, topics=[topic(name=self.topic, partitions=[partition])]
-        )
-
-    def _offset_for_leader_epoch(self) -> Any:
-        topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-        partition = topic.OffsetForLeaderPartition(partition=0, current_leader_epoch=-1, leader_epoch=0)
-        return OffsetForLeaderEpochRequest(
-            replica_id=-1, topics=[topic(topic=self.topic, partitions=[partition])]
         )
 
     def _fetch(self) -> Any:
