@@ -134,13 +134,15 @@ class SecuritySettings(Section):
         return self
 
 
+ClientId = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,200}$")]
+
+
 class ConnectionSettings(Section):
     """How connections are made."""
 
-    client_id: str = Field(
+    client_id: ClientId = Field(
         default="twinsite",
-        pattern=r"^[A-Za-z0-9._-]{1,200}$",
-        description="How the mirror is called in the brokers' logs, metrics and quotas.",
+        description="How the mirror, or the relay, is called in the brokers' logs, metrics and quotas.",
     )
     security: SecuritySettings = Field(
         default_factory=SecuritySettings, description="What a connection is protected with."
@@ -186,6 +188,11 @@ class ClusterSettings(ConnectionSettings):
 class LinkSettings(ConnectionSettings):
     """The source through relays, which stand next to it."""
 
+    client_id: ClientId = Field(
+        default="twinsite",
+        description="Who asks, in the brokers' logs, metrics and quotas, where a relay passes on what the "
+        "mirror asks. What is copied the relay fetches under its own, cluster.client_id in its settings.",
+    )
     relays: Addresses = Field(
         description="HOST:PORT of relays, as a list or with commas; any one that answers is enough."
     )
