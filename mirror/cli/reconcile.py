@@ -255,5 +255,5 @@ def _job(module: str) -> Any:
             raise
         raise UsageError(
             f"{error.name} is not installed",
-            hint="a mirror does not need it, this does: pip install twinsite[spark]",
+            hint="a mirror does not need it, this does: pip install '.[spark]' in twinsite's folder",
         ) from None
