@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
 from mirror.config import Settings, shown
 from mirror.errors import AuthenticationError
-from mirror.kafka.certificates import Certificate
+from mirror.kafka.certificates import valid_until
 from mirror.kafka.cluster import Cluster
 from mirror.model import FlowStatus
 from monitoring.metrics import Instruments, register
@@ -61,15 +60,8 @@ def expiries(clusters: Iterable[Cluster]) -> Iterator[Expiry]:
     """
     for cluster in clusters:
         ours = cluster.options.security.tls.certificate_file
-        until = None if ours is None else _valid_until(ours)
+        until = None if ours is None else valid_until(ours)
         if until is not None:
             yield Expiry(cluster.name, "client", until)
         if cluster.certificate_valid_until is not None:
             yield Expiry(cluster.name, "broker", cluster.certificate_valid_until)
-
-
-def _valid_until(path: Path) -> float | None:
-    try:
-        return Certificate.from_pem_file(path).not_after.timestamp()
-    except (OSError, ValueError):
-        return None

@@ -77,6 +77,14 @@ class Certificate:
         return f"valid until {self.not_after:%Y-%m-%d %H:%M:%S} UTC"
 
 
+def valid_until(path: Path) -> float | None:
+    """When the first certificate of a PEM file ends, in seconds since 1970; None where it cannot be read."""
+    try:
+        return Certificate.from_pem_file(path).not_after.timestamp()
+    except (OSError, ValueError):
+        return None
+
+
 def _parse(der: bytes) -> Certificate:
     _, certificate = next(_elements(der))
     _, signed = next(_elements(certificate))

@@ -15,7 +15,7 @@ from mirror.api.problems import problems
 from mirror.api.relay_schema import relay_to_json
 from mirror.api.serving import common_headers, metrics, not_listening, probe
 from mirror.errors import TwinsiteError
-from mirror.kafka.certificates import Certificate
+from mirror.kafka.certificates import valid_until
 from mirror.kafka.cluster import Cluster
 from mirror.model_relay import RelayStatus
 from monitoring.health import Check, Verdict
@@ -121,15 +121,8 @@ def expiries(shown: Path | None, cluster: Cluster) -> Iterator[RelayExpiry]:
         shown: What mirrors are shown.
     """
     for cert, path in (("listen", shown), ("client", cluster.options.security.tls.certificate_file)):
-        until = _valid_until(path) if path is not None else None
+        until = valid_until(path) if path is not None else None
         if until is not None:
             yield RelayExpiry(cert, until)
     if cluster.certificate_valid_until is not None:
         yield RelayExpiry("broker", cluster.certificate_valid_until)
-
-
-def _valid_until(path: Path) -> float | None:
-    try:
-        return Certificate.from_pem_file(path).not_after.timestamp()
-    except (OSError, ValueError):
-        return None

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.kafka.certificates import Certificate
+from mirror.kafka.certificates import Certificate, valid_until
 from tests.harness.security import Authority
 
 
@@ -57,6 +57,19 @@ def test_a_file_without_a_certificate_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="holds no certificate"):
         Certificate.from_pem_file(issued.key)
+
+
+def test_when_a_certificate_ends_is_not_known_of_a_file_that_holds_none(tmp_path: Path) -> None:
+    """
+    One that is missing, or a key: whoever looks at it goes on without.
+    """
+    issued = Authority(tmp_path).issue("client", valid_for=timedelta(hours=5))
+
+    ends = valid_until(issued.certificate)
+
+    assert ends == Certificate.from_pem_file(issued.certificate).not_after.timestamp()
+    assert valid_until(issued.key) is None
+    assert valid_until(tmp_path / "missing.pem") is None
 
 
 @given(st.binary(max_size=200))
