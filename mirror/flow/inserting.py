@@ -58,7 +58,7 @@ class InsertionMemory(Protocol):
         """Note the target offsets that are no copies, those at which it stands among them.
 
         Args:
-            stands: None when it never will.
+            stands: Empty when it never will.
             following: What is to be appended next.
         """
 

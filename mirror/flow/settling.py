@@ -17,6 +17,7 @@ from typing import Protocol
 from checkpoint.insertions import Insertions
 from checkpoint.model import OwnerRecord
 from mirror.errors import NotAuthorizedError, PartitionError, TwinsiteError
+from mirror.flow import log_ends
 from mirror.flow.announcing import copied_by
 from mirror.flow.context import Flow
 from mirror.flow.ends import End, compare_ends, end_of
@@ -49,10 +50,9 @@ from mirror.model import OffsetMode, State, TopicPartition
 PREPARING_AT_ONCE = 4
 
 
-class Right(Protocol):
-    """The right to copy the flow; see :class:`mirror.flow.owner.Owner`."""
+class Right(log_ends.Right, Protocol):
+    """What is asked of it here besides: who has it, and since when it is alone with it."""
 
-    held: bool
     seen: Token | None
 
     @property

@@ -49,8 +49,8 @@ class Follower:
 
     Attributes:
         seen: Names of all topics the source shows us, but for internal ones.
-        topics_ignored: How many of them are not copied.
-        left_out: Those of them that the lists want, and why they are not copied.
+        topics_ignored: How many topics of the source are not copied, internal ones among them.
+        left_out: Those that the lists want and that are not copied all the same, and why.
     """
 
     def __init__(
