@@ -95,27 +95,43 @@ class FetchLane:
         """Read this partition from where it now wants to be read, or leave it alone."""
         key = partition.key
         if not self._receiver.admit(partition):
-            self._session.forget(key)
+            self._forget(key, partition)
             return
         want = self._want(key, partition)
         if self._session.wanted.get(key) != want:
-            anew = partition.source_last_stable_offset is None  # what has not changed is told no second time
-            self._session.want(key, want, anew=anew)
+            self._session.want(key, want, anew=self._missed(key, partition))
             self._work.set()
             self._flow.room.set()  # the lane may be waiting for that, on behalf of another partition
 
     def leave(self, key: Key) -> None:
         """Read this partition no more."""
+        partition = self._members.get(key)
         self._receiver.leave(key)
-        self._session.forget(key)
+        self._forget(key, partition)
 
-    def answered_at(self, partition: PartitionCopy) -> float | None:  # noqa: ARG002 - of all of them
-        """When the broker last told news of a partition, or the lack of them."""
-        return self._answered_at
+    def answered_at(self, partition: PartitionCopy) -> float | None:
+        """When the broker last told news of a partition, or the lack of them; None before it has told any."""
+        return self._answered_at if partition.key in self._session.heard else None
 
     def arriving_at(self, partition: PartitionCopy) -> float | None:  # noqa: ARG002 - as LinkLane has it
         """When a piece came last of an answer that is on its way."""
         return self._connection.arriving_at if self._connection is not None else None
+
+    def _forget(self, key: Key, partition: PartitionCopy | None) -> None:
+        self._note(key, partition)
+        self._session.forget(key)
+
+    def _note(self, key: Key, partition: PartitionCopy | None) -> None:
+        """Up to the last answer a partition was as the broker has told; from now on that is not sure."""
+        if partition is not None and self._answered_at is not None and key in self._session.heard:
+            partition.still_so(self._answered_at)
+
+    def _missed(self, key: Key, partition: PartitionCopy) -> bool:
+        """The broker may have told something that was not taken, and what has not changed it tells once."""
+        if partition.source_last_stable_offset is None:
+            return True
+        more = partition.readable_end(self._flow.limits.fetch.isolation) > partition.fetch_offset
+        return key not in self._session.heard and not more
 
     def _full(self, partition: PartitionCopy) -> bool:
         return partition.queue.bytes >= self._flow.limits.partition_buffer_bytes_max
@@ -219,10 +235,13 @@ class FetchLane:
         """
         if not self._session.answered(answer):
             raise broker_error(answer.error_code, f"source: Fetch from broker {self._node}")
-        answers = Answers(time.monotonic(), self._answered_at)
+        answers = Answers(time.monotonic(), None)
         self._flow.source.last_answer_at = answers.at
         if answer.says_nothing:
             return
+        for fetched in answer.partitions:
+            self._note(fetched.key, self._members.get(fetched.key))
+            self._session.heard.discard(fetched.key)
         self._answered_at = answers.at
         came = sum(len(fetched.records) for fetched in answer.partitions)
         self._spare = bytes_max - came
@@ -230,9 +249,16 @@ class FetchLane:
         for fetched in answer.partitions:
             partition = self._members.get(fetched.key)
             want = self._session.told.get(fetched.key)
-            if partition is not None and want is not None and partition.ask_offset == want.offset:
-                await self._take_partition(partition, fetched, want, buffer, answers)
-                self._flow.hooks.changed(partition)
+            if partition is None or want is None:
+                continue
+            if partition.ask_offset != want.offset:
+                self._session.forget(fetched.key)
+                self.update(partition)
+                continue
+            await self._take_partition(partition, fetched, want, buffer, answers)
+            if partition.told_at == answers.at:
+                self._session.heard.add(fetched.key)
+            self._flow.hooks.changed(partition)
 
     def _fair_share(self, came: int, bytes_max: int) -> int:
         """What a partition may bring in one answer: as many as are behind should fit, so that requests to the

@@ -110,9 +110,8 @@ class LagMeter:
         """How far behind the partition is now; that of what another mirror copies is known to that one."""
         if p.copied_elsewhere:
             return Lag(None, None, NOTHING_KNOWN)
-        heard_at = self._answered_at(p) or (p.looked_at if p.copying else None)
         progress = Progress(
-            p.next_offset, self._end(p), heard_at, p.complete_at, p.last_timestamp_ms, p.empty_at
+            p.next_offset, self._end(p), self._heard_at(p), p.complete_at, p.last_timestamp_ms, p.empty_at
         )
         seconds = lag_seconds(progress, now=now, now_ms=now_ms, fresh_seconds=self.prompt_seconds)
         records = lag_records(progress, now=now, fresh_seconds=self.fresh_seconds)
@@ -125,6 +124,13 @@ class LagMeter:
             return False
         heard_at = self._answered_at(p)
         return heard_at is not None and now - heard_at <= self.fresh_seconds
+
+    def _heard_at(self, p: PartitionCopy) -> float | None:
+        """When the source last told news of it, or the lack of them, by whichever way; at least by a look."""
+        answered_at = self._answered_at(p)
+        if answered_at is not None or not p.copying:
+            return answered_at
+        return max((at for at in (p.told_at, p.looked_at) if at is not None), default=None)
 
     def _end(self, p: PartitionCopy) -> int | None:
         """Where the source lets a reader go; never above the high watermark, whatever else is unknown."""

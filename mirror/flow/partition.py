@@ -246,8 +246,8 @@ class PartitionCopy(Passage):
                 first by it.
         """
         said = [moment for moment in (self.told_at, answered_before) if moment is not None]
-        if said and self.source_last_stable_offset is not None:
-            self._marks.note(self.source_last_stable_offset, max(said))
+        if said:
+            self.still_so(max(said))
         if at is not None:
             self.told_at = at
         if log_start_offset >= 0:
@@ -258,6 +258,12 @@ class PartitionCopy(Passage):
             self.source_last_stable_offset = last_stable_offset
             if self.next_offset is not None and self.next_offset >= last_stable_offset:
                 self._went_on()
+
+    def still_so(self, at: float) -> None:
+        """What the source said last was so at that moment, too: it had told of anything else."""
+        if self.source_last_stable_offset is not None:
+            self._marks.note(self.source_last_stable_offset, at)
+        self.told_at = at if self.told_at is None else max(self.told_at, at)
 
     @property
     def complete_at(self) -> float | None:

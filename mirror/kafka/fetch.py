@@ -111,11 +111,14 @@ class FetchSession:
     Attributes:
         wanted: Everything that is wanted, and from where.
         told: What the broker was told with the last request: its answer is for that.
+        heard: Of which of that it has told: an answer that leaves one of these out says that it is as it was.
+            Whoever takes the answers notes it; what the broker is told to forget is taken out.
     """
 
     def __init__(self) -> None:
         self.wanted: dict[Key, Want] = {}
         self.told: dict[Key, Want] = {}
+        self.heard: set[Key] = set()
         self._changed: set[Key] = set()
         self._forgotten: set[Key] = set()
         self._session_id = 0
@@ -144,9 +147,11 @@ class FetchSession:
         if self._session_id == 0:
             changed, forgotten = dict(self.wanted), frozenset[Key]()
             self.told = {}
+            self.heard.intersection_update(self.wanted)
         else:
             changed = {key: self.wanted[key] for key in self._changed - self._forgotten}
             forgotten = frozenset(self._forgotten)
+            self.heard -= forgotten
         for key in forgotten:
             self.told.pop(key, None)
         self.told.update(changed)

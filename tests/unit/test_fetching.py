@@ -30,7 +30,7 @@ from mirror.model import Batch, OffsetMode, Reason, State, TopicPartition
 from tests.harness.node import until
 from tests.unit.batches import entries, v2
 from tests.unit.target_model import Hooks, Meters
-from tests.unit.test_fetch_codec import answer
+from tests.unit.test_fetch_codec import Said, answer
 
 TOPIC_ID = b"t" * 16
 ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -179,6 +179,140 @@ async def test_a_broker_that_says_nothing_is_not_one_without_news(says: bytes) -
     assert an_hour_later.records is None
     assert an_hour_later.seconds is not None
     assert an_hour_later.seconds >= 3_600
+
+
+class Remembers(Source):
+    """A broker with a fetch session: it answers as it is told to, once for each time."""
+
+    def __init__(self) -> None:
+        super().__init__(b"")
+        self._answers = asyncio.Queue[bytes]()
+        self.asking = asyncio.Event()
+
+    async def tells(self, *ends: tuple[int, int]) -> None:
+        """Of these partitions, where they end; what it tells has come when it is asked the next time."""
+        await self.asking.wait()
+        self.asking.clear()
+        said = [Said(number, 0, end, end, 0, [], b"", None, None) for number, end in ends]
+        self._answers.put_nowait(answer([(TOPIC_ID, said)] if said else [], session=7))
+        await self.asking.wait()
+
+    async def send(self, key: int, version: int, parts: list[bytes], *, allocate: Any) -> memoryview:
+        self.asking.set()
+        self.says(await self._answers.get())
+        return await super().send(key, version, parts, allocate=allocate)
+
+
+AGO = 3_600.0
+"""So long before now the source has told of a partition."""
+
+
+def told_long_ago(lane: FetchLane, number: int, end: int) -> PartitionCopy:
+    """A partition that was complete then, as another broker has told, and has gone over to this lane."""
+    copy, at = (
+        PartitionCopy(ORDERS_0._replace(partition=number), ORDERS_0, TOPIC_ID, in_flight_max=5),
+        time.monotonic(),
+    )
+    copy.proceed(Proceed(end, end, 0, 0, end), OffsetMode.SAME, 0, at - AGO)
+    copy.heard(0, end, end, at=at - AGO)
+    lane.update(copy)
+    return copy
+
+
+async def test_what_a_broker_has_told_of_others_says_nothing_of_a_partition_it_was_not_asked_for() -> None:
+    """
+    It comes from one that was silent for an hour: until the new one tells of it, and also where that tells of
+    records, it was complete an hour ago.
+    """
+    source, hooks = Remembers(), Quiet()
+    _, lane, flow = reading(source, hooks)
+    meter = LagMeter(flow, lane.answered_at, lane.arriving_at)
+    running = asyncio.create_task(lane.run())
+    await source.tells((0, 0))
+
+    moved = told_long_ago(lane, 1, 100)
+    before = meter.measure(moved, now=time.monotonic(), now_ms=0)
+    await source.tells()
+    await source.tells((1, 900))
+    after = meter.measure(moved, now=time.monotonic(), now_ms=0)
+    running.cancel()
+
+    assert (before.records, after.records) == (None, 800)
+    assert [lag.seconds is not None and lag.seconds >= AGO for lag in (before, after)] == [True, True]
+
+
+async def test_a_partition_of_which_the_session_has_told_is_as_it_was_when_an_answer_leaves_it_out() -> None:
+    """
+    The broker tells of what has changed only. Another one that has it from then on has told nothing of it,
+    and that it was complete until then is known all the same.
+    """
+    source, hooks = Remembers(), Quiet()
+    _, lane, flow = reading(source, hooks)
+    idle = told_long_ago(lane, 1, 100)
+    meter = LagMeter(flow, lane.answered_at, lane.arriving_at)
+    running = asyncio.create_task(lane.run())
+
+    await source.tells((0, 0), (1, 100))
+    await source.tells()
+    there = meter.measure(idle, now=time.monotonic(), now_ms=0)
+    lane.leave(idle.key)
+    other = FetchLane(flow, 2)
+    other.update(idle)
+    moved = LagMeter(flow, other.answered_at, other.arriving_at).measure(idle, now=time.monotonic(), now_ms=0)
+    running.cancel()
+
+    assert (there.records, there.seconds) == (0, 0.0)
+    assert (moved.records, moved.seconds) == (0, 0.0)
+
+
+async def test_a_partition_that_was_left_out_for_want_of_room_was_not_heard_meanwhile() -> None:
+    """
+    Others of the same broker were.
+    """
+    source, hooks = Remembers(), Quiet()
+    _, lane, flow = reading(source, hooks)
+    crowded = told_long_ago(lane, 1, 100)
+    running = asyncio.create_task(lane.run())
+    await source.tells((0, 0), (1, 100))
+
+    flow.limits = replace(flow.limits, partition_buffer_bytes_max=0)
+    lane.update(crowded)
+    await source.tells()
+    await source.tells()
+    meter = LagMeter(flow, lane.answered_at, lane.arriving_at)
+    told = meter.measure(crowded, now=time.monotonic(), now_ms=0).heard_at
+    answered_at = cast(float, source.last_answer_at)
+    running.cancel()
+
+    assert lane.answered_at(crowded) is None
+    assert told is not None
+    assert told < answered_at
+
+
+async def test_what_a_broker_has_told_of_another_place_it_is_asked_for_again() -> None:
+    """
+    A look has found that the copy is further; what has not changed a broker tells no second time.
+    """
+    source, hooks = Remembers(), Quiet()
+    _, lane, _ = reading(source, hooks)
+    copy = told_long_ago(lane, 1, 100)
+    running = asyncio.create_task(lane.run())
+    await source.tells((0, 0), (1, 100))
+
+    lane.leave(copy.key)
+    copy.proceed(Proceed(110, 110, 0, 0, 110), OffsetMode.SAME, 0, time.monotonic())
+    lane.update(copy)
+    await source.tells((1, 110))
+    wanted = [copy.key in lane._session.told]
+    await source.tells()
+    wanted.append(copy.key in lane._session.told)
+    unheard = lane.answered_at(copy)
+    await source.tells((1, 110))
+    running.cancel()
+
+    assert wanted == [False, True]
+    assert unheard is None
+    assert lane.answered_at(copy) is not None
 
 
 def rotten_batch(at: int = -1) -> bytes:
