@@ -204,8 +204,10 @@ class LagWatch:
         for p in partitions:
             if p.state not in {State.ACTIVE, State.LAGGING}:
                 self._held.pop(p, None)
-                self._outlooks.forget(p)
-                if p.state in WAITING:
+                if p.state not in WAITING:
+                    self._outlooks.forget(p)
+                else:
+                    self._outlooks.stand(p, now)
                     self._project(p, self._meter.measure(p, now=now, now_ms=now_ms), now, now_ms)
                 continue
             in_order = p.state is State.ACTIVE and not p.detail and self._meter.idle(p, now)

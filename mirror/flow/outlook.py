@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mirror.flow.partition import PartitionCopy
 from mirror.model import FlowOutlook, Forecast, Outlook, State
@@ -77,6 +77,29 @@ class Projection:
         )
 
 
+class Stopped(NamedTuple):
+    """What is known of a partition that is not being copied for now.
+
+    Attributes:
+        going: At which pace the source's log start moved until then; nothing is copied.
+        retention: What its topic kept then.
+        log_start_offset: Where its source's log started when that was told last.
+        at: When that was.
+    """
+
+    going: Pace
+    retention: Retention
+    log_start_offset: int | None
+    at: float
+
+    def log_start_by(self, now: float, next_offset: int) -> int | None:
+        """Where it starts by now, if it has gone on as before; not beyond what is copied."""
+        start, removed = self.log_start_offset, self.going.removed_per_second
+        if start is None or not removed:
+            return start
+        return max(start, min(start + int(removed * (now - self.at)), next_offset))
+
+
 class Outlooks:
     """The paces of one flow's partitions, and what follows from them.
 
@@ -89,14 +112,18 @@ class Outlooks:
         self._retention = retention
         self._fresh_seconds = fresh_seconds
         self._trails: dict[PartitionCopy, Trail] = {}
+        self._stopped: dict[PartitionCopy, Stopped] = {}
 
     def wants(self, p: PartitionCopy, now: float) -> bool:
-        """Whether a sample is due of a partition without news: it moved a while ago, and may again."""
+        """Whether a sample is due of a partition without news: it moved a while ago, or was stopped, and may
+        move again.
+        """
         trail = self._trails.get(p)
-        return trail is not None and now - trail.latest.at >= SPAN_SECONDS_MIN
+        return p in self._stopped or (trail is not None and now - trail.latest.at >= SPAN_SECONDS_MIN)
 
     def note(self, p: PartitionCopy, progress: Progress, *, now: float, now_ms: int) -> None:
         """Take a sample of a partition that is being copied."""
+        self._stopped.pop(p, None)
         sample = self._sample(p, progress, now, now_ms)
         if sample is None:
             self._trails.pop(p, None)
@@ -109,8 +136,25 @@ class Outlooks:
             self._trails[p] = after
 
     def forget(self, p: PartitionCopy) -> None:
-        """It is not being copied: its pace so far says nothing."""
+        """It is not being copied, and nobody says that it will be: its pace so far says nothing."""
         self._trails.pop(p, None)
+        self._stopped.pop(p, None)
+
+    def stand(self, p: PartitionCopy, now: float) -> None:
+        """It is not being copied for now; retention by size goes on as it did, until it is told otherwise."""
+        retention, start = self._retention(p.tp.topic), p.source_log_start_offset
+        trail = self._trails.pop(p, None)
+        if trail is not None:
+            removed = pace(trail, now=trail.latest.at).removed_per_second
+            going = standing_still(Pace(removed_per_second=removed))
+            self._stopped[p] = Stopped(going, retention, trail.latest.log_start_offset, trail.latest.at)
+        stopped = self._stopped.get(p)
+        if stopped is None:
+            return
+        if stopped.retention != retention:
+            del self._stopped[p]
+        elif stopped.log_start_offset != start:
+            self._stopped[p] = stopped._replace(log_start_offset=start, at=now)
 
     def project(
         self, p: PartitionCopy, progress: Progress, behind: Behind, *, now: float, now_ms: int
@@ -149,18 +193,21 @@ class Outlooks:
     def _pace(self, p: PartitionCopy, now: float, *, complete: bool) -> Pace:
         if p in self._trails:
             return pace(self._trails[p], now=now)
+        if p in self._stopped:
+            return self._stopped[p].going
         going_on = complete or p.copying or p.state in {State.UNKNOWN, State.STANDBY}
         return UNKNOWN_PACE if going_on else standing_still(UNKNOWN_PACE)
 
     def _sample(self, p: PartitionCopy, progress: Progress, now: float, now_ms: int) -> Sample | None:
         if progress.next_offset is None:
             return None
+        stopped, start = self._stopped.get(p), p.source_log_start_offset
         return Sample(
             now,
             progress.heard_at,
             progress.last_stable_offset,
             progress.next_offset,
-            p.source_log_start_offset,
+            start if stopped is None else stopped.log_start_by(now, progress.next_offset),
             p.counters.lost_offsets,
             age_seconds(progress, now=now, now_ms=now_ms, fresh_seconds=self._fresh_seconds),
         )

@@ -453,6 +453,45 @@ def test_a_paused_partition_is_warned_of_too(bench: Bench) -> None:
     assert expected(bench).catch_up is Forecast.NEVER
 
 
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [(State.PAUSED, Reason.OPERATOR), (State.BLOCKED, Reason.TARGET_UNAVAILABLE)],
+)
+def test_retention_by_size_goes_on_while_a_partition_is_not_copied(
+    bench: Bench, state: State, reason: Reason
+) -> None:
+    """
+    At the pace at which it went until then, and from where the log was seen to start last. What it was by is
+    not known any more once the topic keeps more.
+    """
+    bench.retention = Retention(7 * 86_400_000, MIB)
+    for second in range(1, 61):
+        bench.now += 1
+        bench.proceed(100 + 90 * second)
+        bench.source_says(60_000 + 100 * second, log_start_offset=max(0, 100 * second - 3_000))
+        bench.look()
+    copying = expected(bench).retention_loss_seconds
+
+    bench.p.stop(state, reason, "seen", None)
+    bench.look(10)
+    stopped = expected(bench).retention_loss_seconds
+    bench.look(9)
+    later = expected(bench).retention_loss_seconds
+    bench.p.heard(3_500, 70_000, -1)
+    bench.look()
+    told = expected(bench).retention_loss_seconds
+    with structlog.testing.capture_logs() as logged:
+        bench.look(300)
+    at_last = expected(bench).retention_loss_seconds
+    bench.retention = Retention(7 * 86_400_000, 2 * MIB)
+    bench.look()
+
+    assert copying == pytest.approx(2_500 / 10, abs=10)
+    assert [stopped, later, told, at_last] == [pytest.approx(x, abs=1) for x in (15, 6, 20, 0)]
+    assert [line["event"] for line in logged] == ["retention_loss_near"]
+    assert (expected(bench).retention_loss_seconds or 0) > 6 * 86_400
+
+
 def test_a_partition_that_keeps_up_has_caught_up_and_loses_nothing(bench: Bench) -> None:
     """
     Whatever is on its way just now, and whoever has looked for how long.
