@@ -269,7 +269,8 @@ class PartitionStatus:
     lost_ranges: tuple[tuple[int, int], ...] = ()
     """Source ranges [from, to) given up since the copy of this partition began, in this process or before."""
     retention_headroom_seconds: float | None = None
-    """Lower bound of the time until retention at the source may remove a record that was not copied."""
+    """When retention at the source may remove a record that was not copied, if nothing more is copied; 0 if
+    it has. By size as far as the log's start was seen to move. None: never, or not known."""
     tombstone_headroom_seconds: float | None = None
     """Lower bound of the time until compaction at the source may remove a tombstone that was not copied, of a
     key that was."""

@@ -235,7 +235,6 @@ class Service:
             owner=owner,
             meter=meter,
             outlooks=outlooks,
-            retention_ms=follower.retention_ms,
             tombstones=follower.tombstones,
             lost_ranges=memory.lost_ranges,
             started_at_ms=waiting.started_at_ms,

@@ -123,7 +123,7 @@ LAG_SECONDS = _gauge(
 RETENTION_HEADROOM = _gauge(
     "retention_headroom_seconds",
     PARTITION,
-    "Lower bound of the time until retention may remove a record at the source that was not copied.",
+    "Time until retention may remove a record at the source that was not copied, if nothing more is copied.",
 )
 TOMBSTONE_HEADROOM = _gauge(
     "tombstone_headroom_seconds",

@@ -123,19 +123,3 @@ def lag_state(
         return State.LAGGING if behind_records else State.ACTIVE
     bound = lagging_seconds * CATCHING_UP_SHARE if before is State.LAGGING else lagging_seconds
     return State.LAGGING if behind_seconds > bound else State.ACTIVE
-
-
-def retention_headroom_seconds(behind_seconds: float | None, *, retention_ms: int | None) -> float | None:
-    """How long until retention by time may remove a record that was not copied: a lower bound.
-
-    Args:
-        behind_seconds: From :func:`lag_seconds`.
-        retention_ms: ``retention.ms`` of the source topic; negative for no limit, None when not known.
-
-    Returns:
-        Seconds, not below 0; None when there is no limit, or when it or the lag is not known. A complete
-        copy has the whole retention left.
-    """
-    if retention_ms is None or retention_ms < 0 or behind_seconds is None:
-        return None
-    return max(retention_ms / 1000 - behind_seconds, 0.0)

@@ -58,6 +58,7 @@ class Projection:
 
     Attributes:
         state: In which it is; what is lost already is no loss to come.
+        headroom_seconds: When retention takes the next record if nothing more is copied.
     """
 
     behind_records: int | None
@@ -65,6 +66,7 @@ class Projection:
     retention_loss_seconds: float | None
     pace: Pace
     state: State = State.ACTIVE
+    headroom_seconds: float | None = None
 
     def status(self) -> Outlook:
         """The same for people."""
@@ -169,13 +171,12 @@ class Outlooks:
         in_time = complete or (p.state is State.ACTIVE and behind.seconds is not None)
         catch_up = catch_up_seconds(behind.records, going, in_time=in_time)
         sample = self._sample(p, progress, now, now_ms)
-        if p.state is State.DATA_LOSS:
-            loss: float | None = 0.0
-        elif sample is None:
-            loss = None
-        else:
-            loss = retention_loss_seconds(sample, going, self._retention(p.tp.topic), complete=complete)
-        return Projection(behind.records, catch_up, loss, going, p.state)
+        loss = headroom = 0.0 if p.state is State.DATA_LOSS else None
+        if sample is not None and loss is None:
+            retention = self._retention(p.tp.topic)
+            loss = retention_loss_seconds(sample, going, retention, complete=complete)
+            headroom = retention_loss_seconds(sample, standing_still(going), retention, complete=False)
+        return Projection(behind.records, catch_up, loss, going, p.state, headroom)
 
     def headroom_seconds(
         self, p: PartitionCopy, progress: Progress, *, now: float, now_ms: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -16,7 +17,6 @@ from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
 from mirror.link.stream import LinkStream
 from mirror.model import FlowStatus, LinkStatus, PartitionStatus, State, TopicLeftOut, TopicPartition
-from monitoring.objectives import retention_headroom_seconds
 from monitoring.tombstones import Tombstones, tombstone_headroom_seconds
 
 
@@ -27,7 +27,6 @@ class Snapshots:
     Attributes:
         meter: Measures how far behind a partition is; what follows from it is concluded elsewhere.
         outlooks: What is to be expected of a partition.
-        retention_ms: ``retention.ms`` of a source topic, negative for no limit, None when not known.
         tombstones: How long a source topic keeps them.
         lost_ranges: The ledger: source ranges [from, to) of a partition that were given up.
     """
@@ -36,7 +35,6 @@ class Snapshots:
     owner: Owner
     meter: LagMeter
     outlooks: Outlooks
-    retention_ms: Callable[[str], int | None]
     tombstones: Callable[[str], Tombstones]
     lost_ranges: Callable[[TopicPartition], tuple[tuple[int, int], ...]]
     started_at_ms: int
@@ -107,9 +105,7 @@ class Snapshots:
             marker_offsets=p.counters.marker_offsets,
             duplicates_suppressed=p.counters.duplicates,
             lost_ranges=self.lost_ranges(p.tp),
-            retention_headroom_seconds=retention_headroom_seconds(
-                lag.seconds, retention_ms=self.retention_ms(p.tp.topic)
-            ),
+            retention_headroom_seconds=_limited(projection.headroom_seconds),
             tombstone_headroom_seconds=tombstone_headroom_seconds(
                 lag.progress, lag.seconds, self.tombstones(p.tp.topic), now=now
             ),
@@ -117,6 +113,11 @@ class Snapshots:
             outlook=projection.status(),
         )
         return status, projection
+
+
+def _limited(seconds: float | None) -> float | None:
+    """None where it never comes, too."""
+    return None if seconds is None or math.isinf(seconds) else seconds
 
 
 def _by_name(partition: PartitionCopy) -> tuple[str, int]:

@@ -87,10 +87,6 @@ class Follower:
         """What a source topic keeps; without limits where it is compacted only."""
         return self._topics.retention(topic)
 
-    def retention_ms(self, topic: str) -> int | None:
-        """``retention.ms`` of a source topic; negative where nothing is deleted by age, None if not known."""
-        return self.retention(topic).ms
-
     def tombstones(self, topic: str) -> Tombstones:
         """How long a source topic keeps tombstones."""
         return self._topics.tombstones(topic)

@@ -12,7 +12,6 @@ from monitoring.objectives import (
     lag_records,
     lag_seconds,
     lag_state,
-    retention_headroom_seconds,
 )
 
 NOW = 5_000.0
@@ -182,23 +181,3 @@ def test_records_decide_while_the_age_is_unknown(records: int | None, state: Sta
     The first minutes of a copy of old data have no age, and are behind all the same.
     """
     assert lag_state(records, None, before=State.UNKNOWN, lagging_seconds=10) is state
-
-
-@pytest.mark.parametrize(
-    ("lag", "retention_ms", "headroom"),
-    [
-        (600.0, 3_600_000, 3_000.0),
-        (0.0, 3_600_000, 3_600.0),
-        (7_200.0, 3_600_000, 0.0),
-        (600.0, -1, None),
-        (600.0, None, None),
-        (None, 3_600_000, None),
-    ],
-)
-def test_headroom_is_what_retention_leaves_of_the_lag(
-    lag: float | None, retention_ms: int | None, headroom: float | None
-) -> None:
-    """
-    Without a limit, or without knowing it or the lag, there is no figure.
-    """
-    assert retention_headroom_seconds(lag, retention_ms=retention_ms) == headroom

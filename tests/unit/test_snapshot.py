@@ -6,6 +6,8 @@ import time
 from typing import Any
 from unittest.mock import Mock
 
+import pytest
+
 from mirror.flow.snapshot import Snapshots
 from mirror.flow.states import PATIENCE, Refusal
 from mirror.model import Forecast, OffsetMode, PartitionStatus, Reason, State
@@ -37,7 +39,6 @@ def snapshots(bench: Bench) -> Snapshots:
         owner=Mock(held=True),
         meter=bench.meter,
         outlooks=bench.outlooks,
-        retention_ms=lambda _: HOUR_MS,
         tombstones=lambda _: Tombstones(HOUR_MS),
         lost_ranges=lambda _: (),
         started_at_ms=0,
@@ -98,6 +99,39 @@ def test_of_what_another_mirror_copies_only_the_position_is_known() -> None:
     assert [one.next_offset for one in (in_time, behind, away)] == [300, 400, 400]
     assert all(unknown(one) for one in (in_time, behind, away))
     assert series(bench, "twinsite_lag_seconds") == []
+
+
+def test_headroom_is_what_retention_by_size_leaves_too() -> None:
+    """
+    Of an hour by age a complete copy has all. Where the log is full, it is as far as its start is away; and
+    what is gone already has none.
+    """
+    bench = an_owner()
+    bench.heard_at = time.monotonic()
+    whole = said(bench).retention_headroom_seconds
+    bench.retention = Retention(HOUR_MS, 1 << 20)
+    for second in range(60):
+        bench.now += 1
+        start, bench.heard_at = max(0, 100 * (second - 30)), bench.now
+        bench.p.heard(start, 90_000 + 100 * second, 90_000 + 100 * second, at=bench.now)
+        bench.proceed(3_000 + 50 * second)
+        bench.look()
+    full = said(bench).retention_headroom_seconds
+    bench.p.stop(State.DATA_LOSS, Reason.LOG_START_MOVED, "seen", None)
+
+    assert whole == pytest.approx(3_600, abs=1)
+    assert full == pytest.approx((3_000 + 50 * 59 - 100 * 29) / 100, abs=1)
+    assert said(bench).retention_headroom_seconds == 0
+
+
+def test_a_topic_that_keeps_everything_has_no_headroom_to_tell() -> None:
+    """
+    That it never comes is no number.
+    """
+    bench = an_owner()
+    bench.retention = Retention(-1, -1)
+
+    assert said(bench).retention_headroom_seconds is None
 
 
 def test_whoever_copies_again_says_how_far_behind_it_is() -> None:
