@@ -111,7 +111,8 @@ class PartitionCopy(Passage):
         """Begin, or begin again, where a look says.
 
         How far one may read at the source is not known any more where what was heard of that before is all
-        copied, and the look has found that the log goes on.
+        copied, and the look has found that the log goes on. Where the copy ends before where it was it is not
+        what it was: when that was complete says nothing of it.
 
         Args:
             epoch: Of the last record copied.
@@ -119,6 +120,8 @@ class PartitionCopy(Passage):
             runs_ahead: For ``mapped``: what the offset map has beyond the target's log end. Whoever noted it
                 may have sent what belongs to it, so it stays, unless what is read now says otherwise.
         """
+        if decision.next_offset < (self.next_offset or 0):
+            self._go_back()
         self._begin(decision, mode, epoch, now, runs_ahead)
         self.waited_for_owner, self.copied_elsewhere = None, False
         self.looked_at = now
@@ -154,8 +157,7 @@ class PartitionCopy(Passage):
         """Forget what was concluded and queued, and be looked at: an operator said so."""
         self._drop()
         if self.state is State.DIVERGED:
-            self._marks.rewind()
-            self.last_timestamp_ms = None
+            self._go_back()
         self.state, self.reason, self.detail = State.UNKNOWN, Reason.STARTING, "to be looked at again"
         self.acknowledged_target_offset = None
         self.lost = None
@@ -164,6 +166,10 @@ class PartitionCopy(Passage):
         self.attempts = 0
         self.look_due_at = now
         self.waited_for_owner = None
+
+    def _go_back(self) -> None:
+        self._marks.rewind()
+        self.last_timestamp_ms = None
 
     def stand_by(self, now: float, look_after_seconds: float, words: str) -> None:
         """Another mirror of the flow is to go on here: look later whether it did.

@@ -823,6 +823,26 @@ def test_a_copy_that_is_resumed_is_not_said_to_be_complete_because_it_was(
     assert Reason.OPEN_TRANSACTION not in {reason for _, reason in bench.told}
 
 
+@pytest.mark.parametrize("state", [State.PAUSED, State.BLOCKED, State.DIVERGED])
+def test_a_copy_that_has_lost_its_end_was_not_complete_because_it_had_been(
+    bench: Bench, state: State
+) -> None:
+    """
+    The target was restored from a backup while nothing was copied: what is missing is older than that.
+    """
+    bench.p.last_timestamp_ms = int(bench.now * 1000)
+    bench.p.stop(state, Reason.OPERATOR, "seen", None)
+    bench.p.look_anew(bench.now)
+    bench.p.heard(0, 100, -1)
+    bench.proceed(1)
+    bench.source_says(160)
+    bench.now += 30
+
+    lag = bench.meter.measure(bench.p, now=bench.now, now_ms=int(bench.now * 1000))
+
+    assert (lag.records, lag.seconds) == (159, None)
+
+
 @pytest.mark.parametrize(
     ("silent_seconds", "seconds", "records"), [(0.9, 0.0, 0), (1.1, 1.1, 0), (2.4, 2.4, 0), (2.6, 2.6, None)]
 )

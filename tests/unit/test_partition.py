@@ -899,13 +899,20 @@ def test_a_copy_that_always_misses_a_little_is_known_to_have_had_what_was_told_b
 
 
 @pytest.mark.parametrize(
-    ("state", "known"), [(State.DIVERGED, (None, None)), (State.PAUSED, (55.0, 104))], ids=str
+    ("state", "goes_on_at", "known"),
+    [
+        (State.DIVERGED, 90, (None, None)),
+        (State.PAUSED, 105, (55.0, 104)),
+        (State.PAUSED, 104, (None, None)),
+    ],
+    ids=str,
 )
 def test_how_late_a_copy_is_that_has_diverged_is_not_known_when_it_goes_on(
-    state: State, known: tuple[float | None, int | None]
+    state: State, goes_on_at: int, known: tuple[float | None, int | None]
 ) -> None:
     """
-    The newest record copied may be gone. Of one that was only paused what was known is still so.
+    The newest record copied may be gone. Of one that was only paused what was known is still so, unless it
+    ends further down.
     """
     copy = proceeding(100)
     copy.heard(0, 105, 105, at=55.0)
@@ -916,7 +923,7 @@ def test_how_late_a_copy_is_that_has_diverged_is_not_known_when_it_goes_on(
 
     copy.stop(state, Reason.TARGET_TRUNCATED, "as it was found", None)
     copy.look_anew(NOW)
-    copy.proceed(Proceed(90, 90, 0, 0, 90), OffsetMode.SAME, 0, NOW)
+    copy.proceed(Proceed(goes_on_at, goes_on_at, 0, 0, goes_on_at), OffsetMode.SAME, 0, NOW)
 
     assert before == (55.0, 104)
     assert (copy.complete_at, copy.last_timestamp_ms) == known
