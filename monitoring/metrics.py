@@ -46,6 +46,8 @@ class _Reading:
     metric: Metric
     read: Callable[[PartitionStatus], float | None]
     together: Together = sum
+    none_is_of_all: bool = False
+    """0 says that nothing is missing: of a topic it is told only where it is known of each partition."""
 
 
 def _loss_pending(partition: PartitionStatus) -> float | None:
@@ -59,11 +61,16 @@ def _projected(forecast: Forecast, seconds: float | None) -> float | None:
 
 
 _READINGS = (
-    _Reading(catalogue.LAG_RECORDS, lambda p: p.lag_records),
-    _Reading(catalogue.LAG_SECONDS, lambda p: p.lag_seconds, max),
+    _Reading(catalogue.LAG_RECORDS, lambda p: p.lag_records, none_is_of_all=True),
+    _Reading(catalogue.LAG_SECONDS, lambda p: p.lag_seconds, max, none_is_of_all=True),
     _Reading(catalogue.RETENTION_HEADROOM, lambda p: p.retention_headroom_seconds, min),
     _Reading(catalogue.TOMBSTONE_HEADROOM, lambda p: p.tombstone_headroom_seconds, min),
-    _Reading(catalogue.CATCH_UP, lambda p: _projected(p.outlook.catch_up, p.outlook.catch_up_seconds), max),
+    _Reading(
+        catalogue.CATCH_UP,
+        lambda p: _projected(p.outlook.catch_up, p.outlook.catch_up_seconds),
+        max,
+        none_is_of_all=True,
+    ),
     _Reading(
         catalogue.RETENTION_LOSS,
         lambda p: _projected(p.outlook.retention_loss, p.outlook.retention_loss_seconds),
@@ -155,7 +162,7 @@ class FlowCollector(Collector):
         yield self._one(catalogue.TOPICS_IGNORED, flow, status.topics_ignored)
         yield self._counts(status)
         unknown = sum(partition.lag_seconds is None for partition in status.partitions)
-        yield self._one(catalogue.LAG_UNKNOWN, flow, unknown)
+        yield self._one(catalogue.LAG_UNKNOWN, flow, None if status.waits_for else unknown)
         whole = status.outlook
         yield self._one(catalogue.FLOW_BACKLOG, flow, _projected(whole.backlog, whole.backlog_seconds))
 
@@ -182,6 +189,8 @@ class FlowCollector(Collector):
 
     def _counts(self, status: FlowStatus) -> Family:
         family = self._family(catalogue.PARTITIONS)
+        if status.waits_for:
+            return family
         counts = dict.fromkeys(State, 0)
         for partition in status.partitions:
             counts[partition.state] += 1
@@ -222,8 +231,11 @@ class FlowCollector(Collector):
         family = self._family(reading.metric)
         for group in groups:
             values = [value for one in group.partitions if (value := reading.read(one)) is not None]
-            if values:
-                _add(family, group.labels, reading.together(values))
+            if not values:
+                continue
+            value = reading.together(values)
+            if value or not reading.none_is_of_all or len(values) == len(group.partitions):
+                _add(family, group.labels, value)
         return family
 
     def _gap_records(self, groups: Sequence[_Group]) -> Family:

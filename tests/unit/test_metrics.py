@@ -12,7 +12,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
-from mirror.model import FlowStatus, PartitionStatus, Reason, State, TopicPartition
+from mirror.model import FlowStatus, Forecast, Outlook, PartitionStatus, Reason, State, TopicPartition
 from monitoring import catalogue
 from monitoring.exposition import OPENMETRICS, content_type, write_text
 from monitoring.metrics import FlowCollector, Instruments, register
@@ -268,6 +268,39 @@ def test_a_topic_is_as_bad_as_its_worst_partition() -> None:
     assert value(text, "twinsite_partition_state", topic="orders", state="ACTIVE") == 1
     assert value(text, "twinsite_records_copied_total", topic="orders") == 3 * 890
     assert value(text, "twinsite_partitions_lag_unknown") == 1
+
+
+def test_a_topic_is_not_said_to_miss_nothing_where_that_is_not_known_of_all() -> None:
+    """
+    What is known to be missing of some of them is told; the rest is counted.
+    """
+    names = ("twinsite_lag_seconds", "twinsite_lag_records", "twinsite_catch_up_seconds")
+    in_time = Outlook(Forecast.EXPECTED, 0.0)
+    there = a_partition("orders", 0, lag_seconds=0.0, lag_records=0, outlook=in_time)
+    late = Outlook(Forecast.EXPECTED, 5.0)
+    behind = a_partition("orders", 1, lag_seconds=9.0, lag_records=7, outlook=late)
+    unknown = [an_unknown_partition("orders", 2), an_unknown_partition("orders", 3)]
+
+    def told(*partitions: PartitionStatus) -> list[float | None]:
+        text = flow_text(a_flow(*partitions), per_partition=False)
+        return [value(text, name, topic="orders") for name in names]
+
+    assert told(there) == [0, 0, 0]
+    assert told(there, *unknown) == [None, None, None]
+    assert told(there, behind, *unknown) == [9, 7, 5]
+
+
+def test_of_a_mirror_that_waits_at_its_start_no_partitions_are_counted() -> None:
+    """
+    Nobody knows yet how many there are: none of unknown lag would be a copy in order.
+    """
+    waiting = replace(a_flow(), waits_for="source to answer")
+
+    text = flow_text(waiting)
+
+    assert value(text, "twinsite_partitions_lag_unknown") is None
+    assert value(text, "twinsite_partitions") is None
+    assert value(flow_text(a_flow()), "twinsite_partitions_lag_unknown") == 0
 
 
 def test_registering_takes_no_snapshot() -> None:
