@@ -212,7 +212,7 @@ class AppendLane:
             self._flow.target.last_answer_at = now
             self._flow.silence.begins(self._node, now + throttle_ms / 1000)
             stirred = [p for p, sent in request if not self._goes_on(p, sent, outcomes.get(p.target), now)]
-            self._observe_latency(request[0][0])
+            self._observe_latency(request[0][0], now)
             if now - sent_at > self._flow.limits.idle_look_seconds:
                 stirred = self._look_again(request, now)
         self._flow.room.set()
@@ -244,9 +244,11 @@ class AppendLane:
             partition.doubt(now)
         return partitions
 
-    def _observe_latency(self, partition: PartitionCopy) -> None:
+    def _observe_latency(self, partition: PartitionCopy, now: float) -> None:
+        """Of its last record, if the target has just acknowledged that."""
         stamp, following = partition.last_timestamp_ms, partition.next_offset
-        if stamp is not None and stamp > 0 and following is not None:
+        acknowledged = partition.acknowledged_at == now
+        if acknowledged and stamp is not None and stamp > 0 and following is not None:
             seconds = time.time() - stamp / 1000
             self._flow.instruments.observe_copy_latency(seconds, partition.tp, following - 1)
 

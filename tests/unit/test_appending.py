@@ -9,10 +9,11 @@ from typing import Any
 
 from mirror.errors import ConnectionFailedError
 from mirror.flow.position import Proceed
-from mirror.model import OffsetMode, State
-from tests.unit.target_model import IDLE_LOOK_SECONDS, Mirror, said, source_batch
+from mirror.model import OffsetMode, State, TopicPartition
+from tests.unit.target_model import IDLE_LOOK_SECONDS, Meters, Mirror, said, source_batch
 
 SOON = 5.0
+NOT_ENOUGH_REPLICAS = 19
 
 
 def a_mirror(*, looked_at: float, queue_bytes_max: float = math.inf) -> Mirror:
@@ -171,6 +172,29 @@ async def test_who_outgrows_a_lane_is_handed_back_with_its_last_answer() -> None
     assert not mirror.copy.in_flight
     assert mirror.hooks.changes == [mirror.copy]
     assert len(mirror.target.connections[-1].unheard) == 0
+
+
+async def test_only_what_was_acknowledged_has_a_latency() -> None:
+    """
+    A refusal says nothing of how long a record takes, least of all the one that was acknowledged before.
+    """
+    mirror, observed = a_mirror(looked_at=now()), list[int]()
+
+    class Observing(Meters):
+        def observe_copy_latency(self, seconds: float, tp: TopicPartition, offset: int) -> None:
+            observed.append(offset)
+
+    mirror.flow.instruments = Observing()
+    mirror.copy.queue.push([source_batch(3, 2)], [], None)
+    mirror.lane.offer(mirror.copy)
+    await turns()
+    for code, base_offset in ((0, 0), (NOT_ENOUGH_REPLICAS, -1)):
+        _, on_answer = mirror.target.connections[-1].unheard.popleft()
+        on_answer(said(code, base_offset))
+        await turns()
+
+    assert (mirror.copy.counters.records, mirror.copy.attempts) == (3, 1)
+    assert observed == [2]
 
 
 async def test_a_broker_is_not_silent_when_it_was_just_asked_nor_for_as_long_as_a_quota_holds_us_back() -> (
