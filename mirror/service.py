@@ -57,6 +57,8 @@ log = structlog.get_logger(__name__)
 DRAIN_SECONDS = 10.0
 FINISH_SECONDS = 3.0
 STATUS_SECONDS = 0.25
+STATUS_SHARE = 0.05
+"""Of the time snapshots take no more, however many partitions there are."""
 WATCH, WATCH_SILENT_SECONDS = "partitions_watched", 30.0
 
 T = TypeVar("T")
@@ -90,7 +92,7 @@ async def run(
 
     Args:
         timeout_seconds: With ``once``: give up after so long; the status says what is missing.
-        on_status: Called a few times a second with a snapshot.
+        on_status: Called a few times a second with a snapshot; less often where that takes long.
 
     Returns:
         The last snapshot, taken when everything sent was answered.
@@ -345,8 +347,9 @@ class Service:
 
     async def _report(self, on_status: Callable[[FlowStatus], None]) -> None:
         while True:
+            began_at = time.monotonic()
             on_status(self.status())
-            await asyncio.sleep(STATUS_SECONDS)
+            await asyncio.sleep(max(STATUS_SECONDS, (time.monotonic() - began_at) / STATUS_SHARE))
 
     def _say_nothing_matches(self, *, once: bool) -> None:
         """A mirror that runs for ever may wait for a topic to be made; more often a pattern is mistaken."""

@@ -17,7 +17,7 @@ from typing import Protocol
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from mirror.api.control import Control, ControlHandlers, find
+from mirror.api.control import Control, ControlHandlers
 from mirror.api.page import CONTENT_SECURITY_POLICY, PAGE
 from mirror.api.problems import ProblemError, problems
 from mirror.api.schema import status_to_json
@@ -46,6 +46,7 @@ class Translate(Protocol):
             committed: It is what a group has committed: the next one it reads.
 
         Raises:
+            UnknownPartitionError: The flow does not copy this partition.
             TwinsiteError: That cannot be done: it is never a guess.
         """
 
@@ -195,7 +196,6 @@ class ApiServer:
         tp = TopicPartition(_text(request, "topic"), _number(request, "partition"))
         offset = _number(request, "offset")
         reverse, committed = _flag(request, "reverse"), _flag(request, "committed")
-        find(self._backend.status(), tp.topic, tp.partition)
         translated = await self._backend.translate(tp, offset, reverse=reverse, committed=committed)
         source, target = (translated, offset) if reverse else (offset, translated)
         return web.json_response(

@@ -11,6 +11,8 @@ from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.model import Reason, State, is_there
 
 CHECK_SECONDS = 0.02
+CHECK_SHARE = 0.05
+"""Of the time checks take no more, however many partitions there are."""
 STUCK_SECONDS = 10.0
 """A blocked partition is waited for as long as any comes nearer to its goal, and this much longer; one that
 lags because of an open transaction, or a silent source, not before that is noticed, see
@@ -32,8 +34,10 @@ class Goals:
         """Wait until every partition has reached its goal, or cannot, or the time is up."""
         end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         # states change in many places: a look now and then costs less than a bell in each of them
-        while not self._over() and (end is None or time.monotonic() < end):  # noqa: ASYNC110
-            await asyncio.sleep(CHECK_SECONDS)
+        began_at = time.monotonic()
+        while not self._over() and (end is None or time.monotonic() < end):
+            await asyncio.sleep(max(CHECK_SECONDS, (time.monotonic() - began_at) / CHECK_SHARE))
+            began_at = time.monotonic()
 
     def _over(self) -> bool:
         now = time.monotonic()

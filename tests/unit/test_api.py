@@ -21,6 +21,7 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
+from mirror.api.control import find
 from mirror.api.page import PAGE
 from mirror.api.schema import status_to_json
 from mirror.api.server import ApiServer, Backend
@@ -69,6 +70,7 @@ class Mirror:
         self.told.append((what, tp))
 
     async def translate(self, tp: TopicPartition, offset: int, /, *, reverse: bool, committed: bool) -> int:
+        find(self.status, tp.topic, tp.partition)
         self.questions.append((tp, offset, reverse, committed))
         if isinstance(self.translated, TwinsiteError):
             raise self.translated
@@ -284,6 +286,17 @@ async def test_a_bad_question_is_told_what_is_wrong_with_it(port: Port, query: s
     assert (status, problem["code"]) == (400, "bad_request")
     assert problem["detail"].startswith(detail)
     assert port.mirror.questions == []
+
+
+async def test_an_offset_is_translated_without_a_look_at_all_partitions(port: Port) -> None:
+    """
+    Whoever moves groups to the other side asks for thousands.
+    """
+    port.mirror.bug = ZeroDivisionError("a snapshot was taken")
+
+    status, _ = await port.get_json("/offsets/translate?topic=orders&partition=0&offset=1")
+
+    assert status == 200
 
 
 async def test_a_partition_the_flow_does_not_have_is_not_translated(port: Port) -> None:

@@ -90,6 +90,31 @@ async def test_a_partition_nobody_has_looked_at_is_waited_for() -> None:
     assert await open_after(Goals([PartitionCopy(tp, tp, b"t" * 16, in_flight_max=5)]), 0.1)
 
 
+async def test_checks_of_many_partitions_leave_nearly_all_of_the_time_to_the_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Where one takes long the next one comes later.
+    """
+    now, rests = 0.0, list[float]()
+
+    def takes_long() -> float:
+        nonlocal now
+        now += 0.5
+        return now
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+
+    monkeypatch.setattr(goals, "time", SimpleNamespace(monotonic=takes_long))
+    monkeypatch.setattr(goals, "asyncio", SimpleNamespace(sleep=rest))
+
+    await Goals([copied(0, 5, 10)]).reached(3.0)
+
+    assert rests
+    assert min(rests) >= 10
+
+
 async def test_time_that_is_up_ends_the_wait() -> None:
     """
     Whatever is still missing.
