@@ -86,12 +86,14 @@ async def run(
     stop: asyncio.Event,
     once: bool = False,
     timeout_seconds: float | None = None,
+    time_is_up: asyncio.Event | None = None,
     on_status: Callable[[FlowStatus], None] | None = None,
 ) -> FlowStatus:
     """Mirror until ``stop`` is set; with ``once`` until the high watermarks seen at the start are reached.
 
     Args:
         timeout_seconds: With ``once``: give up after so long; the status says what is missing.
+        time_is_up: Set where that has ended it; what is on its way by then still has time to arrive.
         on_status: Called a few times a second with a snapshot; less often where that takes long.
 
     Returns:
@@ -105,9 +107,11 @@ async def run(
     async with contextlib.AsyncExitStack() as stack:
         service = await _unless_ended(_begin(settings, stack, once=once), stop, ends_at)
         try:
-            await service.run(stop, once=once, ends_at=ends_at, on_status=on_status)
+            timed_out = await service.run(stop, once=once, ends_at=ends_at, on_status=on_status)
         except* TwinsiteError as group:
             raise _first(group) from None
+        if timed_out and time_is_up is not None:
+            time_is_up.set()
         return service.status()
 
 
@@ -275,8 +279,12 @@ class Service:
         once: bool,
         ends_at: float | None,
         on_status: Callable[[FlowStatus], None] | None,
-    ) -> None:
-        """Run until stopped, or with ``once`` until done, or until the monotonic clock says ``ends_at``."""
+    ) -> bool:
+        """Run until stopped, or with ``once`` until done, or until the monotonic clock says ``ends_at``.
+
+        Returns:
+            Whether it was that which ended it.
+        """
         clusters = self.flow.source, self.flow.target
         register_metrics(self.registry, self.settings, self.status, clusters, self._fenced)
         url = self._answer()
@@ -298,6 +306,7 @@ class Service:
             if on_status is not None:
                 tasks.append(group.create_task(self._report(on_status)))
             await self._wait(stop, once=once, ends_at=ends_at, tasks=tasks)
+            timed_out = ends_at is not None and time.monotonic() >= ends_at
             self._conclude()
             await self.engine.drain(DRAIN_SECONDS)
             await self._leave_topics_ready()
@@ -306,6 +315,7 @@ class Service:
             for task in tasks:
                 task.cancel()
         await announcer.withdraw()
+        return timed_out
 
     async def _wait(
         self,

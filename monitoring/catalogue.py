@@ -115,7 +115,9 @@ REASON = _gauge(
     "1 for the reason of the present state; no other series.",
 )
 LAG_RECORDS = _gauge(
-    "lag_records", PARTITION, "Source offsets below the last stable offset that are not on the target."
+    "lag_records",
+    PARTITION,
+    "Source offsets below the last stable offset, as last heard, that are not on the target.",
 )
 LAG_SECONDS = _gauge(
     "lag_seconds", PARTITION, "Upper bound of the age of the oldest record that is not on the target."

@@ -76,7 +76,10 @@ def plain(words: object, style: str = "") -> Text:
 
 def number(value: float | None) -> str:
     """``1 234 567``; a question mark for what is not known."""
-    return "?" if value is None else f"{value:,.0f}".replace(",", " ")
+    if value is None:
+        return "?"
+    words = f"{value:,}" if isinstance(value, int) else f"{value:,.0f}"  # an offset is no float
+    return words.replace(",", " ")
 
 
 def size(count: float) -> str:

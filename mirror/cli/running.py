@@ -41,7 +41,7 @@ class Ended:
 
     Attributes:
         stopped: A signal ended it.
-        time_is_up: It took as long as it was given.
+        time_is_up: It was given no more time.
     """
 
     status: FlowStatus
@@ -118,9 +118,16 @@ async def _run(
     timeout_seconds: float | None,
     on_status: OnStatus | None,
 ) -> Ended:
-    started_at = time.monotonic()
+    started_at, time_is_up = time.monotonic(), asyncio.Event()
     work = asyncio.create_task(
-        service.run(settings, once=once, timeout_seconds=timeout_seconds, stop=stop, on_status=on_status)
+        service.run(
+            settings,
+            once=once,
+            timeout_seconds=timeout_seconds,
+            stop=stop,
+            time_is_up=time_is_up,
+            on_status=on_status,
+        )
     )
     await _attend(work, stop)
     if not work.done():
@@ -131,7 +138,7 @@ async def _run(
         work.result(),
         totals_now(seconds),
         stopped=stop.is_set(),
-        time_is_up=timeout_seconds is not None and seconds >= timeout_seconds,
+        time_is_up=time_is_up.is_set(),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from mirror.cli.columns import shortened
-from mirror.cli.output import PIPE_COLUMNS
+from mirror.cli.output import PIPE_COLUMNS, number
 from mirror.cli.render import ALIKE_MAX, status_table
 from mirror.model import LinkStatus, PartitionStatus, Reason, State, TopicLeftOut
 from tests.unit.statuses import a_flow, a_late_partition, a_link, a_loss, a_partition, an_unknown_partition
@@ -168,6 +168,18 @@ def test_a_name_at_the_target_is_shown_whole_or_not_at_all() -> None:
 
     assert not any(">" in line for line in narrow)
     assert any(f"{LONG}-0 > east.{LONG}" in line for line in wide)
+
+
+def test_a_large_offset_is_told_to_its_last_digit() -> None:
+    """
+    Above 2^53 a float has not all of them.
+    """
+    assert [number(value) for value in (2**53 + 1, 2**63 - 1, 1_234.4, None)] == [
+        "9 007 199 254 740 993",
+        "9 223 372 036 854 775 807",
+        "1 234",
+        "?",
+    ]
 
 
 def test_in_a_pipe_nothing_is_cut() -> None:
