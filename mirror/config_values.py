@@ -9,6 +9,7 @@ A leaf: it imports only leaves and the source of a secret.
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,6 +44,7 @@ _SIZE = re.compile(_SIZE_PATTERN)
 RATE_PATTERN = r"(\d{1,9}(?:\.\d{1,6})?)\s*" + _either_case("(k|M|G)?(bit|B)/s")
 _RATE = re.compile(RATE_PATTERN)
 _RATES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_OPENING, _CLOSING = "[({", "])}"
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<name>[A-Za-z0-9._-]+)):(?P<port>\d{1,5})")
 
 
@@ -153,10 +155,29 @@ Flag = Annotated[bool, Field(strict=True)]
 # -- patterns and files ------------------------------------------------------------------------------
 
 
+def split_patterns(text: str) -> list[str]:
+    r"""Split at commas, but not within brackets: ``a{1,2},!b`` is two patterns. ``\,`` is a comma."""
+    parts, depth, escaped = [""], 0, False
+    for letter in text:
+        if not escaped:
+            depth = max(0, depth + (letter in _OPENING) - (letter in _CLOSING))
+        if letter == "," and not escaped and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+        escaped = letter == "\\" and not escaped
+    return [part.strip() for part in parts if part.strip()]
+
+
 def _pattern(text: str) -> str:
+    """What matches whole names; a ``!``, by which the command line leaves out, would match nothing."""
+    if any(part.startswith("!") for part in split_patterns(text)):
+        raise ValueError("has a ! that leaves nothing out: what is behind it goes into exclude, without !")
     try:
-        re.compile(text)
-    except (re.error, OverflowError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            re.compile(text)
+    except (re.error, OverflowError, Warning) as error:
         raise ValueError(f"is not a regular expression: {error}") from None
     except RecursionError:
         raise ValueError("is not a regular expression: its brackets go too deep") from None

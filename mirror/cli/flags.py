@@ -13,12 +13,11 @@ from mirror import config_relay
 from mirror.config import LinkSettings, Settings, TopicsSettings, load, merged, parse
 from mirror.config_problems import checked
 from mirror.config_relay import RelaySettings
+from mirror.config_values import split_patterns
 from mirror.config_yaml import read_yaml
 from mirror.errors import UsageError
 
 EVERYTHING = ".*"
-
-_OPENING, _CLOSING = "[({", "])}"
 
 
 def settings_of(options: Mapping[str, Any], *, once: bool, terminal: bool) -> Settings:
@@ -135,20 +134,6 @@ def _lists(topics: Iterable[str]) -> dict[str, Any]:
     include = [pattern for pattern in patterns if not pattern.startswith("!")]
     exclude = [pattern.removeprefix("!").strip() for pattern in patterns if pattern.startswith("!")]
     return {"include": include or [EVERYTHING]} | ({"exclude": exclude} if exclude else {})
-
-
-def split_patterns(text: str) -> list[str]:
-    r"""Split at commas, but not within brackets: ``a{1,2},!b`` is two patterns. ``\,`` is a comma."""
-    parts, depth, escaped = [""], 0, False
-    for letter in text:
-        if not escaped:
-            depth = max(0, depth + (letter in _OPENING) - (letter in _CLOSING))
-        if letter == "," and not escaped and not depth:
-            parts.append("")
-        else:
-            parts[-1] += letter
-        escaped = letter == "\\" and not escaped
-    return [part.strip() for part in parts if part.strip()]
 
 
 def _check_present(document: Mapping[str, Any]) -> None:

@@ -127,6 +127,15 @@ def test_what_is_no_address_is_refused(text: str) -> None:
     assert "source.bootstrap_servers[0]" in refused(source={"bootstrap_servers": [text]})
 
 
+def test_a_pattern_may_have_a_mark_where_a_regular_expression_has_it() -> None:
+    """
+    Only one in front, or behind a comma, is what the command line means by it.
+    """
+    patterns = [r"(?!tmp).*", r"[^,!]+", r"a\,!b"]
+
+    assert accepted(topics={"include": patterns}).topics.include == tuple(patterns)
+
+
 # -- what is refused ---------------------------------------------------------------------------------------
 
 
@@ -140,6 +149,13 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         ({"topics": {"include": ["(x"]}}, "topics.include[0]: '(x' is not a regular expression"),
         ({"topics": {"include": [" a"]}}, "topics.include[0]: ' a' begins or ends with white space"),
         ({"topics": {"exclude": ["b\t"]}}, "topics.exclude[0]: 'b\\t' begins or ends with white space"),
+        ({"topics": {"include": ["a", "!b"]}}, "topics.include[1]: '!b' has a ! that leaves nothing out"),
+        ({"topics": {"include": ["a.*, !b"]}}, "topics.include[0]: 'a.*, !b' has a ! that leaves"),
+        ({"topics": {"exclude": [" !b"]}}, "topics.exclude[0]: ' !b' has a ! that leaves"),
+        (
+            {"topics": {"include": ["[[o]rders"]}},
+            "topics.include[0]: '[[o]rders' is not a regular expression",
+        ),
         ({"topics": {"refresh_seconds": 0}}, "topics.refresh_seconds: 0 is too small: at least 1"),
         ({"topics": {"create": "yes"}}, "topics.create: 'yes' must be true or false"),
         ({"read": {"fetch_wait_ms_max": True}}, "read.fetch_wait_ms_max: true must be a whole number"),

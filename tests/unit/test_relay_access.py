@@ -181,6 +181,10 @@ def test_all_together_have_so_many_connections() -> None:
             CERTIFICATES | {"roles": {"r": {"include": ["("]}}, "identities": {"a": "r"}},
             "is not a regular expression",
         ),
+        (
+            CERTIFICATES | {"roles": {"r": {"include": [".*", "!secret"]}}, "identities": {"a": "r"}},
+            "listen.roles.r.include[1]: '!secret' has a ! that leaves nothing out",
+        ),
         (CERTIFICATES | {"roles": {"r": {}}, "identities": {"a": "r"}}, "listen.roles.r.include: is missing"),
     ],
 )
