@@ -35,6 +35,7 @@ class Progress:
         complete_at: The last moment at which nothing was missing; None when that never was.
         last_timestamp_ms: Largest timestamp of the last batch copied; None, or negative, when there is none.
         empty_at: The last moment at which the copy was known to hold nothing; None when there was none.
+        high_watermark: Where the source's log ends, as last heard; None where that is where a reader may go.
     """
 
     next_offset: int | None
@@ -43,10 +44,20 @@ class Progress:
     complete_at: float | None
     last_timestamp_ms: int | None
     empty_at: float | None = None
+    high_watermark: int | None = None
 
     @property
     def complete(self) -> bool:
         """Nothing is missing, as far as the source has told."""
+        return self._all_is_read and not self.held_back
+
+    @property
+    def held_back(self) -> bool:
+        """All that may be read is there, and behind it is what may not: a transaction is open."""
+        return self._all_is_read and (self.next_offset or 0) < (self.high_watermark or 0)
+
+    @property
+    def _all_is_read(self) -> bool:
         return (
             self.next_offset is not None
             and self.last_stable_offset is not None
@@ -59,16 +70,15 @@ class Progress:
 
 
 def lag_records(progress: Progress, *, now: float, fresh_seconds: float) -> int | None:
-    """Source offsets not copied yet, as last heard; markers and compacted records count.
+    """Source offsets that may be read and are not copied, as last heard; markers and compacted ones count.
 
     Like the lag in seconds it is 0 only while the source says so; None when nothing was missing the last
     time it did, and it has not answered since: the partition may be paused.
     """
     if progress.next_offset is None or progress.last_stable_offset is None:
         return None
-    if progress.complete and not progress.fresh(now, fresh_seconds):
-        return None
-    return max(progress.last_stable_offset - progress.next_offset, 0)
+    behind = max(progress.last_stable_offset - progress.next_offset, 0)
+    return behind if behind or progress.fresh(now, fresh_seconds) else None
 
 
 def lag_seconds(progress: Progress, *, now: float, now_ms: int, fresh_seconds: float) -> float | None:
@@ -76,7 +86,8 @@ def lag_seconds(progress: Progress, *, now: float, now_ms: int, fresh_seconds: f
 
     It is 0 only for a complete copy whose source answered within ``fresh_seconds``. A copy that was
     complete once counts from then. One that never was counts from the newest record it copied, which is a
-    bound as long as records are appended in the order of their timestamps.
+    bound as long as records are appended in the order of their timestamps. What waits behind an open
+    transaction is missing, too: others may have committed it.
 
     Args:
         now: The monotonic clock.

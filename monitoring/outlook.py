@@ -205,15 +205,16 @@ def catch_up_seconds(behind_records: int | None, going: Pace, *, in_time: bool) 
 
     Args:
         behind_records: From :func:`monitoring.objectives.lag_records`.
-        in_time: The copy is known to be within the stated lag.
+        in_time: The copy is known to be complete, or within the stated lag.
 
     Returns:
-        Seconds; 0 for a copy that is complete or in time; ``math.inf`` for one that gains nothing.
+        Seconds; 0 for a copy that is in time; ``math.inf`` for one that gains nothing. None where an open
+        transaction holds back what is missing: when it ends is not known.
     """
-    if in_time or behind_records == 0:
+    if in_time:
         return 0.0
     copied, produced = going.copied_per_second, going.produced_per_second
-    if behind_records is None or copied is None:
+    if not behind_records or copied is None:
         return None
     if copied == 0:
         return math.inf

@@ -111,7 +111,13 @@ class LagMeter:
         if p.copied_elsewhere:
             return Lag(None, None, NOTHING_KNOWN)
         progress = Progress(
-            p.next_offset, self._end(p), self._heard_at(p), p.complete_at, p.last_timestamp_ms, p.empty_at
+            p.next_offset,
+            self._end(p),
+            self._heard_at(p),
+            p.complete_at,
+            p.last_timestamp_ms,
+            p.empty_at,
+            p.source_high_watermark,
         )
         seconds = lag_seconds(progress, now=now, now_ms=now_ms, fresh_seconds=self.prompt_seconds)
         records = lag_records(progress, now=now, fresh_seconds=self.fresh_seconds)
@@ -235,6 +241,8 @@ class LagWatch:
             return State.ACTIVE, None, p.detail if silent else ""
         if silent:
             return State.LAGGING, Reason.SOURCE_UNAVAILABLE, _unheard(p, lag, now, now_ms)
+        if lag.progress.held_back:
+            return State.LAGGING, Reason.CATCHING_UP, _held_back(p)
         words = f"{lag.records} offsets behind" if lag.records else "it is not being read just now"
         if dangers:
             return State.LAGGING, dangers[0].reason, f"{words}; {dangers[0].detail}"

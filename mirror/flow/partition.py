@@ -267,8 +267,8 @@ class PartitionCopy(Passage):
 
     def still_so(self, at: float) -> None:
         """What the source said last was so at that moment, too: it had told of anything else."""
-        if self.source_last_stable_offset is not None:
-            self._marks.note(self.source_last_stable_offset, at)
+        if self.source_last_stable_offset is not None and self.source_high_watermark is not None:
+            self._marks.note(self.source_high_watermark, at)
         self.told_at = at if self.told_at is None else max(self.told_at, at)
 
     @property

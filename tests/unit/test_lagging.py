@@ -12,7 +12,7 @@ import structlog
 
 from mirror.flow.context import Flow, Limits, LinkLimits
 from mirror.flow.hints import severity
-from mirror.flow.lagging import LagMeter, LagWatch
+from mirror.flow.lagging import Lag, LagMeter, LagWatch
 from mirror.flow.outlook import Outlooks, Projection, of_flow
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
@@ -95,6 +95,14 @@ class Bench:
         self.now += after_seconds
         self.watch.look([self.p], now=self.now, now_ms=int(self.now * 1000))
         return self.p.state
+
+    def lag(self) -> Lag:
+        return self.meter.measure(self.p, now=self.now, now_ms=int(self.now * 1000))
+
+    def outlook(self) -> FlowOutlook:
+        now_ms = int(self.now * 1000)
+        lag = self.lag()
+        return of_flow([self.outlooks.project(self.p, lag.progress, lag, now=self.now, now_ms=now_ms)])
 
 
 @pytest.fixture
@@ -708,15 +716,52 @@ def test_a_doubt_does_not_end_the_wait_for_a_transaction(bench: Bench) -> None:
 
 def test_transactions_that_end_in_time_are_no_lag(bench: Bench) -> None:
     """
-    On a busy topic there is always one open; what counts is whether the same one stands.
+    On a busy topic there is always one open; what counts is how long each one holds back the others.
     """
     states = set()
     for end in range(100, 130):
-        bench.proceed(end)
-        bench.source_says(end + 20, last_stable_offset=end)
+        bench.p.next_offset = end
+        bench.source_says(end + 5, last_stable_offset=end)
         states.add(bench.look(1))
 
     assert states == {State.ACTIVE}
+    assert bench.lag().seconds == pytest.approx(6, abs=1)
+
+
+def test_transactions_that_are_open_for_longer_than_the_stated_lag_are_a_lag(bench: Bench) -> None:
+    """
+    Even if none of them stands still: what others commit comes so late. It is said once, and why.
+    """
+    for end in range(100, 160):
+        bench.p.next_offset = end
+        bench.source_says(end + 20, last_stable_offset=end)
+        bench.look(1)
+
+    assert bench.told == [(State.LAGGING, Reason.CATCHING_UP)]
+    assert bench.p.detail == "offsets 159 to 179 wait for the end of a transaction"
+    assert bench.lag().seconds == pytest.approx(21, abs=2)
+
+
+def test_what_waits_behind_an_open_transaction_grows_old(bench: Bench) -> None:
+    """
+    Others have committed it, and it is not on the target. When it will be nobody knows: not before the
+    transaction ends, and what it has held back is as old as before when it has.
+    """
+    for second in range(3_600):
+        bench.now += 1
+        bench.source_says(101 + second, last_stable_offset=100)
+        bench.look()
+    held, outlook = bench.lag(), bench.outlook()
+    bench.source_says(3_700)
+    ended = bench.lag()
+    bench.proceed(3_700)
+    bench.source_says(3_700)
+
+    assert (held.records, ended.records) == (0, 3_600)
+    assert held.seconds == pytest.approx(3_600, abs=1)
+    assert ended.seconds == held.seconds
+    assert (outlook.catch_up, outlook.backlog) == (Forecast.UNKNOWN, Forecast.UNKNOWN)
+    assert (bench.look(), bench.lag().seconds) == (State.ACTIVE, 0)
 
 
 async def test_who_reads_what_is_uncommitted_lags_behind_the_high_watermark() -> None:

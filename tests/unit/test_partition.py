@@ -865,10 +865,23 @@ def test_a_copy_was_complete_when_an_answer_brings_nothing_that_was_missing() ->
     copy, seen = proceeding(100), []
 
     for end, answered_before in ((100, None), (120, 55.0), (120, 66.0)):
-        copy.heard(0, 130, end, answered_before=answered_before)
+        copy.heard(0, end, end, answered_before=answered_before)
         seen.append(copy.complete_at)
 
     assert seen == [None, 55.0, 55.0]
+
+
+def test_a_copy_is_not_complete_while_a_transaction_holds_back_what_others_have_committed() -> None:
+    """
+    It was so when the source ended where the copy does, whatever of that it gave out.
+    """
+    copy, seen = proceeding(100), []
+
+    for high_watermark, answered_before in ((100, None), (120, 55.0), (130, 66.0), (130, 77.0)):
+        copy.heard(0, high_watermark, 100, answered_before=answered_before)
+        seen.append(copy.complete_at)
+
+    assert seen == [None, 55.0, 55.0, 55.0]
 
 
 def test_a_copy_was_complete_when_the_source_told_of_it_whichever_way_the_next_answer_comes() -> None:
