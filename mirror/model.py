@@ -352,3 +352,8 @@ class FlowStatus:
     outlook: FlowOutlook = FlowOutlook()
     topics_left_out: tuple[TopicLeftOut, ...] = ()
     """Those that the lists want and that are not copied all the same: copies of what the target has."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a copy that was to end has reached its end in every partition, and there is one."""
+        return bool(self.partitions) and all(one.is_there for one in self.partitions)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -288,17 +288,17 @@ def _losses(group: Sequence[PartitionStatus], alike_max: int | None) -> Iterator
 def copy_document(status: FlowStatus, totals: Totals) -> dict[str, Any]:
     """What a copy that has ended leaves behind: each partition, then the whole."""
     partitions = sorted(status.partitions, key=lambda one: (one.topic, one.partition))
-    there = sum(one.is_there for one in partitions)
     return {
         "schema": SCHEMA,
         "flow": status.flow,
-        "complete": there == len(partitions),
+        "complete": status.is_there,
         "source_cluster_id": status.source_cluster_id,
         "target_cluster_id": status.target_cluster_id,
         "partitions": [_partition(one) for one in partitions],
+        "topics_left_out": [asdict(one) for one in status.topics_left_out],
         "totals": {
             "partitions": len(partitions),
-            "partitions_there": there,
+            "partitions_there": sum(one.is_there for one in partitions),
             "records": sum(one.records for one in partitions),
             "batches": sum(one.batches for one in partitions),
             "bytes": sum(one.bytes for one in partitions),

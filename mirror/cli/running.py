@@ -51,7 +51,7 @@ class Ended:
 
     @property
     def exit_code(self) -> ExitCode:
-        if all(one.is_there for one in self.status.partitions):
+        if self.status.is_there:
             return ExitCode.DONE
         return ExitCode.TIME_IS_UP if self.time_is_up and not self.stopped else ExitCode.NOT_THERE
 

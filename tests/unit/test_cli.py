@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from mirror import service
 from mirror.cli.main import COMMANDS, main
 from mirror.config import Settings
 from mirror.errors import AuthenticationError
-from mirror.model import FlowStatus, Reason, State
+from mirror.model import FlowStatus, Reason, State, TopicLeftOut
 from tests.harness.terminal import on_terminal
 from tests.unit.statuses import a_flow, a_loss, a_partition
 
@@ -281,6 +282,26 @@ def test_a_copy_that_ended_leaves_one_document(
     assert document["totals"]["peak_memory_bytes"] > 1_000_000
     assert document["totals"]["cpu_seconds"] > 0
     assert 0 <= document["totals"]["seconds"] < 60
+
+
+def test_a_copy_of_nothing_but_topics_left_out_is_not_there(
+    mirroring: FakeService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Whoever wanted them copied is told which, and why they were not.
+    """
+    copy = TopicLeftOut("east.orders", "copy_of_target", "flow back copies into it")
+    mirroring.status = replace(a_flow(), partitions=(), topics_left_out=(copy,))
+    codes = [main(["mirror", *CLUSTERS, "--topics", ".*", "--once", "-o", "json"])]
+    document = json.loads(capsys.readouterr().out)
+    mirroring.status = replace(a_flow(a_partition()), topics_left_out=(copy,))
+    codes.append(main(["mirror", *CLUSTERS, "--topics", ".*", "--once", "-o", "json"]))
+
+    assert codes == [3, 0]
+    assert document["complete"] is False
+    assert document["topics_left_out"] == [
+        {"topic": "east.orders", "reason": "copy_of_target", "detail": "flow back copies into it"}
+    ]
 
 
 @pytest.mark.parametrize("state", [State.BLOCKED, State.DATA_LOSS, State.PAUSED, State.UNKNOWN])
