@@ -43,7 +43,6 @@ from mirror.observing import register_metrics
 from mirror.operating import Operator
 from mirror.patience import Patience
 from mirror.sync.follow import Follower
-from mirror.sync.names import nearest
 from mirror.taking_part import flow_of, take_part
 from mirror.waiting import Waiting, opened_port
 from monitoring.health import Heartbeats, Readiness
@@ -363,11 +362,10 @@ class Service:
 
     def _say_nothing_matches(self, *, once: bool) -> None:
         """A mirror that runs for ever may wait for a topic to be made; more often a pattern is mistaken."""
-        near = nearest(self.follower.seen, self.settings.topics.include)
-        there = f"topics there: {', '.join(near) or 'none that may be described'}"
+        why, there = self.follower.why_nothing()
         if once:
-            raise UsageError("no topic at the source matches topics.include", hint=there)
-        log.warning("no_topic_matches", include=list(self.settings.topics.include), message=there)
+            raise UsageError(why, hint=there)
+        log.warning("no_topic_matches", include=list(self.settings.topics.include), message=f"{why}; {there}")
 
     # -- the port for people ---------------------------------------------------------------------
 

@@ -91,6 +91,10 @@ class Follower:
         """How long a source topic keeps tombstones."""
         return self._topics.tombstones(topic)
 
+    def why_nothing(self) -> tuple[str, str]:
+        """Why no topic that was seen is copied, and which could have been meant."""
+        return self._selector.why_nothing(self.seen)
+
     async def run(self) -> None:
         """Follow until cancelled. A pass that fails is logged and tried again."""
         while True:

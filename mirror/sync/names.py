@@ -17,6 +17,8 @@ from heapq import nsmallest
 from mirror.errors import UsageError
 from mirror.topic_names import is_internal, why_no_prefix
 
+NEAREST_MAX = 10
+
 
 class Ignored(StrEnum):
     """Why a topic of the source is not copied."""
@@ -33,6 +35,13 @@ class Ignored(StrEnum):
     """It is empty, and may be about to become such a copy."""
     GONE_ROUND = "gone_round"
     """By its name it is a copy of a copy of a copy."""
+
+
+_TAKEN_OUT = {
+    Ignored.EXCLUDED: "topics.exclude leaves out every topic at the source that matches topics.include",
+    Ignored.OWN_COPY: "source and target are one cluster: what matches topics.include is written by the flow",
+}
+"""Why nothing is copied where something matches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +140,31 @@ class TopicSelector:
                 ignored[name] = reason
         return Selection(chosen, ignored)
 
+    def why_nothing(self, names: Collection[str]) -> tuple[str, str]:
+        """Why none of these is copied, and which of them could have been meant; both in words."""
+        told = {name: self.why_not(name) for name in sorted(names)}
+        for reason, words in _TAKEN_OUT.items():
+            matching = [name for name in told if told[name] is reason]
+            if matching:
+                return words, f"topics that match: {_few(matching)}"
+        there = nearest(names, [pattern.pattern for pattern in self._include])
+        return "no topic at the source matches topics.include", f"topics there: {_few(there)}"
+
+
+def _few(names: Sequence[str]) -> str:
+    more = ", ..." if len(names) > NEAREST_MAX else ""
+    return f"{', '.join(names[:NEAREST_MAX]) or 'none that may be described'}{more}"
+
 
 def _matches(patterns: Iterable[re.Pattern[str]], name: str) -> bool:
     return any(pattern.fullmatch(name) for pattern in patterns)
 
 
-def nearest(names: Iterable[str], patterns: Sequence[str], at_most: int = 10) -> list[str]:
-    """The names that look most like one of the patterns: somebody has mistyped one of them."""
+def nearest(names: Iterable[str], patterns: Sequence[str], at_most: int = NEAREST_MAX) -> list[str]:
+    """The names that look most like one of the patterns, in any case: somebody has mistyped one of them."""
+    meant = [pattern.casefold() for pattern in patterns]
 
     def distance(name: str) -> float:
-        return 1 - max(SequenceMatcher(None, pattern, name).ratio() for pattern in patterns)
+        return 1 - max(SequenceMatcher(None, pattern, name.casefold()).ratio() for pattern in meant)
 
     return nsmallest(at_most, names, key=distance)

@@ -153,4 +153,29 @@ def test_names_are_told_by_how_much_they_look_like_what_was_asked_for() -> None:
 
     assert nearest(found, ["odrers"])[0] == "orders"
     assert nearest(found, ["audit-7", "order-eu"], at_most=2) == ["audit-7", "orders-eu"]
+    assert nearest(found, ["ORDERS"], at_most=2) == ["orders", "orders-eu"]
     assert nearest([], ["odrers"]) == []
+
+
+def test_where_nothing_is_copied_it_is_said_whether_anything_matches() -> None:
+    """
+    A list that leaves out too much is not a name that was mistyped.
+    """
+    excluding = TopicSelector(["orders.*"], ["orders.*"])
+    going_round = TopicSelector(["east.*"], [], NamePolicy("east."), same_cluster=True)
+    found = ["audit", "east.audit", *(f"orders-{number}" for number in range(20))]
+
+    left_out = excluding.why_nothing(found)
+    copies = going_round.why_nothing(found)
+    mistyped = TopicSelector(["odits"]).why_nothing(found)
+
+    assert left_out[0] == "topics.exclude leaves out every topic at the source that matches topics.include"
+    assert left_out[1].startswith("topics that match: orders-0, orders-1, orders-10,")
+    assert left_out[1].endswith(", ...")
+    assert (copies[0].split(":")[0], copies[1]) == (
+        "source and target are one cluster",
+        "topics that match: east.audit",
+    )
+    assert mistyped[0] == "no topic at the source matches topics.include"
+    assert mistyped[1].startswith("topics there: audit, ")
+    assert TopicSelector(["a"]).why_nothing([])[1] == "topics there: none that may be described"
