@@ -16,7 +16,7 @@ from typing import Protocol, Self, TextIO
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from mirror.cli.output import can_redraw, console, duration, number, size
-from mirror.model import FlowStatus, TopicPartition
+from mirror.model import FlowStatus, PartitionStatus, TopicPartition
 
 LINE_EVERY_SECONDS = 5.0
 REFRESHES_PER_SECOND = 4
@@ -45,7 +45,7 @@ class Figures:
 
 @dataclass(slots=True)
 class Estimate:
-    """Compares what is seen now with what was seen first."""
+    """Compares what is seen now with where each partition was before the first of it was copied."""
 
     started_at: float
     _from: dict[TopicPartition, int] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Estimate:
         for one in status.partitions:
             if one.next_offset is None or one.goal_offset is None:
                 continue
-            start = self._from.setdefault(TopicPartition(one.topic, one.partition), one.next_offset)
+            start = self._from.setdefault(TopicPartition(one.topic, one.partition), _begun(one))
             end = max(one.goal_offset, start)
             reached = min(max(one.next_offset, start), end)
             done, total, there = done + reached - start, total + end - start, there + (reached == end)
@@ -69,6 +69,14 @@ class Estimate:
         copied = sum(one.bytes for one in status.partitions)
         rate = copied / seconds if seconds > 0 else 0.0
         return Figures(done, total, there, known, len(status.partitions), copied, rate, seconds)
+
+
+def _begun(one: PartitionStatus) -> int:
+    """Where this run has begun, by what it has copied and passed by the time it is first asked.
+
+    What was copied twice, as after a target has lost its end, was counted twice; no log begins below 0.
+    """
+    return max((one.next_offset or 0) - one.records - one.gap_offsets, 0)
 
 
 class Reporter(Protocol):

@@ -39,12 +39,25 @@ def test_progress_counts_from_where_each_partition_was_found() -> None:
     """
     estimate = Estimate(started_at=100.0)
 
-    estimate.figures(a_flow(a_partition(next_offset=900, source_high_watermark=1_000)), 100.0)
-    figures = estimate.figures(a_flow(a_partition(next_offset=950, bytes=5_000)), 110.0)
+    estimate.figures(a_flow(a_partition(next_offset=900, records=0, gap_offsets=0)), 100.0)
+    figures = estimate.figures(a_flow(a_partition(next_offset=950, records=50, bytes=5_000)), 110.0)
 
     assert (figures.done, figures.total) == (50, 100)
     assert (figures.partitions_there, figures.partitions) == (0, 1)
     assert (figures.seconds, figures.bytes, figures.bytes_per_second) == (10.0, 5_000, 500.0)
+
+
+def test_progress_counts_what_was_copied_before_it_was_first_asked() -> None:
+    """
+    A small copy is over by then, and a quick one half done: each of its offsets counts all the same.
+    """
+    estimate = Estimate(started_at=100.0)
+    over = a_partition(next_offset=1_000, records=190, gap_offsets=10)
+    half_done = a_partition("audit", next_offset=500, records=350, gap_offsets=50)
+
+    figures = estimate.figures(a_flow(over, half_done), 101.0)
+
+    assert (figures.done, figures.total, figures.partitions_there) == (600, 1_100, 1)
 
 
 def test_the_goal_does_not_move_with_the_producers() -> None:
