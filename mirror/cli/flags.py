@@ -18,6 +18,7 @@ from mirror.config_yaml import read_yaml
 from mirror.errors import UsageError
 
 EVERYTHING = ".*"
+NO_PORT = -1
 
 
 def settings_of(options: Mapping[str, Any], *, once: bool, terminal: bool) -> Settings:
@@ -25,27 +26,25 @@ def settings_of(options: Mapping[str, Any], *, once: bool, terminal: bool) -> Se
 
     Args:
         options: By name as on the command line, with ``_`` for ``-``; None is not given.
-        once: A copy that ends by itself opens no port unless one is asked for.
+        once: A copy that ends by itself opens no port unless an option asks for one: that of a file is of the
+            mirror that runs for ever.
         terminal: With ``once``, progress is shown there, and log lines only from warnings on.
 
     Raises:
         UsageError: Something is missing or not accepted; names path, value and reason.
     """
     path: Path | None = options.get("config")
-    base = defaults(once=once, terminal=terminal)
+    base: dict[str, Any] = {"log": {"level": "warning"}} if once and terminal else {}
     document = merged(base, read_yaml(path)) if path else base
     document = merged(document, overrides(options))
     if not path:
         _check_present(document)
     where = str(path) if path else "command line"
-    return parse(document, where=where, folder=path.absolute().parent if path else None)
-
-
-def defaults(*, once: bool, terminal: bool) -> dict[str, Any]:
-    """What this way of running changes in the defaults."""
-    if not once:
-        return {}
-    return {"api": {"port": None}} | ({"log": {"level": "warning"}} if terminal else {})
+    settings = parse(document, where=where, folder=path.absolute().parent if path else None)
+    if once and options.get("api_port") is None:
+        closed = settings.api.model_copy(update={"port": NO_PORT})
+        settings = settings.model_copy(update={"api": closed})
+    return settings
 
 
 def relay_settings_of(options: Mapping[str, Any]) -> RelaySettings:

@@ -182,16 +182,23 @@ def test_a_prefix_alone_asks_for_prefixed_names(mirroring: FakeService) -> None:
     assert settings_of(mirroring).topics.prefix == "east."
 
 
-def test_a_copy_that_ends_opens_no_port_unless_asked(mirroring: FakeService) -> None:
+def test_a_copy_that_ends_opens_no_port_unless_asked(mirroring: FakeService, tmp_path: Path) -> None:
     """
-    A mirror that runs beside it keeps its port.
+    A mirror that runs beside it, by the same file most often, keeps its port.
     """
-    main(["mirror", *CLUSTERS, "--topics", "orders", "--once"])
-    closed = settings_of(mirroring).api.port
-    main(["mirror", *CLUSTERS, "--topics", "orders", "--once", "--api-port", "9641"])
+    path = tmp_path / "flow.yaml"
+    path.write_text(f"{FILE}api: {{host: 127.0.0.2, port: 9641}}")
 
-    assert closed == -1
-    assert settings_of(mirroring).api.port == 9641
+    def ports(*options: str) -> list[int]:
+        found = []
+        for given in ([*CLUSTERS, "--topics", "orders"], ["--config", str(path)]):
+            main(["mirror", *given, "--once", *options])
+            found.append(settings_of(mirroring).api.port)
+        return found
+
+    assert ports() == [-1, -1]
+    assert ports("--api-port", "9642") == [9642, 9642]
+    assert settings_of(mirroring).api.host == "127.0.0.2"
 
 
 @pytest.mark.parametrize(
