@@ -149,7 +149,8 @@ class Follower:
         self._flow.source.follow(chosen)
         if not self.followed_once:
             self._flow.source.open_ahead(_leaders(chosen))
-        conflicts, _ = await both(self._topics.bring_up(chosen), self._flow.source.refresh())
+        copied = self._without_successors(chosen)
+        conflicts, _ = await both(self._topics.bring_up(copied), self._flow.source.refresh())
         self._take_up()
         self._take_successors(chosen)
         self._note_gone(found)
@@ -223,6 +224,15 @@ class Follower:
                 new = self._begin(old.tp, topic.topic_id)
                 if old.pause_asked:
                     self._engine.pause(new)
+
+    def _without_successors(self, chosen: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:
+        """Those that are no successor of a topic that was copied: of such nothing is made or changed."""
+        old = {
+            tp.topic
+            for tp, topic_id in self._memory.topic_ids.items()
+            if tp.topic in chosen and chosen[tp.topic].topic_id != UUID(topic_id)
+        }
+        return {name: topic for name, topic in chosen.items() if name not in old}
 
     def _begin(self, tp: TopicPartition, topic_id: UUID) -> PartitionCopy:
         target = TopicPartition(self._policy.to_target(tp.topic), tp.partition)

@@ -426,6 +426,28 @@ async def test_a_topic_made_again_with_fewer_partitions_is_another_one_in_all_of
     assert watermarks(target.bootstrap, name) == {0: (0, 5), 1: (0, 5), 2: (0, 5)}
 
 
+async def test_a_copy_that_is_deleted_since_its_topic_was_made_again_stays_so(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    As its hint says: an empty topic in its place would be in the way of whoever copies the new one.
+    """
+    name = await topic(source)
+    write_to(source, name, 0, 5)
+    wanted = flow_of(source, target, name)
+    recreated = [(State.TOPIC_RECREATED, Reason.TOPIC_ID_CHANGED)]
+    await mirror_once(wanted)
+    await source.delete_topic(name)
+    await source.create_topic(name, 1)
+    await mirror_once(wanted)
+    await target.delete_topic(name)
+
+    next_one = await mirror_once(wanted)
+
+    assert [(p.state, p.reason) for p in next_one.partitions] == recreated
+    assert name not in target.admin.list_topics(timeout=10).topics
+
+
 async def test_a_topic_made_again_with_more_partitions_is_another_one_in_all_of_them(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory
 ) -> None:
