@@ -21,7 +21,7 @@ from mirror.api.control import Control, ControlHandlers
 from mirror.api.page import CONTENT_SECURITY_POLICY, PAGE
 from mirror.api.problems import ProblemError, problems
 from mirror.api.schema import status_to_json
-from mirror.api.serving import common_headers, metrics, not_listening, probe, url_of
+from mirror.api.serving import common_headers, http_logger, metrics, not_listening, probe, url_of
 from mirror.model import OFFSET_MAX, FlowStatus, TopicPartition
 from monitoring.health import Heartbeats, Readiness, livez, readyz
 
@@ -109,6 +109,7 @@ class ApiServer:
             shutdown_timeout=SHUTDOWN_SECONDS,
             keepalive_timeout=KEEPALIVE_SECONDS,
             handler_cancellation=True,
+            logger=http_logger(),
         )
         await runner.setup()
         try:

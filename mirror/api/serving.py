@@ -1,17 +1,26 @@
-"""What the ports for people of a mirror and of a relay answer alike: metrics, probes, and headers."""
+"""What the ports for people of a mirror and of a relay answer alike: metrics, probes, and headers.
+
+And what the HTTP server below them says, of whoever asks.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import socket
+from collections.abc import Callable
 
+import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CollectorRegistry
 
 from mirror.errors import UsageError
 from monitoring.exposition import content_type, write_text
 from monitoring.health import Verdict
+
+log = structlog.get_logger(__name__)
 
 HOST_HINT = "api.host must be an address of this machine, or a name of one; 0.0.0.0 is all of them"
 
@@ -53,6 +62,34 @@ def probe(request: web.Request, verdict: Verdict) -> web.Response:
     ]
     lines.append("ok" if verdict.ok else "failed")
     return web.Response(status=200 if verdict.ok else 503, text="\n".join(lines) + "\n")
+
+
+class _Heard(logging.Handler):
+    """Hears what the HTTP server says: what it cannot read is somebody else's mistake, and none of ours."""
+
+    def __init__(self, no_request: Callable[[str, str], None]) -> None:
+        super().__init__()
+        self._no_request = no_request
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            host = record.args[0] if isinstance(record.args, tuple) and record.args else ""
+            self._no_request(str(host), f"no HTTP that is understood: {error.message}")
+        elif record.levelno >= logging.WARNING:
+            log.error("http_broken", said=record.getMessage(), error=repr(error), exc_info=error)
+
+
+def http_logger(no_request: Callable[[str, str], None] = lambda _host, _why: None) -> logging.Logger:
+    """For the HTTP server of one port.
+
+    Args:
+        no_request: Told by which host what was sent that cannot be read, and why. It was answered with 400;
+            whoever looks at a mirror from a browser or a scanner is no news.
+    """
+    logger = logging.Logger("http")  # nobody else's: each port has its own way to say so
+    logger.addHandler(_Heard(no_request))
+    return logger
 
 
 async def common_headers(_: web.Request, response: web.StreamResponse) -> None:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from mirror.api.problems import problems
 from mirror.api.relay_schema import relay_to_json
-from mirror.api.serving import common_headers, metrics, not_listening, probe
+from mirror.api.serving import common_headers, http_logger, metrics, not_listening, probe
 from mirror.errors import TwinsiteError
 from mirror.kafka.certificates import valid_until
 from mirror.kafka.cluster import Cluster
@@ -69,6 +69,7 @@ class Eyes:
             shutdown_timeout=SHUTDOWN_SECONDS,
             keepalive_timeout=KEEPALIVE_SECONDS,
             handler_cancellation=True,
+            logger=http_logger(),
         )
 
     async def start(self, host: str, port: int) -> None:

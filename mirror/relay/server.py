@@ -10,7 +10,6 @@ Nothing is remembered between connections: any number of relays may stand beside
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,10 +19,10 @@ from http import HTTPStatus
 
 import structlog
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
 from mirror.api.problems import Handler, ProblemError, problems
+from mirror.api.serving import http_logger
 from mirror.config_relay import ListenSettings
 from mirror.config_values import host_and_port
 from mirror.errors import TwinsiteError, UsageError
@@ -126,7 +125,7 @@ class RelayServer:
             max_headers=HEADERS_MAX,
             lingering_time=SHUTDOWN_SECONDS,
             auto_decompress=False,
-            logger=_http_logger(self.audit),
+            logger=http_logger(self.audit.no_request),
         )
         self._door = Door(
             self._new_handler,
@@ -335,28 +334,6 @@ class RelayServer:
         except TwinsiteError as error:
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=f"source: {error}\n")
         return web.Response(text="ok: the source answers\n")
-
-
-class _Refusals(logging.Handler):
-    """Hears what the HTTP server says: what it cannot read is refused like other things, and no mistake."""
-
-    def __init__(self, audit: Audit) -> None:
-        super().__init__()
-        self._audit = audit
-
-    def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, HttpProcessingError):
-            host = record.args[0] if isinstance(record.args, tuple) and record.args else ""
-            self._audit.no_request(str(host), f"no HTTP that is understood: {error.message}")
-        elif record.levelno >= logging.WARNING:
-            log.error("http_broken", said=record.getMessage(), error=repr(error), exc_info=error)
-
-
-def _http_logger(audit: Audit) -> logging.Logger:
-    logger = logging.Logger("http")  # nobody else's: each relay has an audit of its own
-    logger.addHandler(_Refusals(audit))
-    return logger
 
 
 def _check_protocol(request: web.Request, protocol: str) -> None:

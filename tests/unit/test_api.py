@@ -308,6 +308,28 @@ async def test_a_partition_the_flow_does_not_have_is_not_translated(port: Port) 
     assert (status, problem["code"]) == (404, "unknown_partition")
 
 
+async def test_what_is_no_http_is_answered_and_no_fault_of_the_mirror(
+    port: Port, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    Whoever reaches the port could fill the log with lines at level error.
+    """
+    answers = []
+    with structlog.testing.capture_logs() as lines:
+        for text in (
+            b"GET /livez HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 9_000,
+            b"\x16\x03\x01",
+            b"GET / HTTP/9.9",
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port.server.port)
+            writer.write(text + b"\r\n\r\n")
+            answers.append((await reader.readline()).split()[1])
+            writer.close()
+
+    assert answers == [b"400"] * 3
+    assert (lines, caplog.records) == ([], [])
+
+
 # -- control ---------------------------------------------------------------------------------------
 
 
