@@ -10,7 +10,7 @@ unless told otherwise.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -194,6 +194,7 @@ class ApiServer:
         return web.json_response(status_to_json(self._backend.status()))
 
     async def _translate(self, request: web.Request) -> web.Response:
+        _check_names(request, {"topic", "partition", "offset", "reverse", "committed"})
         tp = TopicPartition(_text(request, "topic"), _number(request, "partition"))
         offset = _number(request, "offset")
         reverse, committed = _flag(request, "reverse"), _flag(request, "committed")
@@ -202,6 +203,16 @@ class ApiServer:
         return web.json_response(
             {"schema": SCHEMA, **tp._asdict(), "source_offset": source, "target_offset": target}
         )
+
+
+def _check_names(request: web.Request, known: Set[str]) -> None:
+    """A parameter that is not known, or given twice, would be ignored, and another question answered."""
+    for name in request.query:
+        if name not in known:
+            words = f"there is no parameter {name}: there are {', '.join(sorted(known))}"
+            raise ProblemError(400, "bad_request", words)
+        if len(request.query.getall(name)) > 1:
+            raise ProblemError(400, "bad_request", f"parameter {name} is given more than once")
 
 
 def _text(request: web.Request, name: str) -> str:

@@ -275,6 +275,11 @@ async def test_an_offset_that_cannot_be_translated_is_refused(port: Port) -> Non
         ("topic=orders&partition=0&offset=%D9%A1", "parameter offset must be a whole number from 0"),
         ("topic=orders&partition=0&offset=1&reverse=1", "parameter reverse must be true or false"),
         ("topic=orders&partition=0&offset=1&committed=yes", "parameter committed must be true or false"),
+        (
+            "topic=orders&partition=0&offset=1&revers=true",
+            "there is no parameter revers: there are committed,",
+        ),
+        ("topic=orders&partition=0&offset=1&offset=2", "parameter offset is given more than once"),
     ],
 )
 async def test_a_bad_question_is_told_what_is_wrong_with_it(port: Port, query: str, detail: str) -> None:
