@@ -33,12 +33,14 @@ def register_metrics(
     status: Callable[[], FlowStatus],
     clusters: Iterable[Cluster],
     fenced: Callable[[], int] = int,
+    not_reached: Callable[[], Iterable[str]] = tuple,
 ) -> None:
     """Everything that is read at a scrape.
 
     Args:
         status: Takes a snapshot of the flow.
         fenced: Tells how many requests were refused because of a newer epoch.
+        not_reached: Tells the names of clusters that were asked and are none of these yet.
     """
     known = tuple(clusters)
     register(registry, status, per_partition=settings.api.partition_metrics)
@@ -47,7 +49,7 @@ def register_metrics(
         settings_hash(shown(settings)),
         expiries=lambda: expiries(known),
         in_flight=lambda: {cluster.name: cluster.unanswered for cluster in known},
-        up=lambda: {cluster.name: cluster.up for cluster in known},
+        up=lambda: dict.fromkeys(not_reached(), False) | {cluster.name: cluster.up for cluster in known},
         fenced=fenced,
     )
     registry.register(surroundings)

@@ -83,6 +83,10 @@ class Waiting:
             waits_for=self.waits_for,
         )
 
+    def _silent(self) -> set[str]:
+        """Clusters that were asked, and have not answered."""
+        return self._failures.keys() - self.reached
+
     def readiness(self) -> Readiness:
         """Not ready, which cluster is missing, and what else."""
         return Readiness(
@@ -98,7 +102,7 @@ class Waiting:
         from mirror.api.server import Backend
 
         registry = CollectorRegistry()
-        register_metrics(registry, self._settings, self.status, ())
+        register_metrics(registry, self._settings, self.status, (), not_reached=self._silent)
         return Backend(self.status, self.readiness, Heartbeats(), self, self._translate, registry)
 
     async def pause(self, tp: TopicPartition) -> None:

@@ -356,6 +356,24 @@ def test_nothing_is_said_of_topics_before_they_were_looked_at() -> None:
     assert [one.samples for one in collected if one.name == "twinsite_topics_ignored"] == [[]]
 
 
+def test_a_cluster_that_is_waited_for_is_not_up() -> None:
+    """
+    An alert that looks for 0 finds it; before the cluster was asked there is no series, as ever.
+    """
+    waiting = Waiting(settings_for(CLOSED_PORT))
+    registry = waiting.backend().registry
+
+    def up(cluster: str) -> float | None:
+        return registry.get_sample_value("twinsite_peer_up", {"flow": "default", "cluster": cluster})
+
+    before = up("source")
+    waiting.not_reached("source", "connection refused")
+    waiting.not_reached("target", "connection refused")
+    waiting.reached.add("target")
+
+    assert (before, up("source"), up("target")) == (None, 0.0, None)
+
+
 def test_a_mirror_between_two_steps_of_its_start_still_waits() -> None:
     """
     Whoever asks for a topic then is not told that there is none.
