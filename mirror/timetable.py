@@ -55,6 +55,11 @@ def rate_at(periods: Sequence[Period], now: datetime) -> float | None:
     return next((period.rate for period in periods if period.holds(now)), None)
 
 
+def lowest(*rates: float | None) -> float | None:
+    """The rate that holds where all of them do; None is no limit."""
+    return min((rate for rate in rates if rate is not None), default=None)
+
+
 def days_of(text: str) -> frozenset[int]:
     """``mon-fri``, ``sat,sun`` or ``fri-mon`` as numbers.
 

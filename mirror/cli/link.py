@@ -43,7 +43,7 @@ def link() -> None:
     "--rate-max",
     type=click.IntRange(min=RATE_MIN),
     metavar="BYTES",
-    help="Fill it with so many bytes a second at most.  [default: what it carries]",
+    help="Fill it with so many bytes a second at most.  [default: what link.limits allow now, or it carries]",
 )
 @output_option
 def test(output: str, seconds: float, rate_max: int | None, **options: Any) -> int:

@@ -23,7 +23,7 @@ LIMITS = {
     Limit.LINK: "the link itself, or others who use it",
     Limit.RECEIVE_BUFFER: "the receive buffer of this machine",
     Limit.SEND_BUFFER: "the send buffer of the relay's machine",
-    Limit.RATE_MAX: "--rate-max; the link may carry more",
+    Limit.RATE_MAX: "--rate-max, or limits of the settings; the link may carry more",
     Limit.PROGRAMS: "the processors of the relay or of this machine",
 }
 Rows = Iterator[tuple[str, str]]
@@ -184,6 +184,8 @@ def _expected(one: Surveyed, survey: Survey) -> list[RenderableType]:
 
 
 def _expectation(found: Expected) -> Rows:
+    if found.limit_bytes_per_second is not None:
+        yield "within", f"{_bits(found.limit_bytes_per_second)}, the lowest limit of the settings"
     full = found.lag_while_full_seconds
     meanwhile = "" if full is None else f", {_ms(full)} while something catches up"
     if found.times_production is None or found.carries_bytes_per_second is None:

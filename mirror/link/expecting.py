@@ -11,8 +11,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mirror.link.measuring import Limit, Measured
+from mirror.link.measuring import AT_RATE_ABOVE, Limit, Measured
 from mirror.model import TopicPartition
+from mirror.timetable import lowest
 
 HOUR_SECONDS = 3600.0
 NOTHING_PRODUCED = "nothing was produced meanwhile"
@@ -65,6 +66,7 @@ class Expected:
         outage_hour_seconds: In so long an hour without a link is caught up.
         missing_bytes_per_second: On the link; 0 where it carries what is produced.
         lag_growth_seconds_per_hour: Likewise.
+        limit_bytes_per_second: The limit of the settings that all this is for; None where they have none.
     """
 
     carries_bytes_per_second: float | None
@@ -75,6 +77,7 @@ class Expected:
     outage_hour_seconds: float | None
     missing_bytes_per_second: float | None
     lag_growth_seconds_per_hour: float | None
+    limit_bytes_per_second: float | None
     unknown: dict[str, str]
 
     @property
@@ -159,16 +162,20 @@ def _pace(rate: float, share: float, made: float) -> _Pace:
     return _Pace(times, outage, max(made * share - rate, 0.0), max(1 - times, 0.0) * HOUR_SECONDS)
 
 
-def expected(link: Measured, production: Production | None, why_none: str) -> Expected:
-    """What a link is for what is produced.
+def expected(
+    link: Measured, production: Production | None, why_none: str, rate_limit: float | None = None
+) -> Expected:
+    """What a link is for what is produced, within the limits that hold for it.
 
     Args:
         why_none: The reason where production is None.
+        rate_limit: The lowest of the mirror's own limits; None where it has none.
     """
-    rate = link.rate.bytes_per_second if link.rate else None
+    allowed = lowest(rate_limit, link.rate_limit)
+    rate = lowest(link.rate.bytes_per_second, allowed) if link.rate else None
     share = production.wire_share if production else None
     made = production.bytes_per_second if production else None
-    not_filled = link.limit is Limit.RATE_MAX
+    not_filled = link.limit is Limit.RATE_MAX and not _at_limit(link, allowed)
     pace, why = _Pace(None, None, None, None), _why_unknown(link, production, why_none)
     if rate and share and made:
         pace = _pace(rate, share, made)
@@ -195,7 +202,17 @@ def expected(link: Measured, production: Production | None, why_none: str) -> Ex
         outage_hour_seconds=pace.outage_hour_seconds,
         missing_bytes_per_second=pace.missing,
         lag_growth_seconds_per_hour=pace.growth_seconds,
+        limit_bytes_per_second=allowed,
         unknown={name: words for name, value, words in reasons if value is None},
+    )
+
+
+def _at_limit(link: Measured, allowed: float | None) -> bool:
+    """Whether it carried what a copy may have of it: how much more it could carry makes no difference."""
+    return (
+        allowed is not None
+        and link.rate is not None
+        and (link.rate.bytes_per_second >= AT_RATE_ABOVE * allowed)
     )
 
 

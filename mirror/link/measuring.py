@@ -13,6 +13,7 @@ from enum import StrEnum
 from statistics import median
 
 from mirror.link.probe import BYTES_MAX, Arrival, Echo, Load, Observed, Report
+from mirror.timetable import lowest
 
 SETTLE_SECONDS_MIN = 1.0
 SETTLE_ROUND_TRIPS = 30
@@ -95,6 +96,7 @@ class Measured:
         receive_buffer_bytes_max: To how much this machine lets it grow; ``send_...`` likewise at the relay.
         buffer_bytes_wanted: So much both need for what the link carries.
         bandwidth_delay_bytes: On their way at once while the link is full.
+        rate_limit: What the relay's own limits let through; None where it has none, or does not say.
         unknown: By name, why something is None.
     """
 
@@ -117,6 +119,7 @@ class Measured:
     send_buffer_bytes_max: int | None
     buffer_bytes_wanted: int | None
     bandwidth_delay_bytes: int | None
+    rate_limit: float | None
     unknown: dict[str, str]
 
 
@@ -178,6 +181,7 @@ def measured(observed: Observed, receive_buffer_bytes_max: int | None) -> Measur
         send_buffer_bytes_max=report.send_buffer_bytes_max,
         buffer_bytes_wanted=wanted,
         bandwidth_delay_bytes=product,
+        rate_limit=report.rate_limit,
         unknown={name: why for name, value, why in reasons if value is None},
     )
 
@@ -246,7 +250,8 @@ def limit(
     kernel = report.kernel
     if found is None:
         return None
-    if load.rate_max is not None and found.bytes_per_second >= AT_RATE_ABOVE * load.rate_max:
+    rate_max = lowest(load.rate_max, report.rate_limit)
+    if rate_max is not None and found.bytes_per_second >= AT_RATE_ABOVE * rate_max:
         return Limit.RATE_MAX
     if kernel is None or not kernel.busy_seconds:
         return None

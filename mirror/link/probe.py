@@ -74,6 +74,8 @@ class Report:
         send_buffer_full: Of the times the kernel took no more for now, the share in which that buffer had no
             room; None where nobody knows.
         kernel: What it has counted after the relay had settled; None where it was over by then.
+        rate_limit: Bytes a second, the most its own limits let through; None where there is none, or where it
+            is of a version that does not keep to them here.
     """
 
     relay: str
@@ -83,6 +85,7 @@ class Report:
     send_buffer_bytes_max: int | None
     send_buffer_full: float | None
     kernel: TcpInfo | None
+    rate_limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,7 @@ def read_report(document: Mapping[str, Any]) -> Report:
         send_buffer_bytes_max=_whole(document, "send_buffer_bytes_max"),
         send_buffer_full=_number(document, "send_buffer_full"),
         kernel=None if kernel is None else _read_kernel(kernel),
+        rate_limit=_number(document, "rate_limit"),
     )
 
 

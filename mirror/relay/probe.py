@@ -14,7 +14,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -37,6 +37,7 @@ from mirror.link.tcp_info import (
 )
 from mirror.relay.line import UNREAD_BYTES_MAX, UNSENT_BYTES, Line, rest, tune
 from mirror.relay.news import steady_us
+from mirror.timetable import lowest
 
 log = structlog.get_logger(__name__)
 
@@ -66,11 +67,15 @@ class Probe(Line):
 
     Args:
         peer: Who asks, for people.
+        rate_now: Bytes a second that this relay's limits let through; None: no limit. A load that begins has
+            it to its end, beside what mirrors are sent.
     """
 
-    def __init__(self, peer: str) -> None:
+    def __init__(self, peer: str, rate_now: Callable[[], float | None]) -> None:
         super().__init__(UNSENT_BYTES)
         self._peer = peer
+        self._rate_now = rate_now
+        self._rate_limit: float | None = None
         self._messages = Messages(QUESTION_BYTES_MAX)
         self._congestion = ""
         self._turn_comes = False
@@ -145,13 +150,15 @@ class Probe(Line):
         except ValidationError as error:
             first = error.errors()[0]
             raise AnswerError(f"load: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-        if load.rate_max is not None:
-            self._pace(load.rate_max)
+        self._rate_limit = self._rate_now()
+        rate_max = lowest(load.rate_max, self._rate_limit)
+        if rate_max is not None:
+            self._pace(round(rate_max))
         self._load, self._slices = load, itertools.cycle(_slices())
         self._began_at = time.monotonic()
         self._patience.cancel()
         self._patience = self._loop.call_later(load.seconds + PATIENCE_SECONDS, self._lose_patience)
-        log.info("probe_begun", peer=self._peer, seconds=load.seconds, rate_max=load.rate_max)
+        log.info("probe_begun", peer=self._peer, seconds=load.seconds, rate_max=rate_max)
         self._fill()
 
     def _pace(self, rate_max: int) -> None:
@@ -197,6 +204,7 @@ class Probe(Line):
             "send_buffer_bytes_max": buffer_bytes_max(SEND_BUFFERS),
             "send_buffer_full": self._send_buffer_full(),
             "kernel": None if self._settled is None else asdict(probe.since(self._settled, self._look())),
+            "rate_limit": self._rate_limit,
         }
         self._write(messages.say(Down.REPORT, report))
 

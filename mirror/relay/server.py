@@ -233,7 +233,9 @@ class RelayServer:
             if any(isinstance(one, Probe) for one in self.tally.open):
                 detail = "somebody else is finding out what the link carries: it takes a minute or so"
                 raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, RUNNING, detail)
-            return await self._become(request, Probe(visitor.peer), visitor, Way.PROBE)
+            return await self._become(
+                request, Probe(visitor.peer, lambda: self._turnstile.pace.rate), visitor, Way.PROBE
+            )
 
     @contextmanager
     def _let_in(self, request: web.Request, way: Way) -> Iterator[Visitor]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from mirror.clusters import connected
 from mirror.config import LinkSettings, TopicsSettings, host_and_port
+from mirror.config_limits import periods_of
 from mirror.errors import TwinsiteError, UsageError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.dial import Address, ConnectionOptions, Relays
@@ -18,9 +20,11 @@ from mirror.kafka.security import Security
 from mirror.link.advising import Advice, advice
 from mirror.link.expecting import Expected, Production, expected
 from mirror.link.measuring import Measured, load_for, measured
+from mirror.link.probe import RATE_MIN
 from mirror.link.probing import observe
 from mirror.link.tcp_info import RECEIVE_BUFFERS, buffer_bytes_max
 from mirror.survey.sampling import Ends, ends, follow, production
+from mirror.timetable import lowest, rate_at
 
 PATIENCE_SECONDS = 5.0
 """For so long a source that does not answer through the relays is tried again."""
@@ -82,7 +86,7 @@ class Wish:
 
     Attributes:
         seconds: For so long each link is filled.
-        rate_max: Bytes a second, at most; None: what the link carries.
+        rate_max: Bytes a second, at most; None: what the settings allow at this time, or the link carries.
         topics: Whose production counts; None: of none.
     """
 
@@ -112,15 +116,26 @@ async def survey(link: LinkSettings, wish: Wish, say: Callable[[str], None]) -> 
     return Survey(relays, watch.found, "" if watch.found else why, watch.error)
 
 
+def rate_max_at(link: LinkSettings, wish: Wish, now: datetime) -> int | None:
+    """What to ask of a link: what was wished for, else what its limits allow now; no relay sends less than
+    :data:`mirror.link.probe.RATE_MIN`.
+    """
+    allowed = rate_at(periods_of(link.limits), now) if wish.rate_max is None else wish.rate_max
+    return None if allowed is None else max(round(allowed), RATE_MIN)
+
+
 def _judged(one: Measured, link: LinkSettings, made: Production | None, why_none: str) -> Surveyed:
     told = tuple(advice(one, link.window_bytes))
-    return Surveyed(one, expected(one, made, why_none), link.window_bytes, told)
+    allowed = lowest(*(period.rate for period in periods_of(link.limits)))
+    return Surveyed(one, expected(one, made, why_none, allowed), link.window_bytes, told)
 
 
 async def _measure(
     relay: str, link: LinkSettings, wish: Wish, say: Callable[[str], None]
 ) -> Measured | Failed:
-    say(f"measuring the link to {relay}, which is full for {wish.seconds:g} s")
+    rate_max = rate_max_at(link, wish, datetime.now(UTC))
+    full = "full" if rate_max is None else f"given {rate_max} bytes a second"
+    say(f"measuring the link to {relay}, which is {full} for {wish.seconds:g} s")
     address = Address(*host_and_port(relay))
     options = ConnectionOptions(
         security=Security.from_settings(link.security),
@@ -130,7 +145,7 @@ async def _measure(
         relays=Relays([address]),
     )
     try:
-        observed = await observe(options, lambda idle: load_for(idle, wish.seconds, wish.rate_max))
+        observed = await observe(options, lambda idle: load_for(idle, wish.seconds, rate_max))
     except TwinsiteError as error:
         return Failed(relay, error)
     return measured(observed, buffer_bytes_max(RECEIVE_BUFFERS))

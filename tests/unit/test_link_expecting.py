@@ -80,6 +80,32 @@ def test_a_link_that_was_not_filled_is_never_called_too_slow() -> None:
     assert unknown.unknown["missing_bytes_per_second"] == f"{NOT_FILLED} is less than what is produced"
 
 
+def test_a_link_is_judged_within_its_limits() -> None:
+    """
+    By night it may be filled, by day it carries what the contract allows, and that is what falls behind.
+    """
+    found = expected(a_link(2.5 * MB), PRODUCTION, "", rate_limit=0.125 * MB)
+
+    assert found.too_slow
+    assert found.times_production == pytest.approx(0.25)
+    assert found.limit_bytes_per_second == 0.125 * MB
+
+
+def test_what_a_relay_may_not_send_does_not_come() -> None:
+    """
+    A link of which no more was asked than may be sent carries no more: that is enough, or it is too slow.
+    """
+    full = replace(a_link(0.124 * MB), limit=Limit.RATE_MAX, rate_limit=0.125 * MB)
+    asked_less = replace(a_link(0.05 * MB), limit=Limit.RATE_MAX, rate_limit=0.125 * MB)
+
+    too_slow, unknown = (expected(link, PRODUCTION, "") for link in (full, asked_less))
+
+    assert too_slow.too_slow
+    assert not too_slow.at_least
+    assert too_slow.limit_bytes_per_second == 0.125 * MB
+    assert unknown.times_production is None
+
+
 def test_without_production_there_is_only_the_way() -> None:
     """
     And the reason it is not known.

@@ -95,6 +95,7 @@ def test_what_is_on_its_way_is_bandwidth_times_delay() -> None:
         ({"report": kernel(busy_seconds=3.0)}, 6 << 20, Limit.PROGRAMS),
         ({"load": Load(10.0, 2.0, rate_max=2_600_000)}, 6 << 20, Limit.RATE_MAX),
         ({"load": Load(10.0, 2.0, rate_max=9_000_000)}, 6 << 20, Limit.LINK),
+        ({"report": replace(REPORT, rate_limit=2_600_000.0)}, 6 << 20, Limit.RATE_MAX),
         ({"report": kernel(busy_seconds=None)}, 6 << 20, None),
     ],
 )
@@ -126,7 +127,7 @@ def test_what_an_old_kernel_does_not_say_is_unknown_and_says_why() -> None:
     assert link.rate is not None
     assert set(link.unknown) == {
         name for name in link.__dataclass_fields__ if getattr(link, name) is None
-    } - {"tls"}
+    } - {"tls", "rate_limit"}
 
 
 @pytest.mark.parametrize("arrivals", [(), (Arrival(100.0, 1),), steadily(MB, 1)])

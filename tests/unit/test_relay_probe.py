@@ -25,12 +25,14 @@ LOAD: dict[str, Any] = {"seconds": 0.3, "settle_seconds": 0.1, "bytes_max": 1 <<
 
 
 @asynccontextmanager
-async def probing() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, Probe]]:
+async def probing(
+    rate_now: float | None = None,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, Probe]]:
     """A connection to a probe of this process."""
     made: list[Probe] = []
 
     def one() -> Probe:
-        made.append(Probe("a test"))
+        made.append(Probe("a test", lambda: rate_now))
         return made[-1]
 
     server = await asyncio.get_running_loop().create_server(one, "127.0.0.1", 0)
@@ -107,6 +109,20 @@ async def test_it_keeps_to_a_rate() -> None:
         came, _, _ = await to_report(reader)
 
     assert 0 < came / (time.monotonic() - began) < 1.3 * 2_000_000
+
+
+@pytest.mark.parametrize("asked", [None, 50_000_000])
+async def test_it_sends_no_more_than_the_limits_of_its_relay(asked: int | None) -> None:
+    """
+    Whatever was asked for: a contract holds for a test, too. It says so, as the link may carry more.
+    """
+    async with probing(rate_now=2_000_000.0) as (reader, writer, _):
+        began = time.monotonic()
+        writer.write(load(seconds=1, settle_seconds=0, rate_max=asked))
+        came, report, _ = await to_report(reader)
+
+    assert 0 < came / (time.monotonic() - began) < 1.3 * 2_000_000
+    assert report["rate_limit"] == 2_000_000
 
 
 async def test_what_it_sends_cannot_be_compressed() -> None:
