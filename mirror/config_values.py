@@ -135,6 +135,8 @@ def bytes_per_second(value: Any) -> Any:
     """``20 Mbit/s`` is 2 500 000; networks count in powers of ten."""
     if not isinstance(value, str):
         return value
+    if re.search(r"b/s\s*$", value, re.IGNORECASE) and "B/" not in value:
+        raise ValueError("must be a rate, and b/s may be either: Mbit/s or MB/s?")
     found = _RATE.fullmatch(value.strip())
     if found is None:
         raise ValueError("must be a rate, for example 20 Mbit/s or 2.5 MB/s")

@@ -86,6 +86,8 @@ def test_rates_are_written_as_people_write_them(tmp_path: Path, rate: str, expec
     ("limit", "words"),
     [
         ("rate: 20 MiB", "must be a rate"),
+        ("rate: 20 Mb/s", "Mbit/s or MB/s"),
+        ("rate: 2.5mb/s", "Mbit/s or MB/s"),
         ("rate: 1 bit/s", "too small: at least 1000"),
         ("{rate: 1 MB/s, days: monday}", "must be days"),
         ("{rate: 1 MB/s, hours: '8-18'}", "must be hours like"),
