@@ -37,9 +37,8 @@ DETAIL_SHOWN = 1_000
 """So many characters."""
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |\r|$)")
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,9}) *(?:\r|$)", re.IGNORECASE)
-REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 OTHER_PROTOCOL, UNKNOWN_BROKER, UNKNOWN_STREAM = "other_protocol", "unknown_broker", "unknown_stream"
-UNKNOWN_PATH = "not_found"
+UNKNOWN_PATH, UNKNOWN_IDENTITY = "not_found", "unknown_identity"
 """Codes of problems that a relay answers with."""
 
 
@@ -74,7 +73,7 @@ async def upgrade(sock: socket.socket, relay: str, path: str, protocol: str) -> 
     Raises:
         ConnectionFailedError: The relay ends the connection, cannot do it just now, or something else has
             answered: what stands before a relay that is being started again, or a bit is another.
-        AuthenticationError: It does not let us.
+        AuthenticationError: It does not let us, and says so itself.
         UnsupportedVersionError: It says itself that it is of another version.
     """
     try:
@@ -136,7 +135,7 @@ def _refusal(relay: str, status: int, content: bytes) -> TwinsiteError:
         code, words = str(problem["code"]), f"relay {relay}: {str(problem['detail'])[:DETAIL_SHOWN]}"
     except (ValueError, TypeError, KeyError):
         code, words = "", f"relay {relay}: it answers with HTTP status {status}"
-    if status in REFUSED:
+    if code == UNKNOWN_IDENTITY:
         return AuthenticationError(words)
     if code == OTHER_PROTOCOL:
         return UnsupportedVersionError(words)

@@ -16,10 +16,11 @@ from enum import StrEnum
 from http import HTTPStatus
 
 from mirror.config_relay import ListenSettings, RoleSettings
+from mirror.kafka.relayed import UNKNOWN_IDENTITY
 from mirror.sync.names import TopicSelector
 
 NAMES_SHOWN_MAX = 8
-UNKNOWN_IDENTITY, TOO_MANY_CONNECTIONS = "unknown_identity", "too_many_connections"
+TOO_MANY_CONNECTIONS = "too_many_connections"
 
 
 class Way(StrEnum):

@@ -10,9 +10,10 @@ from collections.abc import Collection, Sequence
 
 import structlog
 
+from mirror.kafka.relayed import UNKNOWN_IDENTITY
 from mirror.link.messages import words
 from mirror.logs import Repeats, warn_repeated
-from mirror.relay.access import TOO_MANY_CONNECTIONS, UNKNOWN_IDENTITY, Visitor, Way
+from mirror.relay.access import TOO_MANY_CONNECTIONS, Visitor, Way
 
 log = structlog.get_logger(__name__)
 

@@ -87,6 +87,9 @@ async def test_the_port_of_a_relay_that_is_for_people_is_told_from_an_older_rela
         (SWITCHING.replace(b"101", b"111", 1), "HTTP status 111"),
         (b"x" * (20 << 10), "without an end"),
         (b"HTTP/1.1 502 Bad Gateway\r\n\r\n", "HTTP status 502"),
+        (b"HTTP/1.1 401 Unauthorized\r\n\r\n", "HTTP status 401"),
+        (OF_ITS_OWN.replace(b"404 Not Found", b"403 Forbidden"), "HTTP status 403"),
+        (problem(403, "access_denied", "of the ingress"), "of the ingress"),
     ],
 )
 async def test_what_no_relay_has_said_is_asked_again(answer: bytes, words: str) -> None:

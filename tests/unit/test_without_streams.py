@@ -110,8 +110,13 @@ class Answers:
 
 @pytest.mark.parametrize(
     "answer",
-    [OF_ITS_OWN, SWITCHING.replace(b"HTTP", b"HTTQ", 1), b"HTTP/1.1 400 Bad Request\r\n\r\n"],
-    ids=["of-an-ingress", "one-bit", "bad-request"],
+    [
+        OF_ITS_OWN,
+        b"HTTP/1.1 403 Forbidden\r\n\r\n",
+        SWITCHING.replace(b"HTTP", b"HTTQ", 1),
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    ],
+    ids=["of-an-ingress", "refused-by-one", "one-bit", "bad-request"],
 )
 async def test_an_answer_that_is_no_relays_is_asked_again(answer: bytes) -> None:
     """
