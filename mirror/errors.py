@@ -58,6 +58,12 @@ class OtherClusterError(ConnectionFailedError):
     hint = "all bootstrap servers, or relays, of one side must lead to the same cluster"
 
 
+class OthersTooOldError(ConnectionFailedError):
+    """Relays that may do what is asked for cannot be reached just now; all others are of another version."""
+
+    hint = "start the relay that does not answer, or update the others"
+
+
 class AnswerError(ConnectionFailedError):
     """A broker's answer is not what the protocol says: nobody knows what it did, and it may be no broker."""
 

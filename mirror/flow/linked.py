@@ -21,6 +21,7 @@ from mirror.errors import (
     AnswerError,
     MisplacedBatchError,
     OtherClusterError,
+    OthersTooOldError,
     RelayTooOldError,
     TwinsiteError,
     UnsupportedVersionError,
@@ -59,6 +60,8 @@ ATTEMPTS_COUNTED = 4
 """A stream is tried again every second or two: a link that is back is not left unused."""
 LOOK_AGAIN_SECONDS = 60.0
 """So often a stream is asked for where relays were too old for one: they may have been updated."""
+TRIES_MAX = 5
+"""So often relays that do not answer are waited for where all others are too old for a stream."""
 NOT_OF_A_BROKER = -1
 """The node of frames in which the relay speaks for itself."""
 NOWHERE = -1
@@ -182,7 +185,7 @@ class LinkLane:
 
         The first stream is begun before anybody wants anything: it takes three round trips.
 
-        While the relays are too old for a stream brokers are asked through them.
+        While the relays that answer are too old for a stream brokers are asked through them.
         """
         attempts = 0
         while True:
@@ -265,10 +268,12 @@ class LinkLane:
 
     def _given_up(self, error: TwinsiteError, attempts: int) -> float:
         """There is no stream; answers after how many seconds another one is to be begun."""
-        if isinstance(error, UnsupportedVersionError):
-            if all(period.rate is None for period in self._limits.rates):
-                self._do_without(error)
-                return LOOK_AGAIN_SECONDS
+        too_old = isinstance(error, UnsupportedVersionError)
+        waited = isinstance(error, OthersTooOldError) and attempts >= TRIES_MAX
+        if (too_old or waited) and all(period.rate is None for period in self._limits.rates):
+            self._do_without(error)
+            return LOOK_AGAIN_SECONDS
+        if too_old:
             error = RelayTooOldError(f"{error}; without a stream the rates of link.limits cannot be kept")
         self._lost(error)
         return pause_seconds(min(attempts, ATTEMPTS_COUNTED))
@@ -277,7 +282,7 @@ class LinkLane:
         warn_repeated(log, self._repeats, str(error), "stream_lost", error=str(error))
         not_read(self._flow, self._members.values(), error, self._heard_at)
 
-    def _do_without(self, error: UnsupportedVersionError) -> None:
+    def _do_without(self, error: TwinsiteError) -> None:
         warn_repeated(log, self._repeats, "without", "relay_without_streams", error=str(error))
         self._flow.link = None
         for partition in list(self._members.values()):

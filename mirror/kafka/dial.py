@@ -17,7 +17,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from mirror.errors import AuthenticationError, ConnectionFailedError, UnsupportedVersionError
+from mirror.errors import (
+    AuthenticationError,
+    ConnectionFailedError,
+    OthersTooOldError,
+    UnsupportedVersionError,
+)
 from mirror.kafka.nonblocking import handshake
 from mirror.kafka.relayed import ask_for_broker
 from mirror.kafka.resolving import resolve
@@ -101,6 +106,7 @@ async def dial_relay(ask: Ask, options: ConnectionOptions) -> tuple[socket.socke
 
     Raises:
         ConnectionFailedError: None of them does, and one at least cannot be reached just now.
+        OthersTooOldError: Likewise, and those that can be are of another version.
         AuthenticationError: One side does not accept the other's certificate, at all of them.
         UnsupportedVersionError: They say that they are of another version.
     """
@@ -114,8 +120,11 @@ async def dial_relay(ask: Ask, options: ConnectionOptions) -> tuple[socket.socke
             options.relays.failed(relay)
         except UnsupportedVersionError as error:
             failures.append(error)
+    words = "; ".join(map(str, failures))
     worst = max(failures, key=lambda failure: failure.retriable)
-    raise type(worst)("; ".join(map(str, failures)), hint=worst.hint) from worst
+    if worst.retriable and any(isinstance(failure, UnsupportedVersionError) for failure in failures):
+        raise OthersTooOldError(words) from worst
+    raise type(worst)(words, hint=worst.hint) from worst
 
 
 async def dial_one_relay(relay: Address, ask: Ask, options: ConnectionOptions) -> socket.socket:

@@ -17,7 +17,7 @@ from mirror.flow.linked import LinkLane
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.kafka.buffers import BufferPool
-from mirror.kafka.dial import ConnectionOptions, Relays
+from mirror.kafka.dial import Address, ConnectionOptions, Relays
 from mirror.kafka.fetch import FetchLimits
 from mirror.link import messages
 from mirror.link.messages import Down
@@ -145,6 +145,25 @@ async def test_a_stream_is_looked_for_again_where_relays_were_too_old(
     assert answers.asked == 4
     assert member
     assert engine.copy.state is State.ACTIVE
+
+
+async def test_a_relay_that_is_too_old_will_do_while_the_other_one_is_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    After some tries: it may only be being started again, and then there is a stream at once.
+    """
+    monkeypatch.setattr(linked, "LOOK_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(linked, "pause_seconds", lambda _: 0.01)
+    answers = Answers(*[TOO_OLD] * 8)
+
+    async with fake_relay(answers, welcome()) as options:
+        assert options.relays is not None
+        both = ConnectionOptions(relays=Relays([*options.relays.in_turn(), Address("127.0.0.1", 1)]))
+        async with mirror(both) as engine:
+            await until(lambda: engine.ways == ["stream", "brokers", "stream"], "it is back", SOON)
+
+    assert answers.asked == 9
 
 
 async def test_a_rate_is_kept_rather_than_brokers_asked() -> None:
