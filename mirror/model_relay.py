@@ -88,6 +88,8 @@ class RelayStatus:
     connections_max: int
     tunnels: int
     """Connections of mirrors that are passed on to brokers."""
+    rate_limit_bytes_per_second: float | None
+    """The most it sends to all mirrors together now, as limits say; null: no limit."""
     streams: tuple[StreamStatus, ...]
     live: ChannelTotals
     """Of all streams since the start; of each stream it is above."""

@@ -299,6 +299,11 @@ RELAY_CONNECTIONS = _gauge(
     "relay_connections", (), "Connections of mirrors, those included that are being made."
 )
 RELAY_CONNECTIONS_MAX = _gauge("relay_connections_max", (), "So many are let in.")
+RELAY_RATE_LIMIT = _gauge(
+    "relay_rate_limit_bytes_per_second",
+    (),
+    "The most it sends to all mirrors together now; none without a limit.",
+)
 RELAY_STREAMS = _gauge("relay_streams", (), "Streams of frames that are open.")
 RELAY_STREAMS_WAITING = _gauge(
     "relay_streams_waiting", (), "Streams with frames that the link, or the mirror, does not take yet."
@@ -338,7 +343,14 @@ RELAY_CERT_EXPIRY = _gauge(
 )
 RELAY_METRICS = (
     *(RELAY_BUILD_INFO, RELAY_SOURCE_INFO, RELAY_START, RELAY_CONNECTIONS, RELAY_CONNECTIONS_MAX),
-    *(RELAY_STREAMS, RELAY_STREAMS_WAITING, RELAY_STREAMS_LEVEL, RELAY_CONGESTION, RELAY_TUNNELS),
+    *(
+        RELAY_RATE_LIMIT,
+        RELAY_STREAMS,
+        RELAY_STREAMS_WAITING,
+        RELAY_STREAMS_LEVEL,
+        RELAY_CONGESTION,
+        RELAY_TUNNELS,
+    ),
     *(RELAY_PARTITIONS, RELAY_SENT, RELAY_RECORDS, RELAY_FRAMES, RELAY_WAITED, RELAY_HELD, RELAY_SEALED),
     *(RELAY_READ, RELAY_REFUSED, RELAY_CERT_EXPIRY),
 )

@@ -73,6 +73,7 @@ def _of_relay(status: RelayStatus) -> Iterator[Family]:
     yield _one(catalogue.RELAY_START, status.started_at_ms / 1000)
     yield _one(catalogue.RELAY_CONNECTIONS, status.connections)
     yield _one(catalogue.RELAY_CONNECTIONS_MAX, status.connections_max)
+    yield _one(catalogue.RELAY_RATE_LIMIT, status.rate_limit_bytes_per_second)
 
 
 def _of_streams(status: RelayStatus) -> Iterator[Family]:
@@ -98,9 +99,11 @@ def _of_channels(status: RelayStatus) -> Iterator[Family]:
     yield each(catalogue.RELAY_SEALED, lambda of: of.sealed_seconds)
 
 
-def _one(metric: Metric, value: float) -> Family:
+def _one(metric: Metric, value: float | None) -> Family:
+    """No series where there is no value."""
     family = _family(metric)
-    family.add_metric([], value)
+    if value is not None:
+        family.add_metric([], value)
     return family
 
 

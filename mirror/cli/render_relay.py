@@ -60,6 +60,10 @@ def _headline(status: RelayStatus) -> Text:
         words += (
             f"\n  full: listen.connections_max lets in {number(status.connections_max)} connections, no more"
         )
+    if status.rate_limit_bytes_per_second is not None:
+        words += (
+            f"\n  limits: no more than {status.rate_limit_bytes_per_second * 8 / 1e6:g} Mbit/s at this time"
+        )
     refused = ", ".join(f"{code} {number(count)}" for code, count in sorted(status.refused.items()) if count)
     if refused:
         words += f"\n  refused since the start: {clean(refused)} (its log has who and why)"

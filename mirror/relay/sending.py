@@ -108,6 +108,8 @@ class Sender:
         self._turnstile = turnstile
         self._pace = Pace()
         self._timer: asyncio.TimerHandle | None = None
+        self._paced_seconds = 0.0
+        self._paced_since: float | None = None
         now = time.monotonic()
         tuners = {channel: Tuner(steps[channel], now, near=near) for channel in Channel}
         self.totals = {channel: Totals() for channel in Channel}
@@ -133,10 +135,11 @@ class Sender:
         size = records_bytes(news)
         async with maker.turn:
             began = time.monotonic()
-            held_before = lane.held_until(began)
+            held_before, paced_before = lane.held_until(began), self._paced_until(began)
             await lane.has_room()
             waited = time.monotonic() - began
             held = lane.held_until(began + waited) - held_before if self._at_mirror(lane) else 0.0
+            paced = self._paced_until(began + waited) - paced_before
             stored = maker.sealer.stores
             frame = Frame(
                 await sealed(maker.sealer, news, as_is, recode=maker.tuner.step.recode),
@@ -149,7 +152,7 @@ class Sender:
             now = time.monotonic()
             sealing = now - began - waited
             dry = sealing if self._dry(lane) else 0.0
-            spent = Spent(waited - held, sealing, size, frame.left, dry, held)
+            spent = Spent(waited - held, sealing, size, frame.left, dry, held, paced)
             self.put(channel, frame, spent)
             before = maker.tuner.step
             if maker.tuner.watched(spent, now):
@@ -266,8 +269,18 @@ class Sender:
     # -- slices ----------------------------------------------------------------------------------
 
     def _offer(self, urgency: Channel) -> None:
+        self._paced_until(time.monotonic())
         if self._ready(urgency) is not None and self._free(urgency) is not None:
             self._turnstile.wants(self, urgency)
+
+    def _paced_until(self, now: float) -> float:
+        """For how many seconds so far what is behind could have gone, and was not let through."""
+        if self._paced_since is not None:
+            self._paced_seconds += now - self._paced_since
+        limited = self._pace.rate is not None or self._turnstile.pace.rate is not None
+        could = self._ready(Channel.BULK) is not None and self._free(Channel.BULK) is not None
+        self._paced_since = now if limited and could else None
+        return self._paced_seconds
 
     def _ready(self, urgency: Channel) -> int | None:
         """The channel that goes next of those that are as urgent."""
@@ -316,6 +329,7 @@ class Sender:
             lane.held_until(now)
             lane.room.set()
             self._end_where_sent(channel)
+        self._paced_until(now)
         return size + again
 
     def _say_again(self, sliced: bytes) -> int:

@@ -134,6 +134,11 @@ class RelayServer:
             guests_max=settings.connections_max,
         )
 
+    @property
+    def rate_now(self) -> float | None:
+        """Bytes a second that go to all mirrors together at most; None: no limit."""
+        return self._turnstile.pace.rate
+
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Listen.
 
@@ -233,9 +238,7 @@ class RelayServer:
             if any(isinstance(one, Probe) for one in self.tally.open):
                 detail = "somebody else is finding out what the link carries: it takes a minute or so"
                 raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, RUNNING, detail)
-            return await self._become(
-                request, Probe(visitor.peer, lambda: self._turnstile.pace.rate), visitor, Way.PROBE
-            )
+            return await self._become(request, Probe(visitor.peer, lambda: self.rate_now), visitor, Way.PROBE)
 
     @contextmanager
     def _let_in(self, request: web.Request, way: Way) -> Iterator[Visitor]:

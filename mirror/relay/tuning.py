@@ -26,6 +26,9 @@ WAITING_ABOVE = 0.1
 """So much waiting, and it is the link."""
 DRY_ABOVE = 0.5
 """So much of compressing left the link without work, and that is the limit."""
+PACED_ABOVE = 0.5
+"""So much of the waiting for the link, and it is a limit of the settings."""
+LIMITED = "limits let no more through"
 HELD_ABOVE = 0.1
 """So much waiting for the mirror, and more than for the link, and that is the limit."""
 ROOMY = 2.0
@@ -93,6 +96,7 @@ class Spent(NamedTuple):
         held: Likewise, for the mirror: most of what it had not taken was there.
         sealed: Seconds in which the next one was made.
         dry: Of these, where the link had nothing left to carry at the end.
+        paced: Of those that were waited, where the link would have taken more, and a limit did not let it.
     """
 
     waited: float = 0.0
@@ -101,6 +105,7 @@ class Spent(NamedTuple):
     wire_bytes: int = 0
     dry: float = 0.0
     held: float = 0.0
+    paced: float = 0.0
 
     def and_also(self, more: Spent) -> Spent:
         """Both together."""
@@ -111,6 +116,7 @@ class Spent(NamedTuple):
             self.wire_bytes + more.wire_bytes,
             self.dry + more.dry,
             self.held + more.held,
+            self.paced + more.paced,
         )
 
 
@@ -183,7 +189,7 @@ class Tuner:
         if spent.waited + spent.sealed < OCCUPIED_ABOVE * period:
             return
         full = spent.waited > WAITING_ABOVE * period or spent.dry < DRY_ABOVE * spent.sealed
-        self._limit = "the link takes no more" if full else "compression is the limit"
+        self._limit = _what_is_full(spent) if full else "compression is the limit"
         self._learn_link_rate(spent.wire_bytes / period, full=full)
         self._learn_made(spent, now + (FORGET_SECONDS if full else FORGET_SLOW_SECONDS))
         if full:
@@ -272,6 +278,10 @@ class Tuner:
 
     def _level(self, at: int) -> int:
         return self._steps[at].compression.level
+
+
+def _what_is_full(spent: Spent) -> str:
+    return LIMITED if spent.paced > PACED_ABOVE * spent.waited else "the link takes no more"
 
 
 def _at(compression: Compression, steps: Sequence[Step]) -> int:

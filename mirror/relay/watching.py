@@ -39,6 +39,7 @@ class Watch:
             connections=server.access.connections,
             connections_max=server.access.connections_max,
             tunnels=len(tally.tunnels),
+            rate_limit_bytes_per_second=server.rate_now,
             streams=tuple(_stream(stream) for stream in tally.streams),
             live=tally.channel(Channel.LIVE),
             bulk=tally.channel(Channel.BULK),

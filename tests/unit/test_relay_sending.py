@@ -157,6 +157,36 @@ async def test_who_is_waited_for_is_known(is_there: bool, monkeypatch: pytest.Mo
     assert (spent.held - before.held, spent.waited - before.waited) == ((3, 0) if is_there else (0, 3))
 
 
+@pytest.mark.parametrize("held_up_by", ["limit of the relay", "limit of the mirror", "link"])
+async def test_a_limit_is_not_taken_for_the_link(held_up_by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Where the connection would take more; a link that is slower than its limit is the link.
+    """
+    now = [1_000.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("mirror.relay.sending.time", clock)
+    monkeypatch.setattr("mirror.relay.pacing.time", clock)
+    sender, _, behind, _ = sending()
+    if held_up_by == "limit of the relay":
+        sender._turnstile.change(1_000.0)
+    else:
+        sender.limit(1_000.0)
+    behind.full = held_up_by == "link"
+    await asyncio.gather(*(send(sender) for _ in range(FRAMES_READY_MAX + (not behind.full))))
+    waiting = asyncio.create_task(send(sender))
+    await asyncio.sleep(0)
+    before = sender.totals[Channel.BULK].spent
+
+    now[0] += 3
+    behind.full = False
+    sender.go_on()
+    await waiting
+
+    spent = sender.totals[Channel.BULK].spent
+    assert spent.waited - before.waited >= 3
+    assert (spent.paced > before.paced) == (held_up_by != "link")
+
+
 async def send(sender: Sender) -> None:
     """A frame of what is behind, and small."""
     fetched = Fetched(Key(bytes(16), 0), 0, 1, 1, 0, None, [], memoryview(b"records"))

@@ -64,6 +64,7 @@ STATUS = RelayStatus(
     connections=7,
     connections_max=1_000,
     tunnels=5,
+    rate_limit_bytes_per_second=2_500_000.0,
     streams=(STREAM, UNKNOWN),
     live=ChannelTotals(3, 5_000, 9_000, 0.0, 0.2, 0.1),
     bulk=BULK,
@@ -166,12 +167,13 @@ def test_what_is_unknown_has_no_series() -> None:
     """
     A level that nobody has chosen yet is not level 0, and a certificate that cannot be read never ends.
     """
-    status = replace(STATUS, streams=(UNKNOWN,), source_cluster_id=None)
+    status = replace(STATUS, streams=(UNKNOWN,), source_cluster_id=None, rate_limit_bytes_per_second=None)
 
     text = write_text(list(registry(status).collect())).decode()
 
     for name in ("relay_streams_at_level", "relay_source_info", "relay_cert_expiry_timestamp_seconds"):
         assert f"\ntwinsite_{name}{{" not in text
+    assert "\ntwinsite_relay_rate_limit_bytes_per_second " not in text
     assert "\ntwinsite_relay_streams 1.0" in text
 
 
@@ -199,6 +201,7 @@ def test_the_table_has_a_row_for_each_stream() -> None:
     ]
     assert "2 streams, 5 connections to brokers" in text
     assert "refused since the start: unknown_identity 2" in text
+    assert "limits: no more than 20 Mbit/s at this time" in text
     assert "too_slow" not in text
     assert "east, from 10.0.0.7:5001: level 6: the link takes no more" in text
     assert "None" not in text

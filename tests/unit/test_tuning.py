@@ -35,6 +35,7 @@ def run(
     began: float = 0.0,
     speeds: dict[int, float] = SPEEDS,
     taker: float = math.inf,
+    paced: bool = False,
 ) -> list[int]:
     """The levels taken over time, of a channel with plenty behind.
 
@@ -42,6 +43,7 @@ def run(
         link: What it carries, in MB/s.
         shares: What each level makes of the records.
         taker: The mirror takes no more of them, in MB/s.
+        paced: What the link is said to carry is a limit.
     """
     taken, now = [], began
     for _ in range(periods):
@@ -51,6 +53,7 @@ def run(
         sealed, seconds = rate / by_core, max(MEGABYTES / rate, PERIOD_SECONDS)
         spent = Spent(
             waited=(1 - sealed) * seconds if rate < taker else 0.0,
+            paced=(1 - sealed) * seconds if paced else 0.0,
             held=(1 - sealed) * seconds if rate == taker else 0.0,
             sealed=sealed * seconds,
             records_bytes=math.ceil(rate * seconds * 1e6),
@@ -227,6 +230,17 @@ def test_while_both_have_time_nothing_changes() -> None:
         tuner.watched(Spent(0.2, 0.2, 50_000_000, 15_000_000), number + 1.0)
 
     assert tuner.step.compression.level == 3
+
+
+def test_a_limit_is_told_from_a_full_link() -> None:
+    """
+    What is best is the same; who looks for what is slow does not look at the line.
+    """
+    tuner = Tuner(ladder(0, recode=True), 0.0)
+
+    run(tuner, 1.0, SHARES, paced=True)
+
+    assert tuner.why.startswith("limits let no more through; of what was tried this is best: ")
 
 
 def test_a_mirror_that_is_near_is_spared_the_time_of_compressing() -> None:
