@@ -261,7 +261,8 @@ def limit(
     if (kernel.send_buffer_limited_seconds or 0.0) / kernel.busy_seconds > HELD_BACK_ABOVE:
         full = report.send_buffer_full
         return Limit.SEND_BUFFER if full is None or full > FULL_ABOVE else Limit.PROGRAMS
-    if kernel.busy_seconds < IDLE_BELOW * (load.seconds - load.settle_seconds):
+    lasted = min(load.seconds - load.settle_seconds, found.seconds)  # bytes_max may have ended it
+    if kernel.busy_seconds < IDLE_BELOW * lasted:
         return Limit.PROGRAMS
     return Limit.LINK
 

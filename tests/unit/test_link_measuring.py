@@ -109,6 +109,21 @@ def test_what_holds_the_link_back_is_said(
     assert a_link(2.5 * MB, receive_buffer_bytes_max, **changes).limit is limit
 
 
+def test_a_load_that_was_over_early_is_no_relay_without_time() -> None:
+    """
+    A gigabit is filled with the most there may be in half a minute, of a minute that was asked for.
+    """
+    filled = steadily(120 * MB, seconds=36)
+    load = Load(60.0, 2.0)
+
+    full, slow = (
+        a_link(arrivals=filled, load=load, report=kernel(busy_seconds=busy)) for busy in (33.5, 20.0)
+    )
+
+    assert full.limit is Limit.LINK
+    assert slow.limit is Limit.PROGRAMS
+
+
 def test_what_an_old_kernel_does_not_say_is_unknown_and_says_why() -> None:
     """
     None and a reason, never zero.
