@@ -326,6 +326,10 @@ class Pong(NamedTuple):
     steady_us: int
 
 
+NOT_ASKED = (1 << 64) - 1
+"""The number of a PONG that answers nothing: a mirror passes over it."""
+
+
 def pong(token: int, clock_ms: int, steady_us: int) -> bytes:
     """A message of a :class:`Pong`."""
     return message(Down.PONG, _PONG.pack(token, clock_ms, steady_us))

@@ -6,8 +6,10 @@ Source: docs/protocol.md (joining).
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Protocol
 
+from mirror.link import messages
 from mirror.link.messages import Channel
 from mirror.relay.calming import Calming
 from mirror.relay.line import (
@@ -18,7 +20,11 @@ from mirror.relay.line import (
     Line,
     tune,
 )
+from mirror.relay.news import steady_us
 from mirror.relay.widening import Held, held
+
+IDLE_SECONDS_MAX = 10.0
+"""Something is said after so long: what stands between may end connections over which no bytes go."""
 
 
 class HasJoined(Protocol):
@@ -38,7 +44,7 @@ class HasJoined(Protocol):
 
 
 class Joined(Line):
-    """A further connection of a stream: slices go over it, and nothing comes back.
+    """A further connection of a stream: slices go over it, or a word now and then, and nothing comes back.
 
     Attributes:
         carries: As :meth:`mirror.relay.sending.Sender.add` says.
@@ -49,6 +55,8 @@ class Joined(Line):
         self.carries = carries
         self._stream = stream
         self._calming: Calming | None = None
+        self._wrote_at = time.monotonic()
+        self._speaking: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -57,6 +65,7 @@ class Joined(Line):
             tune(sock, UNSENT_BYTES_WITH_BBR)
             self._calming = Calming(sock)
         self._stream.join(self)
+        self._speak_where_idle()
 
     def data_received(self, _: bytes) -> None:
         if not self.ended.done():
@@ -75,8 +84,16 @@ class Joined(Line):
         """Send nothing more; it ends with the stream."""
         self._draining = True
 
+    def _speak_where_idle(self) -> None:
+        if time.monotonic() - self._wrote_at >= IDLE_SECONDS_MAX and not self.full:
+            self.write(messages.pong(messages.NOT_ASKED, time.time_ns() // 1_000_000, steady_us()))
+        left = self._wrote_at + IDLE_SECONDS_MAX - time.monotonic()
+        later = left if left > 0 else IDLE_SECONDS_MAX
+        self._speaking = self._loop.call_later(later, self._speak_where_idle)
+
     def write(self, data: bytes) -> None:
         """As :class:`mirror.relay.sending.Wire` says."""
+        self._wrote_at = time.monotonic()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
@@ -87,5 +104,7 @@ class Joined(Line):
         self.ended.set_result(None)
         if self._calming is not None:
             self._calming.close()
+        if self._speaking is not None:
+            self._speaking.cancel()
         self.give_up()
         self._stream.left(self)

@@ -151,6 +151,36 @@ async def test_who_says_something_on_a_joined_connection_ends_the_stream() -> No
     assert refused == 1
 
 
+async def test_no_connection_of_a_stream_is_silent_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    While nothing is behind: a proxy ends those over which no bytes go, and with one of them the stream. What
+    is said is no answer to anything, and a mirror goes on.
+    """
+    monkeypatch.setattr("mirror.relay.joined.IDLE_SECONDS_MAX", 0.02)
+    heard: list[int] = []
+
+    async with served() as server, asyncio.timeout(10):
+        options = ConnectionOptions(relays=Relays([Address("127.0.0.1", server.port)]))
+        who = Hello("flow", 1, 0, 1, (1 << 20, 1 << 20), 1 << 20, 0, recode=True)
+        stream = await LinkStream.open(options, who, BufferPool(0), connections=3)
+        heard_pong = stream._heard_pong
+
+        def hear(pong: messages.Pong) -> None:
+            heard.append(pong.token)
+            heard_pong(pong)
+
+        monkeypatch.setattr(stream, "_heard_pong", hear)
+        running = asyncio.create_task(stream.run())
+        await until(lambda: heard.count(messages.NOT_ASKED) >= 6, "they are said", 10)
+        ended = running.done()
+        running.cancel()
+        await asyncio.wait([running])
+        stream.close()
+
+    assert not ended
+    assert stream.round_trip_seconds is None or stream.round_trip_seconds < 10
+
+
 async def test_the_kernel_looks_after_every_connection_of_a_stream() -> None:
     """
     At both ends: what is idle may be dead, and nobody would notice.
