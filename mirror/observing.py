@@ -8,7 +8,6 @@ from prometheus_client import CollectorRegistry
 
 from mirror.config import Settings, shown
 from mirror.errors import AuthenticationError
-from mirror.kafka.certificates import valid_until
 from mirror.kafka.cluster import Cluster
 from mirror.model import FlowStatus
 from monitoring.metrics import Instruments, register
@@ -58,11 +57,10 @@ def register_metrics(
 def expiries(clusters: Iterable[Cluster]) -> Iterator[Expiry]:
     """Our own certificate at each cluster, and the first to end of those its brokers have shown.
 
-    A file that cannot be read is left out: what is not known has no series, and connecting says why.
+    What cannot be used is left out: what is not known has no series, and connecting says why.
     """
     for cluster in clusters:
-        ours = cluster.options.security.tls.certificate_file
-        until = None if ours is None else valid_until(ours)
+        until = cluster.options.security.certificate_valid_until
         if until is not None:
             yield Expiry(cluster.name, "client", until)
         if cluster.certificate_valid_until is not None:

@@ -114,9 +114,15 @@ class Cluster:
 
     @property
     def certificate_valid_until(self) -> float | None:
-        """When the first of the certificates that brokers have shown expires, in seconds since 1970."""
-        ends = [connection.certificate_valid_until for connection in self._connections.values()]
-        return min((end for end in ends if end is not None), default=None)
+        """When the first of the certificates that brokers have shown expires, in seconds since 1970; of each
+        address the one that was shown last.
+        """
+        ends = {
+            connection.address: end
+            for connection in self._connections.values()
+            if (end := connection.certificate_valid_until) is not None
+        }
+        return min(ends.values(), default=None)
 
     # -- what the cluster looks like -------------------------------------------------------------
 
@@ -177,10 +183,10 @@ class Cluster:
             connection.close("the broker has left the cluster")
 
     def _keep(self, key: tuple[int, str], opened: Connection) -> Connection:
-        replaced = self._connections.get(key)
+        replaced = self._connections.pop(key, None)
         if replaced is not None:
             self._count(replaced)
-        self._connections[key] = opened
+        self._connections[key] = opened  # behind all that were made before
         return opened
 
     def _count(self, gone: Connection) -> None:

@@ -120,6 +120,11 @@ class Security:
         """
         return self._contexts.get(self.tls) if self.uses_tls else None
 
+    @property
+    def certificate_valid_until(self) -> float | None:
+        """As :meth:`mirror.kafka.tls.ContextCache.valid_until` says; None where TLS is not used."""
+        return self._contexts.valid_until(self.tls) if self.uses_tls else None
+
     async def prepare(self) -> None:
         """Get ready for the next :meth:`sasl`: ask for a new token where the old one is about to end.
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import structlog
 
 from mirror.errors import AuthenticationError, TlsRefusedError
+from mirror.kafka.certificates import Certificate, valid_until
 from mirror.kafka.secret import SecretSource
 
 log = structlog.get_logger(__name__)
@@ -58,6 +59,7 @@ class ContextCache:
         """
         self._make = make or make_context
         self._made: tuple[TlsOptions, Fingerprint, ssl.SSLContext] | None = None
+        self._valid_until: float | None = None
         self._refused: Fingerprint | None = None
         self._log = structlog.get_logger()
 
@@ -80,7 +82,20 @@ class ContextCache:
             self._warn_once(seen, error)
             return self._made[2]
         self._made = (options, seen, context)
+        self._valid_until = valid_until(options.certificate_file) if options.certificate_file else None
         return context
+
+    def valid_until(self, options: TlsOptions) -> float | None:
+        """When the certificate expires that the next connection shows, in seconds since 1970; None where it
+        shows none, or there can be no connection.
+        """
+        if options.certificate_file is None:
+            return None
+        try:
+            self.get(options)
+        except AuthenticationError:
+            return None
+        return self._valid_until
 
     def _warn_once(self, seen: Fingerprint, error: AuthenticationError) -> None:
         if seen != self._refused:
@@ -126,13 +141,16 @@ def make_server_context(options: TlsOptions) -> ssl.SSLContext:
     return context
 
 
-def make_listening_context(options: TlsOptions) -> ssl.SSLContext:
+def make_listening_context(options: TlsOptions, newest: ContextCache | None = None) -> ssl.SSLContext:
     """One that goes with its files: each handshake has the certificate and the authorities of that moment.
+
+    Args:
+        newest: Has what is shown at any moment; made by :func:`make_server_context`.
 
     Raises:
         AuthenticationError: As for :func:`make_server_context`, of the files as they are now.
     """
-    newest = ContextCache(make_server_context)
+    newest = newest or ContextCache(make_server_context)
     newest.get(options)
     context = make_server_context(options)
 

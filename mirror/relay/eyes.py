@@ -6,7 +6,6 @@ Mirrors have nothing to do here, and whoever may look at it cannot change anythi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -15,7 +14,6 @@ from mirror.api.problems import problems
 from mirror.api.relay_schema import relay_to_json
 from mirror.api.serving import common_headers, http_logger, metrics, not_listening, probe
 from mirror.errors import TwinsiteError
-from mirror.kafka.certificates import valid_until
 from mirror.kafka.cluster import Cluster
 from mirror.model_relay import RelayStatus
 from monitoring.health import Check, Verdict
@@ -113,17 +111,17 @@ class Eyes:
         return web.json_response(relay_to_json(self._take_status()))
 
 
-def expiries(shown: Path | None, cluster: Cluster) -> Iterator[RelayExpiry]:
+def expiries(shown_until: float | None, cluster: Cluster) -> Iterator[RelayExpiry]:
     """Until when certificates are valid: the relay's own to mirrors and to brokers, and those of brokers.
 
-    A file that cannot be read is left out: what is not known has no series.
+    What cannot be used is left out: what is not known has no series.
 
     Args:
-        shown: What mirrors are shown.
+        shown_until: That of what mirrors are shown; None where that is nothing, or is not known.
     """
-    for cert, path in (("listen", shown), ("client", cluster.options.security.tls.certificate_file)):
-        until = valid_until(path) if path is not None else None
-        if until is not None:
-            yield RelayExpiry(cert, until)
-    if cluster.certificate_valid_until is not None:
-        yield RelayExpiry("broker", cluster.certificate_valid_until)
+    ends = {
+        "listen": shown_until,
+        "client": cluster.options.security.certificate_valid_until,
+        "broker": cluster.certificate_valid_until,
+    }
+    yield from (RelayExpiry(cert, until) for cert, until in ends.items() if until is not None)

@@ -17,7 +17,7 @@ from mirror.config_limits import periods_of
 from mirror.config_relay import ListenSettings, RelaySettings, warnings
 from mirror.errors import TwinsiteError
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.tls import TlsOptions, make_listening_context
+from mirror.kafka.tls import ContextCache, TlsOptions, make_listening_context, make_server_context
 from mirror.logs import Repeats, warn_repeated
 from mirror.relay.eyes import Eyes, expiries
 from mirror.relay.lasting import lasting
@@ -66,12 +66,13 @@ async def _run(settings: RelaySettings, stop: asyncio.Event) -> None:
 async def _serve(settings: RelaySettings, stop: asyncio.Event, listens: asyncio.Event) -> None:
     listen = settings.listen
     _make_room(listen.connections_max)
-    tls = make_listening_context(_tls(listen)) if listen.certificate_file else None
+    shown = ContextCache(make_server_context)
+    tls = make_listening_context(_tls(listen), shown) if listen.certificate_file else None
     async with connected("source", settings.cluster) as cluster:
         cluster.follow(None)
         fresh = asyncio.create_task(lasting("metadata", partial(_keep_fresh, cluster)))
         server = RelayServer(cluster, listen, periods_of(settings.limits))
-        eyes = await _watched(server, cluster, settings, stop.is_set)
+        eyes = await _watched(server, cluster, settings, stop.is_set, shown)
         try:
             await server.start(*host_and_port(listen.address), tls)
             listens.set()
@@ -109,12 +110,20 @@ async def _keep_fresh(cluster: Cluster) -> None:
 
 
 async def _watched(
-    server: RelayServer, cluster: Cluster, settings: RelaySettings, stopping: Callable[[], bool]
+    server: RelayServer,
+    cluster: Cluster,
+    settings: RelaySettings,
+    stopping: Callable[[], bool],
+    shown: ContextCache,
 ) -> Eyes:
-    """The port for people, where the settings ask for one."""
+    """The port for people, where the settings ask for one.
+
+    Args:
+        shown: Has what mirrors are shown.
+    """
     registry = CollectorRegistry()
-    watch = Watch(server, cluster)
-    register_relay(registry, watch.take, lambda: expiries(settings.listen.certificate_file, cluster))
+    watch, tls = Watch(server, cluster), _tls(settings.listen)
+    register_relay(registry, watch.take, lambda: expiries(shown.valid_until(tls), cluster))
     eyes = Eyes(cluster, registry, watch.take, stopping)
     if settings.api.port >= 0:
         await eyes.start(settings.api.host, settings.api.port)

@@ -35,6 +35,7 @@ class Asked:
         self.unanswered = 0
         self.unanswered_seconds = 0.0
         self.bytes_received = self.bytes_sent = 0
+        self.certificate_valid_until: float | None = None
 
     async def call(self, *_: object) -> SimpleNamespace:
         self.answered_at = time.monotonic()
@@ -97,6 +98,25 @@ async def test_a_connection_that_may_be_used_in_our_turn_only_is_not_for_questio
     opened[1].guarded = True
 
     assert (before, (await cluster.any_connection()).address) == (TWO, ONE)
+
+
+async def test_of_an_address_the_certificate_counts_that_was_shown_last(opened: list[Asked]) -> None:
+    """
+    A connection that was made before it was rotated says nothing of those that are made now.
+    """
+    cluster = Cluster("target", [ONE], ConnectionOptions())
+    await cluster.refresh()
+    for node, lane in ((2, "control"), (2, "append-0"), (3, "control")):
+        await cluster.connection(node, lane)
+    opened[1].close()
+    await cluster.connection(2, "control")
+
+    ends = [5000.0, 7000.0, 1000.0, 6000.0, 4000.0]
+    for one, end in zip(opened, ends, strict=True):
+        one.certificate_valid_until = end
+
+    assert [one.address for one in opened] == [ONE, TWO, TWO, THREE, TWO]
+    assert cluster.certificate_valid_until == 4000.0
 
 
 async def test_what_may_take_long_does_not_go_where_prompt_answers_are_wanted(opened: list[Asked]) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import ssl
+import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,37 @@ def test_half_a_rotation_keeps_the_earlier_context_and_says_so_once(
     assert all(context is before for context in during)
     assert [event["event"] for event in events] == ["tls_files_not_usable"]
     assert cache.get(options) is not before
+
+
+def test_a_certificate_ends_as_the_one_that_is_shown_does(authority: Authority, options: TlsOptions) -> None:
+    """
+    Not as the one in a file whose key was forgotten: that one would be said to be good for a month longer.
+    """
+    cache = ContextCache()
+    short, long = timedelta(hours=2), timedelta(days=30)
+    old = authority.issue("client", file="old", valid_for=short)
+    new = authority.issue("client", file="new", valid_for=long)
+    now = time.time()
+    shown = replace(options, certificate_file=old.certificate, key_file=old.key)
+
+    before = cache.valid_until(shown)
+    move_over(new.certificate, old.certificate)
+    during = cache.valid_until(shown)
+    move_over(new.key, old.key)
+    after = cache.valid_until(shown)
+
+    assert before is not None
+    assert after is not None
+    assert before == during == pytest.approx(now + short.total_seconds(), abs=60)
+    assert after == pytest.approx(now + long.total_seconds(), abs=60)
+
+
+def test_what_cannot_be_shown_has_no_end(options: TlsOptions, tmp_path: Path) -> None:
+    """
+    Neither where there is no certificate, nor where it cannot be used.
+    """
+    assert ContextCache().valid_until(replace(options, certificate_file=None, key_file=None)) is None
+    assert ContextCache().valid_until(replace(options, key_file=tmp_path / "gone")) is None
 
 
 def test_an_encrypted_key_is_opened_with_its_password(authority: Authority, options: TlsOptions) -> None:
