@@ -29,7 +29,9 @@ from mirror.kafka.resolving import resolve
 from mirror.kafka.security import Security, explain_handshake_error
 
 REACH_SECONDS_MIN = 2.0
-"""An address has so long, or half of what there is for all: a good one over a long way takes its time."""
+"""An address, or a relay, has so long, or half of what there is for all: a good one over a long way takes
+its time.
+"""
 Ask = Callable[[socket.socket, str], Awaitable[None]]
 """Asks a relay, by its address, for something over a connection to it."""
 
@@ -94,7 +96,7 @@ async def dial(address: Address, options: ConnectionOptions) -> socket.socket:
     if options.relays is None:
         return await _reach(address, options, options.connect_timeout_seconds)
     if address in options.relays:
-        return await _through(address, partial(ask_for_broker, broker=None), options)
+        return await _through(address, partial(ask_for_broker, broker=None), options, _share(options))
     try:
         return (await dial_relay(partial(ask_for_broker, broker=str(address)), options))[0]
     except ConnectionFailedError as error:
@@ -114,7 +116,7 @@ async def dial_relay(ask: Ask, options: ConnectionOptions) -> tuple[socket.socke
     failures: list[ConnectionFailedError | AuthenticationError | UnsupportedVersionError] = []
     for relay in options.relays.in_turn():
         try:
-            return await _through(relay, ask, options), relay
+            return await _through(relay, ask, options, _share(options)), relay
         except (ConnectionFailedError, AuthenticationError) as error:
             failures.append(error)
             options.relays.failed(relay)
@@ -133,13 +135,18 @@ async def dial_one_relay(relay: Address, ask: Ask, options: ConnectionOptions) -
     Raises:
         TwinsiteError: As for :func:`dial_relay`.
     """
-    return await _through(relay, ask, options)
+    return await _through(relay, ask, options, options.connect_timeout_seconds)
 
 
-async def _through(relay: Address, ask: Ask, options: ConnectionOptions) -> socket.socket:
-    """A connection to a relay that does what it is asked for; one that is silent leaves time for others."""
-    others = len(options.relays.in_turn()) if options.relays else 1
-    seconds = options.connect_timeout_seconds / others
+def _share(options: ConnectionOptions) -> float:
+    """The seconds that a relay has, of those there are for all: one that is silent leaves time for others."""
+    seconds = options.connect_timeout_seconds
+    relays = len(options.relays.in_turn()) if options.relays else 1
+    return max(seconds / relays, min(REACH_SECONDS_MIN, seconds / 2))
+
+
+async def _through(relay: Address, ask: Ask, options: ConnectionOptions, seconds: float) -> socket.socket:
+    """A connection to a relay that does what it is asked for, within so many seconds."""
     try:
         async with asyncio.timeout(seconds):
             sock = await _reach(relay, options, seconds)

@@ -15,7 +15,7 @@ import pytest
 
 from mirror.errors import ConnectionFailedError, TlsRefusedError
 from mirror.kafka import dial as dial_module
-from mirror.kafka.dial import Address, ConnectionOptions, Relays, dial
+from mirror.kafka.dial import Address, ConnectionOptions, Relays, dial, dial_one_relay, dial_relay
 from mirror.kafka.security import Security, SecurityProtocol, TlsOptions
 from tests.harness.security import Authority
 
@@ -158,3 +158,30 @@ async def test_addresses_that_are_slow_are_given_time_however_many_they_are(
     sock = await asyncio.wait_for(dial(Address("localhost", PORT), options), options.connect_timeout_seconds)
 
     sock.close()
+
+
+@pytest.mark.parametrize("joins", [False, True])
+async def test_a_relay_over_a_long_way_has_time_however_many_there_are(joins: bool) -> None:
+    """
+    TCP, TLS and a request are three round trips; a share of each would be too short for all of them. Where
+    there is no other to ask it has all the time.
+    """
+
+    async def slow(_: socket.socket, __: str) -> None:
+        await asyncio.sleep(1.2 if joins else 0.7)
+
+    gone = asyncio.Event()
+
+    async def accept(reader: StreamReader, writer: StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+        gone.set()
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
+        relay = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+        many = [relay, *(Address("127.0.0.1", port) for port in range(1, 30))]
+        options = ConnectionOptions(connect_timeout_seconds=2, relays=Relays(many))
+
+        sock = await dial_one_relay(relay, slow, options) if joins else (await dial_relay(slow, options))[0]
+        sock.close()
+        await gone.wait()
