@@ -18,8 +18,6 @@ from mirror.errors import AuthenticationError, TlsRefusedError
 from mirror.kafka.certificates import Certificate, valid_until
 from mirror.kafka.secret import SecretSource
 
-log = structlog.get_logger(__name__)
-
 Fingerprint = tuple[tuple[int, int, int, int] | None, ...]
 """Device, inode, size and time of change of each file; None where it cannot be seen."""
 
@@ -158,21 +156,7 @@ def make_listening_context(options: TlsOptions, newest: ContextCache | None = No
         sslobj.context = newest.get(options)
 
     context.sni_callback = take_newest
-    context.sslobject_class = _Watched
     return context
-
-
-class _Watched(ssl.SSLObject):
-    """A connection of which it is said why it did not come about: asyncio keeps that to itself."""
-
-    def do_handshake(self) -> None:
-        try:
-            super().do_handshake()
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise
-        except ssl.SSLError as error:
-            log.warning("tls_refused", reason=getattr(error, "verify_message", None) or error.reason)
-            raise
 
 
 def _trust(context: ssl.SSLContext, ca_file: Path | None) -> None:

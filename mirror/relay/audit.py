@@ -19,9 +19,9 @@ log = structlog.get_logger(__name__)
 
 SHOWN_MAX = 20
 TOO_SLOW, NOT_ONLY_READING, TOPIC = "too_slow", "request_refused", "topic_refused"
-BAD_REQUEST = "bad_request"
+BAD_REQUEST, TLS_REFUSED = "bad_request", "tls_refused"
 CODES = (
-    *(UNKNOWN_IDENTITY, TOO_MANY_CONNECTIONS, "other_protocol", "unknown_broker", BAD_REQUEST),
+    *(TLS_REFUSED, UNKNOWN_IDENTITY, TOO_MANY_CONNECTIONS, "other_protocol", "unknown_broker", BAD_REQUEST),
     *("unknown_stream", "probe_running", "source_unavailable", TOO_SLOW, NOT_ONLY_READING, TOPIC),
     *("bad_message", "old_epoch", "internal_error", "silent", "unread"),
 )
@@ -55,6 +55,16 @@ class Audit:
         warn_repeated(
             log, self._repeats, key, "mirror_not_let_in", peer=peer, names=shown, code=code, why=words(why)
         )
+
+    def tls_refused(self, peer: str, reason: str) -> None:
+        """One side does not accept the other's certificate, or what came is no TLS.
+
+        Args:
+            reason: As TLS has it.
+        """
+        self.refused[TLS_REFUSED] += 1
+        key = (TLS_REFUSED, _host(peer), reason)
+        warn_repeated(log, self._repeats, key, "tls_refused", peer=peer, reason=words(reason))
 
     def no_request(self, host: str, why: str) -> None:
         """What somebody has sent is no HTTP, or asks for what there is not.

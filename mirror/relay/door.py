@@ -101,13 +101,17 @@ class Door:
             self.has_asked(handshake)
             self._enter(transport)
 
-        with contextlib.suppress(OSError):  # the context says why
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: _Guest(agreed),
-                handshake.sock,
-                ssl=tls,
-                ssl_handshake_timeout=self._greeting_seconds * TLS_TIMES,
-            )
+        with contextlib.suppress(OSError):  # whoever came has gone
+            try:
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    lambda: _Guest(agreed),
+                    handshake.sock,
+                    ssl=tls,
+                    ssl_handshake_timeout=self._greeting_seconds * TLS_TIMES,
+                )
+            except ssl.SSLError as error:
+                why = getattr(error, "verify_message", None) or error.reason
+                self._audit.tls_refused(_peer(handshake), why)
         self.has_asked(handshake)
 
     def _wait_for(self, guest: asyncio.BaseTransport) -> None:
@@ -118,14 +122,19 @@ class Door:
 
     def _too_slow(self, guest: asyncio.BaseTransport) -> None:
         if not guest.is_closing():
-            peer = guest.get_extra_info("peername")
             waited_for = "TLS" if isinstance(guest, _Handshake) else "HTTP request"
-            self._audit.too_slow(str(Address(*peer[:2])) if peer else "", waited_for)
+            self._audit.too_slow(_peer(guest), waited_for)
         self._dismiss(guest)
 
     def _dismiss(self, guest: asyncio.BaseTransport) -> None:
         self.has_asked(guest)
         cast(asyncio.Transport, guest).abort()
+
+
+def _peer(guest: asyncio.BaseTransport) -> str:
+    """The address that somebody comes from, for people."""
+    found = guest.get_extra_info("peername")
+    return str(Address(*found[:2])) if found else ""
 
 
 class _Guest(asyncio.Protocol):

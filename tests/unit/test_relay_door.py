@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from mirror.relay.audit import Audit
 from mirror.relay.door import Door
+from tests.harness.node import until
 
 GUESTS_MAX = 3
 WAYS = pytest.mark.parametrize("secured", [False, True], ids=["plain", "TLS"])
@@ -18,13 +20,15 @@ WAYS = pytest.mark.parametrize("secured", [False, True], ids=["plain", "TLS"])
 
 @asynccontextmanager
 async def guests(
-    count: int, *, secured: bool, greeting_seconds: float = 3600.0
+    count: int, *, secured: bool, greeting_seconds: float = 3600.0, says: bytes = b""
 ) -> AsyncIterator[tuple[list[asyncio.StreamReader], Audit]]:
     """So many have come, one after the other."""
     audit = Audit()
     door = Door(asyncio.Protocol, audit, greeting_seconds=greeting_seconds, guests_max=GUESTS_MAX)
     port = await door.open("127.0.0.1", 0, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if secured else None)
     opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
+    for _, writer in opened:
+        writer.write(says)
     try:
         yield [reader for reader, _ in opened], audit
     finally:
@@ -63,3 +67,18 @@ async def test_who_says_nothing_in_time_goes(secured: bool) -> None:
     async with guests(1, secured=secured, greeting_seconds=0.05) as (readers, audit):
         assert await ends(readers[0])
         assert audit.refused["too_slow"] == 1
+
+
+async def test_what_tls_refuses_is_counted_and_named_once() -> None:
+    """
+    By the address it comes from: what looks at a port every second is one line, and not thousands.
+    """
+    with capture_logs() as events:
+        async with guests(GUESTS_MAX, secured=True, says=b"GET / HTTP/1.1\r\n\r\n") as (readers, audit):
+            gone = [await ends(reader) for reader in readers]
+            await until(lambda: audit.refused["tls_refused"] == GUESTS_MAX, "all are counted", 10)
+
+    assert all(gone)
+    [event] = [event for event in events if event["event"] == "tls_refused"]
+    assert event["peer"].startswith("127.0.0.1:")
+    assert event["reason"] == "HTTP_REQUEST"
