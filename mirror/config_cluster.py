@@ -217,8 +217,8 @@ class LinkSettings(ConnectionSettings):
         description="Whether the relay may inflate batches of lz4, gzip and snappy for the way, where zstd "
         "halves them again. Next to the target they become the same bytes again, as their CRC says, or they "
         "travel as they are: those of other encoders than Kafka's and librdkafka's, gzip of a level other "
-        "than 6, and snappy of librdkafka. A core makes 40 to 80 MB/s of gzip: never is faster above some "
-        "200 Mbit/s.",
+        "than 6 (or 1 or 9, where its header says so), and snappy of librdkafka. A core makes 40 to 80 MB/s "
+        "of gzip: never is faster above some 200 Mbit/s.",
     )
 
     connections: Literal["auto"] | Annotated[Whole, Field(ge=1, le=64)] = Field(

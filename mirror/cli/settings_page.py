@@ -109,8 +109,9 @@ listen:
 
 The names of a certificate are, in this order, and the first that is in `identities` counts: the URIs of
 its subject alternative names, the DNS names there (in small letters), its subject as RFC 2253 writes it
-and as Kafka makes principals of it (`openssl x509 -noout -subject -nameopt RFC2253`), and the subject's
-common name alone, as in `mirror-south`. A wildcard stands for nobody but itself. The authorities of
+and as Kafka makes principals of it (`openssl x509 -noout -subject -nameopt RFC2253,utf8,-esc_msb`:
+letters that are not of ASCII stand for themselves), and the subject's common name alone, as in
+`mirror-south`. A wildcard stands for nobody but itself. The authorities of
 `client_ca_file` answer for every one of these names: trust none there that signs for strangers. Who is
 refused is told which names his certificate has, and so is the log (`mirror_not_let_in`). A role is that
 of the moment in which a connection was made; other settings take a restart of the relay, which mirrors

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import ssl
+import subprocess
 import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +19,9 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirror.cli.settings_page import page
 from mirror.relay.identity import distinguished_name, names_of
+from tests.harness.security import Authority
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 KINDS = (
@@ -101,3 +106,21 @@ def test_a_certificate_that_says_nothing_names_nobody(certificate: dict[str, Any
     An empty name is none that could stand in the settings.
     """
     assert "" not in names_of(certificate)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl here")
+def test_the_command_in_the_settings_page_prints_the_name_that_counts(tmp_path: Path) -> None:
+    """
+    Also where it has letters that are not of ASCII, and marks that are escaped.
+    """
+    [options] = re.findall(r"-nameopt (\S+)`", page())
+    authority = Authority(tmp_path)
+    issued = authority.issue("mirror-k\u00f6ln, west")
+
+    command = ["openssl", "x509", "-noout", "-subject", "-nameopt", options, "-in", str(issued.certificate)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    decoded = ssl._ssl._test_decode_cert(str(issued.certificate))  # type: ignore[attr-defined]
+    printed = done.stdout.strip().removeprefix("subject=").strip()
+    assert "k\u00f6ln" in printed
+    assert printed in names_of(decoded)
