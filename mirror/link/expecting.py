@@ -18,6 +18,7 @@ from mirror.timetable import lowest
 HOUR_SECONDS = 3600.0
 NOTHING_PRODUCED = "nothing was produced meanwhile"
 NOT_FILLED = "the link was not filled: --rate-max"
+AT_LIMIT = "the link was not filled: a limit"
 TOO_SLOW = "more is produced than the link carries: it is never caught up"
 NOTHING_READ = "no batch could be read of what was produced"
 
@@ -184,14 +185,21 @@ def expected(
     elif made == 0:
         pace = _Pace(None, None, 0.0, 0.0)
     carries = rate / share if rate and share else None
-    full, one_way = None if not_filled else link.loaded, link.idle.median_seconds / 2
+    paced = (
+        link.limit is Limit.RATE_MAX
+    )  # what waits in the kernel then is more than a copy within a limit has
+    full, one_way = None if paced else link.loaded, link.idle.median_seconds / 2
     reasons = (
         ("carries_bytes_per_second", carries, why),
         ("times_production", pace.times, why),
         ("missing_bytes_per_second", pace.missing, why),
         ("lag_growth_seconds_per_hour", pace.growth_seconds, why),
         ("outage_hour_seconds", pace.outage_hour_seconds, why if pace.times is None else TOO_SLOW),
-        ("lag_while_full_seconds", full, NOT_FILLED if not_filled else link.unknown.get("loaded", "")),
+        (
+            "lag_while_full_seconds",
+            full,
+            (NOT_FILLED if not_filled else AT_LIMIT) if paced else link.unknown.get("loaded", ""),
+        ),
     )
     return Expected(
         carries_bytes_per_second=carries,

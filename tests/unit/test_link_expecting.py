@@ -102,6 +102,7 @@ def test_what_a_relay_may_not_send_does_not_come() -> None:
 
     assert too_slow.too_slow
     assert not too_slow.at_least
+    assert too_slow.lag_while_full_seconds is None
     assert too_slow.limit_bytes_per_second == 0.125 * MB
     assert unknown.times_production is None
 
