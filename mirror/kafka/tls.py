@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from mirror.errors import AuthenticationError, TlsRefusedError
-from mirror.kafka.certificates import Certificate, valid_until
+from mirror.kafka.certificates import valid_until
 from mirror.kafka.secret import SecretSource
 
 Fingerprint = tuple[tuple[int, int, int, int] | None, ...]
