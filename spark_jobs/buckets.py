@@ -51,7 +51,9 @@ def digests_of_keys(keys: DataFrame) -> DataFrame:
 
 
 def superseded(digests: DataFrame) -> dict[TopicPartition, int]:
-    """Of each partition how many records compaction has not taken yet: older ones of keys, and tombstones."""
+    """Of each partition how many records compaction has not taken yet: older ones of keys, tombstones,
+    and records without a key.
+    """
     rows = digests.groupBy(*PARTITION).agg(F.sum(F.col("held") - F.col("records")).alias("held")).collect()
     return {TopicPartition(row.topic, row.partition): row.held for row in rows}
 

@@ -121,13 +121,14 @@ def key_hashes_together(keys: DataFrame) -> DataFrame:
 def latest(records: DataFrame, hashing: Hashing) -> DataFrame:
     """One row for each key: its :func:`key_columns`, and of its latest record ``offset``, ``place``,
     ``alive`` (it has a value), ``size``, and the words of ``content``; ``held`` and ``bytes`` are of all its
-    records."""
+    records. Records without a key are as good as deleted: compaction takes them all.
+    """
     made = records.select(
         "topic",
         "partition",
         "offset",
         "place",
-        F.col("value").isNotNull().alias("alive"),
+        (F.col("key").isNotNull() & F.col("value").isNotNull()).alias("alive"),
         _size().alias("size"),
         *hashed("key", hashing, [binary("key")]),
         *hashed("content", hashing, _contents()),

@@ -118,14 +118,15 @@ async def finish(
     foreign, newer = await _between(flow, target, insertion, found)
     stands = [*foreign, (found, found + insertion.records)]
     if newer:
-        again = insertion_of(newer, flow.producer_id, insertion.producer_epoch, found + insertion.records)
+        records, end = [*newer.values()], found + insertion.records
+        again = insertion_of(records, flow.producer_id, insertion.producer_epoch, end)
         await memory.end_insertion(tp, insertion, stands, again)
         standing = await finish(flow, memory, tp, target, again)
     else:
         await memory.end_insertion(tp, insertion, stands)
         standing = None
     log.info("inserted", topic=target.topic, partition=target.partition, target_offsets=stands)
-    return Standing(found, overtaken=frozenset(key_of(record) for record in newer), again=standing)
+    return Standing(found, overtaken=frozenset(newer), again=standing)
 
 
 async def _found(flow: Flow, target: TopicPartition, insertion: Insertion) -> int | None:
@@ -183,8 +184,8 @@ async def _send(flow: Flow, target: TopicPartition, insertion: Insertion) -> Out
 
 async def _between(
     flow: Flow, target: TopicPartition, insertion: Insertion, at: int
-) -> tuple[list[Inserted], list[Record]]:
-    """What others have appended between the look and the insertion, and newer records of its keys."""
+) -> tuple[list[Inserted], dict[bytes, Record]]:
+    """What others have appended between the look and the insertion, and newer records of its keys, by key."""
     batches = read_batches(flow.target, target, insertion.target_offset, at)
     foreign = [
         (header.base_offset, header.next_offset)
@@ -194,8 +195,8 @@ async def _between(
     ours, _ = decode(*next(walk(memoryview(insertion.batch))), DECODED_BYTES_MAX)
     keys = {key_of(record) for record in ours}
     newer = {
-        key_of(record): record
+        key: record
         async for record in read_records(flow.target, target, insertion.target_offset, at)
-        if key_of(record) in keys
+        if (key := key_of(record)) is not None and key in keys
     }
-    return foreign, list(newer.values())
+    return foreign, newer

@@ -15,13 +15,12 @@ class Record(NamedTuple):
     tail: bytes
 
 
-def key_of(record: Record) -> bytes:
-    """The key; b"" for null, which a compacted topic does not have."""
+def key_of(record: Record) -> bytes | None:
+    """The key; None for null: no record can say anything about that, or delete it."""
     length, at = decode_varint(record.tail, 0)
-    return bytes(record.tail[at : at + max(0, length)])
+    return None if length < 0 else bytes(record.tail[at : at + length])
 
 
-def tombstone(record: Record, timestamp_ms: int) -> Record:
-    """A record that deletes the key of another."""
-    key = key_of(record)
-    return Record(record.offset, timestamp_ms, encode_varint(len(key)) + key + encode_varint(-1) + b"\0")
+def tombstone(offset: int, key: bytes, timestamp_ms: int) -> Record:
+    """A record that deletes a key."""
+    return Record(offset, timestamp_ms, encode_varint(len(key)) + key + encode_varint(-1) + b"\0")

@@ -60,7 +60,7 @@ class PartitionRepair:
         self._read_to, self._read_at_ms = plan.target_end, made_at_ms
         self._begun = begun
         self._seen: dict[Mend, Record | None] = {}
-        self._behind: set[bytes] = set()
+        self._behind: set[bytes | None] = set()
         """Keys that others have written at the target behind what the plan has seen."""
 
     async def run(self) -> Repaired:
@@ -264,8 +264,8 @@ class PartitionRepair:
         originals = await self._still_there(self._flow.source, self._plan.name, here)
         copies = await self._still_there(self._flow.target, self._plan.target_name, there)
         found = {here[offset]: record for offset, record in originals.items()}
-        found |= {there[offset]: tombstone(record, _now_ms()) for offset, record in copies.items()}
-        right = {mend: record for mend, record in found.items() if key_of(record).startswith(mend.key)}
+        found |= {there[offset]: record for offset, record in copies.items()}
+        right = {mend: _to_append(mend, record) for mend, record in found.items()}
         self._seen = {mend: right.get(mend, self._seen.get(mend)) for mend in mends}
         return {mend: record for mend, record in self._seen.items() if record is not None}
 
@@ -365,6 +365,14 @@ def _answered(answer: T | TwinsiteError) -> T:
     if isinstance(answer, TwinsiteError):
         raise answer
     return answer
+
+
+def _to_append(mend: Mend, record: Record) -> Record | None:
+    """What puts a key right, by the record that the plan names; None where that has another key, or none."""
+    key = key_of(record)
+    if key is None or not key.startswith(mend.key):
+        return None
+    return record if mend.source_offset is not None else tombstone(record.offset, key, _now_ms())
 
 
 def _why_not(decision: Decision) -> str:
