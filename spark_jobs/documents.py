@@ -20,7 +20,7 @@ from spark_jobs.questions import Buckets, Question, What
 from spark_jobs.result import NotCompared
 from spark_jobs.window import Range, Window
 
-SCHEMA = 5
+SCHEMA = 6
 LEAVING_TIMES = 3
 """So many times what a log has lost during one comparison may be lost during the next; of half of what is
 left there is always hope."""
@@ -31,6 +31,7 @@ WINDOW = (
     "expired_at_source",
     "expired_at_target",
     "leaving",
+    "never_copied",
     "pending",
     "beyond",
 )

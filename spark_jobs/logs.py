@@ -153,6 +153,11 @@ class Compared:
         return self.log.window.pending.offsets
 
     @property
+    def never_copied(self) -> int:
+        """Source offsets that the source has deleted before they were copied."""
+        return self.log.window.never_copied.offsets
+
+    @property
     def expired(self) -> int:
         """Source offsets that only one side still has."""
         return self.log.window.expired_at_source.offsets + self.log.window.expired_at_target.offsets

@@ -16,6 +16,7 @@ class Nothing(StrEnum):
 
     DELETED_AT_TARGET = "the target has deleted all that the source still holds of it"
     DELETED_AT_SOURCE = "the source has deleted all that the target holds of it"
+    NEVER_COPIED = "the source has deleted records of it before they were copied"
     LEAVING = "one side is about to delete all of it that both hold"
     PENDING = "nothing of what the source holds of it has been copied yet"
     STANDING = "nothing of what came to the source since the last match has been copied yet"
@@ -32,6 +33,8 @@ def nothing_of(asked: Window, whole: Window, *, compared_before: bool) -> Nothin
     """
     if asked.source.offsets:
         return None
+    if asked.never_copied.offsets:
+        return Nothing.NEVER_COPIED
     if asked.expired_at_target.offsets:
         return Nothing.DELETED_AT_TARGET
     if asked.expired_at_source.offsets:

@@ -255,6 +255,7 @@ def _scope(result: Result) -> str:
         ("not copied yet", counted(sum(one.pending for one in compared), "offset")),
         ("in flight", counted(sum(one.in_flight for one in compared), "key") + " of compacted topics"),
         ("not compacted yet", _superseded(compared)),
+        ("deleted before it was copied", counted(sum(one.never_copied for one in compared), "offset")),
         ("lost at the end", counted(sum(one.log.lost.offsets for one in compared), "offset")),
         ("how far the copy had come", text(said_of_ends(result))),
         ("expired on one side", counted(sum(one.expired for one in compared), "offset")),

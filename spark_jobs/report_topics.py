@@ -139,6 +139,7 @@ def _not_compared(partitions: Sequence[Compared]) -> Iterator[str]:
     counts = {
         "not copied yet": sum(one.pending for one in partitions),
         "expired on one side": sum(one.expired for one in partitions),
+        "deleted before they were copied": sum(one.never_copied for one in partitions),
         "about to expire": sum(one.leaving for one in partitions),
     }
     return (f"{counted(count, 'offset')} {words}" for words, count in counts.items() if count)

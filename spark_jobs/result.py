@@ -280,6 +280,7 @@ def _window(window: Window) -> dict[str, Any]:
         "expired_at_source": _some(window.expired_at_source),
         "expired_at_target": _some(window.expired_at_target),
         "leaving": _some(window.leaving),
+        "never_copied": _some(window.never_copied),
         "pending": _some(window.pending),
     }
 

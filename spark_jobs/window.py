@@ -1,10 +1,10 @@
 """What of a partition can be compared, and what cannot yet or no more: decided from what both sides say.
 
 Compared is what both sides can still read and the copy has reached. What only one side still has is expired
-at the other; what the source has beyond the copy is on its way; what the target has beyond the source's end
-is extra. How far the copy has reached a target that has lost its end does not say: somebody has to who was
-told so before. Ends are to be asked for at the target first: then a copy that works is never ahead of its
-source.
+at the other; what the source has beyond the copy is on its way, and what it has deleted there never arrives;
+what the target has beyond the source's end is extra. How far the copy has reached a target that has lost its
+end does not say: somebody has to who was told so before. Ends are to be asked for at the target first: then a
+copy that works is never ahead of its source.
 
 All ranges are half-open. Pure.
 
@@ -89,6 +89,7 @@ class Window:
         expired_at_source: Source offsets of what the target still has and the source has deleted.
         expired_at_target: Source offsets of what the source still has and the target has deleted.
         leaving: Source offsets of what both have, and one of them is about to delete.
+        never_copied: Source offsets that the copy had not reached when the source deleted them.
         pending: Source offsets that the copy has not reached.
         beyond: Target offsets beyond where the source ends: nothing of the source can stand there.
     """
@@ -99,6 +100,7 @@ class Window:
     expired_at_source: Range
     expired_at_target: Range
     leaving: Range
+    never_copied: Range
     pending: Range
     beyond: Range
 
@@ -147,6 +149,7 @@ def window(
         expired_at_source=there.before(min(source.start, held_end)),
         expired_at_target=here.before(copied.start),
         leaving=both.before(compared.start),
+        never_copied=Range(copied.end, max(copied.end, source.start)).within(wanted),
         pending=here.after(copied.end),
         beyond=at_target(there.within(there.after(source.end))).before(target.end),
     )

@@ -23,7 +23,7 @@ from spark_jobs.sites import UnansweredError
 
 UNNAMED = "unnamed"
 """The kind, in metrics, of differences that were only counted."""
-UNCOMPARED = ("pending", "lost", "leaving", "expired_at_source", "expired_at_target")
+UNCOMPARED = ("pending", "lost", "never_copied", "leaving", "expired_at_source", "expired_at_target")
 """Ranges of offsets in a summary of which no record was compared with another."""
 
 

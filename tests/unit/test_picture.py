@@ -24,6 +24,7 @@ def compared(*differences: Difference, **window: Range) -> Compared:
         "expired_at_source": nothing,
         "expired_at_target": nothing,
         "leaving": nothing,
+        "never_copied": nothing,
         "pending": nothing,
         "beyond": nothing,
     }

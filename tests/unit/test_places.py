@@ -59,7 +59,7 @@ def test_places_are_what_the_map_says(steps: list[tuple[int, int]]) -> None:
 def test_the_source_offsets_of_places_are_those_that_have_to_stand_there(start: int, length: int) -> None:
     lines = lines_of_runs(RUNS, Range(0, 12))
     nothing = Range(0, 0)
-    window = Window(Range(0, 12), Range(0, 8), nothing, nothing, nothing, nothing, nothing, nothing)
+    window = Window(Range(0, 12), Range(0, 8), *[nothing] * 7)
     log = Log(
         name=TopicPartition("t", 0),
         target_topic="t",

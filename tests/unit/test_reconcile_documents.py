@@ -92,7 +92,7 @@ def test_a_scope_is_the_same_on_the_other_side() -> None:
     )
 
 
-@pytest.mark.parametrize("document", [None, [], {}, {"schema": 1}, {"schema": 5}])
+@pytest.mark.parametrize("document", [None, [], {}, {"schema": 1}, {"schema": 6}])
 def test_what_cannot_be_read_is_named(document: object) -> None:
     with pytest.raises(UsageError, match=r"proof/scope\.json"):
         scope_of_document(document, "proof/scope.json")

@@ -38,6 +38,7 @@ def test_a_copy_that_is_complete_is_compared_whole() -> None:
         expired_at_source=nothing(0),
         expired_at_target=nothing(0),
         leaving=nothing(0),
+        never_copied=nothing(10),
         pending=nothing(10),
         beyond=nothing(10),
     )
@@ -155,6 +156,7 @@ def test_a_copy_that_retention_overtook_has_nothing_to_compare() -> None:
 
     assert not found.source.offsets
     assert found.expired_at_source == Range(0, 10)
+    assert found.never_copied == Range(10, 20)
     assert found.pending == Range(20, 30)
     assert not found.beyond.offsets
 
@@ -180,6 +182,34 @@ def test_only_what_was_asked_for_is_compared(start: int, end: int | None, compar
     assert not found.expired_at_target.offsets
 
 
+@pytest.mark.parametrize(
+    ("target", "start", "end", "acknowledged", "never"),
+    [
+        (Range(0, 10), 0, None, 0, Range(10, 20)),
+        (Range(10, 10), 10, None, 0, Range(10, 20)),
+        (Range(0, 10), 15, None, 0, Range(15, 20)),
+        (Range(0, 10), 0, 15, 0, Range(10, 15)),
+        (Range(0, 10), 25, None, 0, nothing(20)),
+        (Range(0, 10), 0, 5, 0, nothing(10)),
+        (Range(0, 10), 0, None, 18, Range(18, 20)),
+        (Range(0, 20), 0, None, 0, nothing(20)),
+        (Range(0, 25), 0, None, 0, nothing(25)),
+    ],
+)
+@pytest.mark.parametrize("source_end", [20, 30])
+def test_what_the_source_deletes_before_it_is_copied_is_told_apart(
+    source_end: int, target: Range, start: int, end: int | None, acknowledged: int, never: Range
+) -> None:
+    """
+    Whatever the source still has, as far as it was asked for; what was lost at the target was copied.
+    """
+    source = Range(20, source_end)
+
+    found = window(source, target, SAME, start=start, end=end, acknowledged=acknowledged)
+
+    assert found.never_copied == never
+
+
 def test_beyond_the_source_is_looked_only_where_no_end_was_asked_for() -> None:
     assert not window(Range(0, 7), Range(0, 10), SAME, end=7).beyond.offsets
 
@@ -197,6 +227,7 @@ def test_an_offset_map_tells_which_target_offsets_belong_to_it() -> None:
         expired_at_source=nothing(0),
         expired_at_target=nothing(0),
         leaving=nothing(0),
+        never_copied=nothing(11),
         pending=nothing(11),
         beyond=nothing(7),
     )
