@@ -91,20 +91,32 @@ class Run:
         """Whether it hashed so that what it says is worth as much."""
         return self.summary.get("digest") in wanted.and_stronger
 
-    def end(self, tp: TopicPartition, topic_id: str, log_end: int) -> int:
-        """The source offset up to which a partition was compared; 0 where that says nothing of it now.
+    def seen_to(self, tp: TopicPartition, topic_id: str, log_end: int) -> int:
+        """The source offset up to which the target had a partition; 0 where that says nothing of it now.
 
         Args:
             topic_id: Of the source's topic now.
             log_end: Where the partition ends now: a log that has become shorter is not the one it was.
         """
-        ends = (
-            one["source_offsets"][1]
-            for one in self.summary.get("partitions", ())
-            if (one["topic"], one["partition"], one["topic_id"]) == (*tp, topic_id)
-        )
-        end = int(next(ends, 0))
+        one = self._partition(tp, topic_id)
+        end = int(one["source_offsets"][1]) if one else 0
         return end if end <= log_end else 0
+
+    def compared_to(self, tp: TopicPartition, topic_id: str, target_topic_id: str, log_end: int) -> int:
+        """The source offset up to which what the target holds of a partition was compared, as for
+        :meth:`seen_to`; 0 where it may have been copied anew since.
+
+        Args:
+            target_topic_id: Of the target's topic now.
+        """
+        one = self._partition(tp, topic_id)
+        same = one is not None and one.get("target_topic_id") == target_topic_id
+        return self.seen_to(tp, topic_id, log_end) if same else 0
+
+    def _partition(self, tp: TopicPartition, topic_id: str) -> Mapping[str, Any] | None:
+        known = self.summary.get("partitions", ())
+        key = (*tp, topic_id)
+        return next((one for one in known if (one["topic"], one["partition"], one["topic_id"]) == key), None)
 
 
 def runs(folder: Path) -> list[Run]:

@@ -22,7 +22,8 @@ class Log:
     """One partition at both sites, and what of it is compared.
 
     Attributes:
-        topic_id: Of the source's topic; a topic made anew under the same name has another one.
+        topic_id, target_topic_id: Of the source's topic and of the target's; a topic made anew under the same
+            name has another one.
         is_compacted: It is compared by the latest record of each key.
         window: What of it is compared, and what not.
         begin_place: The place of the first record that was ever copied.
@@ -37,6 +38,7 @@ class Log:
     name: TopicPartition
     target_topic: str
     topic_id: str
+    target_topic_id: str
     is_compacted: bool
     window: Window
     begin_place: int

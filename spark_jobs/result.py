@@ -256,6 +256,7 @@ def _partition(one: Compared) -> dict[str, Any]:
         "partition": one.log.name.partition,
         "target_topic": one.log.target_topic,
         "topic_id": one.log.topic_id,
+        "target_topic_id": one.log.target_topic_id,
         "is_match": one.is_match,
         "differences": {kind.value: count for kind, count in _kinds(one.findings).items()},
         "unnamed": one.unnamed,

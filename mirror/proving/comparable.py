@@ -186,7 +186,7 @@ class Comparable:
         clusters = (self._source.info.cluster_id, self._target.info.cluster_id)
         if run is None or run.clusters != clusters:
             return 0
-        return run.end(tp, self._topic_id(tp), log_end)
+        return run.compared_to(tp, self._topic_id(tp), self._target_topic_id(tp), log_end)
 
     def seen_before(
         self,
@@ -194,13 +194,15 @@ class Comparable:
         originals: Mapping[TopicPartition, Range],
         copies: Mapping[TopicPartition, Range],
     ) -> dict[TopicPartition, int]:
-        """Where logs of the target ended, as far as comparisons before have seen them."""
+        """Where logs of the target ended, as far as comparisons before have seen them; what a topic held that
+        was made again since is lost.
+        """
         clusters = (self._source.info.cluster_id, self._target.info.cluster_id)
         seen = [run for run in self._wanted.seen if run.clusters == clusters]
         found = {}
         for tp, one in copied.items():
             target, log_end = self.at_target(tp), originals[tp].end
-            end = max((run.end(tp, self._topic_id(tp), log_end) for run in seen), default=0)
+            end = max((run.seen_to(tp, self._topic_id(tp), log_end) for run in seen), default=0)
             translation = one.translation(self.ends_before.get(target, copies[target].end))
             with suppress(UntranslatableError):  # said of the partition when its window is asked for
                 found[target] = translation.to_target(end)
@@ -208,6 +210,9 @@ class Comparable:
 
     def _topic_id(self, tp: TopicPartition) -> str:
         return str(self._source.info.topics[tp.topic].topic_id)
+
+    def _target_topic_id(self, tp: TopicPartition) -> str:
+        return str(self._target.info.topics[self._names[tp.topic]].topic_id)
 
     def _log(
         self,
@@ -248,6 +253,7 @@ class Comparable:
             name=tp,
             target_topic=self._names[tp.topic],
             topic_id=self._topic_id(tp),
+            target_topic_id=self._target_topic_id(tp),
             is_compacted=is_compacted,
             window=compared,
             begin_place=copied.target_start,

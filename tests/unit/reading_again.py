@@ -31,6 +31,7 @@ def log_of(source: Range, target: Range) -> Log:
         name=TopicPartition("t", 0),
         target_topic="t",
         topic_id="id",
+        target_topic_id="id-there",
         is_compacted=False,
         window=window(source, target, SameOffsets()),
         begin_place=0,

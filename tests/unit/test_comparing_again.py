@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
+from mirror.proving.comparable import AROUND
 from mirror.proving.wanted import Wanted
 from spark_jobs.algorithms import Algorithm
 from spark_jobs.documents import Scope
@@ -12,7 +15,7 @@ from spark_jobs.logs import Compared
 from spark_jobs.report import page
 from spark_jobs.result import Outcome, Result, summary
 from spark_jobs.window import Range
-from tests.unit.test_comparable import comparable, compared, told
+from tests.unit.test_comparable import ANOTHER, ORDERS_0, TOPIC, cluster, comparable, compared, told
 
 
 def result(scope: Scope) -> Result:
@@ -54,3 +57,47 @@ def test_what_the_source_deleted_before_it_was_copied_is_no_match(target: Range)
         ]
         assert summary(found)["partitions"][0]["never_copied"] == [500, 1000]
         assert ">500 offsets<" in page(found, "r")
+
+
+def without_target_topics(run: Run) -> Run:
+    """As a program left it that did not note them."""
+    partitions = [
+        {name: value for name, value in one.items() if name != "target_topic_id"}
+        for one in run.summary["partitions"]
+    ]
+    return Run(run.name, run.summary | {"partitions": partitions})
+
+
+@pytest.mark.parametrize(
+    ("before", "target_topic", "start"),
+    [
+        (match(500_000), TOPIC, 500_000 - AROUND),
+        (match(500_000), ANOTHER, 0),
+        (without_target_topics(match(500_000)), TOPIC, 0),
+    ],
+    ids=["same", "made_again", "not_known"],
+)
+def test_a_copy_that_was_made_again_is_compared_from_its_start(
+    before: Run, target_topic: UUID, start: int
+) -> None:
+    """
+    What the last match is about was the copy that is gone, or may be.
+    """
+    wanted = Wanted(same_offsets=True, continues=before, seen=[before])
+    both = Range(0, 501_000)
+
+    (log,) = compared(comparable(wanted, target=cluster(topic_id=target_topic)), told(both, both)).append_only
+
+    assert log.window.source == Range(start, 501_000)
+
+
+def test_what_a_topic_held_that_was_made_again_is_known() -> None:
+    """
+    It is lost, and not on its way for the first time.
+    """
+    before = match(500)
+    of = comparable(Wanted(same_offsets=True, seen=[before]), target=cluster(topic_id=ANOTHER))
+
+    seen = of.seen_before(of.copied(of.on_both_sides()), {ORDERS_0: Range(0, 600)}, {ORDERS_0: Range(0, 100)})
+
+    assert seen == {ORDERS_0: 500}

@@ -25,6 +25,7 @@ def plan(*reads: Range, partition: int = 0) -> Plan:
         name=TopicPartition("t", partition),
         target_topic="t",
         topic_id="id",
+        target_topic_id="id-there",
         is_compacted=False,
         window=window(whole, whole, SameOffsets()),
         begin_place=0,

@@ -32,6 +32,7 @@ def compared(*differences: Difference, **window: Range) -> Compared:
         name=TopicPartition("orders", 0),
         target_topic="orders",
         topic_id="id",
+        target_topic_id="id-there",
         is_compacted=False,
         window=Window(**(ranges | window)),
         begin_place=0,

@@ -65,6 +65,7 @@ def test_the_source_offsets_of_places_are_those_that_have_to_stand_there(start: 
         target_topic="t",
         window=window,
         topic_id="id",
+        target_topic_id="id-there",
         is_compacted=False,
         begin_place=0,
         source_end_place=8,

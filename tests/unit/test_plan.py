@@ -34,6 +34,7 @@ def log(
         name=TopicPartition(topic, 0),
         target_topic=f"east.{topic}",
         topic_id="id",
+        target_topic_id="id-there",
         is_compacted=is_compacted,
         window=window(Range(0, 100), copy, SameOffsets(), end=ALL.end, acknowledged=acknowledged),
         begin_place=0,

@@ -54,6 +54,7 @@ def log(topic: str, runs: list[tuple[int, int]] | None = None) -> Log:
         target_topic=f"east.{topic}",
         window=same,
         topic_id="id",
+        target_topic_id="id-there",
         is_compacted=False,
         begin_place=0,
         source_end_place=100,

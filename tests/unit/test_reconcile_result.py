@@ -40,6 +40,7 @@ def log(topic: str, partition: int = 0) -> Log:
         target_topic=topic,
         window=compared,
         topic_id="id",
+        target_topic_id="id-there",
         is_compacted=False,
         begin_place=0,
         source_end_place=100,
@@ -336,10 +337,10 @@ def test_a_run_says_nothing_of_a_log_that_is_not_the_one_it_was() -> None:
     orders = TopicPartition("orders", 0)
     run = Run("r1", json.loads(json.dumps(summary(result(SAME_LOG)))))
 
-    assert run.end(orders, "id", 100) == 90
-    assert run.end(orders, "another", 100) == 0
-    assert run.end(orders, "id", 80) == 0
-    assert run.end(TopicPartition("orders", 1), "id", 100) == 0
+    assert run.seen_to(orders, "id", 100) == 90
+    assert run.seen_to(orders, "another", 100) == 0
+    assert run.seen_to(orders, "id", 80) == 0
+    assert run.seen_to(TopicPartition("orders", 1), "id", 100) == 0
 
 
 def test_a_folder_that_is_not_there_has_no_runs(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def log(start: int, end: int, partition: int = 0) -> Log:
         target_topic="t",
         window=same,
         topic_id="id",
+        target_topic_id="id-there",
         is_compacted=False,
         begin_place=0,
         source_end_place=end,
