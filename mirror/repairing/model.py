@@ -22,7 +22,7 @@ class Status(StrEnum):
     """The record to go by is not there any more, or is another."""
     TOO_LARGE = "too_large"
     REFUSED = "refused"
-    """The partition is in a state in which nothing may be written."""
+    """The broker will not have the record, as is said with it; or nothing may be written to the partition."""
 
     @property
     def is_settled(self) -> bool:

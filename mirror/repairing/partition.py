@@ -26,6 +26,8 @@ from spark_jobs.result import key_text
 
 MENDS_AT_ONCE = 200
 """Whose records are read together."""
+REFUSALS_MAX = 100
+"""Records that the broker refuses one by one; where there are more, it is hardly for what is in them."""
 KEYS_BEHIND_MAX = 2_000_000
 """Records behind the plan; where there are more, a new one is cheaper than to hold their keys."""
 ACCEPTED_SPAN_MAX = 1_024
@@ -60,6 +62,9 @@ class PartitionRepair:
         self._read_to, self._read_at_ms = plan.target_end, made_at_ms
         self._begun = begun
         self._seen: dict[Mend, Record | None] = {}
+        self._at_once = MENDS_AT_ONCE
+        """In a batch: fewer where the broker has refused one, until it is known for which record."""
+        self._refusals = 0
         self._behind: set[bytes | None] = set()
         """Keys that others have written at the target behind what the plan has seen."""
 
@@ -235,7 +240,7 @@ class PartitionRepair:
         some = left[:MENDS_AT_ONCE]
         records = await self._records(some)
         bounds = _answered(self._part.bounds[self._plan.target_topic])
-        group = some[: bounds.fitting([records.get(mend) for mend in some])]
+        group = some[: min(self._at_once, bounds.fitting([records.get(mend) for mend in some]))]
         await self._read_behind(await self._offset_at(LATEST), bounds)  # that may take long: not in our turn
         if not self._wanted.apply:
             self._done.steps += [self._step(mend, records.get(mend), bounds) for mend in group]
@@ -245,9 +250,11 @@ class PartitionRepair:
         await self._read_behind(place.target_next_offset, bounds)
         steps = {mend: self._step(mend, records.get(mend), bounds) for mend in group}
         chosen = [mend for mend, step in steps.items() if step.status is Status.PLANNED]
-        if chosen:
-            steps |= await self._append(chosen, records, place, bounds)
-        self._done.steps += steps.values()
+        appended = await self._append(chosen, records, place, bounds) if chosen else {}
+        if appended is None:
+            self._at_once = len(chosen) // 2
+            return 0
+        self._done.steps += (steps | appended).values()
         return len(group)
 
     async def _records(self, mends: Sequence[Mend]) -> dict[Mend, Record]:
@@ -299,8 +306,10 @@ class PartitionRepair:
 
     async def _append(
         self, mends: Sequence[Mend], records: Mapping[Mend, Record], place: Proceed, bounds: Bounds
-    ) -> Mapping[Mend, Step]:
-        """Append their records; answers what has become of each."""
+    ) -> dict[Mend, Step] | None:
+        """Append their records; answers what has become of each. None where the broker will not have one of
+        several, and nobody knows which.
+        """
         if place.producer_epoch >= PRODUCER_EPOCH_MAX:
             raise _RefusedError(f"it was repaired {place.producer_epoch} times: copy the topic anew")
         run = [records[mend] for mend in mends]
@@ -314,7 +323,8 @@ class PartitionRepair:
         await self._memory.begin_insertion(self._plan.name, insertion)
         standing = await self._finish(insertion)
         if standing.at is None:
-            raise _RefusedError(standing.refusal)
+            return self._refused(mends, standing.refusal)
+        self._at_once = min(2 * self._at_once, MENDS_AT_ONCE)
         await self._read_behind(standing.at, bounds)  # what a mirror has written before it heard of this
         self._read_to = standing.at + len(mends)
         steps = {}
@@ -322,6 +332,15 @@ class PartitionRepair:
             overtaken = key_of(records[mend]) in standing.overtaken
             steps[mend] = Step(mend, Status.MOVED_ON if overtaken else Status.APPENDED, at)
         return steps
+
+    def _refused(self, mends: Sequence[Mend], why: str) -> dict[Mend, Step] | None:
+        """What has become of records that the broker refuses for ever, as for :meth:`_append`."""
+        if len(mends) > 1:
+            return None
+        self._refusals += 1
+        if self._refusals > REFUSALS_MAX:
+            raise _RefusedError(why)
+        return {mend: Step(mend, Status.REFUSED, why=why) for mend in mends}
 
     async def _finish(self, insertion: Insertion) -> Standing:
         """Bring an insertion to its end."""

@@ -446,6 +446,30 @@ async def test_a_target_that_was_promoted_is_left_alone(
     assert not (tmp_path / "repairs.jsonl").exists()
 
 
+async def test_a_record_that_the_target_refuses_for_ever_holds_up_no_other_key(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Its time is too far back for the target's topic.
+    """
+    flow = await copied(source, target, topic, tmp_path)
+    load(source.bootstrap, flow.name, [Row(key=b"old", value=b"1", timestamp_ms=FIRST_MS - 86_400_000)])
+    before = flow.end
+    await flow.plan(b"k1", b"k2", b"old", b"k3", b"k5")
+    await target.alter_topic(flow.name, {"message.timestamp.before.max.ms": 3_600_000})
+
+    done = await flow.repair("--apply")
+
+    assert (done.code, statuses(done)) == (3, ["appended"] * 2 + ["refused"] + ["appended"] * 2), done.stderr
+    (partition,) = done.document["partitions"]
+    assert "timestamp" in partition["steps"][2]["why"].lower()
+    assert partition["why_not"] is None
+    assert flow.end == before + 4
+    said = [(line["event"], line.get("why") is not None) for line in flow.noted()]
+    assert said[-2:] == [("appends", False), ("appended", False)]
+    assert ("refused", True) in said
+
+
 async def test_a_batch_is_as_large_as_the_target_takes_and_a_plan_as_old_as_it_keeps_tombstones(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:

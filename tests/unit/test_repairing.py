@@ -146,3 +146,43 @@ async def test_nothing_is_deleted_or_appended_for_a_record_without_a_key(
         Status.APPENDED,
     ]
     assert target.appended == [b"", b"k"]
+
+
+@pytest.mark.parametrize("bad", [{0}, {299}, {300, 301}, {7, 250, 599}, set(range(100, 120))])
+async def test_a_record_that_the_broker_refuses_holds_up_no_other(
+    bad: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A batch is refused whole, and for ever: it is halved until the record is known.
+    """
+    keys = [b"k%d" % at for at in range(600)]
+    records = {at: record(at, key) for at, key in enumerate(keys)}
+    target = Target(lambda key: key in {keys[at] for at in bad})
+
+    done = await repaired(monkeypatch, target, [missing(at, key) for at, key in enumerate(keys)], records)
+
+    assert [step.mend.key for step in done.steps] == keys
+    assert {at for at, step in enumerate(done.steps) if step.status is Status.REFUSED} == bad
+    assert {step.why for step in done.steps} == {"", "append to orders-0: INVALID_RECORD"}
+    assert target.appended == [key for at, key in enumerate(keys) if at not in bad]
+    assert [step.at for step in done.steps if step.at is not None] == [*range(END, target.end)]
+    assert not done.why_not
+    assert len(target.batches) <= 3 + 30 * len(bad)
+
+
+async def test_a_broker_that_takes_nothing_is_not_asked_for_each_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    What stands in the way is said of the partition.
+    """
+    keys = [b"k%d" % at for at in range(600)]
+    records = {at: record(at, key) for at, key in enumerate(keys)}
+    target = Target(lambda _: True)
+
+    done = await repaired(monkeypatch, target, [missing(at, key) for at, key in enumerate(keys)], records)
+
+    assert done.why_not == "append to orders-0: INVALID_RECORD"
+    assert {step.status for step in done.steps} == {Status.REFUSED}
+    assert len(done.steps) == len(keys)
+    assert len(target.batches) < 120
