@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from spark_jobs.history import SINCE_LAST_MATCH
 from spark_jobs.sampling import Sample
 
 
@@ -24,6 +25,11 @@ class Extent:
     topics: Sequence[str] = ()
     limits: Sequence[str] = ()
     sample: Sample | None = None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether nothing that the flow has was left out that was not compared before."""
+        return not self.topics and self.sample is None and {*self.limits} <= {SINCE_LAST_MATCH}
 
 
 def extent_to_document(extent: Extent) -> dict[str, Any]:

@@ -136,13 +136,12 @@ def _header(flow: str, words: str) -> str:
 def _verdict(result: Result, differing: int, topics: int) -> str:
     rest = "Of what was not compared nothing is said." if result.left_out else ""
     match result.outcome:
-        case Outcome.MATCH if result.extent.sample is not None:
-            part = result.extent.sample
-            words = f"Every record that was compared is the same: of append-only topics {part}."
-            return banner("good", "The copy is the original, in the part that was compared", words)
-        case Outcome.MATCH:
+        case Outcome.MATCH if result.extent.is_all:
             words = "Every record that was compared is the same."
             return banner("good", "The copy is the original", words)
+        case Outcome.MATCH:
+            words = f"Every record that was compared is the same: {result.extent.words}."
+            return banner("good", "The copy is the original, in the part that was compared", words)
         case Outcome.MISMATCH:
             found = counted(differences(result.compared), "difference")
             words = f"{found} in {number(differing)} of {counted(topics, 'topic')}. {_named(result)}"

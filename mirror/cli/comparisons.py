@@ -110,7 +110,9 @@ def _conclude(screen: Console, result: Result) -> None:
     records = sum(one.source_records for one in result.compared)
     read = sum(cost.read_bytes for cost in result.costs)
     said = {
-        Outcome.MATCH: "the copy is the original",
+        Outcome.MATCH: "the copy is the original"
+        if result.extent.is_all
+        else f"the same, in the part that was compared: {result.extent.words}",
         Outcome.MISMATCH: "the sites differ",
         Outcome.INCOMPLETE: "what was compared is the same, and not everything was"
         if result.has_compared

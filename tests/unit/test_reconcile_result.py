@@ -7,7 +7,11 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from mirror.cli.comparisons import show
 from mirror.model import TopicPartition
+from mirror.proving.wanted import Wanted
 from spark_jobs.algorithms import Algorithm
 from spark_jobs.extent import Extent
 from spark_jobs.findings import Difference, Kind, Part
@@ -170,12 +174,36 @@ def test_the_page_shows_what_differs_and_is_complete_in_itself() -> None:
     assert "<script" not in text
 
 
-def test_the_page_of_a_match_says_so_and_of_a_sample_what_it_is_worth() -> None:
-    whole, part = result(SAME_LOG), replace(result(SAME_LOG), extent=Extent(sample=HIT))
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (Wanted(), None),
+        (Wanted(continues=Run("r0")), None),
+        (Wanted(sample=HIT), f"of append-only topics {HIT}"),
+        (Wanted(topics=("orders",)), "topics orders"),
+        (Wanted(continues=Run("r0"), since_ms=0), "since 1970-01-01T00:00:00+00:00, behind run r0"),
+        (Wanted(end=90), "source offsets below 90"),
+    ],
+    ids=["all", "behind", "sample", "topic", "since", "end"],
+)
+def test_page_and_terminal_say_of_what_a_match_speaks(
+    wanted: Wanted, words: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    What lies before the run that one goes on from was compared by that.
+    """
+    found = replace(result(SAME_LOG), extent=wanted.extent)
 
-    assert ">The copy is the original<" in page(whole)
-    assert "The copy is the original, in the part that was compared" in page(part)
-    assert f"of append-only topics {HIT}" in page(part)
+    show(found, Path("reconcile/r1"))
+
+    shown, text = " ".join(capsys.readouterr().out.split()), page(found)
+    if words is None:
+        assert "match: the copy is the original (85 records" in shown
+        assert ">The copy is the original<" in text
+    else:
+        assert f"match: the same, in the part that was compared: {words} (85 records" in shown
+        assert "The copy is the original, in the part that was compared" in text
+        assert f"is the same: {words}." in text
 
 
 def test_the_page_says_what_was_not_compared_before_anything_else() -> None:
