@@ -97,7 +97,7 @@ async def scope(
         if held and held.source:
             ends = await asyncio.to_thread(held.source, originals)
             comparable.held_ends = {tp: end for tp, end in ends.items() if end < originals[tp].end}
-        seen = comparable.seen_before(copied, originals, copies)
+        seen = comparable.seen_before(copied, originals)
         comparable.ends_before |= await _ends_before(target, seen, copies)
         told = Told(
             originals,

@@ -189,23 +189,19 @@ class Comparable:
         return run.compared_to(tp, self._topic_id(tp), self._target_topic_id(tp), log_end)
 
     def seen_before(
-        self,
-        copied: Mapping[TopicPartition, Copied],
-        originals: Mapping[TopicPartition, Range],
-        copies: Mapping[TopicPartition, Range],
+        self, copied: Mapping[TopicPartition, Copied], originals: Mapping[TopicPartition, Range]
     ) -> dict[TopicPartition, int]:
-        """Where logs of the target ended, as far as comparisons before have seen them; what a topic held that
-        was made again since is lost.
+        """Where logs of the target ended, as far as comparisons before have seen them, by the whole of their
+        maps; what a topic held that was made again since is lost.
         """
         clusters = (self._source.info.cluster_id, self._target.info.cluster_id)
         seen = [run for run in self._wanted.seen if run.clusters == clusters]
         found = {}
         for tp, one in copied.items():
-            target, log_end = self.at_target(tp), originals[tp].end
+            log_end = originals[tp].end
             end = max((run.seen_to(tp, self._topic_id(tp), log_end) for run in seen), default=0)
-            translation = one.translation(self.ends_before.get(target, copies[target].end))
             with suppress(UntranslatableError):  # said of the partition when its window is asked for
-                found[target] = translation.to_target(end)
+                found[self.at_target(tp)] = one.translation(ALL.end).to_target(end)
         return found
 
     def _topic_id(self, tp: TopicPartition) -> str:

@@ -6,6 +6,10 @@ from uuid import UUID
 
 import pytest
 
+from checkpoint.flow_state import FlowState
+from checkpoint.model import PartitionRecord
+from checkpoint.store import MemoryStore
+from mirror.model import OffsetMode
 from mirror.proving.comparable import AROUND
 from mirror.proving.wanted import Wanted
 from spark_jobs.algorithms import Algorithm
@@ -98,6 +102,35 @@ def test_what_a_topic_held_that_was_made_again_is_known() -> None:
     before = match(500)
     of = comparable(Wanted(same_offsets=True, seen=[before]), target=cluster(topic_id=ANOTHER))
 
-    seen = of.seen_before(of.copied(of.on_both_sides()), {ORDERS_0: Range(0, 600)}, {ORDERS_0: Range(0, 100)})
+    seen = of.seen_before(of.copied(of.on_both_sides()), {ORDERS_0: Range(0, 600)})
 
     assert seen == {ORDERS_0: 500}
+
+
+async def mapped() -> FlowState:
+    """What a flow knows whose source has no records at [500, 1000) and [1400, 1700)."""
+    state = FlowState(MemoryStore())
+    await state.load()
+    record = PartitionRecord("orders", 0, str(TOPIC), "orders", OffsetMode.MAPPED, True, 0, 0)
+    await state.begin(record, [(0, 0)])
+    await state.extend_maps({ORDERS_0: [(1000, 500), (1700, 900)]})
+    return state
+
+
+async def test_what_a_mapped_copy_has_lost_is_told_from_what_it_never_had() -> None:
+    """
+    Between where the target ends now and where it was seen to end the map has a gap.
+    """
+    before = comparable(Wanted())
+    before.state = await mapped()
+    seen = Run("before", summary(result(compared(before, told(Range(0, 2000), Range(0, 1200))))))
+    of = comparable(Wanted(seen=[seen]))
+    of.state = await mapped()
+
+    copied = of.copied(of.on_both_sides())
+    of.ends_before = of.seen_before(copied, {ORDERS_0: Range(0, 2300)})
+    of.compare(copied, told(Range(0, 2300), Range(0, 800)))
+
+    (log,) = of.scope().append_only
+    assert of.ends_before == {ORDERS_0: 1200}
+    assert (log.lost, log.window.pending) == (Range(1300, 2000), Range(2000, 2300))
