@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 from rich.table import Table
@@ -135,8 +135,9 @@ class _Audit:
         """
         line = {"at": time_text(round(time.time() * 1000)), "by": _who(), "run": self._run, **fields}
         try:
-            with self._path.open("a") as file:
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            with self._path.open("a+b") as file:
+                text = json.dumps(line, ensure_ascii=False) + "\n"
+                file.write((("\n" if _is_cut_off(file) else "") + text).encode())
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -160,7 +161,7 @@ class _Audit:
             NotNotedError: The file cannot be read.
         """
         try:
-            lines = self._path.read_text().splitlines() if self._path.exists() else []
+            lines = self._path.read_bytes().splitlines() if self._path.exists() else []
         except OSError as error:
             raise NotNotedError(f"{self._path} cannot be read: {error}") from error
         found = []
@@ -168,6 +169,14 @@ class _Audit:
             with suppress(ValueError):
                 found.append(json.loads(line))
         return [line for line in found if line["run"] == self._run]
+
+
+def _is_cut_off(file: BinaryIO) -> bool:
+    """Whether whoever wrote last was killed in the middle of a line."""
+    if not file.seek(0, os.SEEK_END):
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) != b"\n"
 
 
 def _who() -> str:
