@@ -15,6 +15,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from mirror.errors import TwinsiteError
 from mirror.model import TopicPartition
 from spark_jobs.append_only import compare_logs, compare_sample
 from spark_jobs.compacted import compare_compacted
@@ -56,13 +57,25 @@ def compare_as_it_stands(
         asked = sites(scope)
         try:
             return scope, compare(asked, scope)
-        except SparkFailedError:
-            lost = leaving(scope, ask({}))
+        except SparkFailedError as failed:
+            lost = leaving(scope, _asked_again(ask, failed))
             if not lost:
                 raise
             asked.say("a log lost its start while it was read: comparing again, without what goes next")
             scope = ask(lost)
     return scope, compare(sites(scope), scope)
+
+
+def _asked_again(ask: Callable[[Mapping[TopicPartition, int]], Scope], failed: SparkFailedError) -> Scope:
+    """What can be compared now that it could not be read.
+
+    Raises:
+        SparkFailedError: That, where nobody can tell: all topics are gone, perhaps.
+    """
+    try:
+        return ask({})
+    except TwinsiteError as error:
+        raise failed from error
 
 
 def compare(sites: Sites, scope: Scope) -> list[Compared]:

@@ -7,7 +7,7 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,11 +16,16 @@ from mirror.cli.comparisons import show_history
 from mirror.cli.noting import NotCompletedError, check_places, noted, write_metrics
 from mirror.config import parse
 from mirror.errors import TwinsiteError, UsageError
+from spark_jobs import reconcile
 from spark_jobs.algorithms import Algorithm
+from spark_jobs.documents import Scope
 from spark_jobs.extent import Extent, extent_to_document
+from spark_jobs.logs import Compared
 from spark_jobs.reconcile import note_begun
 from spark_jobs.result import begun
 from spark_jobs.sampling import Sample
+from spark_jobs.session import SparkFailedError
+from spark_jobs.sites import Sites
 
 SETTINGS = parse(
     {
@@ -236,3 +241,28 @@ def test_the_name_of_a_damaged_run_writes_nothing_on_a_terminal(
     wanted_of(SETTINGS, folder, OPTIONS, since_last_match=True, sample=None)
 
     assert r"proof\x1b[2J/r0: left out: " in capsys.readouterr().err
+
+
+def test_why_a_site_could_not_be_read_is_said_also_where_nothing_is_left_to_compare(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The only topic is deleted meanwhile: that it is not there is no mistake in the command.
+    """
+    asked: list[object] = []
+
+    def ask(_leaving: object) -> Scope:
+        if asked:
+            raise UsageError("none of the topics at the source matches orders")
+        asked.append(_leaving)
+        return cast(Scope, None)
+
+    def compare(*_: object) -> list[Compared]:
+        raise SparkFailedError("asking the source: digests: UnknownTopicOrPartitionException")
+
+    monkeypatch.setattr(reconcile, "compare", compare)
+
+    with pytest.raises(NotCompletedError, match="UnknownTopicOrPartition") as failed, noted(lambda _: None):
+        reconcile.compare_as_it_stands(ask, lambda _: cast(Sites, None))
+
+    assert failed.value.exit_code == 1
