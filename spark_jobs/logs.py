@@ -70,6 +70,13 @@ class Log:
         return self.target_known.before(lost.start) if lost.offsets else self.target_known
 
     @property
+    def ends_in_gap(self) -> bool:
+        """Whether by its map the source has no records right before where the copy goes on. One that it has
+        there has its place where the target's log ends, and cannot be named before more is copied.
+        """
+        return self.lines is not None and any(not line.slope for line in self.lines[-1:])
+
+    @property
     def lost(self) -> Range:
         """The source offsets whose records the target had, and has lost with the end of its log."""
         return self.source_offsets(self.window.lost)

@@ -30,6 +30,11 @@ CONTRADICTION = (
     "its digests differ, and its records, read again, do not: a site does not always answer the same; "
     "compare again, and look after the brokers that hold it"
 )
+UNMAPPED = (
+    "its digests differ, and its records, read again, do not: the source has records right before where the "
+    "copy goes on, where it has none by the flow's offset map, and they are named once more is copied; or a "
+    "site does not always answer the same; compare again, and look after the brokers that hold it"
+)
 
 DIFFERENCE_SCHEMA = (
     "topic string, partition int, target_topic string, kind string, source_offset long, target_offset long, "
@@ -158,7 +163,9 @@ def _nothing_known(compared: Sequence[Compared], sample: Sample | None) -> Itera
         why = one.log.nothing
         if why is not None and not (why is Nothing.OUTSIDE and one.log.name.topic in touched):
             yield NotCompared(*one.log.name, why.value)
-    yield from (NotCompared(*one.log.name, CONTRADICTION) for one in compared if one.contradicts)
+    for one in compared:
+        if one.contradicts:
+            yield NotCompared(*one.log.name, UNMAPPED if one.log.ends_in_gap else CONTRADICTION)
     logs = [one.log for one in compared if not one.log.is_compacted and one.log.window.source.offsets]
     if sample is not None and logs and not any(_holds_some(log, sample) for log in logs):
         why_not = f"{sample} holds nothing of append-only topics"

@@ -18,6 +18,7 @@ from spark_jobs.findings import Difference, Kind, Part
 from spark_jobs.history import Run, last_to_continue, runs
 from spark_jobs.logs import Compared, Finding, Log
 from spark_jobs.nothing import Nothing
+from spark_jobs.places import Line
 from spark_jobs.plan import plan_of
 from spark_jobs.report import failure_page
 from spark_jobs.report import page as page_in
@@ -384,3 +385,18 @@ def test_digests_that_differ_where_records_do_not_are_no_match() -> None:
     assert one.outcome is Outcome.INCOMPLETE
     assert [(left.topic, left.partition) for left in one.left_out] == [("audit", 3)]
     assert "its digests differ, and its records, read again, do not" in page(one)
+
+
+def test_records_in_the_last_gap_of_a_map_are_no_matter_of_brokers_alone() -> None:
+    """
+    Their place is where the target's log ends: they cannot be named before something stands there.
+    """
+    gap = (Line(5, 80, 1, 0), Line(80, 90, 0, 80))
+
+    in_gap, behind = (
+        result(Compared(log=replace(log("audit"), lines=lines), contradicts=True)) for lines in (gap, gap[:1])
+    )
+
+    ((one,), (other,)) = (found.left_out for found in (in_gap, behind))
+    assert "has none by the flow's offset map, and they are named once more is copied" in one.why
+    assert "offset map" not in other.why
