@@ -42,11 +42,11 @@ DIGESTS = {
 MEANINGS = {
     Kind.MISSING: (
         "the source has it, the target does not",
-        "the target lost its end, or somebody deleted records",
+        "the target lost its end, or somebody deleted records; or the topic was compacted once",
     ),
     Kind.EXTRA: (
         "the target has it, the source does not",
-        "somebody else writes to the target, or the source lost its end",
+        "somebody else writes to the target, or the source lost its end; or the topic was compacted once",
     ),
     Kind.CHANGED: ("both have it, and something of it is another", "a disk, or somebody's repair"),
     Kind.DUPLICATED: ("the target has it once more than the source", "a producer without idempotence"),
