@@ -8,7 +8,6 @@ import pytest
 
 from checkpoint.flow_state import FlowState
 from checkpoint.model import PartitionRecord
-from checkpoint.store import MemoryStore
 from mirror.model import OffsetMode
 from mirror.proving.comparable import AROUND
 from mirror.proving.wanted import Wanted
@@ -19,6 +18,7 @@ from spark_jobs.logs import Compared
 from spark_jobs.report import page
 from spark_jobs.result import Outcome, Result, summary
 from spark_jobs.window import Range
+from tests.harness.memory_store import MemoryStore
 from tests.unit.test_comparable import ANOTHER, ORDERS_0, TOPIC, cluster, comparable, compared, told
 
 
