@@ -114,6 +114,8 @@ class PartitionRecord:
         accepted: Target ranges [from, to) that are known to differ from the source, and may.
         producer_epoch: With which the partition is written to, where that is above the flow's: every
             insertion raises it, so that nobody who has not heard of it can append behind it.
+        target_topic_id: Of the topic that is written to; where one of another id bears its name, nothing of
+            this is about that one. None in records of before it was written down.
     """
 
     topic: str
@@ -132,6 +134,7 @@ class PartitionRecord:
     inserted: tuple[Inserted, ...] = ()
     accepted: tuple[Inserted, ...] = ()
     producer_epoch: int = 0
+    target_topic_id: str | None = None
     version: int = VERSION
 
     @property
@@ -176,6 +179,8 @@ class PartitionRecord:
         try:
             fields["mode"] = OffsetMode(fields["mode"])
             fields["topic_id"] = str(UUID(fields["topic_id"]))
+            if fields.get("target_topic_id") is not None:
+                fields["target_topic_id"] = str(UUID(fields["target_topic_id"]))
             for name in ("leader_epochs", "lost", "inserted", "accepted"):
                 fields[name] = tuple((int(a), int(b)) for a, b in fields.get(name, ()))
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from checkpoint.insertions import Insertions
 from mirror.broker_codes import OFFSET_OUT_OF_RANGE
@@ -92,7 +93,9 @@ async def look_at_target(
         elif before[tp] != after[tp]:
             looks[tp] = BusyError(f"{tp}: somebody is writing to the target just now")
         else:
-            looks[tp] = _target_look(starts[tp], ends[tp], acknowledged[tp], before[tp], tails.get(tp))
+            topic = flow.target.info.topics.get(tp.topic)
+            look = _target_look(starts[tp], ends[tp], acknowledged[tp], before[tp], tails.get(tp))
+            looks[tp] = replace(look, topic_id=str(topic.topic_id) if topic else None)
     return looks
 
 

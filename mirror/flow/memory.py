@@ -165,6 +165,7 @@ class FlowMemory:
             loss_accepted=(record.loss_accepted_from, record.loss_accepted_to),
             target_start_offset=record.target_start_offset,
             target_topic=record.target_topic,
+            target_topic_id=record.target_topic_id,
             shared=record.shared,
             insertions=insertions,
             epoch_before=record.epoch_before,
@@ -178,9 +179,19 @@ class FlowMemory:
         return record.epoch_before(next_offset) if record else -1
 
     async def register(
-        self, tp: TopicPartition, target: TopicPartition, topic_id: str, what: Register
+        self,
+        tp: TopicPartition,
+        target: TopicPartition,
+        topic_id: str,
+        what: Register,
+        target_topic_id: str | None = None,
     ) -> None:
-        """Note durably how a partition begins, with the first run of its map where it has one."""
+        """Note durably how a partition begins, with the first run of its map where it has one.
+
+        Args:
+            topic_id: Of the source topic.
+            target_topic_id: Of the topic that is written to; None where it is not known.
+        """
         record = PartitionRecord(
             topic=tp.topic,
             partition=tp.partition,
@@ -191,10 +202,20 @@ class FlowMemory:
             start_offset=what.start_offset,
             target_start_offset=what.target_start_offset,
             shared=what.shared,
+            target_topic_id=target_topic_id,
         )
         mapped = what.mode is OffsetMode.MAPPED
         await self._state.begin(record, [(what.start_offset, what.target_start_offset)] if mapped else ())
         reach("registered")
+
+    async def note_targets(self, target_topic_ids: Mapping[TopicPartition, str]) -> None:
+        """Note durably into which topics partitions are copied, by their ids."""
+        await self._state.update_partitions(
+            {
+                tp: partial(replace, target_topic_id=target_topic_id)
+                for tp, target_topic_id in target_topic_ids.items()
+            }
+        )
 
     async def prepared(self, tp: TopicPartition) -> None:
         """Note durably that the target partition starts where it should."""

@@ -65,6 +65,7 @@ class TargetLook:
         tail: That batch, to be held against the source's; None likewise. Where something was inserted at the
             end of the log, the one before it.
         unreplicated: Offsets at the end that are not on all replicas in sync yet: they may vanish again.
+        topic_id: Of the topic looked at; None where the cluster's picture does not have it just now.
     """
 
     target_log_start_offset: int
@@ -75,6 +76,7 @@ class TargetLook:
     last_producer_id: int | None
     tail: Tail | None = None
     unreplicated: int = 0
+    topic_id: str | None = None
 
 
 NO_INSERTIONS = Insertions()
@@ -91,6 +93,7 @@ class Known:
         target_start_offset: Where the first record copied is at the target; what is below is not ours.
         loss_accepted: An operator allowed to leave out these source offsets, [from, to).
         target_topic: Where it is copied to.
+        target_topic_id: Of that topic, when it was written down last; None when it never was.
         shared: The target partition held records of others when the copy began.
         insertions: Target offsets that hold something that is no copy.
         insertion: What is about to be appended and is no copy, and may stand there already.
@@ -107,6 +110,7 @@ class Known:
     loss_accepted: tuple[int, int] = (0, 0)
     target_start_offset: int = 0
     target_topic: str = ""
+    target_topic_id: str | None = None
     shared: bool = False
     insertions: Insertions = NO_INSERTIONS
     insertion: Insertion | None = None

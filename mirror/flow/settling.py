@@ -41,6 +41,7 @@ from mirror.flow.position import (
 from mirror.flow.prepare import NotPreparableError, prepare
 from mirror.flow.states import RETRY_SECONDS_FIRST, RETRY_SECONDS_MAX, UNREPLICATED, look_refusal
 from mirror.flow.succession import STANDBY_LOOK_SECONDS_MIN
+from mirror.flow.taking import to_note
 from mirror.kafka.fetch import Isolation
 from mirror.kafka.offsets import Answers
 from mirror.kafka.transactions import Token
@@ -77,9 +78,17 @@ class Memory(InsertionMemory, Protocol):
         """The leader epoch of the last record below ``next_offset``, -1 when not known."""
 
     async def register(
-        self, tp: TopicPartition, target: TopicPartition, topic_id: str, what: Register
+        self,
+        tp: TopicPartition,
+        target: TopicPartition,
+        topic_id: str,
+        what: Register,
+        target_topic_id: str | None = None,
     ) -> None:
-        """Note durably how a partition begins."""
+        """Note durably how a partition begins, and in which topic."""
+
+    async def note_targets(self, target_topic_ids: Mapping[TopicPartition, str]) -> None:
+        """Note durably into which topics partitions are copied, by their ids."""
 
     def runs_after(self, tp: TopicPartition, target_offset: int) -> Sequence[tuple[int, int]]:
         """What a mapped partition's offset map has beyond a target offset."""
@@ -181,9 +190,8 @@ class Settler:
         decisions = await self._judge(partitions, sources, targets, look)
         final = {p for p, one in decisions.items() if isinstance(one, Stop) and one.state in HOPELESS}
         async with asyncio.TaskGroup() as group:
-            for partition, decision in decisions.items():
-                if partition not in final:
-                    group.create_task(self._act(partition, decision, sources, look))
+            others = {p: one for p, one in decisions.items() if p not in final}
+            group.create_task(self._act_on(others, sources, targets, look))
             if final:
                 group.create_task(self._settle_in_order(final, sources, look))
 
@@ -212,9 +220,7 @@ class Settler:
             if isinstance(source, SourceLook) and isinstance(first, SourceLook):
                 sources[tp] = replace(source, log_start_offset=first.log_start_offset)
         decisions = await self._judge(partitions, sources, targets, look)
-        async with asyncio.TaskGroup() as group:
-            for partition, decision in decisions.items():
-                group.create_task(self._act(partition, decision, sources, look))
+        await self._act_on(decisions, sources, targets, look)
 
     def _look_at_target(self, partitions: Collection[PartitionCopy]) -> Awaitable[Answers[TargetLook]]:
         return look_at_target(self._flow, [p.target for p in partitions], self._insertions(partitions))
@@ -302,18 +308,64 @@ class Settler:
             "mirror's certificate there (listen.roles) does not have the topic"
         )
 
-    async def _act(
-        self, partition: PartitionCopy, decision: Decision, sources: Answers[SourceLook], look: Look
+    async def _act_on(
+        self,
+        decisions: Mapping[PartitionCopy, Decision],
+        sources: Answers[SourceLook],
+        targets: Answers[TargetLook],
+        look: Look,
     ) -> None:
-        source = sources[partition.tp]
+        """Do what was decided; or note first into which topic that is, and look again."""
+        noted = await self._note_targets(decisions, targets, look) if self._may_write(look) else ()
+        async with asyncio.TaskGroup() as group:
+            for partition, decision in decisions.items():
+                if partition not in noted:
+                    group.create_task(self._act(partition, decision, sources, targets, look))
+
+    async def _note_targets(
+        self, decisions: Mapping[PartitionCopy, Decision], targets: Answers[TargetLook], look: Look
+    ) -> Collection[PartitionCopy]:
+        noted: dict[PartitionCopy, str] = {}
+        for partition, decision in decisions.items():
+            seen = targets[partition.target]
+            assert isinstance(seen, TargetLook)
+            topic_id = to_note(decision, self._memory.known(partition.tp), seen)
+            if topic_id is not None:
+                noted[partition] = topic_id
+        if noted:
+            try:
+                await self._memory.note_targets({p.tp: topic_id for p, topic_id in noted.items()})
+            except TwinsiteError as error:
+                for partition in noted:
+                    self._failed(partition, error, look, at_source=False)
+            else:
+                for partition in noted:
+                    self._look_again(partition, look)
+                    self._done(partition)
+        return noted
+
+    @staticmethod
+    def _look_again(partition: PartitionCopy, look: Look) -> None:
+        if look.counts_for(partition):
+            partition.look_due_at = time.monotonic()
+
+    async def _act(
+        self,
+        partition: PartitionCopy,
+        decision: Decision,
+        sources: Answers[SourceLook],
+        targets: Answers[TargetLook],
+        look: Look,
+    ) -> None:
+        source, target = sources[partition.tp], targets[partition.target]
         assert isinstance(source, SourceLook)
+        assert isinstance(target, TargetLook)
         if isinstance(decision, Prepare) and self._may_write(look) and look.counts_for(partition):
             step = partial(self._prepare, partition, decision, look)
             look.preparing.create_task(self._try(partition, step, look))
         else:
-            await self._try(
-                partition, partial(self._carry_out, partition, decision, source.topic_id, look), look
-            )
+            ids = source.topic_id, target.topic_id
+            await self._try(partition, partial(self._carry_out, partition, decision, ids, look), look)
 
     async def _try(self, partition: PartitionCopy, step: Callable[[], Awaitable[None]], look: Look) -> None:
         try:
@@ -340,8 +392,7 @@ class Settler:
             await self._map_instead(partition, decision, refusal)
         else:
             await self._memory.prepared(partition.tp)
-        if look.counts_for(partition):
-            partition.look_due_at = time.monotonic()
+        self._look_again(partition, look)
 
     async def _map_instead(
         self, partition: PartitionCopy, decision: Prepare, refusal: NotPreparableError
@@ -352,11 +403,18 @@ class Settler:
             raise refusal
         end = refusal.target_log_end_offset
         mapped = Register(OffsetMode.MAPPED, decision.start_offset, end, prepared=True)
-        await self._memory.register(partition.tp, partition.target, known.topic_id, mapped)
+        await self._memory.register(
+            partition.tp, partition.target, known.topic_id, mapped, known.target_topic_id
+        )
 
     async def _carry_out(
-        self, partition: PartitionCopy, decision: Decision, topic_id: str, look: Look
+        self, partition: PartitionCopy, decision: Decision, ids: tuple[str, str | None], look: Look
     ) -> None:
+        """Do what was decided for one partition.
+
+        Args:
+            ids: Of the topics looked at, at the source and at the target.
+        """
         if not look.counts_for(partition):
             return
         now = time.monotonic()
@@ -375,9 +433,8 @@ class Settler:
             case Unreplicated(detail):
                 partition.refused(UNREPLICATED, detail, now)
             case Register() if self._may_write(look):
-                await self._memory.register(partition.tp, partition.target, topic_id, decision)
-                if look.counts_for(partition):
-                    partition.look_due_at = now
+                await self._memory.register(partition.tp, partition.target, ids[0], decision, ids[1])
+                self._look_again(partition, look)
             case Insert(insertion) if self._may_write(look):
                 await finish(self._flow, self._memory, partition.tp, partition.target, insertion)
                 partition.look_due_at = now

@@ -143,7 +143,27 @@ def test_a_record_that_is_not_understood_is_refused(data: bytes, words: str) -> 
         FlowRecord.from_bytes(data)
 
 
-@pytest.mark.parametrize("changed", [(b'"mapped"', b'"other"'), (b'"8c9ad3c1-', b'"orders-')])
+def test_a_partition_record_of_before_targets_had_ids_is_read() -> None:
+    """
+    The target's topic is known by its id from when that was written down on.
+    """
+    fields = json.loads(record().to_bytes())
+    del fields["target_topic_id"]
+
+    known = PartitionRecord.from_bytes(json.dumps(fields).encode())
+
+    assert known == record()
+    assert known.target_topic_id is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        (b'"mapped"', b'"other"'),
+        (b'"8c9ad3c1-', b'"orders-'),
+        (b'"target_topic_id": null', b'"target_topic_id": "orders"'),
+    ],
+)
 def test_a_partition_record_with_an_unknown_mode_or_topic_id_is_refused(changed: tuple[bytes, bytes]) -> None:
     """
     Whatever it is, it cannot be copied by the rules of this version.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -72,6 +73,24 @@ async def test_whose_the_target_partition_is_outlives_a_restart(restarts: Restar
 
     assert known is not None
     assert (known.target_topic, known.shared) == ("east.orders", shared)
+
+
+async def test_the_topic_that_is_written_to_is_known_by_its_id(restarts: Restarts) -> None:
+    """
+    As it was when the partition began, until it is noted that it goes on in another one.
+    """
+    first, anew = str(UUID(int=1)), str(UUID(int=2))
+    memory = await restarts.start()
+    await memory.register(ORDERS_0, EAST_ORDERS_0, TOPIC_ID, SAME, first)
+    began = (await restarts.start()).known(ORDERS_0)
+
+    await memory.note_targets({ORDERS_0: anew})
+    since = (await restarts.start()).known(ORDERS_0)
+
+    assert began is not None
+    assert since is not None
+    assert (began.target_topic_id, since.target_topic_id) == (first, anew)
+    assert (since.target_topic, since.start_offset) == ("east.orders", 100)
 
 
 async def test_names_that_were_changed_are_refused(restarts: Restarts) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -73,12 +73,14 @@ class Remembered:
 
     def __init__(self, unprepared: Collection[PartitionCopy] = ()) -> None:
         self.unprepared = {p.tp for p in unprepared}
+        self.targets: dict[TopicPartition, str] = {}
 
     async def refresh(self, *, sole_writer: bool) -> None:
         """What this mirror alone writes need not be read."""
 
     def known(self, tp: TopicPartition) -> Known:
-        return Known(TOPIC_ID, self.mode, 0, tp not in self.unprepared, lambda end: end)
+        prepared, target_topic_id = tp not in self.unprepared, self.targets.get(tp)
+        return Known(TOPIC_ID, self.mode, 0, prepared, lambda end: end, target_topic_id=target_topic_id)
 
     def epoch_at(self, _tp: TopicPartition, _next_offset: int) -> int:
         return -1
@@ -88,6 +90,9 @@ class Remembered:
 
     async def prepared(self, tp: TopicPartition) -> None:
         self.unprepared.discard(tp)
+
+    async def note_targets(self, target_topic_ids: Mapping[TopicPartition, str]) -> None:
+        self.targets.update(target_topic_ids)
 
 
 class World:
@@ -423,6 +428,27 @@ async def test_what_is_on_too_few_replicas_does_not_count_as_copied(monkeypatch:
     assert passing == (State.UNKNOWN, None, None)
     assert (copy.state, copy.reason) == (State.BLOCKED, Reason.NOT_ENOUGH_REPLICAS)
     assert copy.look_due_at is not None
+
+
+@pytest.mark.parametrize("before", [None, "deleted"])
+async def test_a_copy_goes_on_in_a_topic_that_is_written_down(
+    monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    """
+    Where the target's topic was made anew, or was never written down, that is done before records follow.
+    """
+    copy, world = partition(), World(monkeypatch)
+    world.memory.targets = {copy.tp: before} if before else {}
+    world.target = replace(world.target, topic_id="anew")
+
+    async with world.looking(copy):
+        pass
+    first = copy.copying, copy.look_due_at is not None, dict(world.memory.targets)
+    async with world.looking(copy):
+        pass
+
+    assert first == (False, True, {copy.tp: "anew"})
+    assert copy.copying
 
 
 # -- whose turn it is ----------------------------------------------------------------------------
