@@ -125,7 +125,7 @@ async def _topics(
         )
     there = (await target.describe_topics(chosen.values())).topics
     begun = {name for name, copy in chosen.items() if copy in there}
-    returning = Returning(source, target.info.cluster_id, selector.policy.prefix)
+    returning = Returning(source, target, selector.policy.prefix)
     left_out = await returning.left_out(found, chosen, begun)
     return {name: copy for name, copy in chosen.items() if name not in left_out}
 

@@ -72,7 +72,7 @@ class Follower:
             self._policy,
             same_cluster=flow.source.info.cluster_id == flow.target.info.cluster_id,
         )
-        self._returning = Returning(flow.source, flow.target.info.cluster_id, self._policy.prefix)
+        self._returning = Returning(flow.source, flow.target, self._policy.prefix)
         self._in_flight_max = settings.append.batches_in_flight_max
         self._topics = TargetTopics(settings.topics, flow, memory, engine.partitions, self._policy, right)
         self._conflicts: dict[TopicPartition, Conflict] = {}

@@ -11,79 +11,64 @@ Where what they remember may not be read, a name that has gone round twice is th
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Collection
+from uuid import UUID
 
-from checkpoint.model import FLOW_KEY, PARTITION_PREFIX, FlowRecord, PartitionRecord
+from checkpoint.model import PartitionRecord
+from mirror.flow.other_flows import OtherFlow
+from mirror.kafka.cluster_info import TopicInfo
 from mirror.model import TopicPartition
 from mirror.sync.names import Ignored
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
-    """A flow that copies into our source, as it remembers it there.
+def original_of(flow: OtherFlow, topic: str) -> str | None:
+    """Of which topic it is, or would be, the copy that this flow makes; None if it cannot be one."""
+    known = flow.originals.get(topic)
+    if known is not None or flow.prefix is None or not topic.startswith(flow.prefix):
+        return known
+    return topic[len(flow.prefix) :] or None
 
-    Attributes:
-        source_cluster_id: From where it copies.
-        prefix: What it puts in front of names; None when that is not known.
-        originals: What its copies are called, and the topics they are of.
-        partitions: Those it copies into; False for one that held records of others before.
+
+def judge(
+    flow: OtherFlow,
+    topic: TopicInfo,
+    *,
+    copy_name: str,
+    there: UUID | None = None,
+    written: Collection[int] = (),
+) -> Ignored | None:
+    """Whether a topic of the source is a copy that a flow from the target has made.
+
+    Args:
+        copy_name: What it would be called at the target. A copy that goes home under the name of its
+            original makes no further one, and where the original is gone that is how a site is brought back;
+            where it is still there both would copy each other.
+        there: The id of the topic that the target has of that name; None where it has none.
+        written: Those partitions of which it was known that they held records, before this flow's memory was
+            read.
+
+    Returns:
+        None when it holds anything else; UNDECIDED while it may become a copy and holds nothing.
     """
+    original = original_of(flow, topic.name)
+    goes_home = original == copy_name
+    if original is None or (goes_home and there is None):
+        return None
+    copies = {number: _copy(flow, topic, number) for number in topic.partitions}
+    known = {number: record for number, record in copies.items() if record is not None}
+    if goes_home and any(record.topic_id == str(there) for record in known.values()):
+        return Ignored.COPY_OF_TARGET
+    if any(record.shared or goes_home for record in known.values()) or not known.keys() >= set(written):
+        return None
+    return Ignored.COPY_OF_TARGET if known.keys() == copies.keys() else Ignored.UNDECIDED
 
-    flow: str
-    source_cluster_id: str
-    prefix: str | None
-    originals: Mapping[str, str]
-    partitions: Mapping[TopicPartition, bool]
 
-    @classmethod
-    def of(cls, flow: str, items: Mapping[str, bytes]) -> Self | None:
-        """Read what a flow remembers; None when it has not begun.
-
-        Raises:
-            CorruptStateError: It is of a version this program does not know.
-        """
-        if FLOW_KEY not in items:
-            return None
-        own = FlowRecord.from_bytes(items[FLOW_KEY])
-        stored = [value for key, value in items.items() if key.startswith(PARTITION_PREFIX)]
-        records = [PartitionRecord.from_bytes(value) for value in stored]
-        return cls(
-            flow,
-            own.source_cluster_id,
-            records[0].target_topic.removesuffix(records[0].topic) if records else own.topic_prefix,
-            {record.target_topic: record.topic for record in records},
-            {TopicPartition(r.target_topic, r.partition): not r.shared for r in records},
-        )
-
-    def original(self, topic: str) -> str | None:
-        """Of which topic it is a copy, or would be the copy if it is one; None if it cannot be one."""
-        known = self.originals.get(topic)
-        if known is not None or self.prefix is None or not topic.startswith(self.prefix):
-            return known
-        return topic[len(self.prefix) :] or None
-
-    def judge(
-        self, topic: str, partitions: Collection[int], *, copy_name: str, written: Collection[int] = ()
-    ) -> Ignored | None:
-        """Whether a topic of the source is a copy that this flow has made.
-
-        Args:
-            partitions: All it has.
-            copy_name: What it would be called at the target. A copy that goes home under the name of its
-                original makes no further one: that is how a site is brought back.
-            written: Those of which it was known that they held records, before this flow's memory was read.
-
-        Returns:
-            None when it holds anything else; UNDECIDED while it may become a copy and holds nothing.
-        """
-        if self.original(topic) in {None, copy_name}:
-            return None
-        alone = {number: self.partitions.get(TopicPartition(topic, number)) for number in partitions}
-        if False in alone.values() or any(alone[number] is None for number in written):
-            return None
-        return Ignored.UNDECIDED if None in alone.values() else Ignored.COPY_OF_TARGET
+def _copy(flow: OtherFlow, topic: TopicInfo, partition: int) -> PartitionRecord | None:
+    """What a flow has written down of a partition, and not of one of an earlier topic of that name."""
+    record = flow.copies.get(TopicPartition(topic.name, partition))
+    if record is None or record.target_topic_id in {None, str(topic.topic_id)}:
+        return record
+    return None
 
 
 def has_gone_round(topic: str, topics: Collection[str], prefix: str) -> bool:

@@ -10,24 +10,21 @@ Sources: MirrorMaker 2's ``MirrorSourceConnector.isCycle``, which goes by names.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from uuid import UUID
 
 import structlog
 
-from checkpoint.topic_store import TopicStore
 from mirror.errors import TwinsiteError
+from mirror.flow.other_flows import OtherFlow, OtherFlows
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo, TopicInfo
-from mirror.kafka.log_port import TopicLog
 from mirror.kafka.offsets import LATEST, list_offsets
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import TopicLeftOut, TopicPartition
-from mirror.sync.incoming import Incoming, has_gone_round
+from mirror.sync.incoming import has_gone_round, judge, original_of
 from mirror.sync.names import Ignored
-from mirror.topic_names import STATE_TOPIC_PREFIX
 
 log = structlog.get_logger(__name__)
 
@@ -36,19 +33,24 @@ class Returning:
     """Knows which topics of the source are copies of what the target has.
 
     Args:
-        target_cluster_id: Flows from there are looked at.
+        target: Flows from there are looked at.
         prefix: What our flow puts in front of names.
     """
 
-    def __init__(self, source: Cluster, target_cluster_id: str, prefix: str) -> None:
+    def __init__(self, source: Cluster, target: Cluster, prefix: str) -> None:
         self._source = source
-        self._target_cluster_id = target_cluster_id
+        self._target = target
         self._prefix = prefix
-        self._stores: dict[UUID, TopicStore] = {}
-        """Of the flows whose state is at the source, by the id of its topic."""
-        self._incoming: dict[UUID, Incoming] = {}
-        self._elsewhere: set[UUID] = set()
-        """States of flows that come from another cluster than our target."""
+        target_cluster_id = target.info.cluster_id
+        self._flows = OtherFlows(
+            source,
+            relevant=lambda flow: flow.source_cluster_id == target_cluster_id,
+            unread=self._unread,
+        )
+        self._incoming: Sequence[OtherFlow] = ()
+        """Flows from our target, as read last."""
+        self._there: dict[str, UUID] = {}
+        """Topics that would go home, and the id of what is at the target under their name."""
         self._settled: dict[UUID, TopicLeftOut] = {}
         self._told: set[tuple[UUID, str]] = set()
         self._repeats = Repeats()
@@ -64,59 +66,56 @@ class Returning:
             begun: Topics that the flow copies already.
 
         Raises:
-            TwinsiteError: The source cannot be asked.
+            TwinsiteError: The source, or the target, cannot be asked.
         """
-        states = {t.topic_id: name for name, t in found.topics.items() if name.startswith(STATE_TOPIC_PREFIX)}
-        self._forget_gone(states)
+        if self._flows.see(found):  # without the state of its flow a copy is a topic like any other
+            self._settled.clear()
         news = {name: found.topics[name] for name in wanted if name not in begun}
         left = {n: self._settled[t.topic_id] for n, t in news.items() if t.topic_id in self._settled}
         fresh = [topic for name, topic in news.items() if name not in left]
         if fresh:
-            left |= await self._judge(found, wanted, fresh, states)
+            left |= await self._judge(found, wanted, fresh)
         self._tell({found.topics[name].topic_id: one for name, one in left.items()})
         return left
 
-    def _forget_gone(self, states: Mapping[UUID, str]) -> None:
-        """Without the state of its flow a copy is a topic like any other."""
-        gone = self._stores.keys() - states.keys()
-        for topic_id in gone:
-            del self._stores[topic_id]
-            self._incoming.pop(topic_id, None)
-        if gone or states.keys() - self._stores.keys():
-            self._settled.clear()
-
     async def _judge(
-        self,
-        found: ClusterInfo,
-        wanted: Mapping[str, str],
-        fresh: Collection[TopicInfo],
-        states: Mapping[UUID, str],
+        self, found: ClusterInfo, wanted: Mapping[str, str], fresh: Collection[TopicInfo]
     ) -> dict[str, TopicLeftOut]:
-        await self._read(states)
+        self._incoming = await self._flows.read()
+        self._there = await self._originals(wanted, fresh)
         left = {topic.name: one for topic in fresh if (one := self._look(topic, wanted)) is not None}
         unsure = [topic for topic in fresh if topic.name in left and _is_unsure(left[topic.name])]
         if unsure:
             written = await self._written(wanted, unsure)
-            await self._read(states)
+            self._incoming = await self._flows.read()
             again = {topic.name: self._look(topic, wanted, written[topic.name]) for topic in unsure}
             left = {name: one for name in left if (one := again.get(name, left[name])) is not None}
         for topic in fresh:
             if topic.name not in left and has_gone_round(topic.name, found.topics, self._prefix):
                 left[topic.name] = _gone_round(topic.name)
-            if topic.name in left and not _is_unsure(left[topic.name]):
+            may_change = topic.name in self._there or topic.name not in left or _is_unsure(left[topic.name])
+            if not may_change:
                 self._settled[topic.topic_id] = left[topic.name]
         return left
 
     def _look(
         self, topic: TopicInfo, wanted: Mapping[str, str], written: Collection[int] = ()
     ) -> TopicLeftOut | None:
-        for flow in self._incoming.values():
-            reason = flow.judge(
-                topic.name, topic.partitions.keys(), copy_name=wanted[topic.name], written=written
-            )
+        there = self._there.get(topic.name)
+        for flow in self._incoming:
+            reason = judge(flow, topic, copy_name=wanted[topic.name], there=there, written=written)
             if reason is not None:
-                return _left_out(topic.name, reason, flow)
+                return _left_out(topic.name, reason, flow, goes_home=there is not None)
         return None
+
+    async def _originals(self, wanted: Mapping[str, str], topics: Collection[TopicInfo]) -> dict[str, UUID]:
+        """Which of the topics would go home to one that is still at the target, and its id."""
+        flows = self._incoming
+        homes = {t.name for t in topics if any(original_of(f, t.name) == wanted[t.name] for f in flows)}
+        if not homes:
+            return {}
+        there = (await self._target.describe_topics(sorted(wanted[name] for name in homes))).topics
+        return {name: there[wanted[name]].topic_id for name in homes if wanted[name] in there}
 
     async def _written(self, wanted: Iterable[str], topics: Collection[TopicInfo]) -> dict[str, set[int]]:
         """The partitions that hold records; one that cannot be asked may hold none."""
@@ -130,22 +129,8 @@ class Returning:
                 written[tp.topic].add(tp.partition)
         return written
 
-    async def _read(self, states: Mapping[UUID, str]) -> None:
-        unread = {topic_id: name for topic_id, name in states.items() if topic_id not in self._elsewhere}
-        await asyncio.gather(*(self._read_one(topic_id, name) for topic_id, name in unread.items()))
-
-    async def _read_one(self, topic_id: UUID, topic: str) -> None:
-        """What was known of a flow is known still when it cannot be read."""
-        store = self._stores.setdefault(topic_id, TopicStore(TopicLog(self._source, topic)))
-        try:
-            incoming = Incoming.of(topic.removeprefix(STATE_TOPIC_PREFIX), await store.load())
-        except TwinsiteError as error:
-            warn_repeated(log, self._repeats, topic, "copies_not_known", topic=topic, error=str(error))
-            return
-        if incoming is not None and incoming.source_cluster_id == self._target_cluster_id:
-            self._incoming[topic_id] = incoming
-        elif incoming is not None:
-            self._elsewhere.add(topic_id)
+    def _unread(self, topic: str, error: TwinsiteError) -> None:
+        warn_repeated(log, self._repeats, topic, "copies_not_known", topic=topic, error=str(error))
 
     def _tell(self, left: Mapping[UUID, TopicLeftOut]) -> None:
         """Say of each topic, once, that it is left out, and why."""
@@ -161,15 +146,20 @@ def _is_unsure(one: TopicLeftOut) -> bool:
     return one.reason == Ignored.UNDECIDED
 
 
-def _left_out(topic: str, reason: Ignored, flow: Incoming) -> TopicLeftOut:
-    original = flow.original(topic)
+def _left_out(topic: str, reason: Ignored, flow: OtherFlow, *, goes_home: bool) -> TopicLeftOut:
+    original = original_of(flow, topic)
     if reason is Ignored.UNDECIDED:
         detail = (
-            f"it is empty, and flow {flow.flow} may be about to copy the target's {original} into it: "
+            f"it is empty, and flow {flow.name} may be about to copy the target's {original} into it: "
             "copied once it holds anything else"
         )
     else:
-        detail = f"flow {flow.flow} has copied it from the target, where it is called {original}"
+        detail = f"flow {flow.name} has copied it from the target, where it is called {original}"
+    if reason is Ignored.COPY_OF_TARGET and goes_home:
+        detail += (
+            ", and still is: to bring it back, delete that one first; to copy both ways, give the copies of "
+            "one way a prefix (topics.names)"
+        )
     return TopicLeftOut(topic, reason.value, detail)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from uuid import UUID, uuid4
 
 import pytest
@@ -10,10 +11,11 @@ from structlog.testing import capture_logs
 
 from checkpoint.model import FlowRecord, PartitionRecord
 from mirror.errors import ConnectionFailedError, NotAuthorizedError
+from mirror.flow.other_flows import OtherFlow
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
 from mirror.kafka.offsets import Answers
 from mirror.model import OffsetMode, TopicLeftOut, TopicPartition
-from mirror.sync.incoming import Incoming, has_gone_round
+from mirror.sync.incoming import has_gone_round, judge
 from mirror.sync.names import Ignored
 from mirror.sync.returning import Returning
 
@@ -21,14 +23,23 @@ STATE = "__twinsite_state.back"
 LEADER = PartitionInfo(1, 0, (1,), (1,))
 
 
+ORIGINAL, ANOTHER, HERE = UUID(int=1), UUID(int=2), UUID(int=3)
+
+
 def state(
-    *copied: str, prefix: str | None = "b.", shared: bool = False, source: str = "target-id"
+    *copied: str,
+    prefix: str | None = "b.",
+    shared: bool = False,
+    source: str = "target-id",
+    at: UUID | None = None,
 ) -> dict[str, bytes]:
-    """What a flow remembers that has copied the first partition of these topics."""
+    """What a flow remembers that has copied the first partition of these topics; ``at``: into which topic."""
+    named, target_topic_id = "b." if prefix is None else prefix, None if at is None else str(at)
     records = [
-        PartitionRecord(t, 0, str(UUID(int=1)), f"b.{t}", OffsetMode.SAME, True, 0, 0, shared=shared)
+        PartitionRecord(t, 0, str(ORIGINAL), f"{named}{t}", OffsetMode.SAME, True, 0, 0, shared=shared)
         for t in copied
     ]
+    records = [replace(record, target_topic_id=target_topic_id) for record in records]
     flow = FlowRecord(4000, 0, source, "source-id", 0, prefix)
     return {"flow": flow.to_bytes(), **{record.key: record.to_bytes() for record in records}}
 
@@ -38,12 +49,17 @@ def judged(
     items: Mapping[str, bytes],
     *,
     copy: str = "",
+    there: UUID | None = None,
     partitions: int = 1,
     written: tuple[int, ...] = (),
 ) -> Ignored | None:
-    incoming = Incoming.of("back", items)
-    assert incoming is not None
-    return incoming.judge(topic, range(partitions), copy_name=copy or f"a.{topic}", written=written)
+    """Of a topic whose id is HERE; ``there`` is that of the target's topic named like the copy."""
+    flow, found = (
+        OtherFlow.of("back", items),
+        TopicInfo(topic, HERE, False, dict.fromkeys(range(partitions), LEADER)),
+    )
+    assert flow is not None
+    return judge(flow, found, copy_name=copy or f"a.{topic}", there=there, written=written)
 
 
 def test_what_a_flow_from_the_target_has_written_down_is_not_copied_back() -> None:
@@ -80,12 +96,50 @@ def test_a_topic_is_a_copy_only_with_all_its_partitions() -> None:
     assert judged("b.orders", state("orders", shared=True)) is None
 
 
-def test_a_copy_that_goes_home_under_its_own_name_is_copied() -> None:
+@pytest.mark.parametrize("there", [None, ANOTHER])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_copy_that_goes_home_is_copied_where_its_original_is_gone(there: UUID | None, shared: bool) -> None:
     """
     That is how a site that has lost its topics is brought back; it makes no further copy.
     """
-    assert judged("b.orders", state("orders"), copy="orders") is None
-    assert judged("b.orders", state("orders"), copy="b.orders") is Ignored.COPY_OF_TARGET
+    copied = state("orders", prefix="", shared=shared, at=HERE)
+
+    assert judged("orders", copied, copy="orders", there=there, written=(0,)) is None
+    assert judged("b.orders", state("orders"), copy="b.orders", there=there) is Ignored.COPY_OF_TARGET
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_copy_does_not_go_home_while_its_original_is_there(shared: bool, partitions: int) -> None:
+    """
+    Each flow would copy what the other has: for ever, or until two records are in one place. So also where
+    one partition of it is a copy, or where it held records of others.
+    """
+    copied = state("orders", prefix="", shared=shared)
+    seen = judged("orders", copied, copy="orders", there=ORIGINAL, partitions=partitions, written=(0,))
+
+    assert seen is Ignored.COPY_OF_TARGET
+
+
+def test_a_topic_both_sites_have_waits_for_what_it_becomes() -> None:
+    """
+    As long as it is empty: the flow from the target may be about to copy into it.
+    """
+    begun = state(prefix="")
+
+    assert judged("orders", begun, copy="orders", there=ORIGINAL) is Ignored.UNDECIDED
+    assert judged("orders", begun, copy="orders", there=ORIGINAL, written=(0,)) is None
+    assert judged("orders", begun, copy="orders") is None
+
+
+def test_a_topic_made_anew_is_no_copy_though_the_one_before_it_was() -> None:
+    """
+    Told by its id, where the flow has written it down.
+    """
+    assert judged("b.orders", state("orders", at=HERE), written=(0,)) is Ignored.COPY_OF_TARGET
+    assert judged("b.orders", state("orders"), written=(0,)) is Ignored.COPY_OF_TARGET
+    assert judged("b.orders", state("orders", at=ANOTHER), written=(0,)) is None
+    assert judged("b.orders", state("orders", at=ANOTHER)) is Ignored.UNDECIDED
 
 
 def test_names_of_copies_are_known_before_the_first_one_is_made() -> None:
@@ -94,7 +148,7 @@ def test_names_of_copies_are_known_before_the_first_one_is_made() -> None:
     """
     assert judged("b.new", state(prefix=None)) is None
     assert judged("b.new", state("orders", prefix=None)) is Ignored.UNDECIDED
-    assert Incoming.of("back", {}) is None
+    assert OtherFlow.of("back", {}) is None
 
 
 @pytest.mark.parametrize(
@@ -117,15 +171,22 @@ def test_a_name_that_has_gone_round_twice_is_the_sign_where_nothing_may_be_read(
 
 
 class Source:
-    """A source with a few topics, at which flows keep what they remember."""
+    """A source with a few topics, at which flows keep what they remember.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *topics: str) -> None:
+    Attributes:
+        there: The topics of the target, and their ids.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *topics: str, prefix: str = "a.") -> None:
+        self.prefix = prefix
+        self.there: dict[str, UUID] = {}
         self.stored: dict[str, bytes] | None = {}
         self.loads = 0
         self.ends: dict[str, int] = {}
         self.topics = {name: TopicInfo(name, uuid4(), False, {0: LEADER}) for name in (STATE, *topics)}
-        self.returning = Returning(self, "target-id", "a.")  # type: ignore[arg-type]
-        monkeypatch.setattr("mirror.sync.returning.TopicStore", lambda _: self)
+        self.info = ClusterInfo("target-id", 1, {}, {})
+        self.returning = Returning(self, self, prefix)  # type: ignore[arg-type]
+        monkeypatch.setattr("mirror.flow.other_flows.TopicStore", lambda _: self)
         monkeypatch.setattr("mirror.sync.returning.list_offsets", self.list_offsets)
 
     async def load(self) -> dict[str, bytes]:
@@ -133,6 +194,10 @@ class Source:
         if self.stored is None:
             raise NotAuthorizedError("source: Fetch: TOPIC_AUTHORIZATION_FAILED")
         return self.stored
+
+    async def describe_topics(self, names: Collection[str]) -> ClusterInfo:
+        found = {name: TopicInfo(name, self.there[name], False, {}) for name in names if name in self.there}
+        return replace(self.info, topics=found)
 
     def follow(self, topics: Collection[str]) -> None:
         assert STATE not in topics
@@ -145,7 +210,7 @@ class Source:
         return {tp: self.ends.get(tp.topic, unknown) for tp in tps}
 
     async def left_out(self, *begun: str) -> dict[str, TopicLeftOut]:
-        wanted = {name: f"a.{name}" for name in self.topics if name != STATE}
+        wanted = {name: f"{self.prefix}{name}" for name in self.topics if name != STATE}
         return await self.returning.left_out(ClusterInfo("source-id", 1, {}, self.topics), wanted, begun)
 
 
@@ -169,6 +234,24 @@ async def test_a_copy_is_named_once_with_its_reason_and_looked_at_no_more(
 
     del source.topics[STATE]
     assert await source.left_out("audit") == {}
+
+
+async def test_a_copy_goes_home_once_its_original_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    While that is there the way out is named, once, and it is looked at anew at each pass.
+    """
+    source = Source(monkeypatch, "orders", prefix="")
+    source.stored, source.there = state("orders", prefix=""), {"orders": ORIGINAL}
+
+    with capture_logs() as logs:
+        before = [await source.left_out(), await source.left_out()]
+    source.there = {"orders": ANOTHER}
+    after = await source.left_out()
+
+    assert [one["orders"].reason for one in before] == ["copy_of_target", "copy_of_target"]
+    assert "to bring it back, delete that one first" in before[0]["orders"].detail
+    assert [line["event"] for line in logs] == ["topic_left_out"]
+    assert after == {}
 
 
 async def test_a_topic_that_the_flow_has_begun_is_copied_on(monkeypatch: pytest.MonkeyPatch) -> None:

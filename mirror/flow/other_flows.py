@@ -1,0 +1,116 @@
+"""What other flows remember, at the cluster they write to.
+
+Whoever copies into a cluster writes down there of which topic each of its partitions
+is a copy, ahead of the first record. So it is known of any topic whose copy it is, as
+far as the states of flows may be read; what is not known of one is said by who asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Self
+from uuid import UUID
+
+from checkpoint.model import FLOW_KEY, PARTITION_PREFIX, FlowRecord, PartitionRecord
+from checkpoint.topic_store import TopicStore
+from mirror.errors import TwinsiteError
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster_info import ClusterInfo
+from mirror.kafka.log_port import TopicLog
+from mirror.model import TopicPartition
+from mirror.topic_names import STATE_TOPIC_PREFIX
+
+
+@dataclass(frozen=True, slots=True)
+class OtherFlow:
+    """A flow, as it remembers itself at its target.
+
+    Attributes:
+        source_cluster_id: From where it copies.
+        prefix: What it puts in front of names; None when that is not known.
+        originals: What its copies are called, and the topics they are of.
+        copies: The partitions it copies into, and what it has written down of each.
+    """
+
+    name: str
+    source_cluster_id: str
+    prefix: str | None
+    originals: Mapping[str, str]
+    copies: Mapping[TopicPartition, PartitionRecord]
+
+    @classmethod
+    def of(cls, name: str, items: Mapping[str, bytes]) -> Self | None:
+        """Read what a flow remembers; None when it has not begun.
+
+        Raises:
+            CorruptStateError: It is of a version this program does not know.
+        """
+        if FLOW_KEY not in items:
+            return None
+        own = FlowRecord.from_bytes(items[FLOW_KEY])
+        stored = [value for key, value in items.items() if key.startswith(PARTITION_PREFIX)]
+        records = [PartitionRecord.from_bytes(value) for value in stored]
+        return cls(
+            name,
+            own.source_cluster_id,
+            records[0].target_topic.removesuffix(records[0].topic) if records else own.topic_prefix,
+            {record.target_topic: record.topic for record in records},
+            {TopicPartition(record.target_topic, record.partition): record for record in records},
+        )
+
+
+class OtherFlows:
+    """What flows have written down at a cluster. Of what was read once only what has come since is read.
+
+    Args:
+        relevant: Which of them are asked for; the others are not read again.
+        unread: Told what of a state topic could not be read: what was known of its flow is known still.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        relevant: Callable[[OtherFlow], bool],
+        unread: Callable[[str, TwinsiteError], None],
+    ) -> None:
+        self._cluster = cluster
+        self._relevant = relevant
+        self._unread = unread
+        self._topics: dict[UUID, str] = {}
+        self._stores: dict[UUID, TopicStore] = {}
+        self._known: dict[UUID, OtherFlow] = {}
+        self._irrelevant: set[UUID] = set()
+
+    def see(self, found: ClusterInfo) -> bool:
+        """Take note of all topics of the cluster; True where states of flows have come or gone."""
+        before, self._topics = self._topics, _state_topics(found)
+        for topic_id in before.keys() - self._topics.keys():
+            self._stores.pop(topic_id, None)
+            self._known.pop(topic_id, None)
+        return before.keys() != self._topics.keys()
+
+    async def read(self) -> tuple[OtherFlow, ...]:
+        """What they remember now."""
+        unread = self._topics.keys() - self._irrelevant
+        await asyncio.gather(*(self._read(topic_id, self._topics[topic_id]) for topic_id in unread))
+        return tuple(self._known.values())
+
+    async def _read(self, topic_id: UUID, topic: str) -> None:
+        store = self._stores.setdefault(topic_id, TopicStore(TopicLog(self._cluster, topic)))
+        try:
+            flow = OtherFlow.of(topic.removeprefix(STATE_TOPIC_PREFIX), await store.load())
+        except TwinsiteError as error:
+            self._unread(topic, error)
+            return
+        if flow is not None and self._relevant(flow):
+            self._known[topic_id] = flow
+        elif flow is not None:
+            self._irrelevant.add(topic_id)
+
+
+def _state_topics(found: ClusterInfo) -> dict[UUID, str]:
+    topics = found.topics.items()
+    return {topic.topic_id: name for name, topic in topics if name.startswith(STATE_TOPIC_PREFIX)}
