@@ -215,6 +215,19 @@ class FlowState:
             self._partitions[tp], self._maps[tp] = record, fresh
             self._insertions.pop(tp, None)
 
+    async def take_back(self, tp: TopicPartition) -> None:
+        """Forget a partition of which nothing was copied.
+
+        Raises:
+            UnknownPartitionError: It is not known; nothing was changed.
+        """
+        async with self._lock:
+            await self._catch_up()
+            items: dict[str, bytes | None] = {map_key(*tp, n): None for n in self._chunk_numbers(tp)}
+            await self._write({**items, self._known(tp).key: None})
+            del self._partitions[tp]
+            self._maps.pop(tp, None)
+
     async def update_partitions(self, updates: Mapping[TopicPartition, Update]) -> None:
         """Change the records of partitions, each by a function of what it is now.
 

@@ -108,7 +108,8 @@ class OffsetsSettings(Section):
         "auto: the same where that can be, else mapped. mapped: dense offsets and an exact map. "
         "`offsets: auto` is short for `offsets: {mode: auto}`. A partition "
         "keeps the mode it began with: a change is for partitions that come later, or, from same to auto, "
-        "for those that cannot go on as same. Else a topic is to be copied anew, by a flow of another name.",
+        "for those that cannot go on as same. Else a topic is to be copied anew, by a flow of another name, "
+        "once the old copy is deleted, or to another name.",
     )
     gap_limit: Whole = Field(
         default=100_000,

@@ -70,6 +70,7 @@ class Reason(StrEnum):
     TARGET_NOT_AUTHORIZED = "target_not_authorized"
     MARKERS_NOT_AUTHORIZED = "markers_not_authorized"
     TARGET_NOT_EMPTY = "target_not_empty"
+    ANOTHER_FLOW = "another_flow"
     TARGET_PARTITIONS = "target_partitions"
     TARGET_TOPIC_MISSING = "target_topic_missing"
     NAME_NOT_POSSIBLE = "name_not_possible"

@@ -22,6 +22,7 @@ from mirror.clusters import START_SECONDS, both_connected
 from mirror.config import LinkSettings, Settings
 from mirror.errors import ConnectionFailedError, ExitCode, TwinsiteError, UsageError
 from mirror.flow.announcing import Announcer
+from mirror.flow.claims import Claims
 from mirror.flow.context import Flow
 from mirror.flow.engine import Engine
 from mirror.flow.forgetting import Forgetter
@@ -212,6 +213,7 @@ class Service:
             flow,
             memory,
             owner,
+            Claims(target, settings.flow),
             offsets=settings.offsets.mode,
             continue_after_loss=settings.on_data_loss == "continue",
         )

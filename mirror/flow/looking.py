@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from checkpoint.insertions import Insertions
 from mirror.broker_codes import OFFSET_OUT_OF_RANGE
 from mirror.errors import ConnectionFailedError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.ends import tail_of
+from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import SourceLook, Tail, TargetLook
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.failures import broker_error
@@ -41,6 +42,26 @@ TAIL_BYTES_MAX = 1 << 20
 
 class BusyError(ConnectionFailedError):
     """The flow itself writes to a partition, so that there was no stable moment to look at it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What both sides have said of partitions that were looked at together."""
+
+    sources: Answers[SourceLook]
+    targets: Answers[TargetLook]
+
+    def source(self, partition: PartitionCopy) -> SourceLook:
+        """Of one that could be looked at."""
+        seen = self.sources[partition.tp]
+        assert isinstance(seen, SourceLook)
+        return seen
+
+    def target(self, partition: PartitionCopy) -> TargetLook:
+        """Of one that could be looked at."""
+        seen = self.targets[partition.target]
+        assert isinstance(seen, TargetLook)
+        return seen
 
 
 async def look_at_source(flow: Flow, tps: Collection[TopicPartition]) -> Answers[SourceLook]:

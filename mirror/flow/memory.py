@@ -208,6 +208,10 @@ class FlowMemory:
         await self._state.begin(record, [(what.start_offset, what.target_start_offset)] if mapped else ())
         reach("registered")
 
+    async def take_back(self, tp: TopicPartition) -> None:
+        """Forget durably that a partition was begun; nothing of it was copied."""
+        await self._state.take_back(tp)
+
     async def note_targets(self, target_topic_ids: Mapping[TopicPartition, str]) -> None:
         """Note durably into which topics partitions are copied, by their ids."""
         await self._state.update_partitions(

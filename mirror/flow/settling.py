@@ -9,26 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 from checkpoint.insertions import Insertions
-from checkpoint.model import OwnerRecord
 from mirror.errors import NotAuthorizedError, PartitionError, TwinsiteError
-from mirror.flow import log_ends
 from mirror.flow.announcing import copied_by
 from mirror.flow.context import Flow
 from mirror.flow.ends import End, compare_ends, end_of
 from mirror.flow.following import SideError, look_at_ends
-from mirror.flow.inserting import InsertionMemory, finish
-from mirror.flow.looking import look_at_source, look_at_target
+from mirror.flow.inserting import finish
+from mirror.flow.looking import Seen, look_at_source, look_at_target
+from mirror.flow.needs import Claims, Memory, Right
 from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.flow.position import (
     Decision,
     Insert,
-    Known,
     Prepare,
     Proceed,
     Register,
@@ -41,63 +38,13 @@ from mirror.flow.position import (
 from mirror.flow.prepare import NotPreparableError, prepare
 from mirror.flow.states import RETRY_SECONDS_FIRST, RETRY_SECONDS_MAX, UNREPLICATED, look_refusal
 from mirror.flow.succession import STANDBY_LOOK_SECONDS_MIN
-from mirror.flow.taking import to_note
+from mirror.flow.taking import Claim, takes, to_note, yields
 from mirror.kafka.fetch import Isolation
 from mirror.kafka.offsets import Answers
-from mirror.kafka.transactions import Token
 from mirror.link.loops import both
-from mirror.model import OffsetMode, State, TopicPartition
+from mirror.model import OffsetMode, Reason, State, TopicPartition
 
 PREPARING_AT_ONCE = 4
-
-
-class Right(log_ends.Right, Protocol):
-    """What is asked of it here besides: who has it, and since when it is alone with it."""
-
-    seen: Token | None
-
-    @property
-    def since(self) -> float:
-        """From when on nobody else writes (monotonic)."""
-
-
-class Memory(InsertionMemory, Protocol):
-    """The flow's durable state as the settler needs it."""
-
-    @property
-    def owner(self) -> OwnerRecord | None:
-        """Where the owner said it runs."""
-
-    async def refresh(self, *, sole_writer: bool) -> None:
-        """Read again what another mirror may have written."""
-
-    def known(self, tp: TopicPartition) -> Known | None:
-        """What is known of a partition."""
-
-    def epoch_at(self, tp: TopicPartition, next_offset: int) -> int:
-        """The leader epoch of the last record below ``next_offset``, -1 when not known."""
-
-    async def register(
-        self,
-        tp: TopicPartition,
-        target: TopicPartition,
-        topic_id: str,
-        what: Register,
-        target_topic_id: str | None = None,
-    ) -> None:
-        """Note durably how a partition begins, and in which topic."""
-
-    async def note_targets(self, target_topic_ids: Mapping[TopicPartition, str]) -> None:
-        """Note durably into which topics partitions are copied, by their ids."""
-
-    def runs_after(self, tp: TopicPartition, target_offset: int) -> Sequence[tuple[int, int]]:
-        """What a mapped partition's offset map has beyond a target offset."""
-
-    async def prepared(self, tp: TopicPartition) -> None:
-        """Note durably that the target partition starts where it should."""
-
-    async def note_loss(self, tp: TopicPartition, lost_from: int, lost_to: int) -> None:
-        """Put an accepted loss into the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +80,17 @@ class Settler:
     """
 
     def __init__(
-        self, flow: Flow, memory: Memory, right: Right, *, offsets: str, continue_after_loss: bool
+        self,
+        flow: Flow,
+        memory: Memory,
+        right: Right,
+        claims: Claims,
+        *,
+        offsets: str,
+        continue_after_loss: bool,
     ) -> None:
         self._flow = flow
+        self._claims = claims
         self._memory = memory
         self._right = right
         self._offsets = offsets
@@ -187,11 +142,12 @@ class Settler:
         sources, targets = await asyncio.gather(
             look_at_source(self._flow, [p.tp for p in partitions]), self._look_at_target(partitions)
         )
-        decisions = await self._judge(partitions, sources, targets, look)
+        seen = Seen(sources, targets)
+        decisions = await self._judge(partitions, seen, look)
         final = {p for p, one in decisions.items() if isinstance(one, Stop) and one.state in HOPELESS}
         async with asyncio.TaskGroup() as group:
             others = {p: one for p, one in decisions.items() if p not in final}
-            group.create_task(self._act_on(others, sources, targets, look))
+            group.create_task(self._act_on(others, seen, look))
             if final:
                 group.create_task(self._settle_in_order(final, sources, look))
 
@@ -219,8 +175,9 @@ class Settler:
             first = before[tp]
             if isinstance(source, SourceLook) and isinstance(first, SourceLook):
                 sources[tp] = replace(source, log_start_offset=first.log_start_offset)
-        decisions = await self._judge(partitions, sources, targets, look)
-        await self._act_on(decisions, sources, targets, look)
+        seen = Seen(sources, targets)
+        decisions = await self._judge(partitions, seen, look)
+        await self._act_on(decisions, seen, look)
 
     def _look_at_target(self, partitions: Collection[PartitionCopy]) -> Awaitable[Answers[TargetLook]]:
         return look_at_target(self._flow, [p.target for p in partitions], self._insertions(partitions))
@@ -228,21 +185,20 @@ class Settler:
     async def _judge(
         self,
         partitions: Iterable[PartitionCopy],
-        sources: Answers[SourceLook],
-        targets: Answers[TargetLook],
+        seen: Seen,
         look: Look,
     ) -> dict[PartitionCopy, Decision]:
         """What is to be done with each that could be looked at; the others are told why they could not."""
         decisions: dict[PartitionCopy, Decision] = {}
         for partition in partitions:
-            source, target = sources[partition.tp], targets[partition.target]
+            source, target = seen.sources[partition.tp], seen.targets[partition.target]
             if isinstance(source, TwinsiteError):
                 self._failed(partition, source, look, at_source=True)
             elif isinstance(target, TwinsiteError):
                 self._failed(partition, target, look, at_source=False)
             else:
                 decisions[partition] = self._decide(partition, source, target)
-        for partition, stop in (await self._compare_ends(decisions, targets)).items():
+        for partition, stop in (await self._compare_ends(decisions, seen)).items():
             if isinstance(stop, TwinsiteError):
                 self._failed(partition, stop, look, at_source=True)
                 del decisions[partition]
@@ -274,15 +230,15 @@ class Settler:
         )
 
     async def _compare_ends(
-        self, decisions: Mapping[PartitionCopy, Decision], targets: Answers[TargetLook]
+        self, decisions: Mapping[PartitionCopy, Decision], seen: Seen
     ) -> dict[PartitionCopy, Stop | TwinsiteError | None]:
         """For partitions that are to go on: whether the last record copied stands where it belongs."""
         ends: dict[TopicPartition, End] = {}
         for partition, decision in decisions.items():
-            known, seen = self._memory.known(partition.tp), targets[partition.target]
-            if isinstance(decision, Proceed) and known is not None and isinstance(seen, TargetLook):
+            known = self._memory.known(partition.tp)
+            if isinstance(decision, Proceed) and known is not None:
                 epoch = self._memory.epoch_at(partition.tp, decision.next_offset)
-                end = end_of(known, seen, partition.target, epoch)
+                end = end_of(known, seen.target(partition), partition.target, epoch)
                 if end is not None:
                     ends[partition.tp] = end
         found = await compare_ends(self._flow, ends)
@@ -311,25 +267,73 @@ class Settler:
     async def _act_on(
         self,
         decisions: Mapping[PartitionCopy, Decision],
-        sources: Answers[SourceLook],
-        targets: Answers[TargetLook],
+        seen: Seen,
+        look: Look,
+    ) -> None:
+        """Do what was decided. Those that are about to take a target partition wait, and nobody for them."""
+        taking = self._taking(decisions, seen) if self._may_write(look) else {}
+        if taking:
+            look.preparing.create_task(self._take(taking, seen, look))
+        others = {p: decision for p, decision in decisions.items() if p not in taking}
+        await self._go_on(others, seen, look)
+
+    def _taking(
+        self, decisions: Mapping[PartitionCopy, Decision], seen: Seen
+    ) -> dict[PartitionCopy, Decision]:
+        known = ((p, decision, self._memory.known(p.tp)) for p, decision in decisions.items())
+        return {p: decision for p, decision, one in known if takes(decision, one, seen.target(p))}
+
+    async def _take(
+        self,
+        decisions: Mapping[PartitionCopy, Decision],
+        seen: Seen,
+        look: Look,
+    ) -> None:
+        """Do what was decided of target partitions that no other flow copies into."""
+        objections = await self._claims.objections({p.target: seen.target(p) for p in decisions})
+        judged: dict[PartitionCopy, Decision] = {}
+        for partition, decision in decisions.items():
+            objection = objections.get(partition.target)
+            if isinstance(objection, TwinsiteError):
+                self._failed(partition, objection, look, at_source=False)
+            elif objection is None:
+                judged[partition] = decision
+            else:
+                await self._try(
+                    partition, partial(self._leave, partition, decision, objection, seen, look), look
+                )
+        await self._go_on(judged, seen, look)
+
+    async def _leave(
+        self, partition: PartitionCopy, decision: Decision, claim: Claim, seen: Seen, look: Look
+    ) -> None:
+        """Leave a target partition to another flow."""
+        known = self._memory.known(partition.tp)
+        if yields(self._flow.name, claim, decision, known, seen.target(partition)) and self._may_write(look):
+            await self._memory.take_back(partition.tp)
+        if look.counts_for(partition):
+            again = time.monotonic() + RETRY_SECONDS_MAX
+            partition.stop(State.BLOCKED, Reason.ANOTHER_FLOW, str(claim), again)
+
+    async def _go_on(
+        self,
+        decisions: Mapping[PartitionCopy, Decision],
+        seen: Seen,
         look: Look,
     ) -> None:
         """Do what was decided; or note first into which topic that is, and look again."""
-        noted = await self._note_targets(decisions, targets, look) if self._may_write(look) else ()
+        noted = await self._note_targets(decisions, seen, look) if self._may_write(look) else ()
         async with asyncio.TaskGroup() as group:
             for partition, decision in decisions.items():
                 if partition not in noted:
-                    group.create_task(self._act(partition, decision, sources, targets, look))
+                    group.create_task(self._act(partition, decision, seen, look))
 
     async def _note_targets(
-        self, decisions: Mapping[PartitionCopy, Decision], targets: Answers[TargetLook], look: Look
+        self, decisions: Mapping[PartitionCopy, Decision], seen: Seen, look: Look
     ) -> Collection[PartitionCopy]:
         noted: dict[PartitionCopy, str] = {}
         for partition, decision in decisions.items():
-            seen = targets[partition.target]
-            assert isinstance(seen, TargetLook)
-            topic_id = to_note(decision, self._memory.known(partition.tp), seen)
+            topic_id = to_note(decision, self._memory.known(partition.tp), seen.target(partition))
             if topic_id is not None:
                 noted[partition] = topic_id
         if noted:
@@ -353,18 +357,14 @@ class Settler:
         self,
         partition: PartitionCopy,
         decision: Decision,
-        sources: Answers[SourceLook],
-        targets: Answers[TargetLook],
+        seen: Seen,
         look: Look,
     ) -> None:
-        source, target = sources[partition.tp], targets[partition.target]
-        assert isinstance(source, SourceLook)
-        assert isinstance(target, TargetLook)
         if isinstance(decision, Prepare) and self._may_write(look) and look.counts_for(partition):
             step = partial(self._prepare, partition, decision, look)
             look.preparing.create_task(self._try(partition, step, look))
         else:
-            ids = source.topic_id, target.topic_id
+            ids = seen.source(partition).topic_id, seen.target(partition).topic_id
             await self._try(partition, partial(self._carry_out, partition, decision, ids, look), look)
 
     async def _try(self, partition: PartitionCopy, step: Callable[[], Awaitable[None]], look: Look) -> None:

@@ -351,6 +351,27 @@ async def test_runs_of_an_unknown_partition_are_refused() -> None:
     assert runs(state) == [(100, 0)]
 
 
+async def test_what_was_taken_back_was_never_begun() -> None:
+    """
+    Neither the partition nor its map is there after a restart; it can begin again.
+    """
+    store = MemoryStore({})
+    state = FlowState(store)
+    await state.load()
+    await state.begin(record(), [(100, 0)])
+    await state.begin(record(ORDERS_1), [(100, 0)])
+
+    await state.take_back(ORDERS_0)
+    again = FlowState(store)
+    await again.load()
+
+    for one in (state, again):
+        assert (one.partition(ORDERS_0), one.map(ORDERS_0)) == (None, None)
+        assert one.partition(ORDERS_1) == record(ORDERS_1)
+    await again.begin(record(), [(200, 0)])
+    assert runs(again) == [(200, 0)]
+
+
 async def test_runs_that_do_not_fit_the_map_mean_that_another_mirror_has_written() -> None:
     """
     Ours are made from an older picture.

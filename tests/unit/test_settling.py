@@ -22,6 +22,7 @@ from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Known, Proceed, SourceLook, Stop, Tail, TargetLook
 from mirror.flow.settling import Look, Settler
 from mirror.flow.states import PATIENCE
+from mirror.flow.taking import Claim
 from mirror.flow.turn import Turn
 from mirror.kafka.offsets import Answers
 from mirror.kafka.transactions import Token
@@ -73,6 +74,7 @@ class Remembered:
 
     def __init__(self, unprepared: Collection[PartitionCopy] = ()) -> None:
         self.unprepared = {p.tp for p in unprepared}
+        self.taken_back: list[TopicPartition] = []
         self.targets: dict[TopicPartition, str] = {}
 
     async def refresh(self, *, sole_writer: bool) -> None:
@@ -91,6 +93,9 @@ class Remembered:
     async def prepared(self, tp: TopicPartition) -> None:
         self.unprepared.discard(tp)
 
+    async def take_back(self, tp: TopicPartition) -> None:
+        self.taken_back.append(tp)
+
     async def note_targets(self, target_topic_ids: Mapping[TopicPartition, str]) -> None:
         self.targets.update(target_topic_ids)
 
@@ -106,12 +111,14 @@ class World:
         self.seen.set()
         self.padded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.preparations = 0
+        self.asked_for: list[set[TopicPartition]] = []
+        self.objected: dict[TopicPartition, Claim | TwinsiteError] = {}
         self.target = TargetLook(0, 0, None, None, 0, None)
-        flow = Mirror().lane._flow
+        self.flow = flow = Mirror().lane._flow
         flow.hooks = self.hooks
         self.right = Right()
         self.settler = Settler(
-            flow, cast(Any, self.memory), self.right, offsets="same", continue_after_loss=False
+            flow, cast(Any, self.memory), self.right, self, offsets="same", continue_after_loss=False
         )
         self.settler.is_owner = True
         self.ends: Ends | SideError = Ends(10, 10, 0)
@@ -139,6 +146,12 @@ class World:
         self, _flow: object, ends: Collection[TopicPartition]
     ) -> dict[TopicPartition, Stop | None]:
         return dict.fromkeys(ends)
+
+    async def objections(
+        self, looks: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Claim | TwinsiteError]:
+        self.asked_for.append(set(looks))
+        return self.objected
 
     async def prepare(self, *_: object) -> None:
         self.preparations += 1
@@ -449,6 +462,80 @@ async def test_a_copy_goes_on_in_a_topic_that_is_written_down(
 
     assert first == (False, True, {copy.tp: "anew"})
     assert copy.copying
+
+
+# -- other flows ---------------------------------------------------------------------------------
+
+ANOTHERS = Claim("another", TopicPartition("orders", 0))
+
+
+@pytest.mark.parametrize("name", ["a", "z"])
+async def test_what_another_flow_copies_into_is_left_to_it(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """
+    Of two that have begun at once one takes its word back, and the other goes on once that is done.
+    """
+    copy, world = partition(), World(monkeypatch)
+    world.flow.name, world.objected = name, {copy.target: ANOTHERS}
+
+    async with world.looking(copy):
+        pass
+
+    assert (copy.state, copy.reason) == (State.BLOCKED, Reason.ANOTHER_FLOW)
+    assert copy.detail.startswith("flow another copies orders-0 into the target partition")
+    assert copy.look_due_at is not None
+    assert world.memory.taken_back == ([copy.tp] if name == "z" else [])
+
+    world.objected = {}
+    async with world.looking(copy):
+        pass
+    assert copy.copying
+
+
+async def test_what_is_copied_into_already_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    So a copy that goes on costs no question.
+    """
+    copy, world = partition(), World(monkeypatch)
+    world.target = replace(world.target, target_log_end_offset=5)
+    world.objected = {copy.target: ANOTHERS}
+
+    async with world.looking(copy):
+        pass
+
+    assert (copy.copying, world.asked_for) == (True, [])
+
+
+async def test_nobody_waits_while_it_is_looked_up_what_other_flows_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    A state topic without a leader is waited for half a minute, by who takes a partition only.
+    """
+    copy, other, world = partition(0), partition(1), World(monkeypatch)
+    look_at_target, answered = world.look_at_target, asyncio.Event()
+
+    async def look(_flow: object, tps: Collection[TopicPartition], _: object) -> Answers[TargetLook]:
+        return await look_at_target(_flow, tps, _) | {
+            other.target: replace(world.target, target_log_end_offset=5)
+        }
+
+    async def objections(_: object) -> Mapping[TopicPartition, Claim | TwinsiteError]:
+        await answered.wait()
+        return {copy.target: ConnectionFailedError("away")}
+
+    monkeypatch.setattr(settling, "look_at_target", look)
+    world.settler._claims = cast(Any, SimpleNamespace(objections=objections))
+    async with asyncio.TaskGroup() as group:
+        async with asyncio.timeout(SOON):
+            await world.settler.settle(world.settler.begin([copy, other], group))
+        told = list(world.hooks.changes)
+        answered.set()
+
+    assert (other.state, told) == (State.ACTIVE, [other])
+    assert (copy.copying, copy.look_due_at is not None) == (False, True)
+    assert not world.settler.busy
 
 
 # -- whose turn it is ----------------------------------------------------------------------------

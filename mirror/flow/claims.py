@@ -1,0 +1,66 @@
+"""Whether another flow copies into a target partition that this one is about to take.
+
+Two flows in one partition double or mix what they copy: two whose lists overlap, or one
+that was given another name. So before a partition is registered, and once more before the
+first record is written, it is looked up in what the others have written down at the target.
+Each writes its own record before it looks for the last time: of two that begin at once one
+sees the other at least, and where both do one takes its record back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import structlog
+
+from mirror.errors import ConnectionFailedError, TwinsiteError
+from mirror.flow.other_flows import OtherFlows
+from mirror.flow.position import TargetLook
+from mirror.flow.taking import Claim, claim
+from mirror.kafka.cluster import Cluster
+from mirror.logs import Repeats, warn_repeated
+from mirror.model import TopicPartition
+
+log = structlog.get_logger(__name__)
+
+
+class Claims:
+    """What other flows have in one target.
+
+    Args:
+        flow: The name of ours.
+    """
+
+    def __init__(self, target: Cluster, flow: str) -> None:
+        self._target = target
+        self._flows = OtherFlows(target, relevant=lambda other: other.name != flow, unread=self._unread)
+        self._repeats = Repeats()
+
+    async def objections(
+        self, looks: Mapping[TopicPartition, TargetLook]
+    ) -> dict[TopicPartition, Claim | TwinsiteError]:
+        """Why some of these target partitions may not be taken, or not be now; the others may.
+
+        All are looked up at once. A state that cannot be read is said, and objects to nothing.
+
+        Args:
+            looks: What was seen of them, before they are asked for here.
+        """
+        try:
+            found = await self._target.describe_topics(None)
+        except TwinsiteError as error:
+            return dict.fromkeys(looks, error)
+        self._flows.see(found)
+        flows = sorted(await self._flows.read(), key=lambda flow: flow.name)
+        objections: dict[TopicPartition, Claim | TwinsiteError] = {}
+        for tp, look in looks.items():
+            topic = found.topics.get(tp.topic)
+            claims = (claim(flow.name, flow.copies.get(tp), look) for flow in flows)
+            if topic is not None and str(topic.topic_id) != look.topic_id:
+                objections[tp] = ConnectionFailedError(f"target: topic {tp.topic} was made anew just now")
+            elif (first := next((one for one in claims if one is not None), None)) is not None:
+                objections[tp] = first
+        return objections
+
+    def _unread(self, topic: str, error: TwinsiteError) -> None:
+        warn_repeated(log, self._repeats, topic, "other_flow_not_known", topic=topic, error=str(error))

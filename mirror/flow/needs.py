@@ -1,0 +1,79 @@
+"""What is needed to settle where partitions go on: the right, the flow's memory, and what others have.
+
+For who gives it, and for who stands in for them in tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from checkpoint.model import OwnerRecord
+from mirror.errors import TwinsiteError
+from mirror.flow import log_ends
+from mirror.flow.inserting import InsertionMemory
+from mirror.flow.position import Known, Register, TargetLook
+from mirror.flow.taking import Claim
+from mirror.kafka.transactions import Token
+from mirror.model import TopicPartition
+
+
+class Right(log_ends.Right, Protocol):
+    """What is asked of it here besides: who has it, and since when it is alone with it."""
+
+    seen: Token | None
+
+    @property
+    def since(self) -> float:
+        """From when on nobody else writes (monotonic)."""
+
+
+class Claims(Protocol):
+    """What other flows have at the target; see :class:`mirror.flow.claims.Claims`."""
+
+    async def objections(
+        self, looks: Mapping[TopicPartition, TargetLook]
+    ) -> Mapping[TopicPartition, Claim | TwinsiteError]:
+        """Why some target partitions may not be taken."""
+
+
+class Memory(InsertionMemory, Protocol):
+    """The flow's durable state as the settler needs it."""
+
+    @property
+    def owner(self) -> OwnerRecord | None:
+        """Where the owner said it runs."""
+
+    async def refresh(self, *, sole_writer: bool) -> None:
+        """Read again what another mirror may have written."""
+
+    def known(self, tp: TopicPartition) -> Known | None:
+        """What is known of a partition."""
+
+    def epoch_at(self, tp: TopicPartition, next_offset: int) -> int:
+        """The leader epoch of the last record below ``next_offset``, -1 when not known."""
+
+    async def register(
+        self,
+        tp: TopicPartition,
+        target: TopicPartition,
+        topic_id: str,
+        what: Register,
+        target_topic_id: str | None = None,
+    ) -> None:
+        """Note durably how a partition begins, and in which topic."""
+
+    async def take_back(self, tp: TopicPartition) -> None:
+        """Forget durably that a partition was begun; nothing of it was copied."""
+
+    async def note_targets(self, target_topic_ids: Mapping[TopicPartition, str]) -> None:
+        """Note durably into which topics partitions are copied, by their ids."""
+
+    def runs_after(self, tp: TopicPartition, target_offset: int) -> Sequence[tuple[int, int]]:
+        """What a mapped partition's offset map has beyond a target offset."""
+
+    async def prepared(self, tp: TopicPartition) -> None:
+        """Note durably that the target partition starts where it should."""
+
+    async def note_loss(self, tp: TopicPartition, lost_from: int, lost_to: int) -> None:
+        """Put an accepted loss into the ledger."""

@@ -1,0 +1,192 @@
+"""Whose a target partition is: what other flows have written down, and which of two takes its word back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from structlog.testing import capture_logs
+
+from checkpoint.model import FlowRecord, PartitionRecord
+from mirror.errors import NotAuthorizedError, TwinsiteError
+from mirror.flow.claims import Claims
+from mirror.flow.position import Decision, Known, Prepare, Proceed, Register, TargetLook
+from mirror.flow.taking import Claim, claim, takes, to_note, yields
+from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
+from mirror.model import OffsetMode, TopicPartition
+
+HERE, ANOTHER = UUID(int=1), UUID(int=2)
+ORDERS_0 = TopicPartition("orders", 0)
+LEADER = PartitionInfo(1, 0, (1,), (1,))
+EMPTY = TargetLook(0, 0, None, None, 0, None, topic_id=str(HERE))
+WRITTEN = replace(EMPTY, target_log_end_offset=50)
+KNOWN = Known("t", OffsetMode.SAME, 100, True, lambda end: end, target_topic_id=str(HERE))
+THEIRS = PartitionRecord("orders", 0, str(UUID(int=9)), "orders", OffsetMode.SAME, True, 0, 0)
+REGISTER = Register(OffsetMode.MAPPED, 0, 50, prepared=True, shared=True)
+
+
+def at(offset: int) -> Proceed:
+    return Proceed(offset, offset, 0, 0, offset)
+
+
+@pytest.mark.parametrize(
+    ("decision", "known", "taking", "noted"),
+    [
+        (REGISTER, None, True, None),
+        (Prepare(100, 0, 0, 0), KNOWN, True, None),
+        (at(100), KNOWN, True, None),
+        (at(101), KNOWN, False, None),
+        (at(101), replace(KNOWN, target_topic_id=None), False, str(HERE)),
+        (at(101), replace(KNOWN, target_topic_id=str(ANOTHER)), True, str(HERE)),
+    ],
+)
+def test_what_is_not_copied_into_yet_is_taken(
+    decision: Decision, known: Known | None, taking: bool, noted: str | None
+) -> None:
+    """
+    So is a topic that was made anew. What was begun before ids were written down just goes on.
+    """
+    assert takes(decision, known, EMPTY) is taking
+    assert to_note(decision, known, EMPTY) == noted
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "target", "theirs"),
+    [
+        (HERE, EMPTY, True),
+        (HERE, WRITTEN, True),
+        (ANOTHER, WRITTEN, False),
+        (None, WRITTEN, True),
+        (None, EMPTY, False),
+    ],
+)
+def test_a_partition_is_anothers_by_the_id_of_its_topic(
+    topic_id: UUID | None, target: TargetLook, theirs: bool
+) -> None:
+    """
+    Where none was written down, by what stands there.
+    """
+    record = replace(THEIRS, target_topic_id=None if topic_id is None else str(topic_id))
+
+    assert claim("old", record, target) == (Claim("old", ORDERS_0) if theirs else None)
+    assert claim("old", None, target) is None
+
+
+def test_of_two_flows_that_begin_at_once_exactly_one_takes_its_word_back() -> None:
+    """
+    The second one by name; and none that has written anything.
+    """
+
+    def back(flow: str, other: str, decision: Decision, target: TargetLook = EMPTY) -> bool:
+        return yields(flow, Claim(other, ORDERS_0), decision, KNOWN, target)
+
+    assert [back("a", "b", at(100)), back("b", "a", at(100))] == [False, True]
+    assert back("b", "a", Prepare(100, 0, 0, 0))
+    assert not back("b", "a", Prepare(100, 0, 50, 50), WRITTEN)
+    assert not back("b", "a", at(101))
+    assert not yields("b", Claim("a", ORDERS_0), REGISTER, None, EMPTY)
+
+
+# -- read at the target ----------------------------------------------------------------------------
+
+
+class Target:
+    """A target at which flows keep what they remember.
+
+    Attributes:
+        stored: By flow; None: it may not be read.
+        loads: How often one of them was read.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.stored: dict[str, Mapping[str, bytes] | None] = {}
+        self.loads: list[str] = []
+        self.topic_id = HERE
+        monkeypatch.setattr("mirror.flow.other_flows.TopicLog", lambda _, topic: topic)
+        monkeypatch.setattr("mirror.flow.other_flows.TopicStore", lambda topic: Stored(self, topic))
+
+    def remember(self, flow: str, *partitions: int, topic_id: UUID = HERE) -> None:
+        records = [replace(THEIRS, partition=n, target_topic_id=str(topic_id)) for n in partitions]
+        own = FlowRecord(4000, 0, "source-id", "target-id", 0, "")
+        self.stored[flow] = {"flow": own.to_bytes(), **{r.key: r.to_bytes() for r in records}}
+
+    async def describe_topics(self, names: Collection[str] | None) -> ClusterInfo:
+        assert names is None, "states are listed"
+        states = {f"__twinsite_state.{flow}": UUID(int=100 + n) for n, flow in enumerate(self.stored)}
+        ids = states | {"orders": self.topic_id}
+        topics = {name: TopicInfo(name, topic_id, False, {0: LEADER}) for name, topic_id in ids.items()}
+        return ClusterInfo("target-id", 1, {}, topics)
+
+
+class Stored:
+    def __init__(self, target: Target, topic: str) -> None:
+        self.target, self.flow = target, topic.removeprefix("__twinsite_state.")
+
+    async def load(self) -> Mapping[str, bytes]:
+        self.target.loads.append(self.flow)
+        items = self.target.stored[self.flow]
+        if items is None:
+            raise NotAuthorizedError("target: Fetch: TOPIC_AUTHORIZATION_FAILED")
+        return items
+
+
+async def objections(claims: Claims, partitions: int) -> Mapping[TopicPartition, Claim | TwinsiteError]:
+    return await claims.objections({TopicPartition("orders", n): EMPTY for n in range(partitions)})
+
+
+async def test_partitions_of_other_flows_are_found_by_reading_each_state_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    However many are asked for. Our own word, and one about a topic that was deleted, are no objection.
+    """
+    target = Target(monkeypatch)
+    target.remember("new", *range(1000))
+    target.remember("old", 7, 8)
+    target.remember("older", 8, 9)
+    target.remember("gone", 5, topic_id=ANOTHER)
+
+    found = await objections(Claims(cast(Any, target), "new"), 1000)
+
+    claimed = {tp.partition: one.flow for tp, one in found.items() if isinstance(one, Claim)}
+    assert claimed == {7: "old", 8: "old", 9: "older"}
+    assert len(found) == 3
+    assert sorted(target.loads) == ["gone", "new", "old", "older"]
+
+
+async def test_a_state_that_may_not_be_read_is_named_and_objects_to_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    What is known of the others counts.
+    """
+    target = Target(monkeypatch)
+    target.stored["closed"] = None
+    target.remember("old", 1)
+
+    with capture_logs() as logs:
+        found = await objections(Claims(cast(Any, target), "new"), 2)
+
+    assert [tp.partition for tp in found] == [1]
+    assert [(line["event"], line["topic"]) for line in logs] == [
+        ("other_flow_not_known", "__twinsite_state.closed")
+    ]
+
+
+async def test_a_topic_made_anew_since_it_was_looked_at_is_not_taken_for_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    It is looked at again: what would be written down is an id that is gone.
+    """
+    target = Target(monkeypatch)
+    target.topic_id = ANOTHER
+
+    found = await objections(Claims(cast(Any, target), "new"), 1)
+
+    objection = found[ORDERS_0]
+    assert isinstance(objection, TwinsiteError)
+    assert objection.retriable
