@@ -66,6 +66,7 @@ class Reason(StrEnum):
     TARGET_UNAVAILABLE = "target_unavailable"
     NOT_ENOUGH_REPLICAS = "not_enough_replicas"
     STORAGE_ERROR = "storage_error"
+    SOURCE_BEING_PREPARED = "source_being_prepared"
     SOURCE_NOT_AUTHORIZED = "source_not_authorized"
     TARGET_NOT_AUTHORIZED = "target_not_authorized"
     MARKERS_NOT_AUTHORIZED = "markers_not_authorized"

@@ -50,6 +50,9 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
         Reason.STORAGE_ERROR: (
             "Look at the disks of the broker that leads the partition: its log directory failed."
         ),
+        Reason.SOURCE_BEING_PREPARED: (
+            "Nothing: it is copied once the other flow has it ready. See how that one is if it takes long."
+        ),
         Reason.SOURCE_NOT_AUTHORIZED: (
             "Grant the mirror, or the relay it comes through, READ and DESCRIBE on the source topic, see "
             "docs/permissions.md; or add the topic to the mirror's role at the relay (listen.roles)."

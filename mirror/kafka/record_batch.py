@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from mirror.kafka.codecs import ZSTD, deflate, inflate
+from mirror.kafka.codecs import ZSTD, CodecError, deflate, inflate
 from mirror.kafka.crc import difference_at_end
 from mirror.kafka.varint import encode_varint
 
@@ -51,6 +51,9 @@ _PRODUCER_AT = 43
 _DIFFERENCE = struct.Struct(">H20xQHI")
 _AFTER_PRODUCER = 4
 """Bytes of the header behind what sealing changes."""
+_FIRST_NULL_RECORD = b"\x0c\0\0\0\1\1\0"
+_NULL_BYTES_MAX = 16 << 20
+"""More than any padding is, inflated."""
 _KEPT_ATTRIBUTES = 0xFFFF & ~(LOG_APPEND_TIME | TRANSACTIONAL | DELETE_HORIZON)
 
 
@@ -218,6 +221,17 @@ def null_batch(count: int, *, timestamp_ms: int) -> memoryview:
     return build(
         _null_payload(count), count=count, codec=ZSTD, base_timestamp=timestamp_ms, max_timestamp=timestamp_ms
     )
+
+
+def is_null_batch(header: BatchHeader, view: memoryview) -> bool:
+    """True for a batch that begins as one of :func:`null_batch`, whoever has compressed it anew since."""
+    if header.magic != MAGIC_V2 or header.attributes & CONTROL:
+        return False
+    try:
+        records = inflated(header, view, _NULL_BYTES_MAX)[HEADER_BYTES:]
+    except CodecError:
+        return False
+    return records[: len(_FIRST_NULL_RECORD)] == _FIRST_NULL_RECORD
 
 
 @lru_cache(maxsize=2)

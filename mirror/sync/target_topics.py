@@ -32,10 +32,9 @@ from mirror.model import Reason, TopicPartition
 from mirror.sync.describe import describe
 from mirror.sync.names import NamePolicy
 from mirror.sync.ownership import Memory, Ownership
+from mirror.sync.preparing import PREPARING_CONFIGS, being_prepared, is_set_up_to_be_prepared, unready
 from mirror.sync.topic_configs import (
     ALL,
-    KEEP_ALL,
-    LONG_MAX,
     MESSAGE_BYTES_MAX,
     REPLICATION_FACTOR,
     TIMESTAMP_TYPE,
@@ -66,10 +65,6 @@ SETTINGS_SECONDS = 3.0
 """How long a pass waits for settings of new source topics that a broker cannot tell just now."""
 CHANGE_SECONDS = 3.0
 """How long a change of settings may take: copying does not wait longer for a broker that hangs."""
-PREPARING_CONFIGS = KEEP_ALL | {"retention.bytes": LONG_MAX}
-"""While a log is made to start at its offset: DeleteRecords wants ``delete``, and nothing may expire. Nobody
-else says that so: by it a topic is known again that was being prepared when a mirror ended.
-"""
 PROBE = "twinsite-settings-probe"
 
 
@@ -93,6 +88,7 @@ class TargetTopics:
         self._flow = flow
         self._partitions = partitions
         self._policy = policy
+        self._memory = memory
         self._ownership = Ownership(flow, memory, partitions, policy, right)
         self._retention: dict[str, Retention] = {}
         self._tombstones: dict[str, Tombstones] = {}
@@ -128,6 +124,7 @@ class TargetTopics:
         names = {self._policy.to_target(name) for name in chosen}
         there = await self._list_target(names)
         source = await self._describe_source(chosen)
+        not_ready = await self._unready_sources(chosen, source)
         self._there = await describe(self._flow.target, [t for n, t in there.topics.items() if n in names])
         self._ownership.begin_pass(
             {self._policy.to_target(name): topic.topic_id for name, topic in chosen.items()},
@@ -152,9 +149,9 @@ class TargetTopics:
             in_turn=owners.in_turn,
             hidden=frozenset(n for n, error in there.errors.items() if isinstance(error, NotAuthorizedError)),
         )
-        plan = await self._plan(source.values(), target)
+        plan = await self._plan([topic for name, topic in source.items() if name not in not_ready], target)
         refused = await self._carry_out(plan, chosen)
-        found = [*plan.conflicts, *refused]
+        found = [*not_ready.values(), *plan.conflicts, *refused]
         conflicts = {c.topic: c for c in sorted(found, key=lambda c: -c.first_partition)}
         asked = {one.name: one.partitions for one in plan.create}
         asked |= {one.name: one.partitions for one in plan.add_partitions}
@@ -278,6 +275,28 @@ class TargetTopics:
             await asyncio.sleep(VISIBLE_PAUSE_SECONDS)
             found |= await describe(self._flow.source, new)
         return found
+
+    async def _unready_sources(
+        self, chosen: Mapping[str, TopicInfo], source: Mapping[str, TopicFacts]
+    ) -> dict[str, Conflict]:
+        """Source topics that another flow makes ready just now; what was begun before is copied on.
+
+        Their settings are read anew at the next pass: they are not those with which a copy is made.
+        """
+        doubtful = [chosen[name] for name, topic in source.items() if is_set_up_to_be_prepared(topic)]
+        doubtful = [topic for topic in doubtful if not self._begun(topic)]
+        if not doubtful:
+            return {}
+        self._flow.source.follow(chosen)
+        await self._flow.source.refresh()
+        found = await unready(self._flow.source, doubtful)
+        for name in found:
+            self._source_facts.pop(name, None)
+        to_target = self._policy.to_target
+        return {name: being_prepared(name, to_target(name), first) for name, first in found.items()}
+
+    def _begun(self, topic: TopicInfo) -> bool:
+        return any(self._memory.known(TopicPartition(topic.name, number)) for number in topic.partitions)
 
     async def _carry_out(self, plan: TopicPlan, chosen: Mapping[str, TopicInfo]) -> list[Conflict]:
         """Do what is planned; what is refused for one topic is that topic's conflict.
@@ -437,11 +456,10 @@ class TargetTopics:
         What they get afterwards is what the source has by then.
         """
         for name, topic in self._there.items():
-            own = {key: topic.configs.values.get(key) for key in topic.configs.explicit}
             source = self._source_facts.get(self._policy.to_source(name) or "")
             if source is None or not source.configs.values:
                 continue
-            if any(own.get(key) != value for key, value in PREPARING_CONFIGS.items()):
+            if not is_set_up_to_be_prepared(topic):
                 continue
             kept = [key for key in PREPARING_CONFIGS if excluded(key, self._settings.config_exclude)]
             final = {key: source.configs.values.get(key) for key in PREPARING_CONFIGS} | dict.fromkeys(kept)

@@ -23,6 +23,7 @@ from mirror.kafka.record_batch import (
     build,
     crc_matches,
     inflated,
+    is_null_batch,
     null_batch,
     seal,
     walk,
@@ -418,6 +419,20 @@ def test_each_padding_batch_has_bytes_of_its_own() -> None:
 
     assert first != second
     assert crc_matches(header_of(second), second)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
+def test_padding_is_known_again_however_it_is_compressed(codec: Codec) -> None:
+    """
+    By its first record, which has neither key nor value.
+    """
+    nulls = [Entry(7 + n, 77, None, None) for n in range(3)]
+    keyed = [Entry(7, 77, b"key", None), *nulls[1:]]
+
+    assert is_null_batch(*next(walk(null_batch(5, timestamp_ms=77))))
+    assert is_null_batch(*next(walk(v2(nulls, codec=codec))))
+    assert not is_null_batch(*next(walk(v2(keyed, codec=codec))))
+    assert not is_null_batch(*next(walk(control(7, 1, 1))))
 
 
 # -- markers -------------------------------------------------------------------------------------

@@ -1,0 +1,95 @@
+"""Topics that are being made to start where their sources do: how they are set up, and when they are ready.
+
+Until then their logs hold padding, which is deleted in the end. A flow that copies from
+there would take it for records that somebody has written. That a topic may be so is told by
+its settings, whether it is by what its logs hold: settings may be kept for good.
+
+Sources: docs/design.md, :mod:`mirror.flow.prepare`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+
+from mirror.errors import TwinsiteError
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster_info import TopicInfo
+from mirror.kafka.fetch import Fetched, Want
+from mirror.kafka.offsets import EARLIEST, LATEST, by_leader, list_offsets
+from mirror.kafka.peek import peek_at
+from mirror.kafka.record_batch import is_null_batch, walk
+from mirror.model import Reason, TopicPartition
+from mirror.sync.topic_configs import KEEP_ALL, LONG_MAX
+from mirror.sync.topics import Conflict, TopicFacts
+
+PREPARING_CONFIGS = KEEP_ALL | {"retention.bytes": LONG_MAX}
+"""While a log is made to start at its offset: DeleteRecords wants ``delete``, and nothing may expire. Nobody
+else says that so: by it a topic is known again that was being prepared when a mirror ended.
+"""
+BATCH_BYTES_MAX = 1 << 20
+
+
+def is_set_up_to_be_prepared(topic: TopicFacts) -> bool:
+    """Whether all that is set on a topic while it is prepared is set on it."""
+    own = {key: topic.configs.values.get(key) for key in topic.configs.explicit}
+    return all(own.get(key) == value for key, value in PREPARING_CONFIGS.items())
+
+
+def being_prepared(topic: str, target: str, partition: int) -> Conflict:
+    """Why a source topic is not copied yet, of which a partition is not ready."""
+    words = (
+        f"the source topic is being prepared by a flow that copies into it: its settings say so, and "
+        f"partition {partition} was never written to, or begins with padding. If there is no such flow, set "
+        f"its retention.bytes to -1, which means the same as {LONG_MAX}"
+    )
+    return Conflict(topic, target, Reason.SOURCE_BEING_PREPARED, words)
+
+
+async def unready(source: Cluster, topics: Collection[TopicInfo]) -> dict[str, int]:
+    """Those of the topics that may be prepared just now, and the first partition that may.
+
+    It was never written to, or begins with padding, or cannot be looked at just now.
+
+    Args:
+        topics: In the cluster's snapshot, and set up to be prepared.
+    """
+    tps = [TopicPartition(topic.name, number) for topic in topics for number in sorted(topic.partitions)]
+    starts, ends = await asyncio.gather(
+        list_offsets(source, tps, EARLIEST), list_offsets(source, tps, LATEST)
+    )
+    bounds = {tp: (_offset(starts[tp]), _offset(ends[tp])) for tp in tps}
+    emptied = {tp for tp, (start, end) in bounds.items() if 0 < start == end}
+    written = {tp: start for tp, (start, end) in bounds.items() if 0 <= start < end}
+    ready = emptied | await _holding_records(source, written)
+    first: dict[str, int] = {}
+    for tp in tps:
+        if tp not in ready:
+            first.setdefault(tp.topic, tp.partition)
+    return first
+
+
+def _offset(answer: int | TwinsiteError) -> int:
+    return answer if isinstance(answer, int) else -1
+
+
+async def _holding_records(source: Cluster, starts: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+    """Those partitions that begin with something else than padding, as far as their leaders say so."""
+    found: set[TopicPartition] = set()
+
+    async def ask(node: int, tps: Collection[TopicPartition]) -> None:
+        left = {tp: Want(starts[tp], -1, -1, BATCH_BYTES_MAX) for tp in tps}
+        try:
+            while left and (came := await peek_at(source, node, left)):
+                found.update(tp for tp, fetched in came.items() if _begins_with_records(fetched))
+                left = {tp: want for tp, want in left.items() if tp not in came}
+        except TwinsiteError:
+            return
+
+    await asyncio.gather(*(ask(node, tps) for node, tps in by_leader(source, starts).items()))
+    return found
+
+
+def _begins_with_records(fetched: Fetched) -> bool:
+    first = next(walk(fetched.records), None)
+    return fetched.error_code == 0 and first is not None and not is_null_batch(*first)
