@@ -216,7 +216,8 @@ class TargetTopics:
                 key = ("partitions", name)
                 warn_repeated(log, self._repeats, key, "partitions_not_added", topic=name, error=str(error))
             self._not_added.pop(name, None)
-        await self._wait_for(self._added)
+        if self._added:
+            await self._wait_for(self._added)
         added, self._added = self._added, {}
         return frozenset(self._policy.to_source(name) or name for name in added)
 

@@ -58,7 +58,7 @@ class Cluster:
         loses: Connections that break before the next changes are made.
         hangs: Whether it does not answer to changes; ``waiting`` counts those.
         changed: What was changed, in order.
-        described: How often its topics were asked for.
+        described: How often its topics were asked for; ``refreshed`` counts looks at those that are copied.
         hidden: Topics that may not be described.
         unknown: Topics whose settings the broker does not know yet, and how often it will say so.
     """
@@ -70,7 +70,7 @@ class Cluster:
         self.ends: dict[TopicPartition, int] = {}
         self.refuses, self.loses, self.hangs, self.waiting = False, 0, False, 0
         self.changed: list[str] = []
-        self.described = 0
+        self.described = self.refreshed = 0
         self.hidden: set[str] = set()
         self.unknown: dict[str, int] = {}
 
@@ -83,7 +83,7 @@ class Cluster:
         pass
 
     async def refresh(self) -> None:
-        pass
+        self.refreshed += 1
 
     async def describe_topics(self, topics: Collection[str] | None) -> ClusterInfo:
         self.described += 1
@@ -607,6 +607,21 @@ async def test_a_pass_whose_changes_are_refused_waits_for_nothing(
     await side.pass_by()
 
     assert side.target.described == 1
+
+
+async def test_where_nothing_is_to_be_brought_in_step_the_target_is_not_asked(side: Side) -> None:
+    """
+    That is seen every second, and what the target says of ten thousand partitions takes a while to read.
+    """
+    side.target.configs["orders"] = SHORT | AS_RECORDED
+    side.look(side.partitions[TopicPartition("orders", 0)])
+    await side.pass_by()
+    before = side.target.described, side.target.refreshed
+
+    added = await side.topics.finish(again=False)
+
+    assert added == frozenset()
+    assert (side.target.described, side.target.refreshed) == before
 
 
 # -- two at once, and what breaks in the middle ----------------------------------------------------------
