@@ -31,9 +31,13 @@ ANY = -1
 """Stands for the id of a broker that is asked by its address: what several know."""
 
 CONTROL, PROMPT = "control", "prompt"
-"""The connection to a broker for questions of all kinds, some of which it passes on to another one and waits;
-and one for those that do not take long.
+"""The connection to a broker for questions of all kinds; and one for those that do not take long."""
+CHANGES, DELETIONS = "changes", "deletions"
+"""One for what is to be changed, which a broker passes on to the controller; and one for records that are to
+be deleted, for which it waits for other replicas. Nothing else there is answered meanwhile.
 """
+WAITING = frozenset({CHANGES, DELETIONS})
+"""Where a broker that lets something wait may be waiting for another one."""
 SILENT_SECONDS = 3.0
 """A broker that lets a question wait for so long is asked nothing that others can answer."""
 
@@ -234,9 +238,29 @@ class Cluster:
         return answer
 
     async def call_controller(self, request: Any) -> Any:
-        """Ask the controller (with KRaft any broker passes the request on)."""
-        known = self.info.controller in self.info.brokers
-        return await self.call(request, node=self.info.controller if known else None)
+        """Ask the controller (with KRaft any broker passes the request on). Nothing else waits behind that.
+
+        Cancelled it closes the connection: what is asked for next is not to wait behind it.
+
+        Raises:
+            ConnectionFailedError: It could not be asked, or did not answer.
+        """
+        node = self._controller()
+        if node is None:
+            return await self.call(request)
+        connection = await self.connection(node, CHANGES)
+        try:
+            return await self._call(connection, request, None)
+        except asyncio.CancelledError:
+            connection.close("no answer in the time there was")
+            raise
+
+    def _controller(self) -> int | None:
+        """The broker to be asked for changes; None while none is known."""
+        brokers, silent = self.info.brokers, self._silent()
+        if self.info.controller in brokers:
+            return self.info.controller
+        return min(brokers, key=lambda node: brokers[node] in silent, default=None)
 
     async def connection(self, node: int, lane: str = CONTROL) -> Connection:
         """The connection to a broker for one purpose, opened if there is none.
@@ -315,7 +339,8 @@ class Cluster:
 
     def _silent(self) -> set[Address]:
         """Brokers that leave a question unanswered, or were not heard since a connection to them ended."""
-        heard, connections = self._heard(), self._connections.values()
+        heard = self._heard()
+        connections = [c for (_, lane), c in self._connections.items() if lane not in WAITING]
         overdue = {c.address for c in connections if c.unanswered_seconds > SILENT_SECONDS}
         return overdue | {c.address for c in connections if (c.closed_at or 0.0) > heard[c.address]}
 
@@ -325,7 +350,7 @@ class Cluster:
         Those that may be used in our turn only are not for questions, and some questions take long.
         """
         heard, silent = self._heard(), self._silent()
-        for_all = [c for (_, lane), c in self._connections.items() if lane != PROMPT]
+        for_all = [c for (_, lane), c in self._connections.items() if lane not in {PROMPT, *WAITING}]
         free = [c for c in for_all if not (c.closed or c.guarded or c.unanswered)]
         return max(free, key=lambda c: (c.address not in silent, heard[c.address]), default=None)
 

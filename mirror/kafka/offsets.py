@@ -21,7 +21,7 @@ from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
 from mirror.errors import BrokerError, ConnectionFailedError, TwinsiteError
-from mirror.kafka.cluster import CONTROL, Cluster
+from mirror.kafka.cluster import CONTROL, DELETIONS, Cluster
 from mirror.kafka.connection import Connection
 from mirror.kafka.failures import broker_error, retrying
 from mirror.kafka.fetch import Isolation
@@ -163,7 +163,7 @@ async def delete_records(
     def read(answer: Any, out: Answers[int]) -> None:
         _read(answer, out, f"{cluster.name}: DeleteRecords", lambda p: int(p.low_watermark))
 
-    return await _ask_leaders(cluster, before, request, read)
+    return await _ask_leaders(cluster, before, request, read, lane=DELETIONS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,27 +5,40 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
+from uuid import UUID
 
 import pytest
+from kafka.protocol.admin import CreateTopicsRequest
 
 from mirror.errors import ConnectionFailedError
 from mirror.kafka.cluster import PROMPT, Cluster
+from mirror.kafka.cluster_info import PartitionInfo, TopicInfo
 from mirror.kafka.connection import Connection
 from mirror.kafka.dial import Address, ConnectionOptions, Relays
+from mirror.kafka.offsets import LATEST, delete_records, list_offsets
+from mirror.kafka.topics import set_configs
+from mirror.model import TopicPartition
+from tests.harness.node import until
 
+ORDERS_0 = TopicPartition("orders", 0)
 ONE, TWO, THREE = (Address("east", port) for port in (1, 2, 3))
 
 
 class Asked:
-    """A connection to a broker that answers at once; of what it has not answered a test says."""
+    """A connection to a broker that answers one question after the other, at once; of what it has not
+    answered a test says.
+    """
 
     brokers: ClassVar[Mapping[int, Address]] = {}
     """What all of them say of who is there."""
     others: ClassVar[Mapping[Address, str]] = {}
     """Addresses that lead to another cluster than the usual one, and to which."""
+    hanging: ClassVar[set[str]] = set()
+    """What is not answered, by the names of requests."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -36,8 +49,12 @@ class Asked:
         self.unanswered_seconds = 0.0
         self.bytes_received = self.bytes_sent = 0
         self.certificate_valid_until: float | None = None
+        self._turn = asyncio.Lock()
 
-    async def call(self, *_: object) -> SimpleNamespace:
+    async def call(self, request: object, *_: object) -> SimpleNamespace:
+        async with self._turn:
+            if type(request).__name__ in self.hanging:
+                await asyncio.Event().wait()
         self.answered_at = time.monotonic()
         brokers = [SimpleNamespace(node_id=n, host=a.host, port=a.port) for n, a in self.brokers.items()]
         cluster = self.others.get(self.address, "c")
@@ -63,6 +80,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
 
     monkeypatch.setattr(Connection, "open", open_one)
     monkeypatch.setattr(Asked, "brokers", {1: ONE, 2: TWO, 3: THREE})
+    monkeypatch.setattr(Asked, "hanging", set())
     return made
 
 
@@ -218,3 +236,82 @@ async def test_a_broker_behind_a_relay_that_reads_another_cluster_is_asked_nothi
         await cluster.connection(3)
 
     assert [(one.address, one.closed) for one in opened] == [(ONE, False), (THREE, True)]
+
+
+# -- what others are waited for with -------------------------------------------------------------------------
+
+
+async def change(cluster: Cluster) -> None:
+    await set_configs(cluster, "orders", {"retention.ms": "5"})
+
+
+async def delete(cluster: Cluster) -> None:
+    await delete_records(cluster, {ORDERS_0: 7})
+
+
+@pytest.mark.parametrize(
+    ("asks", "request_name"),
+    [(change, "IncrementalAlterConfigsRequest"), (delete, "DeleteRecordsRequest")],
+    ids=["a change", "a deletion"],
+)
+async def test_behind_what_a_broker_waits_for_others_with_no_question_waits(
+    asks: Callable[[Cluster], Coroutine[Any, Any, None]], request_name: str, opened: list[Asked]
+) -> None:
+    """
+    The controller hangs, or another replica; the broker that is asked lives, and is not called silent.
+    """
+    cluster = Cluster("target", [ONE], ConnectionOptions())
+    await cluster.refresh()
+    cluster.info = replace(cluster.info, topics=led_by(1))
+    Asked.hanging.add(request_name)
+
+    asking = asyncio.create_task(asks(cluster))
+    await until(lambda: len(opened) == 2, "the broker is asked", 5)
+    opened[1].waits(10)
+    ends = await asyncio.wait_for(list_offsets(cluster, [ORDERS_0], LATEST), 5)
+    answering = await cluster.any_connection()
+    waits = not asking.done()
+    asking.cancel()
+
+    assert waits
+    assert list(ends) == [ORDERS_0]
+    assert answering.address == ONE
+
+
+async def test_a_change_that_was_given_up_holds_up_no_further_one(opened: list[Asked]) -> None:
+    """
+    On the same connection it would be answered first, half a minute later.
+    """
+    cluster = Cluster("target", [ONE], ConnectionOptions())
+    await cluster.refresh()
+    request = CreateTopicsRequest(topics=[], timeout_ms=1)
+    Asked.hanging.add("CreateTopicsRequest")
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await cluster.call_controller(request)
+    Asked.hanging.clear()
+    await asyncio.wait_for(cluster.call_controller(request), 5)
+
+    assert [one.closed for one in opened] == [False, True, False]
+
+
+@pytest.mark.parametrize("controller", [1, -1], ids=["known", "not known"])
+async def test_where_changes_are_asked_for_nothing_else_is(controller: int, opened: list[Asked]) -> None:
+    """
+    Also while a cluster has no controller that it tells: then it is a broker that answers.
+    """
+    cluster = Cluster("target", [ONE], ConnectionOptions())
+    await cluster.refresh()
+    cluster.info = replace(cluster.info, controller=controller)
+    await cluster.call_controller(CreateTopicsRequest(topics=[], timeout_ms=1))
+    opened[0].waits(0.1)
+
+    usual: object = await cluster.any_connection()
+
+    assert [one.address for one in opened] == [ONE, ONE]
+    assert usual is opened[0]
+
+
+def led_by(node: int) -> dict[str, TopicInfo]:
+    return {"orders": TopicInfo("orders", UUID(int=7), False, {0: PartitionInfo(node, 0, (node,), (node,))})}
