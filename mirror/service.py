@@ -297,8 +297,7 @@ class Service:
             tasks.append(group.create_task(announcer.run()))
             log_ends = LogEnds(self.flow, self.owner, self.engine.partitions.values)
             tasks.append(group.create_task(log_ends.run()))
-            following = self.follower.tend() if once else self.follower.run()
-            tasks.append(group.create_task(following))
+            tasks.append(group.create_task(self.follower.run(once=once)))
             if self.ranker is not None:
                 tasks.append(group.create_task(self.ranker.run(self.engine.partitions.values)))
             forgetter = Forgetter(self.flow, self.owner, self.memory, self.engine.partitions.values)

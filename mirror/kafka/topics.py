@@ -6,6 +6,7 @@ sources), KIP-339 (IncrementalAlterConfigs).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from kafka.protocol.admin import (
     IncrementalAlterConfigsRequest,
 )
 
-from mirror.errors import TwinsiteError
+from mirror.errors import ConnectionFailedError, TwinsiteError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.failures import broker_error
 
@@ -101,21 +102,40 @@ class NewTopic(NamedTuple):
 async def create_topics(
     cluster: Cluster, topics: Sequence[NewTopic], *, timeout_ms: int = 30_000
 ) -> dict[str, bool | TwinsiteError]:
-    """Make topics, many in one request.
+    """Make topics, many in one request. Once a request is not answered no other is sent.
+
+    Args:
+        timeout_ms: How long each request may take, for the cluster and for its answer to come.
 
     Returns:
         For each: True when it was made, False when there is one of that name already, or why it was refused.
+        With a ConnectionFailedError nobody knows whether it is made all the same.
     """
     out: dict[str, bool | TwinsiteError] = {}
     for some in _at_once(topics):
-        creatable = [_creatable(topic) for topic in some]
-        request = CreateTopicsRequest(topics=creatable, timeout_ms=timeout_ms, validate_only=False)
-        for answer in (await cluster.call_controller(request)).topics:
-            what = f"{cluster.name}: creating topic {answer.name}"
-            if answer.error_code in {0, TOPIC_ALREADY_EXISTS}:
-                out[answer.name] = not answer.error_code
-            else:
-                out[answer.name] = broker_error(answer.error_code, what, answer.error_message)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                out |= await _create(cluster, some, timeout_ms)
+        except TimeoutError:
+            words = f"{cluster.name}: no answer within {timeout_ms / 1000:g} s to the creation of topics"
+            return dict.fromkeys((topic.name for topic in topics), ConnectionFailedError(words)) | out
+        except ConnectionFailedError as error:
+            return dict.fromkeys((topic.name for topic in topics), error) | out
+    return out
+
+
+async def _create(
+    cluster: Cluster, topics: Sequence[NewTopic], timeout_ms: int
+) -> dict[str, bool | TwinsiteError]:
+    creatable = [_creatable(topic) for topic in topics]
+    request = CreateTopicsRequest(topics=creatable, timeout_ms=timeout_ms, validate_only=False)
+    out: dict[str, bool | TwinsiteError] = {}
+    for answer in (await cluster.call_controller(request)).topics:
+        what = f"{cluster.name}: creating topic {answer.name}"
+        if answer.error_code in {0, TOPIC_ALREADY_EXISTS}:
+            out[answer.name] = not answer.error_code
+        else:
+            out[answer.name] = broker_error(answer.error_code, what, answer.error_message)
     return out
 
 
@@ -159,6 +179,7 @@ async def create_topic(
     Raises:
         NotAuthorizedError: No CREATE on the topic or the cluster.
         BrokerError: The brokers refuse, for example for want of replicas.
+        ConnectionFailedError: They do not answer; it may be made all the same.
     """
     topic = NewTopic(name, partitions, replication_factor, configs)
     made = (await create_topics(cluster, [topic], timeout_ms=timeout_ms))[name]

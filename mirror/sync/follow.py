@@ -11,7 +11,6 @@ Sources: KIP-516 (topic ids), docs/design.md.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from uuid import UUID
@@ -95,13 +94,18 @@ class Follower:
         """Why no topic that was seen is copied, and which could have been meant."""
         return self._selector.why_nothing(self.seen)
 
-    async def run(self) -> None:
-        """Follow until cancelled. A pass that fails is logged and tried again."""
-        while True:
-            await self.tend(self._settings.refresh_seconds)
-            await self._attempt(self.follow())
+    async def run(self, *, once: bool) -> None:
+        """Follow until cancelled. A pass that fails is logged and tried again.
 
-    async def tend(self, seconds: float = math.inf) -> None:
+        Args:
+            once: Begin with nothing new; only what a cluster that did not answer left undone is tried again.
+        """
+        while True:
+            await self.tend(TEND_SECONDS if once else self._settings.refresh_seconds)
+            if not once or self._topics.unanswered:
+                await self._attempt(self.follow())
+
+    async def tend(self, seconds: float) -> None:
         """For so long, bring topics in step as soon as it is known that they are ours."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import structlog
 
@@ -64,12 +65,24 @@ VISIBLE_PAUSE_SECONDS = 0.05
 SETTINGS_SECONDS = 3.0
 """How long a pass waits for settings of new source topics that a broker cannot tell just now."""
 CHANGE_SECONDS = 3.0
-"""How long a change of settings may take: copying does not wait longer for a broker that hangs."""
+"""How long a change may take: copying does not wait longer for a controller that hangs."""
+CREATION_SECONDS = 10.0
+"""The same of hundreds of topics that are made with one request."""
+UNANSWERED = frozenset({Reason.SOURCE_UNAVAILABLE, Reason.TARGET_UNAVAILABLE})
+NO_REFUSALS: Mapping[type[TwinsiteError], Reason] = {
+    NotAuthorizedError: Reason.TARGET_NOT_AUTHORIZED,
+    ConnectionFailedError: Reason.TARGET_UNAVAILABLE,
+}
 PROBE = "twinsite-settings-probe"
+
+T = TypeVar("T")
 
 
 class TargetTopics:
     """The target's side of the topics that are copied.
+
+    Attributes:
+        unanswered: Whether in the last pass something was not done because a cluster did not answer.
 
     Args:
         partitions: The partitions of the flow, as they are now, by source partition.
@@ -84,6 +97,7 @@ class TargetTopics:
         policy: NamePolicy,
         right: Right,
     ) -> None:
+        self.unanswered = False
         self._settings = settings
         self._flow = flow
         self._partitions = partitions
@@ -135,13 +149,14 @@ class TargetTopics:
             for name, topic in there.topics.items()
             if name not in names
         }
-        defaults = await topic_defaults(self._flow.target, PROBE) if names - there.topics.keys() else None
+        defaults, silent = await self._defaults() if names - there.topics.keys() else (None, "")
         self._find_unfinished()
         owners = self._ownership
         target = Target(
             {**others, **self._there},
             len(there.brokers),
             defaults,
+            silent,
             held=frozenset(self._preparing),
             unprepared=frozenset(filter(owners.unprepared, self._there)),
             owned=frozenset(filter(owners.owned, self._there)),
@@ -153,6 +168,7 @@ class TargetTopics:
         refused = await self._carry_out(plan, chosen)
         found = [*not_ready.values(), *plan.conflicts, *refused]
         conflicts = {c.topic: c for c in sorted(found, key=lambda c: -c.first_partition)}
+        self.unanswered = any(conflict.reason in UNANSWERED for conflict in found)
         asked = {one.name: one.partitions for one in plan.create}
         asked |= {one.name: one.partitions for one in plan.add_partitions}
         not_done = {conflict.target for conflict in refused}
@@ -209,12 +225,12 @@ class TargetTopics:
 
     async def _add_at_last(self, wanted: Mapping[str, int]) -> frozenset[str]:
         for name, partitions in wanted.items():
-            try:
-                await self._add_to(AddPartitions(name, partitions))
+            refusal = await self._add_to(AddPartitions(name, partitions))
+            if refusal is None:
                 self._added[name] = partitions
-            except (NotAuthorizedError, BrokerError) as error:
+            else:
                 key = ("partitions", name)
-                warn_repeated(log, self._repeats, key, "partitions_not_added", topic=name, error=str(error))
+                warn_repeated(log, self._repeats, key, "partitions_not_added", topic=name, error=str(refusal))
             self._not_added.pop(name, None)
         if self._added:
             await self._wait_for(self._added)
@@ -302,17 +318,21 @@ class TargetTopics:
     async def _carry_out(self, plan: TopicPlan, chosen: Mapping[str, TopicInfo]) -> list[Conflict]:
         """Do what is planned; what is refused for one topic is that topic's conflict.
 
-        Once the target lets a change of settings wait, all others wait for what is done between passes.
+        Once the target lets one change wait, all others wait for what is done between passes.
         """
         self._tell(plan)
         refused = await self._create(plan.create, chosen)
+        late: ConnectionFailedError | None = None
         for addition in plan.add_partitions:
             try:
-                await self._add_to(addition)
-            except (NotAuthorizedError, BrokerError) as error:
+                refusal = late or await self._add_to(addition)
+            except ConnectionFailedError as error:
+                refusal = late = error
+            if late is not None:
+                self._not_added[addition.name] = addition
+            if refusal is not None:
                 first = self._there[addition.name].partitions
-                refused.append(self._refused(addition.name, error, Reason.TARGET_PARTITIONS, first))
-        late: ConnectionFailedError | None = None
+                refused.append(self._refused(addition.name, refusal, Reason.TARGET_PARTITIONS, first))
         for change in plan.alter_configs:
             try:
                 refusal = late or await self._change(change)
@@ -342,14 +362,46 @@ class TargetTopics:
         self._not_added = {action.name: action for action in plan.not_added}
 
     def _refused(self, name: str, error: TwinsiteError, reason: Reason, first_partition: int = 0) -> Conflict:
-        """What the target did not do; ``reason`` where it is not a right that is missing."""
-        named = Reason.TARGET_NOT_AUTHORIZED if isinstance(error, NotAuthorizedError) else reason
+        """What the target did not do; ``reason`` where it answers, and it is not a right that is missing."""
+        named = next((named for kind, named in NO_REFUSALS.items() if isinstance(error, kind)), reason)
         return Conflict(self._policy.to_source(name) or name, name, named, str(error), first_partition)
 
-    async def _add_to(self, addition: AddPartitions) -> None:
-        await create_partitions(self._flow.target, addition.name, addition.partitions)
+    async def _answered(self, change: Awaitable[T], what: str) -> T:
+        """What the target says to a change.
+
+        Raises:
+            ConnectionFailedError: It did not say it in time.
+        """
+        try:
+            async with asyncio.timeout(CHANGE_SECONDS):
+                return await change
+        except TimeoutError as slow:
+            raise ConnectionFailedError(f"target: no answer within {CHANGE_SECONDS:g} s to {what}") from slow
+
+    async def _defaults(self) -> tuple[dict[str, str] | None, str]:
+        """What new topics would get, as far as that may be read; and why it cannot be just now."""
+        try:
+            asked = topic_defaults(self._flow.target, PROBE)
+            return await self._answered(asked, "the question what new topics get"), ""
+        except ConnectionFailedError as error:
+            return None, str(error)
+
+    async def _add_to(self, addition: AddPartitions) -> TwinsiteError | None:
+        """Add partitions; says why not where that is refused.
+
+        Raises:
+            ConnectionFailedError: The target did not say in time whether it does.
+        """
+        name, total = addition.name, addition.partitions
+        try:
+            await self._answered(
+                create_partitions(self._flow.target, name, total), f"adding partitions to {name}"
+            )
+        except (NotAuthorizedError, BrokerError) as error:
+            return error
         reach("partitions_added")
-        log.info("partitions_added", topic=addition.name, partitions=addition.partitions)
+        log.info("partitions_added", topic=name, partitions=total)
+        return None
 
     async def _change(self, change: AlterConfigs) -> TwinsiteError | None:
         """Change settings; says why not where that is refused.
@@ -359,11 +411,7 @@ class TargetTopics:
         """
         name, keys = change.name, sorted(change.changes)
         try:
-            async with asyncio.timeout(CHANGE_SECONDS):
-                await set_configs(self._flow.target, name, change.changes)
-        except TimeoutError as slow:
-            words = f"target: no answer within {CHANGE_SECONDS:g} s to a change of settings of {name}"
-            raise ConnectionFailedError(words) from slow
+            await self._set(name, change.changes)
         except (NotAuthorizedError, BrokerError) as error:
             key = ("settings", name)
             warn_repeated(
@@ -373,6 +421,9 @@ class TargetTopics:
         reach("settings_changed")
         log.info("settings_changed", topic=name, settings=keys)
         return None
+
+    async def _set(self, name: str, values: Mapping[str, str | None]) -> None:
+        await self._answered(set_configs(self._flow.target, name, values), f"a change of settings of {name}")
 
     async def _create(
         self, creations: Sequence[CreateTopic], chosen: Mapping[str, TopicInfo]
@@ -388,7 +439,8 @@ class TargetTopics:
             topics.append(NewTopic(creation.name, creation.partitions, creation.replication_factor, configs))
         partitions = {topic.name: topic.partitions for topic in topics}
         refused: list[Conflict] = []
-        for name, made in (await create_topics(self._flow.target, topics)).items():
+        limit_ms = int(CREATION_SECONDS * 1000)
+        for name, made in (await create_topics(self._flow.target, topics, timeout_ms=limit_ms)).items():
             reach("topic_created")
             if isinstance(made, TwinsiteError):
                 self._preparing.pop(name, None)
@@ -471,7 +523,7 @@ class TargetTopics:
 
     async def _end_preparing(self, name: str, final: Mapping[str, str | None]) -> None:
         try:
-            await set_configs(self._flow.target, name, final)
+            await self._set(name, final)
         except (NotAuthorizedError, BrokerError) as error:
             warn_repeated(log, self._repeats, name, "topic_settings_not_final", topic=name, error=str(error))
             self._kept_as_prepared.add(name)

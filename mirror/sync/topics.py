@@ -123,6 +123,7 @@ class Target:
         topics: All that may be described there, by name.
         brokers: How many are registered now.
         defaults: What a new topic would get, setting by setting; None where that may not be read.
+        silent: Why it is not asked to make topics just now; empty where it is.
         held: Topics whose settings are left as they are for now, because they are being prepared.
         unprepared: Topics that do not start yet where they are to: what they keep stays as it is until then.
         owned: Topics that hold what this flow copied there, and nothing else. No other is changed.
@@ -134,6 +135,7 @@ class Target:
     topics: Mapping[str, TopicFacts]
     brokers: int
     defaults: Defaults | None = None
+    silent: str = ""
     held: frozenset[str] = frozenset()
     unprepared: frozenset[str] = frozenset()
     owned: frozenset[str] = frozenset()
@@ -230,7 +232,11 @@ def _why_not_made(
             Reason.NAME_COLLISION,
             f"target topic {name} cannot be made: Kafka takes it and {rival}, which exists, for one name",
         )
-    return _factor_obstacle(topic, name, target.brokers, settings) or _unread_obstacle(topic, name)
+    return (
+        _factor_obstacle(topic, name, target.brokers, settings)
+        or _unread_obstacle(topic, name)
+        or _silent_obstacle(topic, name, target.silent)
+    )
 
 
 def _unread_obstacle(topic: TopicFacts, name: str) -> Conflict | None:
@@ -239,6 +245,14 @@ def _unread_obstacle(topic: TopicFacts, name: str) -> Conflict | None:
         return None
     words = f"target topic {name} is not made without the settings of the source topic: {topic.unread}"
     return Conflict(topic.name, name, Reason.SOURCE_UNAVAILABLE, words)
+
+
+def _silent_obstacle(topic: TopicFacts, name: str, silent: str) -> Conflict | None:
+    """Nor without knowing what it would get by itself."""
+    if not silent:
+        return None
+    words = f"target topic {name} does not exist, and is not made just now: {silent}"
+    return Conflict(topic.name, name, Reason.TARGET_UNAVAILABLE, words)
 
 
 def _factor_obstacle(topic: TopicFacts, name: str, brokers: int, settings: TopicsSettings) -> Conflict | None:

@@ -530,6 +530,101 @@ async def test_a_target_that_lets_changes_wait_holds_up_the_copying_of_no_topic(
     assert [side.target.configs[name] for name in names] == [SHORT | AS_RECORDED] * len(names)
 
 
+async def test_a_target_that_cannot_make_topics_just_now_holds_up_the_copying_of_none_that_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Its controller may hang: without what a new topic gets by itself none is made, at the next pass it is.
+    """
+    monkeypatch.setattr(mirror.sync.target_topics, "CHANGE_SECONDS", 0.05)
+    side = Side(Cluster("source", orders=SHORT, new=SHORT), Cluster("target", orders=SHORT | AS_RECORDED))
+    side.look(side.begin())
+    side.target.hangs = True
+
+    conflicts = await asyncio.wait_for(side.topics.bring_up(side.source.topics), 5)
+    undone = side.topics.unanswered
+    side.target.hangs = False
+    later = await side.topics.bring_up(side.source.topics)
+
+    assert [(c.topic, c.reason, c.first_partition) for c in conflicts.values()] == [
+        ("new", Reason.TARGET_UNAVAILABLE, 0)
+    ]
+    assert "target topic new does not exist, and is not made just now: target: no answer" in str(conflicts)
+    assert (later, undone, side.topics.unanswered) == ({}, True, False)
+    assert side.target.configs["new"] == SHORT | AS_RECORDED
+
+
+class Mute(Cluster):
+    """Does what it is asked for, and does not answer.
+
+    Attributes:
+        mute: To what, by the names of requests; questions that change nothing are answered.
+    """
+
+    def __init__(self, name: str, **topics: Mapping[str, str]) -> None:
+        super().__init__(name, **topics)
+        self.mute: set[str] = set()
+
+    async def call_controller(self, request: Any) -> Any:
+        answer = await super().call_controller(request)
+        if type(request).__name__ in self.mute and not request.validate_only:
+            await asyncio.Event().wait()
+        return answer
+
+
+async def test_a_topic_of_which_nobody_has_heard_that_it_was_made_is_ours_when_it_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    It starts late, and is known again by what it keeps meanwhile; then it gets its own settings.
+    """
+    monkeypatch.setattr(mirror.sync.target_topics, "CREATION_SECONDS", 0.05)
+    source, target = Cluster("source", orders=SHORT), Mute("target")
+    source.ends[TopicPartition("orders", 0)] = 5
+    side = Side(source, target)
+    target.mute = {"CreateTopicsRequest"}
+
+    conflicts = await asyncio.wait_for(side.topics.bring_up(source.topics), 5)
+    target.mute = set()
+    copy = side.begin()
+    side.prepared = False
+    later = await side.topics.bring_up(source.topics)
+    meanwhile = dict(target.configs["orders"])
+    side.prepared = True
+    side.look(copy)
+    await side.topics.finish(again=False)
+
+    assert [c.reason for c in conflicts.values()] == [Reason.TARGET_UNAVAILABLE]
+    assert later == {}
+    assert meanwhile.items() >= PREPARING_CONFIGS.items()
+    assert target.configs["orders"].items() >= SHORT.items()
+    assert await side.topics.owned_copies_of(["orders"]) == ["orders"]
+
+
+async def test_partitions_that_are_added_without_an_answer_hold_up_no_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The first topic is waited for, not each; all are asked for again between passes.
+    """
+    monkeypatch.setattr(mirror.sync.target_topics, "CHANGE_SECONDS", 0.05)
+    names = [f"orders{n}" for n in range(20)]
+    configs = dict.fromkeys(names, SHORT | AS_RECORDED)
+    side = Side(Cluster("source", **configs), Cluster("target", **configs))
+    for name in names:
+        side.look(side.begin(topic=name))
+        side.source.topics[name] = a_topic(name, 2)
+
+    side.target.hangs = True
+    conflicts = await asyncio.wait_for(side.topics.bring_up(side.source.topics), 5)
+    side.target.hangs = False
+    added = await side.topics.finish(again=False)
+
+    assert {(c.reason, c.first_partition) for c in conflicts.values()} == {(Reason.TARGET_UNAVAILABLE, 1)}
+    assert side.target.waiting == 1
+    assert added == conflicts.keys() == {*names}
+
+
 # -- topics that are made to start late ------------------------------------------------------------------
 
 
