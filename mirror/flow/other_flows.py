@@ -15,12 +15,15 @@ from uuid import UUID
 
 from checkpoint.model import FLOW_KEY, PARTITION_PREFIX, FlowRecord, PartitionRecord
 from checkpoint.topic_store import TopicStore
-from mirror.errors import TwinsiteError
+from mirror.errors import ConnectionFailedError, TwinsiteError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo
 from mirror.kafka.log_port import TopicLog
 from mirror.model import TopicPartition
 from mirror.topic_names import STATE_TOPIC_PREFIX
+
+ANSWER_SECONDS = 5.0
+"""So long whoever leads the state of a flow has to say where it ends: eight round trips by satellite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ class OtherFlows:
     async def _read(self, topic_id: UUID, topic: str) -> None:
         store = self._stores.setdefault(topic_id, TopicStore(TopicLog(self._cluster, topic)))
         try:
+            await self._wait_for_answer(topic)
             flow = OtherFlow.of(topic.removeprefix(STATE_TOPIC_PREFIX), await store.load())
         except TwinsiteError as error:
             self._unread(topic, error)
@@ -109,6 +113,19 @@ class OtherFlows:
             self._known[topic_id] = flow
         elif flow is not None:
             self._irrelevant.add(topic_id)
+
+    async def _wait_for_answer(self, topic: str) -> None:
+        """What is remembered may be long, and the way far; where nobody answers, no topic waits for it.
+
+        Raises:
+            TwinsiteError: The leader of the topic's one partition does not answer, or not what is asked.
+        """
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await TopicLog(self._cluster, topic).end()
+        except TimeoutError as slow:
+            words = f"{self._cluster.name}: no answer from a leader of {topic}-0 within {ANSWER_SECONDS:g} s"
+            raise ConnectionFailedError(words) from slow
 
 
 def _state_topics(found: ClusterInfo) -> dict[UUID, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from uuid import UUID, uuid4
@@ -175,18 +176,23 @@ class Source:
 
     Attributes:
         there: The topics of the target, and their ids.
+        hangs: Whether nobody says where what they remember ends.
     """
+
+    name = "source"
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *topics: str, prefix: str = "a.") -> None:
         self.prefix = prefix
         self.there: dict[str, UUID] = {}
         self.stored: dict[str, bytes] | None = {}
         self.loads = 0
+        self.hangs = False
         self.ends: dict[str, int] = {}
         self.topics = {name: TopicInfo(name, uuid4(), False, {0: LEADER}) for name in (STATE, *topics)}
         self.info = ClusterInfo("target-id", 1, {}, {})
         self.returning = Returning(self, self, prefix)  # type: ignore[arg-type]
         monkeypatch.setattr("mirror.flow.other_flows.TopicStore", lambda _: self)
+        monkeypatch.setattr("mirror.flow.other_flows.TopicLog", lambda *_: self)
         monkeypatch.setattr("mirror.sync.returning.list_offsets", self.list_offsets)
 
     async def load(self) -> dict[str, bytes]:
@@ -198,6 +204,11 @@ class Source:
     async def describe_topics(self, names: Collection[str]) -> ClusterInfo:
         found = {name: TopicInfo(name, self.there[name], False, {}) for name in names if name in self.there}
         return replace(self.info, topics=found)
+
+    async def end(self) -> int:
+        if self.hangs:
+            await asyncio.Event().wait()
+        return 1
 
     def follow(self, topics: Collection[str]) -> None:
         assert STATE not in topics
@@ -314,3 +325,21 @@ async def test_a_state_that_may_not_be_read_is_named_and_keeps_no_topic_back(
         ("copies_not_known", "warning"),
         ("topic_left_out", "warning"),
     ]
+
+
+async def test_a_state_of_which_no_leader_answers_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    It may be without one for hours. What was known of the flow is known still.
+    """
+    monkeypatch.setattr("mirror.flow.other_flows.ANSWER_SECONDS", 0.05)
+    source = Source(monkeypatch, "b.orders", "audit")
+    source.stored = state("orders")
+    before = await source.left_out("audit")
+    source.hangs = True
+
+    with capture_logs() as logs:
+        left_out = await asyncio.wait_for(source.left_out(), 5)
+
+    assert left_out == before != {}
+    assert [line["event"] for line in logs] == ["copies_not_known"]
+    assert "no answer from a leader of __twinsite_state.back-0" in logs[0]["error"]
