@@ -64,6 +64,8 @@ VISIBLE_SECONDS = 30.0
 VISIBLE_PAUSE_SECONDS = 0.05
 SETTINGS_SECONDS = 3.0
 """How long a pass waits for settings of new source topics that a broker cannot tell just now."""
+STARTS_SECONDS = 3.0
+"""How long it waits for where partitions of new source topics start."""
 CHANGE_SECONDS = 3.0
 """How long a change may take: copying does not wait longer for a controller that hangs."""
 CREATION_SECONDS = 10.0
@@ -453,15 +455,22 @@ class TargetTopics:
     async def _starting_late(
         self, creations: Sequence[CreateTopic], chosen: Mapping[str, TopicInfo]
     ) -> set[str]:
-        """Those of the target topics whose source has a partition that does not start at 0."""
+        """Those of the target topics whose source has a partition that does not say that it starts at 0.
+
+        What was made ready for a late start may start at 0 all the same.
+        """
         sources = {self._policy.to_source(creation.name): creation.name for creation in creations}
         tps = [TopicPartition(n, p) for n in chosen if n in sources for p in chosen[n].partitions]
         if not tps:
             return set()
         self._flow.source.follow(chosen)
-        await self._flow.source.refresh()
-        starts = await list_offsets(self._flow.source, tps, EARLIEST)
-        return {sources[tp.topic] for tp, start in starts.items() if isinstance(start, int) and start > 0}
+        try:
+            async with asyncio.timeout(STARTS_SECONDS):
+                await self._flow.source.refresh()
+                starts = await list_offsets(self._flow.source, tps, EARLIEST)
+        except TimeoutError:
+            return {sources[tp.topic] for tp in tps}
+        return {sources[tp.topic] for tp, start in starts.items() if start != 0}
 
     async def _see_topics(
         self, chosen: Mapping[str, TopicInfo], made: Mapping[str, int], conflicts: Mapping[str, Conflict]

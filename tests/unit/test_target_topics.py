@@ -651,6 +651,37 @@ async def test_a_topic_gets_what_the_source_keeps_when_it_is_prepared_not_when_i
     assert "retention.ms=3600000" not in " ".join(target.changed)
 
 
+class Frozen(Cluster):
+    """Does not say where its partitions start."""
+
+    async def call(self, request: Any, **_: object) -> Any:
+        if type(request).__name__ == "ListOffsetsRequest":
+            await asyncio.Event().wait()
+        return await super().call(request)
+
+
+@pytest.mark.parametrize("leader", [0, -1], ids=["frozen", "none"])
+async def test_a_topic_of_which_nobody_says_where_it_starts_is_made_to_start_late(
+    leader: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Its other partitions do not wait for the one whose leader is away; when that is back it is as any other.
+    """
+    monkeypatch.setattr(mirror.sync.target_topics, "STARTS_SECONDS", 0.05)
+    side = Side(Frozen("source", orders=SHORT), Cluster("target"))
+    side.source.topics["orders"] = a_topic("orders", leader=leader)
+
+    conflicts = await asyncio.wait_for(side.topics.bring_up(side.source.topics), 5)
+    meanwhile = dict(side.target.configs["orders"])
+    side.look(side.begin())
+    await side.topics.finish(again=False)
+
+    assert conflicts == {}
+    assert meanwhile.items() >= PREPARING_CONFIGS.items()
+    assert side.target.configs["orders"].items() >= SHORT.items()
+    assert "cleanup.policy" not in side.target.configs["orders"]
+
+
 async def test_a_topic_whose_source_keeps_everything_in_the_words_of_a_preparation_is_not_prepared() -> None:
     """
     Its settings would be given to it again and again, and others would never follow.
