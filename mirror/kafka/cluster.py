@@ -153,8 +153,7 @@ class Cluster:
     async def _read_metadata(self, topics: tuple[str, ...] | None) -> ClusterInfo:
         wanted = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=t) for t in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
-        connection = await self.any_connection()
-        answer = await self._call(connection, request, METADATA_VERSION)
+        answer, connection = await self._ask_any(request, METADATA_VERSION)
         self._see_whose(answer.cluster_id, connection)
         info = cluster_info(answer, seen_at=time.monotonic())
         self._forget_gone(info.brokers)
@@ -225,8 +224,41 @@ class Cluster:
         Raises:
             ConnectionFailedError: It could not be asked, or did not answer.
         """
-        connection = await (self.any_connection() if node is None else self.connection(node, lane))
-        return await self._call(connection, request, highest)
+        if node is None:
+            return (await self._ask_any(request, highest))[0]
+        return await self._call(await self.connection(node, lane), request, highest)
+
+    async def _ask_any(self, request: Any, highest: int | None) -> tuple[Any, Connection]:
+        """Ask what any broker knows; while one is silent another is asked, too, and the first answer counts.
+
+        Returns:
+            The answer, and over which connection it came.
+
+        Raises:
+            ConnectionFailedError: None answers.
+        """
+        asked: list[Connection] = []
+
+        async def ask() -> tuple[Any, Connection]:
+            connection = await self.any_connection()
+            asked.append(connection)
+            return await self._call(connection, request, highest), connection
+
+        asking = {asyncio.create_task(ask())}
+        try:
+            while True:
+                done, _ = await asyncio.wait(
+                    asking, timeout=SILENT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
+                failed = {one for one in done if one.exception() is not None}
+                if done - failed or failed == asking:
+                    return (done - failed or failed).pop().result()
+                asking -= failed
+                if len(asking) < len(self._addresses()) and not any(map(_speaks, asked)):
+                    asking.add(asyncio.create_task(ask()))
+        finally:
+            for one in asking:
+                one.cancel()
 
     async def _call(self, connection: Connection, request: Any, highest: int | None) -> Any:
         try:
@@ -247,7 +279,7 @@ class Cluster:
         """
         node = self._controller()
         if node is None:
-            return await self.call(request)
+            return await self._call(await self.any_connection(), request, None)
         connection = await self.connection(node, CHANGES)
         try:
             return await self._call(connection, request, None)
@@ -304,9 +336,8 @@ class Cluster:
         silent, best = self._silent(), self._heard_last()
         if best is not None and best.address not in silent:
             return best
-        addresses = dict.fromkeys([*self.info.brokers.values(), *self._bootstrap])
         failures: list[TwinsiteError] = []
-        for address in sorted(addresses, key=lambda address: address in silent):
+        for address in self._addresses():
             key = (ANY, str(address))
             async with self._opening.setdefault(key, asyncio.Lock()):
                 existing = self._connections.get(key)
@@ -316,10 +347,38 @@ class Cluster:
                     return self._keep(key, await self._open_any(address))
                 except TwinsiteError as error:
                     failures.append(error)
+        raise self._worst(failures)
+
+    async def open_any(self) -> Connection:
+        """A connection for whoever asks for one, to whichever broker answers; it is his to close.
+
+        Raises:
+            ConnectionFailedError: None of the known brokers and bootstrap addresses answers.
+        """
+        failures: list[TwinsiteError] = []
+        addresses = self._addresses()
+        for address in addresses:
+            last = address == addresses[-1]
+            try:
+                async with asyncio.timeout(None if last else SILENT_SECONDS):
+                    return await self._open_any(address)
+            except TimeoutError:
+                failures.append(ConnectionFailedError(f"{address}: no answer for {SILENT_SECONDS:g} s"))
+            except TwinsiteError as error:
+                failures.append(error)
+        raise self._worst(failures)
+
+    def _worst(self, failures: Sequence[TwinsiteError]) -> TwinsiteError:
         worst = next(
             (f for f in failures if not f.retriable or isinstance(f, OtherClusterError)), failures[-1]
         )
-        raise type(worst)(f"{self.name}: {worst}", hint=worst.hint)
+        return type(worst)(f"{self.name}: {worst}", hint=worst.hint)
+
+    def _addresses(self) -> list[Address]:
+        """Where somebody may answer; last where nobody did."""
+        silent = self._silent()
+        addresses = dict.fromkeys([*self.info.brokers.values(), *self._bootstrap])
+        return sorted(addresses, key=lambda address: address in silent)
 
     async def _open_any(self, address: Address) -> Connection:
         """To whoever answers there, or behind a relay. Once it is known which cluster this is, only to one of
@@ -415,3 +474,9 @@ class Cluster:
         if found.node_id not in self.info.brokers:
             await self.refresh()
         return int(found.node_id)
+
+
+def _speaks(connection: Connection) -> bool:
+    """Whether an answer is coming: over a slow link a long one takes its time."""
+    at = connection.arriving_at
+    return at is not None and time.monotonic() - at < SILENT_SECONDS

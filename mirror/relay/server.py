@@ -306,16 +306,15 @@ class RelayServer:
             ProblemError: There is none of that address, or it does not answer.
         """
         try:
-            address = await self._address(asked)
-            return await Connection.open(address, self._cluster.options)
+            if asked is None:
+                return await self._cluster.open_any()
+            return await Connection.open(await self._address(asked), self._cluster.options)
         except TwinsiteError as error:
             detail = f"the source does not answer: {error}"
             raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "source_unavailable", detail) from error
 
-    async def _address(self, asked: str | None) -> Address:
+    async def _address(self, asked: str) -> Address:
         """Brokers only: nobody gets anywhere else through a relay."""
-        if asked is None:
-            return (await self._cluster.any_connection()).address
         try:
             address = Address(*host_and_port(asked))
         except ValueError as error:

@@ -20,7 +20,7 @@ from mirror.kafka.cluster_info import PartitionInfo, TopicInfo
 from mirror.kafka.connection import Connection
 from mirror.kafka.dial import Address, ConnectionOptions, Relays
 from mirror.kafka.offsets import LATEST, delete_records, list_offsets
-from mirror.kafka.topics import set_configs
+from mirror.kafka.topics import describe_configs, set_configs
 from mirror.model import TopicPartition
 from tests.harness.node import until
 
@@ -39,6 +39,8 @@ class Asked:
     """Addresses that lead to another cluster than the usual one, and to which."""
     hanging: ClassVar[set[str]] = set()
     """What is not answered, by the names of requests."""
+    frozen: ClassVar[set[Address]] = set()
+    """Brokers that answer nothing, on no connection."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -50,15 +52,25 @@ class Asked:
         self.bytes_received = self.bytes_sent = 0
         self.certificate_valid_until: float | None = None
         self._turn = asyncio.Lock()
+        self.looks = 0
+        self.speaks = False
+
+    @property
+    def arriving_at(self) -> float | None:
+        self.looks += 1
+        return time.monotonic() if self.speaks else None
 
     async def call(self, request: object, *_: object) -> SimpleNamespace:
+        if self.address in self.frozen:
+            self.waits(10)
+            await asyncio.Event().wait()
         async with self._turn:
             if type(request).__name__ in self.hanging:
                 await asyncio.Event().wait()
         self.answered_at = time.monotonic()
         brokers = [SimpleNamespace(node_id=n, host=a.host, port=a.port) for n, a in self.brokers.items()]
         cluster = self.others.get(self.address, "c")
-        return SimpleNamespace(cluster_id=cluster, controller_id=1, brokers=brokers, topics=[])
+        return SimpleNamespace(cluster_id=cluster, controller_id=1, brokers=brokers, topics=[], results=[])
 
     def waits(self, seconds: float) -> None:
         """A question is on its way for so long."""
@@ -75,12 +87,15 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
 
     async def open_one(address: Address, _: ConnectionOptions) -> Asked:
         await asyncio.sleep(0)
+        if address in Asked.frozen:
+            await asyncio.Event().wait()
         made.append(Asked(address))
         return made[-1]
 
     monkeypatch.setattr(Connection, "open", open_one)
     monkeypatch.setattr(Asked, "brokers", {1: ONE, 2: TWO, 3: THREE})
     monkeypatch.setattr(Asked, "hanging", set())
+    monkeypatch.setattr(Asked, "frozen", set())
     return made
 
 
@@ -236,6 +251,72 @@ async def test_a_broker_behind_a_relay_that_reads_another_cluster_is_asked_nothi
         await cluster.connection(3)
 
     assert [(one.address, one.closed) for one in opened] == [(ONE, False), (THREE, True)]
+
+
+# -- a broker that freezes -----------------------------------------------------------------------------------
+
+
+async def look(cluster: Cluster) -> None:
+    await cluster.refresh()
+
+
+async def settings_of(cluster: Cluster) -> None:
+    await describe_configs(cluster, ["orders"])
+
+
+@pytest.mark.parametrize("asks", [look, settings_of], ids=["who leads what", "settings"])
+async def test_while_a_broker_is_silent_another_one_is_asked(
+    asks: Callable[[Cluster], Coroutine[Any, Any, None]],
+    opened: list[Asked],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    It was the one that had answered last; a new leader is known as soon as there is one.
+    """
+    monkeypatch.setattr("mirror.kafka.cluster.SILENT_SECONDS", 0.05)
+    cluster = Cluster("source", [ONE, TWO, THREE], ConnectionOptions())
+    await cluster.refresh()
+    Asked.frozen.add(ONE)
+
+    await asyncio.wait_for(asks(cluster), 5)
+
+    assert [one.address for one in opened] == [ONE, TWO]
+
+
+async def test_a_broker_that_has_begun_to_answer_is_not_silent(
+    opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Over a slow link all would be asked for the same long answer.
+    """
+    monkeypatch.setattr("mirror.kafka.cluster.SILENT_SECONDS", 0.01)
+    cluster = Cluster("source", [ONE, TWO, THREE], ConnectionOptions())
+    await cluster.refresh()
+    Asked.frozen.add(ONE)
+    opened[0].speaks = True
+
+    looking = asyncio.create_task(cluster.refresh())
+    await until(lambda: opened[0].looks > 3, "it is waited for", 5)
+    looking.cancel()
+
+    assert [one.address for one in opened] == [ONE]
+
+
+async def test_whoever_wants_any_broker_gets_one_that_answers(
+    opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Such as mirrors that come to a relay, each of which has a connection of its own.
+    """
+    monkeypatch.setattr("mirror.kafka.cluster.SILENT_SECONDS", 0.05)
+    cluster = Cluster("source", [ONE, TWO, THREE], ConnectionOptions())
+    await cluster.refresh()
+    Asked.frozen.add(ONE)
+
+    first, second = [await asyncio.wait_for(cluster.open_any(), 5) for _ in range(2)]
+
+    assert (first.address, second.address) == (TWO, TWO)
+    assert first is not second
 
 
 # -- what others are waited for with -------------------------------------------------------------------------
