@@ -207,10 +207,10 @@ class BrokerLane:
         """For so long its broker has been asked in vain: it refuses, is gone, or does not answer."""
         return max(time.monotonic() - self._due_at, 0.0)
 
-    def close(self) -> None:
+    def close(self, why: str = "the mirror is gone") -> None:
         """The connection ends."""
         if self._connection is not None:
-            self._connection.close("the mirror is gone")
+            self._connection.close(why)
         self._count()
 
     def _count(self) -> None:

@@ -16,11 +16,12 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Collection, Container, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from mirror.errors import AnswerError, TwinsiteError
 from mirror.kafka.buffers import BufferPool
-from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster import SILENT_SECONDS, Cluster
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo
 from mirror.kafka.fetch import Isolation, Key
 from mirror.link.messages import Channel, Position
@@ -34,6 +35,8 @@ from mirror.relay.turns import Turns
 IDLE_BYTES_MAX = 16 << 20
 ROUTE_PAUSE_SECONDS, ROUTE_PAUSE_TIMES = 0.1, 4
 """After each look, or so many times as long as that took: others have time beside many that nobody knows."""
+UNREAD_LOOK_SECONDS = 1.0
+"""While a broker is silent it is seen so often whether others lead by now what it led."""
 PLACES_MAX = 200_000
 REFUSALS_AT_ONCE = 1000
 UNKNOWN_TOPIC_ID, LEADER_NOT_AVAILABLE, TOPIC_AUTHORIZATION_FAILED = 100, 5, 29
@@ -218,10 +221,15 @@ class SourceReader:
         try:
             async with asyncio.TaskGroup() as self._group:
                 while True:
-                    await self._strayed.wait()
-                    self._strayed.clear()
-                    spent = await self._look_again()
-                    await asyncio.sleep(max(ROUTE_PAUSE_SECONDS, spent * ROUTE_PAUSE_TIMES))
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(UNREAD_LOOK_SECONDS):
+                            await self._strayed.wait()
+                    if self._strayed.is_set():
+                        self._strayed.clear()
+                        spent = await self._look_again()
+                        await asyncio.sleep(max(ROUTE_PAUSE_SECONDS, spent * ROUTE_PAUSE_TIMES))
+                    elif self.unread(SILENT_SECONDS):
+                        await self._look_whether_gone()
         finally:
             for lane in self._lanes.values():
                 lane.close()
@@ -239,6 +247,21 @@ class SourceReader:
         """A broker cannot be read just now; -1 where none answers."""
         self._outlet.trouble(node, words)
 
+    async def _look_whether_gone(self) -> None:
+        """A broker that does not answer may be none of the cluster any more: others lead what it led."""
+        try:
+            await self.cluster.refresh(not_older_than_seconds=UNREAD_LOOK_SECONDS)
+        except TwinsiteError as error:
+            self.trouble(-1, str(error))
+            return
+        self._leave_gone()
+
+    def _leave_gone(self) -> None:
+        """Where a broker has left the cluster its answer is waited for no more."""
+        for lane in self._lanes.values():
+            if lane.node not in self.cluster.info.brokers:
+                lane.close("the broker has left the cluster")
+
     async def _look_again(self) -> float:
         """Answers for how long it kept others from their work."""
         try:
@@ -248,6 +271,7 @@ class SourceReader:
             self._strayed.set()
             return 0.0
         began = time.monotonic()
+        self._leave_gone()
         astray, self._astray = self._astray, {}
         for key, place in astray.items():
             place.tries += 1

@@ -324,6 +324,61 @@ async def test_of_a_broker_that_is_lost_it_is_said_that_nothing_is_known(
     assert {code for _, _, code in sink.codes[2:]} == {0}
 
 
+class Freezing(Quiet):
+    """One whose broker may freeze: a request is then over when the connection is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = False
+        self.asked = asyncio.Event()
+        self._ended = asyncio.Event()
+
+    def close(self, _: str) -> None:
+        self.closed = True
+        self._ended.set()
+
+    async def send(
+        self, key: int, version: int, pieces: Sequence[bytes], *, allocate: Callable[[int], memoryview]
+    ) -> memoryview:
+        if self.frozen:
+            self.asked.set()
+            await self._ended.wait()
+            raise ConnectionFailedError("it was closed")
+        return await super().send(key, version, pieces, allocate=allocate)
+
+
+async def test_a_frozen_broker_that_has_left_the_cluster_is_waited_for_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    What it led is read from where it is led now, though no other partition has moved.
+    """
+    connections: list[Freezing] = []
+
+    async def opened(*_: object) -> Freezing:
+        connections.append(Freezing())
+        return connections[-1]
+
+    monkeypatch.setattr(broker_lane, "Connection", SimpleNamespace(open=opened))
+    monkeypatch.setattr(reading, "UNREAD_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(reading, "SILENT_SECONDS", 0.05)
+    source, sink = Source(), Sink()
+    reader = SourceReader(cast(Cluster, source), Isolation.READ_COMMITTED, sink, 1 << 20)
+    running = asyncio.create_task(reader.run())
+    reader.want([Position(FIRST, 1, END, -1, True, 0)])
+    await sink.reaches(lambda: (Channel.LIVE, FIRST, 1) in sink.parts)
+
+    connections[-1].frozen = True
+    await connections[-1].asked.wait()
+    led = {number: PartitionInfo(1, 1, (1,), (1,)) for number in LED_BY}
+    topics = {"topic": TopicInfo("topic", TOPIC, False, led)}
+    source.info = ClusterInfo("cluster", 1, {1: Address("broker", 1)}, topics)
+    await sink.reaches(lambda: (1, FIRST, 0) in sink.codes)
+
+    running.cancel()
+    await asyncio.wait([running])
+
+
 @pytest.mark.parametrize(
     "says",
     [
