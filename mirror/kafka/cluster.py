@@ -375,10 +375,10 @@ class Cluster:
         return type(worst)(f"{self.name}: {worst}", hint=worst.hint)
 
     def _addresses(self) -> list[Address]:
-        """Where somebody may answer; last where nobody did."""
-        silent = self._silent()
+        """Where somebody may answer; last where nobody did, or opening a connection has failed."""
+        doubtful = self._silent() | self._refused.keys()
         addresses = dict.fromkeys([*self.info.brokers.values(), *self._bootstrap])
-        return sorted(addresses, key=lambda address: address in silent)
+        return sorted(addresses, key=lambda address: address in doubtful)
 
     async def _open_any(self, address: Address) -> Connection:
         """To whoever answers there, or behind a relay. Once it is known which cluster this is, only to one of

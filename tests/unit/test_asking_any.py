@@ -319,6 +319,34 @@ async def test_whoever_wants_any_broker_gets_one_that_answers(
     assert first is not second
 
 
+async def test_a_broker_to_which_no_connection_was_opened_is_tried_after_the_others(
+    opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    It was frozen before the mirror began: each question that met a busy connection tried it again, for long.
+    """
+    tried: list[Address] = []
+    open_one = Connection.open
+
+    async def refused_by_one(address: Address, options: ConnectionOptions) -> Connection:
+        tried.append(address)
+        if address == ONE:
+            raise ConnectionFailedError("no answer")
+        return await open_one(address, options)
+
+    monkeypatch.setattr(Connection, "open", refused_by_one)
+    monkeypatch.setattr("mirror.kafka.cluster.OPENING_PAUSE_SECONDS", 0.0)
+    cluster = Cluster("source", [ONE, TWO, THREE], ConnectionOptions())
+    await cluster.refresh()
+    opened[0].waits(0.1)
+
+    asked = await cluster.any_connection()
+    given = await cluster.open_any()
+
+    assert (asked.address, given.address) == (TWO, TWO)
+    assert tried == [ONE, TWO, TWO]
+
+
 # -- what others are waited for with -------------------------------------------------------------------------
 
 
