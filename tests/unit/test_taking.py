@@ -105,8 +105,8 @@ class Target:
         self.stored: dict[str, Mapping[str, bytes] | None] = {}
         self.loads: list[str] = []
         self.topic_id = HERE
-        monkeypatch.setattr("mirror.flow.other_flows.TopicLog", lambda _, topic: topic)
-        monkeypatch.setattr("mirror.flow.other_flows.TopicStore", lambda topic: Stored(self, topic))
+        monkeypatch.setattr("mirror.flow.other_flows.TopicLog", lambda _, topic: Stored(self, topic))
+        monkeypatch.setattr("mirror.flow.other_flows.TopicStore", lambda log: log)
 
     def remember(self, flow: str, *partitions: int, topic_id: UUID = HERE) -> None:
         records = [replace(THEIRS, partition=n, target_topic_id=str(topic_id)) for n in partitions]
@@ -122,8 +122,13 @@ class Target:
 
 
 class Stored:
+    """The state of a flow, and the log that it is in."""
+
     def __init__(self, target: Target, topic: str) -> None:
         self.target, self.flow = target, topic.removeprefix("__twinsite_state.")
+
+    async def end(self) -> int:
+        return 1
 
     async def load(self) -> Mapping[str, bytes]:
         self.target.loads.append(self.flow)
