@@ -191,9 +191,7 @@ def warnings(settings: Settings) -> list[str]:
     ]
     if settings.link is not None:
         unused = sorted(settings.read.model_fields_set - {"isolation"})
-        found += [
-            f"read.{name}: without effect with link: a relay reads with bounds of its own" for name in unused
-        ]
+        found += [f"read.{name}: with link a relay reads with bounds of its own" for name in unused]
     if settings.api.remote_control and settings.api.port >= 0:
         found.append("api.remote_control: anyone who reaches the port may pause and resume partitions")
     return found

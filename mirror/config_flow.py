@@ -141,7 +141,7 @@ Offsets = Annotated[
 ]
 
 
-NOT_BY_LINK = " Without effect with `link`: a relay reads with bounds of its own."
+NOT_BY_LINK = " With `link` a relay reads with bounds of its own."
 
 
 class ReadSettings(Section):

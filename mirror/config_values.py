@@ -41,7 +41,7 @@ def _either_case(words: str) -> str:
 _UNITS = {"": 1, "B": 1, "KIB": KIB, "MIB": MIB, "GIB": GIB}
 _SIZE_PATTERN = r"(\d{1,15})\s*" + _either_case("(B|KiB|MiB|GiB)?")
 _SIZE = re.compile(_SIZE_PATTERN)
-RATE_PATTERN = r"(\d{1,9}(?:\.\d{1,6})?)\s*" + _either_case("(k|M|G)?(bit|B)/s")
+RATE_PATTERN = r"(\d{1,9}(?:\.\d{1,6})?)\s*" + _either_case("(k|M|G)?(bit|") + "B)" + _either_case("/s")
 _RATE = re.compile(RATE_PATTERN)
 _RATES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _OPENING, _CLOSING = "[({", "])}"

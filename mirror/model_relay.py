@@ -88,8 +88,6 @@ class RelayStatus:
     connections_max: int
     tunnels: int
     """Connections of mirrors that are passed on to brokers."""
-    rate_limit_bytes_per_second: float | None
-    """The most it sends to all mirrors together now, as limits say; null: no limit."""
     streams: tuple[StreamStatus, ...]
     live: ChannelTotals
     """Of all streams since the start; of each stream it is above."""
@@ -100,3 +98,5 @@ class RelayStatus:
     """From brokers, since the start."""
     refused: dict[str, int]
     """How often somebody was not let in, or ended, since the start, by code."""
+    rate_limit_bytes_per_second: float | None = None
+    """The most it sends to all mirrors together now, as limits say; null: no limit."""

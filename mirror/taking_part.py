@@ -19,6 +19,7 @@ from mirror.flow.turn import Turn
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import FetchLimits, Isolation
+from mirror.link.parts import HEARTBEAT_SECONDS
 from mirror.observing import instruments_of
 from mirror.patience import Patience
 from mirror.sync.names import NamePolicy
@@ -85,7 +86,7 @@ def _limits(settings: Settings) -> Limits:
     isolation = Isolation[settings.read.isolation.upper()]
     return Limits(
         fetch=FetchLimits(
-            wait_ms_max=settings.read.fetch_wait_ms_max,
+            wait_ms_max=_wait_ms_max(settings),
             bytes_max=settings.read.fetch_bytes_max,
             isolation=isolation,
         ),
@@ -100,6 +101,11 @@ def _limits(settings: Settings) -> Limits:
         gap_limit=settings.offsets.gap_limit,
         padding_limit=settings.offsets.padding_limit,
     )
+
+
+def _wait_ms_max(settings: Settings) -> int:
+    """How long news may take; a relay speaks so often, and brokers behind one that is too old are to, too."""
+    return settings.read.fetch_wait_ms_max if settings.link is None else round(HEARTBEAT_SECONDS * 1000)
 
 
 def _link(settings: LinkSettings) -> LinkLimits:

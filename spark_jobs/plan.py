@@ -17,7 +17,7 @@ from mirror.model import TopicPartition
 from spark_jobs.findings import Difference, Kind
 from spark_jobs.logs import Compared, Finding
 from spark_jobs.result import Result
-from spark_jobs.window import Range
+from spark_jobs.window import Range, Window
 
 SCHEMA = 1
 PLAN = "plan.json"
@@ -125,7 +125,7 @@ def _partition(one: Compared) -> PartitionPlan:
         mends=[_mend(finding) for finding in left if compacted],
         beyond_repair=[_beyond(finding.difference) for finding in left if not compacted],
         unnamed=one.unnamed,
-        pending=_to_copy(lost, one.log.window.pending),
+        pending=_to_copy(lost, one.log.window),
     )
 
 
@@ -135,9 +135,10 @@ def _comes_again(difference: Difference, lost: Range) -> bool:
     return difference.kind in BEHIND and at is not None and lost.holds(at)
 
 
-def _to_copy(lost: Range, pending: Range) -> Range:
-    """What was lost, and what follows."""
-    return Range(lost.start, max(lost.end, pending.end)) if lost.offsets else pending
+def _to_copy(lost: Range, window: Window) -> Range:
+    """What was lost, and what follows; and what cannot be copied any more."""
+    parts = [part for part in (lost, window.never_copied, window.pending) if part.offsets]
+    return Range(parts[0].start, parts[-1].end) if parts else window.pending
 
 
 def _mend(finding: Finding) -> Mend:

@@ -114,6 +114,7 @@ def window(
     end: int | None = None,
     acknowledged: int = 0,
     leaving: int = 0,
+    standing: bool = True,
 ) -> Window:
     """What can be compared.
 
@@ -126,6 +127,8 @@ def window(
         acknowledged: Where the target's log ended once, in its own offsets, as of a moment before ``target``.
 
         leaving: What is before this source offset cannot be read in time: one side is about to delete it.
+        standing: The target's log still ended there when ``source`` was known. One that goes on may have
+            copied what the source has deleted meanwhile.
 
     Raises:
         UntranslatableError: Offsets of the two sides cannot be told from one another.
@@ -149,7 +152,7 @@ def window(
         expired_at_source=there.before(min(source.start, held_end)),
         expired_at_target=here.before(copied.start),
         leaving=both.before(compared.start),
-        never_copied=Range(copied.end, max(copied.end, source.start)).within(wanted),
+        never_copied=Range(copied.end, max(copied.end, source.start if standing else 0)).within(wanted),
         pending=here.after(copied.end),
         beyond=at_target(there.within(there.after(source.end))).before(target.end),
     )

@@ -18,8 +18,17 @@ STUCK_SECONDS = 10.0
 lags because of an open transaction, or a silent source, not before that is noticed, see
 ``lagging_after_seconds``."""
 ABSENT_SECONDS = 60.0
-"""The same where a broker does not answer, or too few do: as long as one takes to be started again."""
-_ABSENT = frozenset({Reason.SOURCE_UNAVAILABLE, Reason.TARGET_UNAVAILABLE, Reason.NOT_ENOUGH_REPLICAS})
+"""The same where a broker does not answer, or too few do: as long as one takes to be started again. And where
+of two flows that begin at once one takes back what it has written down: the other looks again after a while.
+"""
+_ABSENT = frozenset(
+    {
+        Reason.SOURCE_UNAVAILABLE,
+        Reason.TARGET_UNAVAILABLE,
+        Reason.NOT_ENOUGH_REPLICAS,
+        Reason.ANOTHER_FLOW,
+    }
+)
 
 
 class Goals:
@@ -36,7 +45,8 @@ class Goals:
         # states change in many places: a look now and then costs less than a bell in each of them
         began_at = time.monotonic()
         while not self._over() and (end is None or time.monotonic() < end):
-            await asyncio.sleep(max(CHECK_SECONDS, (time.monotonic() - began_at) / CHECK_SHARE))
+            rest = max(CHECK_SECONDS, (time.monotonic() - began_at) / CHECK_SHARE)
+            await asyncio.sleep(rest if end is None else min(rest, max(0.0, end - time.monotonic())))
             began_at = time.monotonic()
 
     def _over(self) -> bool:

@@ -24,7 +24,6 @@ from mirror.flow.context import Flow
 from mirror.flow.outlook import Outlooks, Projection, catching_up, forgetting, losing
 from mirror.flow.partition import PartitionCopy
 from mirror.kafka.fetch import Isolation
-from mirror.link.parts import HEARTBEAT_SECONDS
 from mirror.model import Reason, State
 from monitoring.objectives import Progress, lag_records, lag_seconds, lag_state
 from monitoring.outlook import is_near
@@ -102,7 +101,7 @@ class LagMeter:
         self._flow = flow
         self._answered_at = answered_at
         self._arriving_at = arriving_at
-        wait_seconds = flow.limits.fetch.wait_ms_max / 1000 if flow.link is None else HEARTBEAT_SECONDS
+        wait_seconds = flow.limits.fetch.wait_ms_max / 1000
         self.fresh_seconds = UNHEARD_WAITS * wait_seconds + UNHEARD_SECONDS
         self.prompt_seconds = wait_seconds + PROMPT_SECONDS
 
@@ -210,10 +209,12 @@ class LagWatch:
         for p in partitions:
             if p.state not in {State.ACTIVE, State.LAGGING}:
                 self._held.pop(p, None)
+                if p.state is State.UNKNOWN:
+                    continue  # it will be what it was, or else soon
                 if p.state not in WAITING:
                     self._outlooks.forget(p)
                 else:
-                    self._outlooks.stand(p, now)
+                    self._outlooks.stand(p)
                     self._project(p, self._meter.measure(p, now=now, now_ms=now_ms), now, now_ms)
                 continue
             in_order = p.state is State.ACTIVE and not p.detail and self._meter.idle(p, now)
@@ -255,9 +256,12 @@ class LagWatch:
     ) -> tuple[Projection, Sequence[Danger]]:
         """What is to be expected, and what of that is a loss to warn of, the worst first."""
         projection = self._outlooks.project(p, lag.progress, lag, now=now, now_ms=now_ms)
-        if lag.records == 0:
+        held_back = lag.progress.held_back
+        if lag.records == 0 and not held_back:
             return projection, ()
-        found = self._retention_danger(p, projection), self._compaction_danger(p, lag, projection, now)
+        found = [self._retention_danger(p, projection)]
+        if not held_back:  # the cleaner does not pass what a transaction holds back; retention does
+            found.append(self._compaction_danger(p, lag, projection, now))
         dangers = [danger for danger in found if danger is not None]
         self._near.extend((p, danger) for danger in dangers)
         return projection, dangers

@@ -105,7 +105,7 @@ class LinkLane:
         if partition.copying and key in self._receiver.sorting:
             return  # where it goes on is known when that is done
         if not self._receiver.admit(partition):
-            self._forget(key)
+            self._forget(key, partition)
             return
         self._work.set()
         _, coming = self._coming.get(key, (0, None))
@@ -114,9 +114,10 @@ class LinkLane:
 
     def leave(self, key: Key) -> None:
         """Read this partition no more."""
+        partition = self._members.get(key)
         self._receiver.leave(key)
         self._crowding.forget(key)
-        self._forget(key)
+        self._forget(key, partition)
 
     def _full(self, partition: PartitionCopy) -> bool:
         waiting, used = partition.queue.bytes, self._flow.pool.used_bytes
@@ -148,7 +149,7 @@ class LinkLane:
         recode = self._recodable.allows(key, partition.fetch_offset, time.monotonic())
         (self._as_is.discard if recode else self._as_is.add)(key)
         self._coming[key] = number, partition.ask_offset
-        self._ways.pop(key, None)
+        self._lose_way(key, partition)
         self._shared.pop(key, None)
         if not self._wanted:
             asyncio.get_running_loop().call_soon(self._tell)
@@ -171,12 +172,33 @@ class LinkLane:
         if self._flow.stream is not None and wanted:
             self._flow.stream.want(wanted)
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: Key, partition: PartitionCopy | None) -> None:
         self._wanted.pop(key, None)
-        self._ways.pop(key, None)
+        self._lose_way(key, partition)
         self._shared.pop(key, None)
         if self._coming.pop(key, None) is not None and self._flow.stream is not None:
             self._flow.stream.forget([key])
+
+    def _lose_way(
+        self, key: Key, partition: PartitionCopy | None, but: tuple[Way, float | None] | None = None
+    ) -> None:
+        """Nothing is known of a partition until another part comes; up to the last answer it was as was told.
+
+        Args:
+            but: Of this way an answer before the last one counts.
+        """
+        self._note(key, partition, but)
+        self._ways.pop(key, None)
+
+    def _note(
+        self, key: Key, partition: PartitionCopy | None, but: tuple[Way, float | None] | None = None
+    ) -> None:
+        way = self._ways.get(key)
+        if partition is None or way is None or way[0] == Channel.BULK:
+            return
+        at = but[1] if but is not None and but[0] == way else self._answered_at.get(way)
+        if at is not None:
+            partition.still_so(at)
 
     # -- the loop --------------------------------------------------------------------------------
 
@@ -238,7 +260,8 @@ class LinkLane:
             flow.source.count(stream.bytes_received, stream.bytes_sent)
             self._coming.clear()
             self._wanted.clear()
-            self._ways.clear()
+            for key in list(self._ways):
+                self._lose_way(key, self._members.get(key))
             self._shared.clear()
             self._answered_at.clear()
 
@@ -255,7 +278,7 @@ class LinkLane:
         """Nothing is known of these until they come by their new channel; answers which still count."""
         still = [(key, number) for key, number in moved if self._coming.get(key, (None, 0))[0] == number]
         for key, _ in still:
-            self._ways.pop(key, None)
+            self._lose_way(key, self._members.get(key))
             self._shared.pop(key, None)
             if channel not in OWN:
                 self._shared[key] = channel
@@ -308,6 +331,8 @@ class LinkLane:
         while True:
             trouble = await stream.next_trouble()
             words = f"relay {stream.relay}: {trouble.detail}"
+            for key in [key for key, way in self._ways.items() if trouble.node in {way[1], -1}]:
+                self._note(key, self._members.get(key))
             for way in [way for way in self._answered_at if trouble.node in {way[1], -1}]:
                 del self._answered_at[way]  # until it is heard again
             for partition in self._members.values():
@@ -387,17 +412,19 @@ class LinkLane:
                 continue  # it was sent before the relay knew what is wanted now
             at = partition.fetch_offset
             if part.offset > at:
+                self._lose_way(key, partition, (way, before))
                 self._want(key, partition)  # what stands before it went another way, and comes later or never
                 continue
             astray = part.offset == part.next_offset == partition.ask_offset
             if part.offset < at and part.next_offset <= at and not astray:
                 if ends_here(part):
+                    self._lose_way(key, partition, (way, before))
                     self._want(key, partition)  # what it says was of another place, and nothing more comes
                 continue  # it has come the other way, or is only what stands before a batch in doubt
             here = self._comes_by(key, way[0])
             if part.fetched.error_code == ASTRAY:
                 if here:
-                    self._ways.pop(key, None)  # nothing is known of it until another part comes
+                    self._lose_way(key, partition, (way, before))
                 continue
             if key in others:
                 self._recodable.met(key, others[key], time.monotonic())

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from mirror.flow.partition import PartitionCopy
@@ -115,6 +115,8 @@ class Outlooks:
         self._fresh_seconds = fresh_seconds
         self._trails: dict[PartitionCopy, Trail] = {}
         self._stopped: dict[PartitionCopy, Stopped] = {}
+        self._before: dict[PartitionCopy, Stopped] = {}
+        """What was known of those that go on, until their source's log start has moved again."""
 
     def wants(self, p: PartitionCopy, now: float) -> bool:
         """Whether a sample is due of a partition without news: it moved a while ago, or was stopped, and may
@@ -125,7 +127,9 @@ class Outlooks:
 
     def note(self, p: PartitionCopy, progress: Progress, *, now: float, now_ms: int) -> None:
         """Take a sample of a partition that is being copied."""
-        self._stopped.pop(p, None)
+        stopped = self._stopped.pop(p, None)
+        if stopped is not None and stopped.going.removed_per_second is not None:
+            self._before[p] = stopped
         sample = self._sample(p, progress, now, now_ms)
         if sample is None:
             self._trails.pop(p, None)
@@ -134,6 +138,7 @@ class Outlooks:
         after = Trail.begun(sample) if before is None else before.then(sample)
         if progress.complete and after.stands_still:
             self._trails.pop(p, None)
+            self._before.pop(p, None)
         else:
             self._trails[p] = after
 
@@ -141,13 +146,15 @@ class Outlooks:
         """It is not being copied, and nobody says that it will be: its pace so far says nothing."""
         self._trails.pop(p, None)
         self._stopped.pop(p, None)
+        self._before.pop(p, None)
 
-    def stand(self, p: PartitionCopy, now: float) -> None:
+    def stand(self, p: PartitionCopy) -> None:
         """It is not being copied for now; retention by size goes on as it did, until it is told otherwise."""
         retention, start = self._retention(p.tp.topic), p.source_log_start_offset
         trail = self._trails.pop(p, None)
         if trail is not None:
-            removed = pace(trail, now=trail.latest.at).removed_per_second
+            removed = self._with_before(p, pace(trail, now=trail.latest.at)).removed_per_second
+            self._before.pop(p, None)
             going = standing_still(Pace(removed_per_second=removed))
             self._stopped[p] = Stopped(going, retention, trail.latest.log_start_offset, trail.latest.at)
         stopped = self._stopped.get(p)
@@ -155,8 +162,10 @@ class Outlooks:
             return
         if stopped.retention != retention:
             del self._stopped[p]
-        elif stopped.log_start_offset != start:
-            self._stopped[p] = stopped._replace(log_start_offset=start, at=now)
+            return
+        told_at = max((at for at in (p.told_at, p.looked_at) if at is not None), default=stopped.at)
+        if stopped.log_start_offset != start or told_at > stopped.at:
+            self._stopped[p] = stopped._replace(log_start_offset=start, at=max(told_at, stopped.at))
 
     def project(
         self, p: PartitionCopy, progress: Progress, behind: Behind, *, now: float, now_ms: int
@@ -173,9 +182,8 @@ class Outlooks:
         sample = self._sample(p, progress, now, now_ms)
         loss = headroom = 0.0 if p.state is State.DATA_LOSS else None
         if sample is not None and loss is None:
-            retention = self._retention(p.tp.topic)
-            loss = retention_loss_seconds(sample, going, retention, complete=complete)
-            headroom = retention_loss_seconds(sample, standing_still(going), retention, complete=False)
+            loss = retention_loss_seconds(sample, going, self._retention(p.tp.topic), complete=complete)
+            headroom = self._headroom(p, sample, going, complete=False)
         return Projection(behind.records, catch_up, loss, going, p.state, headroom)
 
     def headroom_seconds(
@@ -188,16 +196,29 @@ class Outlooks:
         if sample is None:
             return None
         complete = progress.complete and progress.fresh(now, self._fresh_seconds)
-        going = standing_still(self._pace(p, now, complete=complete))
-        return retention_loss_seconds(sample, going, self._retention(p.tp.topic), complete=complete)
+        return self._headroom(p, sample, self._pace(p, now, complete=complete), complete=complete)
+
+    def _headroom(self, p: PartitionCopy, sample: Sample, going: Pace, *, complete: bool) -> float | None:
+        return retention_loss_seconds(
+            sample, standing_still(going), self._retention(p.tp.topic), complete=complete
+        )
 
     def _pace(self, p: PartitionCopy, now: float, *, complete: bool) -> Pace:
         if p in self._trails:
-            return pace(self._trails[p], now=now)
+            return self._with_before(p, pace(self._trails[p], now=now))
         if p in self._stopped:
             return self._stopped[p].going
         going_on = complete or p.copying or p.state in {State.UNKNOWN, State.STANDBY}
         return UNKNOWN_PACE if going_on else standing_still(UNKNOWN_PACE)
+
+    def _with_before(self, p: PartitionCopy, going: Pace) -> Pace:
+        """As fast as it was before the copy stopped goes the start of a log that has not moved since."""
+        before = self._before.get(p)
+        if before is None or going.removed_per_second is not None:
+            return going
+        if before.retention != self._retention(p.tp.topic):
+            return going
+        return replace(going, removed_per_second=before.going.removed_per_second)
 
     def _sample(self, p: PartitionCopy, progress: Progress, now: float, now_ms: int) -> Sample | None:
         if progress.next_offset is None:

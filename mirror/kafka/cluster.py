@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
@@ -26,6 +26,8 @@ OPENING_PAUSE_SECONDS = 0.5
 """After a broker refused a connection it is left alone for this long."""
 
 METADATA_VERSION = 12
+
+T = TypeVar("T")
 
 ANY = -1
 """Stands for the id of a broker that is asked by its address: what several know."""
@@ -77,7 +79,7 @@ class Cluster:
         self._refreshing = asyncio.Lock()
         self._coordinators: dict[tuple[int, str], int] = {}
         self._topics: tuple[str, ...] | None = ()
-        self._ahead: set[asyncio.Task[Connection]] = set()
+        self._begun: set[asyncio.Task[Any]] = set()
 
     async def start(self, *, timeout_seconds: float = 30.0, before_sleep: BeforeSleep | None = None) -> None:
         """Reach the cluster for the first time.
@@ -95,8 +97,8 @@ class Cluster:
 
     async def close(self) -> None:
         """Close all connections."""
-        for opening in self._ahead:
-            opening.cancel()
+        for task in self._begun:
+            task.cancel()
         connections, self._connections = self._connections, {}
         for connection in connections.values():
             connection.close()
@@ -231,6 +233,8 @@ class Cluster:
     async def _ask_any(self, request: Any, highest: int | None) -> tuple[Any, Connection]:
         """Ask what any broker knows; while one is silent another is asked, too, and the first answer counts.
 
+        As many are asked as there are addresses, at most. What is not needed any more ends by itself.
+
         Returns:
             The answer, and over which connection it came.
 
@@ -240,25 +244,33 @@ class Cluster:
         asked: list[Connection] = []
 
         async def ask() -> tuple[Any, Connection]:
-            connection = await self.any_connection()
+            connection = await self.any_connection(but=[one.address for one in asked])
             asked.append(connection)
             return await self._call(connection, request, highest), connection
 
-        asking = {asyncio.create_task(ask())}
-        try:
-            while True:
-                done, _ = await asyncio.wait(
-                    asking, timeout=SILENT_SECONDS, return_when=asyncio.FIRST_COMPLETED
-                )
-                failed = {one for one in done if one.exception() is not None}
-                if done - failed or failed == asking:
-                    return (done - failed or failed).pop().result()
-                asking -= failed
-                if len(asking) < len(self._addresses()) and not any(map(_speaks, asked)):
-                    asking.add(asyncio.create_task(ask()))
-        finally:
-            for one in asking:
-                one.cancel()
+        begun, asking = 1, {self._begin(ask())}
+        while True:
+            done, asking = await asyncio.wait(
+                asking, timeout=SILENT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+            answered = [one for one in done if one.exception() is None]
+            if answered or not asking:
+                return (answered or list(done))[0].result()
+            if not done and begun < len(self._addresses()) and not any(map(_speaks, asked)):
+                begun += 1
+                asking.add(self._begin(ask()))
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begin what nobody has to wait for; what fails is met by who needs it."""
+        task = asyncio.create_task(work)
+        self._begun.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._begun.discard(task)
+        if not task.cancelled():
+            task.exception()  # it is known now, and no warning
 
     async def _call(self, connection: Connection, request: Any, highest: int | None) -> Any:
         try:
@@ -318,26 +330,22 @@ class Cluster:
     def open_ahead(self, nodes: Iterable[int]) -> None:
         """Open connections that will be needed soon. Returns at once; what fails is met by who needs it."""
         for node in nodes:
-            opening = asyncio.create_task(self.connection(node))
-            self._ahead.add(opening)
-            opening.add_done_callback(self._opened_ahead)
+            self._begin(self.connection(node))
 
-    def _opened_ahead(self, opening: asyncio.Task[Connection]) -> None:
-        self._ahead.discard(opening)
-        if not opening.cancelled():
-            opening.exception()  # it is known now, and no warning
-
-    async def any_connection(self) -> Connection:
+    async def any_connection(self, *, but: Collection[Address] = ()) -> Connection:
         """A connection to whichever broker answers; if there is a choice, to one that did so lately.
+
+        Args:
+            but: Brokers that are asked already: these are taken where there is no other.
 
         Raises:
             ConnectionFailedError: None of the known brokers and bootstrap addresses answers.
         """
-        silent, best = self._silent(), self._heard_last()
+        silent, best = {*self._silent(), *but}, self._heard_last(but)
         if best is not None and best.address not in silent:
             return best
         failures: list[TwinsiteError] = []
-        for address in self._addresses():
+        for address in sorted(self._addresses(), key=lambda address: address in but):
             key = (ANY, str(address))
             async with self._opening.setdefault(key, asyncio.Lock()):
                 existing = self._connections.get(key)
@@ -403,12 +411,12 @@ class Cluster:
         overdue = {c.address for c in connections if c.unanswered_seconds > SILENT_SECONDS}
         return overdue | {c.address for c in connections if (c.closed_at or 0.0) > heard[c.address]}
 
-    def _heard_last(self) -> Connection | None:
+    def _heard_last(self, but: Collection[Address]) -> Connection | None:
         """Of the connections on which nothing is on its way, one to the broker that was heard last.
 
         Those that may be used in our turn only are not for questions, and some questions take long.
         """
-        heard, silent = self._heard(), self._silent()
+        heard, silent = self._heard(), {*self._silent(), *but}
         for_all = [c for (_, lane), c in self._connections.items() if lane not in {PROMPT, *WAITING}]
         free = [c for c in for_all if not (c.closed or c.guarded or c.unanswered)]
         return max(free, key=lambda c: (c.address not in silent, heard[c.address]), default=None)

@@ -382,7 +382,8 @@ class LinkStream:
         self.bytes_received += size
         try:
             for kind, payload in came.received(room[:size]):
-                self._heard_at = time.monotonic()  # bytes alone may be of a message that never ends
+                if sock is self._sock or kind != Down.PONG:  # unasked it says nothing of the relay's news
+                    self._heard_at = time.monotonic()  # bytes alone may be of a message that never ends
                 self._heard(kind, payload)
         except AnswerError as error:
             raise AnswerError(f"relay {self.relay}: {error}") from error

@@ -18,6 +18,7 @@ from mirror.clusters import START_SECONDS, both_connected
 from mirror.config import Settings
 from mirror.errors import NotAuthorizedError, UsageError
 from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster_info import ClusterInfo
 from mirror.kafka.fetch import Isolation
 from mirror.kafka.offsets import EARLIEST, LATEST, offsets_of_all
 from mirror.kafka.peek import closed_topics
@@ -28,6 +29,7 @@ from mirror.proving.comparable import Comparable, Told
 from mirror.proving.wanted import Wanted
 from mirror.sync.names import NamePolicy, TopicSelector
 from mirror.sync.returning import Returning
+from mirror.topic_names import STATE_TOPIC_PREFIX
 from spark_jobs.documents import Scope
 from spark_jobs.window import ALL, Range
 
@@ -73,7 +75,7 @@ async def scope(
         selector = TopicSelector(
             settings.topics.include, settings.topics.exclude, NamePolicy(settings.topics.prefix or "")
         )
-        names = await _topics(settings, selector, source, target)
+        names = await _topics(settings, selector, source, target, wanted)
         if wanted.topics:
             names = _only(names, wanted.topics, settings.flow)
             selector = TopicSelector([re.escape(name) for name in names], (), selector.policy)
@@ -99,19 +101,21 @@ async def scope(
             comparable.held_ends = {tp: end for tp, end in ends.items() if end < originals[tp].end}
         seen = comparable.seen_before(copied, originals)
         comparable.ends_before |= await _ends_before(target, seen, copies)
+        ends_now = await offsets_of_all(target, copies, LATEST, isolation=Isolation.READ_COMMITTED)
         told = Told(
             originals,
             copies,
             wanted=await _wanted_offsets(source, wanted, originals),
             policies=await _cleanup_policies(source, names),
             closed=await _closed(source, target, names, originals, copies),
+            standing={tp for tp, log in copies.items() if ends_now[tp] == log.end},
         )
         comparable.compare(copied, told)
         return comparable.scope()
 
 
 async def _topics(
-    settings: Settings, selector: TopicSelector, source: Cluster, target: Cluster
+    settings: Settings, selector: TopicSelector, source: Cluster, target: Cluster, wanted: Wanted
 ) -> Mapping[str, str]:
     """Source name to target name. What the mirror leaves out, as a copy of what the target has, is none."""
     found = await source.describe_topics(None)
@@ -123,11 +127,24 @@ async def _topics(
             f"none of the {len(found.topics)} topics at the source matches {patterns}",
             hint="see topics.include and topics.exclude; a topic without Describe is not seen",
         )
-    there = (await target.describe_topics(chosen.values())).topics
-    begun = {name for name, copy in chosen.items() if copy in there}
+    begun = await _begun(settings, found, chosen, target, wanted)
     returning = Returning(source, target, selector.policy.prefix)
     left_out = await returning.left_out(found, chosen, begun)
     return {name: copy for name, copy in chosen.items() if name not in left_out}
+
+
+async def _begun(
+    settings: Settings, found: ClusterInfo, chosen: Mapping[str, str], target: Cluster, wanted: Wanted
+) -> Collection[str]:
+    """Topics that the flow copies, as it remembers itself where others copy to the source. A topic of a
+    copy's name is none where both ways have the same names: it is the original.
+    """
+    if any(name.startswith(STATE_TOPIC_PREFIX) for name in found.topics):
+        state = await _state(settings, target, wanted)
+        if state is not None:
+            return {tp.topic for tp in state.partitions}
+    there = (await target.describe_topics(chosen.values())).topics
+    return {name for name, copy in chosen.items() if copy in there}
 
 
 def _only(names: Mapping[str, str], topics: Sequence[str], flow: str) -> Mapping[str, str]:

@@ -6,7 +6,7 @@ order, stands in :mod:`mirror.proving.asking`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,6 +43,7 @@ class Told:
         wanted: Which offsets are wanted of what is not compacted.
         policies: Of each topic its ``cleanup.policy``, where that may be read.
         closed: Topics whose records may not be read, each with what is missing.
+        standing: Of the copies, those that still ended there when the source had told where its logs start.
     """
 
     originals: Mapping[TopicPartition, Range]
@@ -50,6 +51,7 @@ class Told:
     wanted: Mapping[TopicPartition, Range]
     policies: Mapping[str, str]
     closed: Mapping[str, str]
+    standing: Collection[TopicPartition]
 
 
 class Comparable:
@@ -175,11 +177,23 @@ class Comparable:
             is_compacted = "compact" in policy
             copy = told.copies[self.at_target(tp)].after(one.target_start)
             offsets = ALL if is_compacted else told.wanted[tp]
-            log = self._log(tp, one, told.originals[tp], copy, offsets, is_compacted=is_compacted)
+            log = self._log(
+                tp,
+                one,
+                told.originals[tp],
+                copy,
+                offsets,
+                is_compacted=is_compacted,
+                standing=self._has_begun(copy) and self.at_target(tp) in told.standing,
+            )
             if log is not None:
                 (self._compacted if is_compacted else self._append_only).append(log)
                 if (why_not := self.words.why_not(tp)) is not None:
                     self._leave_out(tp, why_not)
+
+    def _has_begun(self, copy: Range) -> bool:
+        """Whether it is known to have begun: of one that nobody remembers nobody knows from where on."""
+        return self.state is not None or copy.end > 0
 
     def _compared_before(self, tp: TopicPartition, log_end: int) -> int:
         run = self._wanted.continues
@@ -219,6 +233,7 @@ class Comparable:
         wanted: Range,
         *,
         is_compacted: bool,
+        standing: bool,
     ) -> Log | None:
         last = self.held_ends.get(tp, ALL.end)
         wanted = wanted.before(last)
@@ -232,6 +247,7 @@ class Comparable:
             translation,
             acknowledged=end_before,
             leaving=self._leaving.get(tp, 0),
+            standing=standing,
         )
         try:
             start = max(copied.start, wanted.start, min(before, translation.to_source(copy.end)))

@@ -18,7 +18,7 @@ from mirror.flow.owner import Owner
 from mirror.flow.position import Decision, Known, Proceed, SourceLook, Stop, TargetLook, decide
 from mirror.kafka.failures import retrying
 from mirror.kafka.offsets import Answers
-from mirror.model import Reason, TopicPartition
+from mirror.model import Reason, State, TopicPartition
 from mirror.repairing.bounds import Bounds
 
 CONFIRM_PAUSE_SECONDS = 0.1
@@ -119,6 +119,9 @@ class Part:
         return found | {name: stop for name, stop in compared.items() if stop is not None}
 
     def _decide(self, known: Known, source: SourceLook, target: TargetLook) -> Decision:
+        if None not in {known.target_topic_id, target.topic_id} and known.target_topic_id != target.topic_id:
+            words = "the target topic was made anew, and what stands in it is no copy of this flow's"
+            return Stop(State.BLOCKED, Reason.ANOTHER_FLOW, words)
         return decide(
             known,
             source,

@@ -16,7 +16,7 @@ from mirror.flow.reading import read_batches, read_records, read_some
 from mirror.flow.records import Record, key_of, tombstone
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.offsets import EARLIEST, LATEST, offsets_of_all
-from mirror.model import OffsetMode, TopicPartition
+from mirror.model import OffsetMode, Reason, TopicPartition
 from mirror.repairing.bounds import Bounds
 from mirror.repairing.model import Begun, Note, Repaired, Status, Step, Wanted
 from mirror.repairing.part import FOREIGN, KnownOf, Part
@@ -93,6 +93,8 @@ class PartitionRepair:
         if isinstance(decision, Insert) and self._wanted.apply:
             await self._finish(decision.insertion)
             decision = await self._decide()
+        if isinstance(decision, Stop) and decision.reason is Reason.ANOTHER_FLOW:
+            raise _RefusedError(decision.detail)
         known = self._known()
         if self._begun is not None and known.insertion is None and self._wanted.apply:
             await self._tell_end(self._begun, known)

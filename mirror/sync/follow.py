@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from uuid import UUID
 
 import structlog
@@ -103,7 +104,7 @@ class Follower:
         while True:
             await self.tend(TEND_SECONDS if once else self._settings.refresh_seconds)
             if not once or self._topics.unanswered:
-                await self._attempt(self.follow())
+                await self._attempt(self.follow(nothing_new=once))
 
     async def tend(self, seconds: float) -> None:
         """For so long, bring topics in step as soon as it is known that they are ours."""
@@ -136,8 +137,11 @@ class Follower:
         except TwinsiteError as error:
             warn_repeated(log, self._repeats, str(error), "topics_not_followed", error=str(error))
 
-    async def follow(self) -> None:
+    async def follow(self, *, nothing_new: bool = False) -> None:
         """One pass.
+
+        Args:
+            nothing_new: Over the topics and partitions of the passes before.
 
         Raises:
             TwinsiteError: A cluster cannot be asked, or does not allow what is needed.
@@ -150,6 +154,8 @@ class Follower:
         self.left_out = tuple(left_out[name] for name in sorted(left_out))
         self.topics_ignored = len(selection.ignored) + len(left_out)
         chosen = {name: found.topics[name] for name in selection.chosen if name not in left_out}
+        if nothing_new:
+            chosen = self._taken_up(chosen)
         self._flow.source.follow(chosen)
         if not self.followed_once:
             self._flow.source.open_ahead(_leaders(chosen))
@@ -205,6 +211,16 @@ class Follower:
         self._denials_left_out = left_out
 
     # -- the engine's partitions -----------------------------------------------------------------
+
+    def _taken_up(self, chosen: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:
+        """What of these topics is copied already, or waits to be."""
+        taken: dict[str, TopicInfo] = {}
+        for name, topic in chosen.items():
+            copies = {n: self._engine.partitions.get(TopicPartition(name, n)) for n in topic.partitions}
+            ours = [n for n, copy in copies.items() if copy and copy.topic_id == topic.topic_id.bytes]
+            if ours:
+                taken[name] = replace(topic, partitions={n: topic.partitions[n] for n in ours})
+        return taken
 
     def _begun(self) -> set[str]:
         """Topics that are copied already, whatever became known of them since."""

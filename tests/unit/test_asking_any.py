@@ -41,6 +41,10 @@ class Asked:
     """What is not answered, by the names of requests."""
     frozen: ClassVar[set[Address]] = set()
     """Brokers that answer nothing, on no connection."""
+    given_up: ClassVar[set[Address]] = set()
+    """Brokers whose connections end a while after they were asked."""
+    asked: ClassVar[list[Address]] = []
+    """Who was asked, in order."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -61,6 +65,10 @@ class Asked:
         return time.monotonic() if self.speaks else None
 
     async def call(self, request: object, *_: object) -> SimpleNamespace:
+        self.asked.append(self.address)
+        if self.address in self.given_up:
+            await asyncio.sleep(0.2)
+            raise ConnectionFailedError(f"{self.address}: no answer")
         if self.address in self.frozen:
             self.waits(10)
             await asyncio.Event().wait()
@@ -96,6 +104,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
     monkeypatch.setattr(Asked, "brokers", {1: ONE, 2: TWO, 3: THREE})
     monkeypatch.setattr(Asked, "hanging", set())
     monkeypatch.setattr(Asked, "frozen", set())
+    monkeypatch.setattr(Asked, "given_up", set())
+    monkeypatch.setattr(Asked, "asked", [])
     return made
 
 
@@ -281,6 +291,50 @@ async def test_while_a_broker_is_silent_another_one_is_asked(
     await asyncio.wait_for(asks(cluster), 5)
 
     assert [one.address for one in opened] == [ONE, TWO]
+
+
+async def test_where_none_answers_that_is_said_once_each_was_asked(
+    opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    As when the way to all of them is cut: whoever waits for it would wait as long as that lasts.
+    """
+    monkeypatch.setattr("mirror.kafka.cluster.SILENT_SECONDS", 0.05)
+    cluster = Cluster("source", [ONE, TWO, THREE], ConnectionOptions())
+    await cluster.refresh()
+    Asked.given_up |= {ONE, TWO, THREE}
+    Asked.asked.clear()
+
+    with pytest.raises(ConnectionFailedError):
+        await asyncio.wait_for(cluster.refresh(), 5)
+
+    assert sorted(set(Asked.asked)) == [ONE, TWO, THREE]
+    assert len(Asked.asked) <= 9  # on a new connection it is asked first which cluster that is
+
+
+async def test_brokers_that_refuse_are_not_asked_again_and_again_while_another_is_silent(
+    opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A processor would do nothing else.
+    """
+    monkeypatch.setattr("mirror.kafka.cluster.SILENT_SECONDS", 0.02)
+    cluster = Cluster("source", [ONE, TWO, THREE], ConnectionOptions())
+    await cluster.refresh()
+    Asked.given_up |= {ONE}
+    tries = 0
+
+    async def refuse(address: Address, _: ConnectionOptions) -> Asked:
+        nonlocal tries
+        tries += 1
+        raise ConnectionFailedError(f"{address}: refused")
+
+    monkeypatch.setattr(Connection, "open", refuse)
+
+    with pytest.raises(ConnectionFailedError):
+        await asyncio.wait_for(cluster.refresh(), 5)
+
+    assert tries <= 9
 
 
 async def test_a_broker_that_has_begun_to_answer_is_not_silent(

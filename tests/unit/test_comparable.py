@@ -47,10 +47,12 @@ def told(
     wanted: Range = ALL,
     policies: dict[str, str] | None = None,
     closed: dict[str, str] | None = None,
+    standing: bool = True,
 ) -> Told:
     """Both have one partition of the topic."""
     policies = {"orders": "delete"} if policies is None else policies
-    return Told({ORDERS_0: source}, {ORDERS_0: target}, {ORDERS_0: wanted}, policies, closed or {})
+    still = {ORDERS_0} if standing else set()
+    return Told({ORDERS_0: source}, {ORDERS_0: target}, {ORDERS_0: wanted}, policies, closed or {}, still)
 
 
 def compared(of: Comparable, all_told: Told) -> Scope:
@@ -79,6 +81,30 @@ def test_what_both_have_is_compared_and_what_was_not_copied_yet_is_pending() -> 
     (log,) = scope.append_only
     assert (log.window.source, log.window.pending) == (Range(0, 90), Range(90, 100))
     assert (scope.compacted, why_not(scope)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("target", "knows", "standing", "never_copied"),
+    [
+        (Range(100, 300), True, True, Range(300, 500)),
+        (Range(100, 300), True, False, Range(300, 300)),
+        (Range(100, 300), False, True, Range(300, 500)),
+        (Range(0, 0), False, True, Range(0, 0)),
+    ],
+)
+async def test_what_the_source_has_deleted_was_never_copied_only_where_the_copy_stood_still(
+    target: Range, knows: bool, standing: bool, never_copied: Range
+) -> None:
+    """
+    One that goes on may have copied it meanwhile, as may one of which old files are read; and of one that
+    nobody remembers, and that holds nothing, nobody knows from where on it copies.
+    """
+    told_of = comparable(Wanted(same_offsets=not knows))
+    told_of.state = await remembered() if knows else None
+
+    (log,) = compared(told_of, told(Range(500, 500), target, standing=standing)).append_only
+
+    assert log.window.never_copied == never_copied
 
 
 def test_some_offsets_are_compared_with_what_stands_around_them() -> None:

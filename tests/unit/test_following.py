@@ -17,7 +17,7 @@ from mirror.model import State, TopicPartition
 from mirror.sync.follow import Follower
 from mirror.sync.target_topics import TargetTopics
 from tests.harness.node import until
-from tests.unit.test_target_topics import SHORT, Cluster
+from tests.unit.test_target_topics import SHORT, Cluster, a_topic
 
 ORDERS_0 = TopicPartition("orders", 0)
 SETTINGS = parse(
@@ -96,6 +96,8 @@ async def test_a_copy_that_ends_makes_a_topic_as_soon_as_the_target_answers(
 
     following = asyncio.create_task(follower.run(once=True))
     await until(lambda: target.waiting > 1, "it is tried again", 5)
+    source.configs["audit"], source.topics["audit"] = {}, a_topic("audit")
+    source.topics["orders"] = a_topic("orders", partitions=2)
     target.hangs = False
     await until(lambda: partition.state is State.UNKNOWN, "it is copied", 5)
     passes, tended = source.passes, len(rounds)
@@ -103,5 +105,6 @@ async def test_a_copy_that_ends_makes_a_topic_as_soon_as_the_target_answers(
     following.cancel()
 
     assert held_up is State.BLOCKED
-    assert "orders" in target.topics
+    assert list(target.topics) == ["orders"]
+    assert list(engine.partitions) == [ORDERS_0]
     assert source.passes == passes

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from unittest.mock import Mock
 
 import pytest
 import structlog
 
-from mirror.flow.context import Flow, Limits, LinkLimits
+from mirror.flow.context import Flow, Limits
 from mirror.flow.hints import severity
 from mirror.flow.lagging import Lag, LagMeter, LagWatch
 from mirror.flow.outlook import Outlooks, Projection, of_flow
@@ -145,24 +145,6 @@ def test_a_lag_says_how_many_offsets_are_missing(bench: Bench) -> None:
     bench.look()
 
     assert bench.p.detail == "200 offsets behind"
-
-
-def test_behind_a_relay_a_source_is_heard_as_often_as_the_relay_speaks() -> None:
-    """
-    However long brokers are to hold requests back that are asked directly: lag would be 0 for as long.
-    """
-    patient = a_flow()
-    patient.limits = replace(patient.limits, fetch=replace(patient.limits.fetch, wait_ms_max=30_000))
-    direct, linked = Bench(patient), Bench(replace(patient, link=LinkLimits(1 << 20, 3, recode=True)))
-    for bench in (direct, linked):
-        bench.proceed(100)
-        bench.source_says(100)
-        bench.now += 5.0
-
-    lags = [b.meter.measure(b.p, now=b.now, now_ms=int(b.now * 1000)) for b in (direct, linked)]
-
-    assert [lag.records for lag in lags] == [0, None]
-    assert [lag.seconds for lag in lags] == [0.0, 5.0]
 
 
 # -- what is to be expected ------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ def log(
     copied: int = 100,
     acknowledged: int = 0,
     accepted: tuple[Range, ...] = (),
+    starts: int = 0,
 ) -> Log:
     copy = Range(0, copied)
     return Log(
@@ -36,7 +37,7 @@ def log(
         topic_id="id",
         target_topic_id="id-there",
         is_compacted=is_compacted,
-        window=window(Range(0, 100), copy, SameOffsets(), end=ALL.end, acknowledged=acknowledged),
+        window=window(Range(starts, 100), copy, SameOffsets(), end=ALL.end, acknowledged=acknowledged),
         begin_place=0,
         source_end_place=100,
         accepted=accepted,
@@ -81,6 +82,17 @@ def test_keys_are_mended_logs_are_listed_and_what_matches_has_its_place_too() ->
     missing = Beyond(kind=Kind.MISSING, source_offset=7, target_offset=None, records=1)
     assert (append_only.mends, append_only.beyond_repair) == ([], [missing])
     assert (late.mends, late.beyond_repair, late.pending) == ([], [], Range(60, 100))
+
+
+def test_what_the_source_has_deleted_before_it_was_copied_is_still_to_come() -> None:
+    """
+    A repair that puts keys right is not complete then: the mirror stands before a loss.
+    """
+    gone, cut = (log("log", is_compacted=False, copied=60, starts=at) for at in (100, 80))
+
+    plans = plan_of(result(Compared(log=gone), Compared(log=cut))).partitions
+
+    assert [plan.pending for plan in plans] == [Range(60, 100), Range(60, 100)]
 
 
 def test_what_was_lost_at_the_end_is_copied_again_and_not_beyond_repair() -> None:

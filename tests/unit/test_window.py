@@ -159,6 +159,7 @@ def test_a_copy_that_retention_overtook_has_nothing_to_compare() -> None:
     assert found.never_copied == Range(10, 20)
     assert found.pending == Range(20, 30)
     assert not found.beyond.offsets
+    assert not window(Range(20, 30), Range(0, 10), SAME, standing=False).never_copied.offsets
 
 
 @pytest.mark.parametrize(

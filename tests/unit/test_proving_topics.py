@@ -1,0 +1,61 @@
+"""Which topics a comparison takes for those of a flow."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from checkpoint.flow_state import FlowState
+from checkpoint.model import PartitionRecord
+from mirror.kafka.cluster_info import ClusterInfo, TopicInfo
+from mirror.model import OffsetMode
+from mirror.proving import asking
+from mirror.proving.wanted import Wanted
+from tests.harness.memory_store import MemoryStore
+from tests.unit.test_target_topics import ORDERS_ID, a_topic
+
+SETTINGS = cast(Any, SimpleNamespace(flow="back"))
+CHOSEN = {"orders": "orders", "audit": "audit"}
+
+
+def holding(*names: str) -> ClusterInfo:
+    topics: dict[str, TopicInfo] = {name: a_topic(name) for name in names}
+    return ClusterInfo("c", 1, {}, topics)
+
+
+class Target:
+    """It has topics of both names."""
+
+    async def describe_topics(self, names: object) -> ClusterInfo:
+        return holding(*CHOSEN)
+
+
+async def remembered() -> FlowState:
+    """What the flow knows: it copies one of them."""
+    state = FlowState(MemoryStore())
+    await state.load()
+    await state.begin(PartitionRecord("audit", 0, str(ORDERS_ID), "audit", OffsetMode.SAME, True, 0, 0))
+    return state
+
+
+@pytest.mark.parametrize(
+    ("at_source", "begun"),
+    [(["orders", "audit"], {"orders", "audit"}), (["orders", "audit", "__twinsite_state.out"], {"audit"})],
+)
+async def test_where_others_copy_to_the_source_a_topic_is_begun_that_the_flow_remembers(
+    monkeypatch: pytest.MonkeyPatch, at_source: list[str], begun: set[str]
+) -> None:
+    """
+    With the same names both ways the original stands at the target under the copy's name.
+    """
+
+    async def flow_state(*_: object) -> FlowState:
+        return await remembered()
+
+    monkeypatch.setattr(asking, "flow_state", flow_state)
+
+    found = await asking._begun(SETTINGS, holding(*at_source), CHOSEN, cast(Any, Target()), Wanted())
+
+    assert set(found) == begun
