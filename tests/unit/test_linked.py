@@ -264,6 +264,38 @@ async def test_what_comes_late_by_the_channel_before_says_nothing_of_the_one_by_
     assert moves.next_offset == (50 if says == ASTRAY else 60)
 
 
+@pytest.mark.parametrize("loses", ["leaves", "is wanted anew", "has moved", "is led by another"])
+async def test_up_to_the_last_word_of_its_relay_an_idle_partition_was_complete(loses: str) -> None:
+    """
+    Whatever takes the way from it then: its own news may be hours old.
+    """
+    lane, flow, stream = reading()
+    idle, other = partition(0), partition(1)
+    for copy in (idle, other):
+        lane.update(copy)
+    await asyncio.sleep(0)
+    meter = LagMeter(flow, lane.answered_at, lane.arriving_at)
+    [number] = [position.number for position in stream.wanted if position.key == idle.key]
+    parts = [stream.part(idle, 0, 10, 10), stream.part(other, 0, 10, 10)]
+    await lane._take_frame(cast(Any, stream), stream.frame(Channel.LIVE, 1.0, parts))
+    write(idle, now=1.0)
+    await lane._take_frame(cast(Any, stream), stream.frame(Channel.LIVE, 18_000.0, []))
+
+    if loses == "leaves":
+        lane.leave(idle.key)
+    elif loses == "is wanted anew":
+        lane._want(idle.key, idle)
+    elif loses == "has moved":
+        lane._moved(2, [(idle.key, number)])
+    else:
+        astray = stream.part(idle, 10, 10, 10)
+        astray = astray._replace(fetched=astray.fetched._replace(error_code=ASTRAY))
+        await lane._take_frame(cast(Any, stream), stream.frame(Channel.LIVE, 18_000.5, [astray]))
+
+    assert lane.answered_at(idle) is None
+    assert meter.measure(idle, now=18_005.0, now_ms=0).seconds == 5.0
+
+
 async def test_a_frame_larger_than_its_buffers_does_not_wait_for_the_share_of_others() -> None:
     """
     That is in use as long as anything is written anywhere.
