@@ -41,7 +41,8 @@ class Claims:
     ) -> dict[TopicPartition, Claim | TwinsiteError]:
         """Why some of these target partitions may not be taken, or not be now; the others may.
 
-        All are looked up at once. A state that cannot be read is said, and objects to nothing.
+        All are looked up at once. A state that may not be read is said, and objects to nothing; one of which
+        nothing was read yet, and may be at the next try, objects to all.
 
         Args:
             looks: What was seen of them, before they are asked for here.
@@ -52,6 +53,7 @@ class Claims:
             return dict.fromkeys(looks, error)
         self._flows.see(found)
         flows = sorted(await self._flows.read(), key=lambda flow: flow.name)
+        unanswered = self._flows.unanswered
         objections: dict[TopicPartition, Claim | TwinsiteError] = {}
         for tp, look in looks.items():
             topic = found.topics.get(tp.topic)
@@ -60,6 +62,8 @@ class Claims:
                 objections[tp] = ConnectionFailedError(f"target: topic {tp.topic} was made anew just now")
             elif (first := next((one for one in claims if one is not None), None)) is not None:
                 objections[tp] = first
+            elif unanswered is not None:
+                objections[tp] = unanswered
         return objections
 
     def _unread(self, topic: str, error: TwinsiteError) -> None:

@@ -64,6 +64,21 @@ class OtherFlow:
         )
 
 
+@dataclass(slots=True)
+class _State:
+    """A state topic, and what was read of its flow last.
+
+    Attributes:
+        flow: None where it was not read yet, or has not begun.
+        error: Why it could not be read at the last try.
+    """
+
+    topic_id: UUID
+    store: TopicStore
+    flow: OtherFlow | None = None
+    error: TwinsiteError | None = None
+
+
 class OtherFlows:
     """What flows have written down at a cluster. Of what was read once only what has come since is read.
 
@@ -82,37 +97,42 @@ class OtherFlows:
         self._cluster = cluster
         self._relevant = relevant
         self._unread = unread
-        self._topics: dict[UUID, str] = {}
-        self._stores: dict[UUID, TopicStore] = {}
-        self._known: dict[UUID, OtherFlow] = {}
-        self._irrelevant: set[UUID] = set()
+        self._states: dict[str, _State] = {}
 
     def see(self, found: ClusterInfo) -> bool:
         """Take note of all topics of the cluster; True where states of flows have come or gone."""
-        before, self._topics = self._topics, _state_topics(found)
-        for topic_id in before.keys() - self._topics.keys():
-            self._stores.pop(topic_id, None)
-            self._known.pop(topic_id, None)
-        return before.keys() != self._topics.keys()
+        before, there = self._states, _state_topics(found)
+        self._states = {
+            topic: before[topic]
+            if topic in before and before[topic].topic_id == topic_id
+            else _State(topic_id, TopicStore(TopicLog(self._cluster, topic)))
+            for topic, topic_id in there.items()
+        }
+        return {s.topic_id for s in before.values()} != set(there.values())
 
     async def read(self) -> tuple[OtherFlow, ...]:
         """What they remember now."""
-        unread = self._topics.keys() - self._irrelevant
-        await asyncio.gather(*(self._read(topic_id, self._topics[topic_id]) for topic_id in unread))
-        return tuple(self._known.values())
+        asked = {t: s for t, s in self._states.items() if s.flow is None or self._relevant(s.flow)}
+        await asyncio.gather(*(self._read(topic, state) for topic, state in asked.items()))
+        flows = (state.flow for state in self._states.values())
+        return tuple(flow for flow in flows if flow is not None and self._relevant(flow))
 
-    async def _read(self, topic_id: UUID, topic: str) -> None:
-        store = self._stores.setdefault(topic_id, TopicStore(TopicLog(self._cluster, topic)))
+    @property
+    def unanswered(self) -> TwinsiteError | None:
+        """Why nothing is known yet of some flow that may be at the next try."""
+        errors = (state.error for state in self._states.values() if state.flow is None)
+        return next((error for error in errors if error is not None and error.retriable), None)
+
+    async def _read(self, topic: str, state: _State) -> None:
         try:
             await self._wait_for_answer(topic)
-            flow = OtherFlow.of(topic.removeprefix(STATE_TOPIC_PREFIX), await store.load())
+            flow = OtherFlow.of(topic.removeprefix(STATE_TOPIC_PREFIX), await state.store.load())
         except TwinsiteError as error:
+            state.error = error
             self._unread(topic, error)
             return
-        if flow is not None and self._relevant(flow):
-            self._known[topic_id] = flow
-        elif flow is not None:
-            self._irrelevant.add(topic_id)
+        state.error = None
+        state.flow = flow or state.flow
 
     async def _wait_for_answer(self, topic: str) -> None:
         """What is remembered may be long, and the way far; where nobody answers, no topic waits for it.
@@ -128,6 +148,6 @@ class OtherFlows:
             raise ConnectionFailedError(words) from slow
 
 
-def _state_topics(found: ClusterInfo) -> dict[UUID, str]:
+def _state_topics(found: ClusterInfo) -> dict[str, UUID]:
     topics = found.topics.items()
-    return {topic.topic_id: name for name, topic in topics if name.startswith(STATE_TOPIC_PREFIX)}
+    return {name: topic.topic_id for name, topic in topics if name.startswith(STATE_TOPIC_PREFIX)}

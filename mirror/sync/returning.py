@@ -2,8 +2,9 @@
 
 What the flows that write to the source remember there is read when a topic is new to
 our flow, and then only what has come since. A topic the flow has begun is never left
-out again. What may not be read, or not now, is said, and keeps no topic from being
-copied: one copy too many does less harm than one that is missing.
+out again, so none is begun before each flow's state has been read once: a copy that is
+begun goes round for ever. What may not be read at all is said, and keeps no topic from
+being copied.
 
 Sources: MirrorMaker 2's ``MirrorSourceConnector.isCycle``, which goes by names.
 """
@@ -90,9 +91,12 @@ class Returning:
             self._incoming = await self._flows.read()
             again = {topic.name: self._look(topic, wanted, written[topic.name]) for topic in unsure}
             left = {name: one for name in left if (one := again.get(name, left[name])) is not None}
+        unanswered = self._flows.unanswered
         for topic in fresh:
             if topic.name not in left and has_gone_round(topic.name, found.topics, self._prefix):
                 left[topic.name] = _gone_round(topic.name)
+            elif topic.name not in left and unanswered is not None:
+                left[topic.name] = _not_known_yet(topic.name, unanswered)
             may_change = topic.name in self._there or topic.name not in left or _is_unsure(left[topic.name])
             if not may_change:
                 self._settled[topic.topic_id] = left[topic.name]
@@ -161,6 +165,11 @@ def _left_out(topic: str, reason: Ignored, flow: OtherFlow, *, goes_home: bool) 
             "one way a prefix (topics.names)"
         )
     return TopicLeftOut(topic, reason.value, detail)
+
+
+def _not_known_yet(topic: str, error: TwinsiteError) -> TopicLeftOut:
+    detail = f"what a flow remembers at the source could not be read yet, and it may be its copy: {error}"
+    return TopicLeftOut(topic, Ignored.UNDECIDED.value, detail)
 
 
 def _gone_round(topic: str) -> TopicLeftOut:

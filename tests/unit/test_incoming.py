@@ -327,7 +327,29 @@ async def test_a_state_that_may_not_be_read_is_named_and_keeps_no_topic_back(
     ]
 
 
-async def test_a_state_of_which_no_leader_answers_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_begun_while_a_state_is_not_read_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    What was begun is copied on, whatever it is. Once the leader answers it is known which is a copy.
+    """
+    monkeypatch.setattr("mirror.flow.other_flows.ANSWER_SECONDS", 0.05)
+    source = Source(monkeypatch, "b.orders", "audit", "begun")
+    source.stored, source.ends = state("orders"), {"b.orders": 3, "audit": 3}
+    source.hangs = True
+
+    before = await asyncio.wait_for(source.left_out("begun"), 5)
+    source.hangs = False
+    after = await source.left_out("begun")
+
+    assert {name: one.reason for name, one in before.items()} == dict.fromkeys(
+        ("b.orders", "audit"), "undecided"
+    )
+    assert "no answer from a leader of __twinsite_state.back-0" in before["audit"].detail
+    assert {name: one.reason for name, one in after.items()} == {"b.orders": "copy_of_target"}
+
+
+async def test_a_state_of_which_no_leader_answers_any_more_holds_nothing_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """
     It may be without one for hours. What was known of the flow is known still.
     """

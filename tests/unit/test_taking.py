@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from checkpoint.model import FlowRecord, PartitionRecord
-from mirror.errors import NotAuthorizedError, TwinsiteError
+from mirror.errors import ConnectionFailedError, NotAuthorizedError, TwinsiteError
 from mirror.flow.claims import Claims
 from mirror.flow.position import Decision, Known, Prepare, Proceed, Register, TargetLook
 from mirror.flow.taking import Claim, claim, takes, to_note, yields
@@ -98,11 +98,13 @@ class Target:
 
     Attributes:
         stored: By flow; None: it may not be read.
+        silent: Flows whose state nobody leads.
         loads: How often one of them was read.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stored: dict[str, Mapping[str, bytes] | None] = {}
+        self.silent: set[str] = set()
         self.loads: list[str] = []
         self.topic_id = HERE
         monkeypatch.setattr("mirror.flow.other_flows.TopicLog", lambda _, topic: Stored(self, topic))
@@ -128,6 +130,8 @@ class Stored:
         self.target, self.flow = target, topic.removeprefix("__twinsite_state.")
 
     async def end(self) -> int:
+        if self.flow in self.target.silent:
+            raise ConnectionFailedError(f"target: no leader of the state of {self.flow}")
         return 1
 
     async def load(self) -> Mapping[str, bytes]:
@@ -179,6 +183,31 @@ async def test_a_state_that_may_not_be_read_is_named_and_objects_to_nothing(
     assert [(line["event"], line["topic"]) for line in logs] == [
         ("other_flow_not_known", "__twinsite_state.closed")
     ]
+
+
+async def test_nothing_is_taken_before_each_state_that_may_be_read_was_read_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Later what was known of the flow counts. What is known of the others comes first.
+    """
+    target = Target(monkeypatch)
+    target.remember("away", 0)
+    target.remember("old", 1)
+    target.silent = {"away"}
+    claims = Claims(cast(Any, target), "new")
+
+    before = await objections(claims, 3)
+    target.silent = set()
+    known = await objections(claims, 3)
+    target.silent = {"away", "old"}
+    after = await objections(claims, 3)
+
+    said = [str(before[TopicPartition("orders", n)]) for n in (0, 2)]
+    assert said == ["target: no leader of the state of away"] * 2
+    assert before[TopicPartition("orders", 1)] == Claim("old", ORDERS_0._replace(partition=1))
+    assert known == after
+    assert {tp.partition for tp in after} == {0, 1}
 
 
 async def test_a_topic_made_anew_since_it_was_looked_at_is_not_taken_for_the_one_before(
