@@ -17,7 +17,7 @@ from uuid import UUID
 
 import structlog
 
-from mirror.errors import TwinsiteError
+from mirror.errors import NotAuthorizedError, TwinsiteError
 from mirror.flow.other_flows import OtherFlow, OtherFlows
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo, TopicInfo
@@ -52,6 +52,8 @@ class Returning:
         """Flows from our target, as read last."""
         self._there: dict[str, UUID] = {}
         """Topics that would go home, and the id of what is at the target under their name."""
+        self._hidden: dict[str, NotAuthorizedError] = {}
+        """Topics that would go home, and why it may not be seen what is at the target under their name."""
         self._settled: dict[UUID, TopicLeftOut] = {}
         self._told: set[tuple[UUID, str]] = set()
         self._repeats = Repeats()
@@ -83,7 +85,7 @@ class Returning:
         self, found: ClusterInfo, wanted: Mapping[str, str], fresh: Collection[TopicInfo]
     ) -> dict[str, TopicLeftOut]:
         self._incoming = await self._flows.read()
-        self._there = await self._originals(wanted, fresh)
+        await self._look_for_originals(wanted, fresh)
         left = {topic.name: one for topic in fresh if (one := self._look(topic, wanted)) is not None}
         unsure = [topic for topic in fresh if topic.name in left and _is_unsure(left[topic.name])]
         if unsure:
@@ -110,16 +112,28 @@ class Returning:
             reason = judge(flow, topic, copy_name=wanted[topic.name], there=there, written=written)
             if reason is not None:
                 return _left_out(topic.name, reason, flow, goes_home=there is not None)
+        hidden = self._hidden.get(topic.name)
+        begun_by = next(
+            (f for f in self._incoming if f.originals.get(topic.name) == wanted[topic.name]), None
+        )
+        if hidden is not None and begun_by is not None:
+            return _original_hidden(topic.name, begun_by, hidden)
         return None
 
-    async def _originals(self, wanted: Mapping[str, str], topics: Collection[TopicInfo]) -> dict[str, UUID]:
-        """Which of the topics would go home to one that is still at the target, and its id."""
+    async def _look_for_originals(self, wanted: Mapping[str, str], topics: Collection[TopicInfo]) -> None:
+        """See which topics would go home to one that is still at the target, or that is hidden there."""
         flows = self._incoming
         homes = {t.name for t in topics if any(original_of(f, t.name) == wanted[t.name] for f in flows)}
+        self._there, self._hidden = {}, {}
         if not homes:
-            return {}
-        there = (await self._target.describe_topics(sorted(wanted[name] for name in homes))).topics
-        return {name: there[wanted[name]].topic_id for name in homes if wanted[name] in there}
+            return
+        found = await self._target.describe_topics(sorted(wanted[name] for name in homes))
+        for name in homes:
+            error = found.errors.get(wanted[name])
+            if wanted[name] in found.topics:
+                self._there[name] = found.topics[wanted[name]].topic_id
+            elif isinstance(error, NotAuthorizedError):
+                self._hidden[name] = error
 
     async def _written(self, wanted: Iterable[str], topics: Collection[TopicInfo]) -> dict[str, set[int]]:
         """The partitions that hold records; one that cannot be asked may hold none."""
@@ -165,6 +179,14 @@ def _left_out(topic: str, reason: Ignored, flow: OtherFlow, *, goes_home: bool) 
             "one way a prefix (topics.names)"
         )
     return TopicLeftOut(topic, reason.value, detail)
+
+
+def _original_hidden(topic: str, flow: OtherFlow, error: NotAuthorizedError) -> TopicLeftOut:
+    detail = (
+        f"flow {flow.name} has copied it from the target's {original_of(flow, topic)}, and may do so still: "
+        f"whether that is there may not be seen: {error}"
+    )
+    return TopicLeftOut(topic, Ignored.UNDECIDED.value, detail)
 
 
 def _not_known_yet(topic: str, error: TwinsiteError) -> TopicLeftOut:

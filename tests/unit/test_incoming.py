@@ -176,6 +176,7 @@ class Source:
 
     Attributes:
         there: The topics of the target, and their ids.
+        hidden: Those of the target that may not be described.
         hangs: Whether nobody says where what they remember ends.
     """
 
@@ -184,6 +185,7 @@ class Source:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *topics: str, prefix: str = "a.") -> None:
         self.prefix = prefix
         self.there: dict[str, UUID] = {}
+        self.hidden: set[str] = set()
         self.stored: dict[str, bytes] | None = {}
         self.loads = 0
         self.hangs = False
@@ -203,7 +205,8 @@ class Source:
 
     async def describe_topics(self, names: Collection[str]) -> ClusterInfo:
         found = {name: TopicInfo(name, self.there[name], False, {}) for name in names if name in self.there}
-        return replace(self.info, topics=found)
+        errors = {name: NotAuthorizedError(f"no DESCRIBE on {name}") for name in self.hidden}
+        return replace(self.info, topics=found, errors=errors)
 
     async def end(self) -> int:
         if self.hangs:
@@ -262,6 +265,25 @@ async def test_a_copy_goes_home_once_its_original_was_deleted(monkeypatch: pytes
     assert [one["orders"].reason for one in before] == ["copy_of_target", "copy_of_target"]
     assert "to bring it back, delete that one first" in before[0]["orders"].detail
     assert [line["event"] for line in logs] == ["topic_left_out"]
+    assert after == {}
+
+
+async def test_a_copy_does_not_go_home_where_its_original_may_not_be_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    It is not taken for gone. What no flow from the target has begun is copied, and says itself what it lacks.
+    """
+    source = Source(monkeypatch, "orders", "audit", prefix="")
+    source.stored, source.ends = state("orders", prefix=""), {"orders": 3, "audit": 3}
+    source.hidden = {"orders", "audit"}
+
+    before = await source.left_out()
+    source.hidden = set()
+    after = await source.left_out()
+
+    assert {name: one.reason for name, one in before.items()} == {"orders": "undecided"}
+    assert "no DESCRIBE on orders" in before["orders"].detail
     assert after == {}
 
 
