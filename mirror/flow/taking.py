@@ -29,12 +29,14 @@ def to_note(decision: Decision, known: Known | None, target: TargetLook) -> str 
 
 
 def takes(decision: Decision, known: Known | None, target: TargetLook) -> bool:
-    """Whether it begins to write where nothing is copied yet, or in another topic than before."""
-    if isinstance(decision, Register | Prepare):
+    """Whether it begins to write where nothing of it is yet, its padding included, or in another topic."""
+    if isinstance(decision, Register):
         return True
-    if not isinstance(decision, Proceed) or known is None:
+    if not isinstance(decision, Proceed | Prepare) or known is None:
         return False
-    return decision.next_offset <= known.start_offset or known.target_topic_id not in {None, target.topic_id}
+    if known.target_topic_id not in {None, target.topic_id}:
+        return True
+    return _is_empty(target) if isinstance(decision, Prepare) else decision.next_offset <= known.start_offset
 
 
 @dataclass(frozen=True, slots=True)

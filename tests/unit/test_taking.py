@@ -37,6 +37,7 @@ def at(offset: int) -> Proceed:
     [
         (REGISTER, None, True, None),
         (Prepare(100, 0, 0, 0), KNOWN, True, None),
+        (Prepare(100, 0, 0, 0), replace(KNOWN, target_topic_id=str(ANOTHER)), True, str(HERE)),
         (at(100), KNOWN, True, None),
         (at(101), KNOWN, False, None),
         (at(101), replace(KNOWN, target_topic_id=None), False, str(HERE)),
@@ -51,6 +52,17 @@ def test_what_is_not_copied_into_yet_is_taken(
     """
     assert takes(decision, known, EMPTY) is taking
     assert to_note(decision, known, EMPTY) == noted
+
+
+def test_what_holds_our_padding_is_ours_already() -> None:
+    """
+    A preparation that was cut off goes on, whatever another flow has written down of a topic before this one.
+    """
+    half = Prepare(100, 0, 50, 50)
+
+    assert not takes(half, KNOWN, WRITTEN)
+    assert not takes(half, replace(KNOWN, target_topic_id=None), WRITTEN)
+    assert takes(half, replace(KNOWN, target_topic_id=str(ANOTHER)), WRITTEN)
 
 
 @pytest.mark.parametrize(
