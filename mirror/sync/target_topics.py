@@ -176,9 +176,17 @@ class TargetTopics:
         not_done = {conflict.target for conflict in refused}
         await self._see_topics(chosen, {n: asked[n] for n in asked if n not in not_done}, conflicts)
         made = {one.name for one in plan.create} - not_done
-        look_at(self._flow, (copy for copy in self._partitions.values() if copy.target.topic in made))
+        copies = [copy for copy in self._partitions.values() if copy.copying]
+        look_at(self._flow, (c for c in copies if c.target.topic in made or self._was_elsewhere(c, there)))
         await self._note_batch_limits(chosen)
         return conflicts
+
+    def _was_elsewhere(self, copy: PartitionCopy, there: ClusterInfo) -> bool:
+        """Whether its target topic was made anew, by somebody else perhaps; an empty log would not tell."""
+        known, topic = self._memory.known(copy.tp), there.topics.get(copy.target.topic)
+        if known is None or known.target_topic_id is None or topic is None:
+            return False
+        return known.target_topic_id != str(topic.topic_id)
 
     async def owned_copies_of(self, topics: Collection[str]) -> list[str]:
         """Those of the source topics whose copies hold only what this flow copies, and are ours to change.

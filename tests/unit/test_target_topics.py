@@ -168,6 +168,7 @@ class Side:
     Attributes:
         partitions: What is copied; one of ``orders``, at first not looked at.
         right: Whether this mirror holds the right to copy.
+        noted: Into which target topic everything is copied, as written down.
         looks: Partitions that asked to be looked at.
     """
 
@@ -182,7 +183,7 @@ class Side:
             source=source, target=target, batch_bytes_max=self.limits, hooks=hooks, turn=turn
         )
         self.partitions: dict[TopicPartition, PartitionCopy] = {}
-        self.prepared = True
+        self.prepared, self.noted = True, ORDERS_ID
         self.topics = TargetTopics(
             TopicsSettings.model_validate({"include": [".*"]} | settings),
             cast(Any, flow),
@@ -196,7 +197,13 @@ class Side:
         if tp not in self.partitions:
             return None
         return Known(
-            str(ORDERS_ID), OffsetMode.SAME, 0, self.prepared, lambda end: end, target_topic=tp.topic
+            str(ORDERS_ID),
+            OffsetMode.SAME,
+            0,
+            self.prepared,
+            lambda end: end,
+            target_topic=tp.topic,
+            target_topic_id=str(self.noted),
         )
 
     def begin(self, partition: int = 0, topic: str = "orders") -> PartitionCopy:
@@ -326,6 +333,25 @@ async def test_what_was_copied_into_a_topic_that_has_to_be_made_again_is_looked_
 
     assert before == []
     assert (side.looks, copy.copying) == ([copy.tp], False)
+
+
+async def test_an_empty_copy_whose_topic_somebody_has_made_anew_is_looked_at(side: Side) -> None:
+    """
+    It ends where it was left. What is written down is the id of a topic that is gone, until a look notes it.
+    """
+    (copy,) = side.partitions.values()
+    side.look(copy, end=0)
+    await side.pass_by()
+    before = list(side.looks)
+
+    side.target.topics["orders"] = a_topic("orders", topic_id=UUID(int=8))
+    await side.pass_by()
+    seen, side.noted = list(side.looks), UUID(int=8)
+    side.look(copy, end=0)
+    await side.pass_by()
+
+    assert (before, seen, side.looks) == ([], [copy.tp], [copy.tp])
+    assert copy.copying
 
 
 async def test_what_is_on_its_way_to_the_target_is_no_reason_to_wait(side: Side) -> None:
