@@ -27,7 +27,8 @@ PREPARING_CONFIGS = KEEP_ALL | {"retention.bytes": LONG_MAX}
 """While a log is made to start at its offset: DeleteRecords wants ``delete``, and nothing may expire. Nobody
 else says that so: by it a topic is known again that was being prepared when a mirror ended.
 """
-BATCH_BYTES_MAX = 1 << 20
+PEEK_BYTES_MAX = 64 << 10
+"""Of each partition, to see its first batch; a larger one comes alone."""
 
 
 def is_set_up_to_be_prepared(topic: TopicFacts) -> bool:
@@ -40,36 +41,43 @@ def being_prepared(topic: str, target: str, partition: int) -> Conflict:
     """Why a source topic is not copied yet, of which a partition is not ready."""
     words = (
         f"the source topic is being prepared by a flow that copies into it: its settings say so, and "
-        f"partition {partition} was never written to, or begins with padding. If there is no such flow, set "
-        f"its retention.bytes to -1, which means the same as {LONG_MAX}"
+        f"partition {partition} was never written to, or begins with padding, or does not answer. If there "
+        f"is no such flow, set its retention.bytes to -1, which means the same as {LONG_MAX}"
     )
     return Conflict(topic, target, Reason.SOURCE_BEING_PREPARED, words)
 
 
-async def unready(source: Cluster, topics: Collection[TopicInfo]) -> dict[str, int]:
+async def unready(source: Cluster, topics: Collection[TopicInfo], *, answer_seconds: float) -> dict[str, int]:
     """Those of the topics that may be prepared just now, and the first partition that may.
 
     It was never written to, or begins with padding, or cannot be looked at just now.
 
     Args:
-        topics: In the cluster's snapshot, and set up to be prepared.
+        topics: Followed by the cluster, and set up to be prepared.
+        answer_seconds: How long leaders have to say where their logs begin and end. What they begin with may
+            take longer: a link may be slow.
     """
     tps = [TopicPartition(topic.name, number) for topic in topics for number in sorted(topic.partitions)]
-    starts, ends = await asyncio.gather(
-        list_offsets(source, tps, EARLIEST), list_offsets(source, tps, LATEST)
-    )
-    bounds = {tp: (_offset(starts[tp]), _offset(ends[tp])) for tp in tps}
-    emptied = {tp for tp, (start, end) in bounds.items() if 0 < start == end}
-    written = {tp: start for tp, (start, end) in bounds.items() if 0 <= start < end}
-    ready = emptied | await _holding_records(source, written)
+    try:
+        async with asyncio.timeout(answer_seconds):
+            await source.refresh()
+            asked = (list_offsets(source, tps, which) for which in (EARLIEST, LATEST))
+            starts, ends = await asyncio.gather(*asked)
+    except TimeoutError:
+        starts = ends = {}
+    bounds = {tp: (_offset(starts.get(tp)), _offset(ends.get(tp))) for tp in tps}
+    blank = {tp for tp, (start, end) in bounds.items() if not 0 <= start <= end or end == 0}
+    waiting = {tp.topic for tp in blank}
+    written = {tp: start for tp, (start, end) in bounds.items() if start < end and tp.topic not in waiting}
+    not_ready = blank | (written.keys() - await _holding_records(source, written))
     first: dict[str, int] = {}
     for tp in tps:
-        if tp not in ready:
+        if tp in not_ready:
             first.setdefault(tp.topic, tp.partition)
     return first
 
 
-def _offset(answer: int | TwinsiteError) -> int:
+def _offset(answer: int | TwinsiteError | None) -> int:
     return answer if isinstance(answer, int) else -1
 
 
@@ -78,7 +86,7 @@ async def _holding_records(source: Cluster, starts: Mapping[TopicPartition, int]
     found: set[TopicPartition] = set()
 
     async def ask(node: int, tps: Collection[TopicPartition]) -> None:
-        left = {tp: Want(starts[tp], -1, -1, BATCH_BYTES_MAX) for tp in tps}
+        left = {tp: Want(starts[tp], -1, -1, PEEK_BYTES_MAX) for tp in tps}
         try:
             while left and (came := await peek_at(source, node, left)):
                 found.update(tp for tp, fetched in came.items() if _begins_with_records(fetched))

@@ -315,8 +315,7 @@ class TargetTopics:
         if not doubtful:
             return {}
         self._flow.source.follow(chosen)
-        await self._flow.source.refresh()
-        found = await unready(self._flow.source, doubtful)
+        found = await unready(self._flow.source, doubtful, answer_seconds=STARTS_SECONDS)
         for name in found:
             self._source_facts.pop(name, None)
         to_target = self._policy.to_target

@@ -909,6 +909,7 @@ class Logs:
         self.starts: dict[TopicPartition, int] = {}
         self.batches: dict[TopicPartition, memoryview] = {}
         self.peeks = 0
+        self.hangs = False
         monkeypatch.setattr(preparing, "list_offsets", self.list_offsets)
         monkeypatch.setattr(preparing, "peek_at", self.peek_at)
 
@@ -919,6 +920,8 @@ class Logs:
             self.batches[tp] = batch
 
     async def list_offsets(self, _: object, tps: Collection[TopicPartition], timestamp: int) -> Answers[int]:
+        if self.hangs:
+            await asyncio.Event().wait()
         known = self.starts if timestamp == EARLIEST else self.side.source.ends
         return {tp: known[tp] for tp in tps}
 
@@ -959,17 +962,42 @@ async def test_a_topic_that_another_flow_makes_ready_is_begun_once_it_is(chain: 
     fresh = stopped(await side.topics.bring_up(side.source.topics))
     logs.hold(0, PADDING, end=1000)
     padded = stopped(await side.topics.bring_up(side.source.topics))
+    unasked = logs.peeks
+    logs.hold(1, RECORDS, end=1)
+    beside = stopped(await side.topics.bring_up(side.source.topics))
     logs.hold(0, None, start=1000, end=1000)
+    logs.hold(1, None)
     half = (await side.topics.bring_up(side.source.topics))["orders"]
     made_early = dict(side.target.topics)
     logs.hold(1, RECORDS, end=1)
     side.source.configs["orders"] = {"delete.retention.ms": "7"}
     ready = stopped(await side.topics.bring_up(side.source.topics))
 
-    assert fresh == padded == waiting
+    assert fresh == padded == beside == waiting
+    assert unasked == 0, "a partition that was never written to says enough"
     assert "partition 1 was never written to, or begins with padding" in half.detail
     assert (made_early, ready) == ({}, [])
     assert side.target.configs["orders"]["delete.retention.ms"] == "7"
+
+
+async def test_a_topic_that_cannot_be_seen_to_be_ready_does_not_hold_up_a_pass(
+    chain: tuple[Side, Logs], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    It is not ready, and looked at again at the next one.
+    """
+    side, logs = chain
+    monkeypatch.setattr(mirror.sync.target_topics, "STARTS_SECONDS", 0.05)
+    logs.hold(0, RECORDS, end=1)
+    logs.hold(1, RECORDS, end=1)
+    logs.hangs = True
+
+    late = await asyncio.wait_for(side.topics.bring_up(side.source.topics), 5)
+    logs.hangs = False
+    ready = await side.topics.bring_up(side.source.topics)
+
+    assert [one.reason for one in late.values()] == [Reason.SOURCE_BEING_PREPARED]
+    assert ready == {}
 
 
 async def test_a_topic_that_keeps_such_settings_is_copied(chain: tuple[Side, Logs]) -> None:
