@@ -8,6 +8,7 @@ far as the states of flows may be read; what is not known of one is said by who 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -24,6 +25,10 @@ from mirror.topic_names import STATE_TOPIC_PREFIX
 
 ANSWER_SECONDS = 5.0
 """So long whoever leads the state of a flow has to say where it ends: eight round trips by satellite."""
+KEPT_SECONDS = 120.0
+"""For so long a flow is known whose state is gone: a mirror that runs makes its topic again within half a
+minute, and then it may take as long until all is written.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +71,34 @@ class OtherFlow:
 
 @dataclass(slots=True)
 class _State:
-    """A state topic, and what was read of its flow last.
+    """A state topic, and what is known of its flow.
 
     Attributes:
-        flow: None where it was not read yet, or has not begun.
+        store: None where the flow is none of those asked for.
+        flow: None there, and where it was not read yet, or has not begun.
         error: Why it could not be read at the last try.
+        nothing_since: Since when the topic of a known flow is not there, or is empty (monotonic).
     """
 
     topic_id: UUID
-    store: TopicStore
+    store: TopicStore | None
     flow: OtherFlow | None = None
     error: TwinsiteError | None = None
+    nothing_since: float | None = None
+
+    def is_over(self) -> bool:
+        """Take note that the state says nothing; True once it has done so for long enough."""
+        now = time.monotonic()
+        if self.nothing_since is None:
+            self.nothing_since = now
+        return self.flow is None or now - self.nothing_since >= KEPT_SECONDS
 
 
 class OtherFlows:
     """What flows have written down at a cluster. Of what was read once only what has come since is read.
+
+    A state topic that somebody has deleted is made again by its flow, and written anew: what was known of the
+    flow is known still for a while.
 
     Args:
         relevant: Which of them are asked for; the others are not read again.
@@ -98,24 +116,40 @@ class OtherFlows:
         self._relevant = relevant
         self._unread = unread
         self._states: dict[str, _State] = {}
+        self._there: frozenset[str] = frozenset()
+        """State topics, as seen last."""
 
     def see(self, found: ClusterInfo) -> bool:
-        """Take note of all topics of the cluster; True where states of flows have come or gone."""
-        before, there = self._states, _state_topics(found)
-        self._states = {
-            topic: before[topic]
-            if topic in before and before[topic].topic_id == topic_id
-            else _State(topic_id, TopicStore(TopicLog(self._cluster, topic)))
-            for topic, topic_id in there.items()
-        }
-        return {s.topic_id for s in before.values()} != set(there.values())
+        """Take note of all topics of the cluster.
+
+        Returns:
+            Whether what is known of flows may change: states have come or gone, or are about to.
+        """
+        there = _state_topics(found)
+        self._there = frozenset(there)
+        changed = False
+        for topic, topic_id in there.items():
+            state = self._states.get(topic)
+            if state is None or state.topic_id != topic_id:
+                self._states[topic] = self._new(topic, topic_id, state)
+                changed = True
+        for topic in [topic for topic in self._states if topic not in there]:
+            if self._states[topic].is_over():
+                del self._states[topic]
+                changed = True
+        return changed or any(state.nothing_since is not None for state in self._states.values())
+
+    def _new(self, topic: str, topic_id: UUID, before: _State | None) -> _State:
+        state = _State(topic_id, TopicStore(TopicLog(self._cluster, topic)))
+        if before is not None:
+            state.flow, state.nothing_since = before.flow, before.nothing_since
+        return state
 
     async def read(self) -> tuple[OtherFlow, ...]:
         """What they remember now."""
-        asked = {t: s for t, s in self._states.items() if s.flow is None or self._relevant(s.flow)}
-        await asyncio.gather(*(self._read(topic, state) for topic, state in asked.items()))
-        flows = (state.flow for state in self._states.values())
-        return tuple(flow for flow in flows if flow is not None and self._relevant(flow))
+        asked = [(topic, state) for topic, state in self._states.items() if topic in self._there]
+        await asyncio.gather(*(self._read(topic, one, one.store) for topic, one in asked if one.store))
+        return tuple(state.flow for state in self._states.values() if state.flow is not None)
 
     @property
     def unanswered(self) -> TwinsiteError | None:
@@ -123,16 +157,19 @@ class OtherFlows:
         errors = (state.error for state in self._states.values() if state.flow is None)
         return next((error for error in errors if error is not None and error.retriable), None)
 
-    async def _read(self, topic: str, state: _State) -> None:
+    async def _read(self, topic: str, state: _State, store: TopicStore) -> None:
         try:
             await self._wait_for_answer(topic)
-            flow = OtherFlow.of(topic.removeprefix(STATE_TOPIC_PREFIX), await state.store.load())
+            flow = OtherFlow.of(topic.removeprefix(STATE_TOPIC_PREFIX), await store.load())
         except TwinsiteError as error:
             state.error = error
             self._unread(topic, error)
             return
         state.error = None
-        state.flow = flow or state.flow
+        if flow is not None and not self._relevant(flow):
+            state.store = state.flow = state.nothing_since = None
+        elif flow is not None or (state.flow is not None and state.is_over()):
+            state.flow, state.nothing_since = flow, None
 
     async def _wait_for_answer(self, topic: str) -> None:
         """What is remembered may be long, and the way far; where nobody answers, no topic waits for it.

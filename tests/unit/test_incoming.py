@@ -232,7 +232,7 @@ async def test_a_copy_is_named_once_with_its_reason_and_looked_at_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """
-    As long as the flow's state is there; without it, the copy is a topic like any other.
+    As long as the flow's state is there, or may come back; without it, the copy is a topic like any other.
     """
     source = Source(monkeypatch, "b.orders", "audit")
     source.stored = state("orders")
@@ -247,7 +247,38 @@ async def test_a_copy_is_named_once_with_its_reason_and_looked_at_no_more(
     assert source.loads == 1
 
     del source.topics[STATE]
+    assert await source.left_out("audit") == first
+    monkeypatch.setattr("mirror.flow.other_flows.KEPT_SECONDS", 0.0)
     assert await source.left_out("audit") == {}
+
+
+async def test_a_flow_whose_state_topic_was_made_again_is_known_until_it_is_written_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Or for long enough to say that nobody writes it any more. Once it is written it is settled again.
+    """
+    source = Source(monkeypatch, "b.orders", "audit")
+    source.stored, source.ends = state("orders"), {"b.orders": 3, "audit": 3}
+    before = await source.left_out("audit")
+
+    source.topics[STATE], source.stored = TopicInfo(STATE, uuid4(), False, {0: LEADER}), {}
+    empty = [await source.left_out("audit"), await source.left_out("audit")]
+    source.stored = state("orders")
+    written = await source.left_out("audit")
+    loads = source.loads
+    settled = await source.left_out("audit")
+    last_loads = source.loads
+
+    source.topics[STATE], source.stored = TopicInfo(STATE, uuid4(), False, {0: LEADER}), {}
+    once_more = await source.left_out("audit")
+    monkeypatch.setattr("mirror.flow.other_flows.KEPT_SECONDS", 0.0)
+    over = await source.left_out("audit")
+
+    assert before.keys() == {"b.orders"}
+    assert [*empty, written, settled, once_more] == [before] * 5
+    assert last_loads == loads
+    assert over == {}
 
 
 async def test_a_copy_goes_home_once_its_original_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
