@@ -9,19 +9,36 @@ sees the other at least, and where both do one takes its record back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import structlog
 
 from mirror.errors import ConnectionFailedError, TwinsiteError
-from mirror.flow.other_flows import OtherFlows
+from mirror.flow.other_flows import OtherFlow, OtherFlows
 from mirror.flow.position import TargetLook
 from mirror.flow.taking import Claim, claim
 from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster_info import ClusterInfo
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import TopicPartition
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What there was at the target at some moment.
+
+    Attributes:
+        flows: The others, by name.
+        unanswered: Why nothing is known yet of one of them.
+    """
+
+    topics: ClusterInfo
+    flows: Sequence[OtherFlow]
+    unanswered: TwinsiteError | None
 
 
 class Claims:
@@ -33,8 +50,12 @@ class Claims:
 
     def __init__(self, target: Cluster, flow: str) -> None:
         self._target = target
-        self._flows = OtherFlows(target, relevant=lambda other: other.name != flow, unread=self._unread)
+        self._flows = OtherFlows(target, but_for=flow, relevant=lambda _: True, unread=self._unread)
         self._repeats = Repeats()
+        self._one_looks = asyncio.Lock()
+        self._seen: _Seen | TwinsiteError | None = None
+        self._asked = self._answered = 0
+        """Those who have asked, and those whom the last look has answered."""
 
     async def objections(
         self, looks: Mapping[TopicPartition, TargetLook]
@@ -47,24 +68,40 @@ class Claims:
         Args:
             looks: What was seen of them, before they are asked for here.
         """
-        try:
-            found = await self._target.describe_topics(None)
-        except TwinsiteError as error:
-            return dict.fromkeys(looks, error)
-        self._flows.see(found)
-        flows = sorted(await self._flows.read(), key=lambda flow: flow.name)
-        unanswered = self._flows.unanswered
+        seen = await self._look()
+        if isinstance(seen, TwinsiteError):
+            return dict.fromkeys(looks, seen)
         objections: dict[TopicPartition, Claim | TwinsiteError] = {}
         for tp, look in looks.items():
-            topic = found.topics.get(tp.topic)
-            claims = (claim(flow.name, flow.copies.get(tp), look) for flow in flows)
+            topic = seen.topics.topics.get(tp.topic)
+            claims = (claim(flow.name, flow.copies.get(tp), look) for flow in seen.flows)
             if topic is not None and str(topic.topic_id) != look.topic_id:
                 objections[tp] = ConnectionFailedError(f"target: topic {tp.topic} was made anew just now")
             elif (first := next((one for one in claims if one is not None), None)) is not None:
                 objections[tp] = first
-            elif unanswered is not None:
-                objections[tp] = unanswered
+            elif seen.unanswered is not None:
+                objections[tp] = seen.unanswered
         return objections
+
+    async def _look(self) -> _Seen | TwinsiteError:
+        """What there is, no older than the question: all who ask during one look share the next one."""
+        self._asked += 1
+        number = self._asked
+        async with self._one_looks:
+            if self._seen is None or self._answered < number:
+                asked = self._asked
+                self._seen = await self._look_at_all()
+                self._answered = asked
+            return self._seen
+
+    async def _look_at_all(self) -> _Seen | TwinsiteError:
+        try:
+            found = await self._target.describe_topics(None)
+        except TwinsiteError as error:
+            return error
+        self._flows.see(found)
+        flows = sorted(await self._flows.read(), key=lambda flow: flow.name)
+        return _Seen(found, flows, self._flows.unanswered)
 
     def _unread(self, topic: str, error: TwinsiteError) -> None:
         warn_repeated(log, self._repeats, topic, "other_flow_not_known", topic=topic, error=str(error))

@@ -75,6 +75,7 @@ class _State:
 
     Attributes:
         store: None where the flow is none of those asked for.
+        items: What the flow was read from; None where it was not read from this topic.
         flow: None there, and where it was not read yet, or has not begun.
         error: Why it could not be read at the last try.
         nothing_since: Since when the topic of a known flow is not there, or is empty (monotonic).
@@ -82,6 +83,7 @@ class _State:
 
     topic_id: UUID
     store: TopicStore | None
+    items: Mapping[str, bytes] | None = None
     flow: OtherFlow | None = None
     error: TwinsiteError | None = None
     nothing_since: float | None = None
@@ -101,6 +103,7 @@ class OtherFlows:
     flow is known still for a while.
 
     Args:
+        but_for: The name of a flow that is not read; none by default.
         relevant: Which of them are asked for; the others are not read again.
         unread: Told what of a state topic could not be read: what was known of its flow is known still.
     """
@@ -109,10 +112,12 @@ class OtherFlows:
         self,
         cluster: Cluster,
         *,
+        but_for: str = "",
         relevant: Callable[[OtherFlow], bool],
         unread: Callable[[str, TwinsiteError], None],
     ) -> None:
         self._cluster = cluster
+        self._not_read = f"{STATE_TOPIC_PREFIX}{but_for}"
         self._relevant = relevant
         self._unread = unread
         self._states: dict[str, _State] = {}
@@ -126,6 +131,7 @@ class OtherFlows:
             Whether what is known of flows may change: states have come or gone, or are about to.
         """
         there = _state_topics(found)
+        there.pop(self._not_read, None)
         self._there = frozenset(there)
         changed = False
         for topic, topic_id in there.items():
@@ -160,7 +166,9 @@ class OtherFlows:
     async def _read(self, topic: str, state: _State, store: TopicStore) -> None:
         try:
             await self._wait_for_answer(topic)
-            flow = OtherFlow.of(topic.removeprefix(STATE_TOPIC_PREFIX), await store.load())
+            items = await store.load()
+            name = topic.removeprefix(STATE_TOPIC_PREFIX)
+            flow = state.flow if items == state.items else OtherFlow.of(name, items)
         except TwinsiteError as error:
             state.error = error
             self._unread(topic, error)
@@ -168,8 +176,10 @@ class OtherFlows:
         state.error = None
         if flow is not None and not self._relevant(flow):
             state.store = state.flow = state.nothing_since = None
-        elif flow is not None or (state.flow is not None and state.is_over()):
-            state.flow, state.nothing_since = flow, None
+        elif flow is not None:
+            state.items, state.flow, state.nothing_since = items, flow, None
+        elif state.flow is not None and state.is_over():
+            state.items = state.flow = state.nothing_since = None
 
     async def _wait_for_answer(self, topic: str) -> None:
         """What is remembered may be long, and the way far; where nobody answers, no topic waits for it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -13,6 +14,7 @@ from structlog.testing import capture_logs
 from checkpoint.model import FlowRecord, PartitionRecord
 from mirror.errors import ConnectionFailedError, NotAuthorizedError, TwinsiteError
 from mirror.flow.claims import Claims
+from mirror.flow.other_flows import OtherFlow
 from mirror.flow.position import Decision, Known, Prepare, Proceed, Register, TargetLook
 from mirror.flow.taking import Claim, claim, takes, to_note, yields
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
@@ -112,12 +114,14 @@ class Target:
         stored: By flow; None: it may not be read.
         silent: Flows whose state nobody leads.
         loads: How often one of them was read.
+        asked: Set once somebody asks for what is there.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stored: dict[str, Mapping[str, bytes] | None] = {}
         self.silent: set[str] = set()
         self.loads: list[str] = []
+        self.asked = asyncio.Event()
         self.topic_id = HERE
         monkeypatch.setattr("mirror.flow.other_flows.TopicLog", lambda _, topic: Stored(self, topic))
         monkeypatch.setattr("mirror.flow.other_flows.TopicStore", lambda log: log)
@@ -129,6 +133,7 @@ class Target:
 
     async def describe_topics(self, names: Collection[str] | None) -> ClusterInfo:
         assert names is None, "states are listed"
+        self.asked.set()
         states = {f"__twinsite_state.{flow}": UUID(int=100 + n) for n, flow in enumerate(self.stored)}
         ids = states | {"orders": self.topic_id}
         topics = {name: TopicInfo(name, topic_id, False, {0: LEADER}) for name, topic_id in ids.items()}
@@ -175,7 +180,53 @@ async def test_partitions_of_other_flows_are_found_by_reading_each_state_once(
     claimed = {tp.partition: one.flow for tp, one in found.items() if isinstance(one, Claim)}
     assert claimed == {7: "old", 8: "old", 9: "older"}
     assert len(found) == 3
-    assert sorted(target.loads) == ["gone", "new", "old", "older"]
+    assert sorted(target.loads) == ["gone", "old", "older"]
+
+
+async def test_all_who_ask_during_one_look_share_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Who asks is not told what was seen before: another flow may have written its word down since.
+    """
+    target = Target(monkeypatch)
+    target.remember("old")
+    claims = Claims(cast(Any, target), "new")
+
+    first = asyncio.create_task(objections(claims, 1))
+    await target.asked.wait()
+    later = [asyncio.create_task(objections(claims, 1)) for _ in range(20)]
+    await asyncio.sleep(0)
+    target.remember("old", 0)
+    found = [await one for one in (first, *later)]
+
+    assert [one.get(ORDERS_0) for one in found[1:]] == [Claim("old", ORDERS_0)] * 20
+    assert target.loads == ["old"] * 2
+
+
+async def test_what_was_read_is_decoded_again_only_where_it_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    A flow of many partitions takes long to decode, and is asked for with each group that is begun.
+    """
+    decoded: list[int] = []
+    of = OtherFlow.of
+
+    def counted(name: str, items: Mapping[str, bytes]) -> OtherFlow | None:
+        decoded.append(len(items))
+        return of(name, items)
+
+    monkeypatch.setattr(OtherFlow, "of", counted)
+    target = Target(monkeypatch)
+    target.remember("old", 0)
+    claims = Claims(cast(Any, target), "new")
+
+    for _ in range(3):
+        await objections(claims, 2)
+    target.remember("old", 0, 1)
+    found = await objections(claims, 2)
+
+    assert decoded == [2, 3]
+    assert len(found) == 2
 
 
 async def test_a_state_that_may_not_be_read_is_named_and_objects_to_nothing(
