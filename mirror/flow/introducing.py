@@ -37,7 +37,7 @@ async def open_memory(flow: str, target: Cluster, owner: Owner) -> FlowMemory:
     """
     topic = f"{STATE_TOPIC_PREFIX}{flow}"
     replicas = min(STATE_TOPIC_REPLICAS_MAX, len(target.info.brokers))
-    there = await ensure_state_topic(target, topic, replicas)
+    there = (await ensure_state_topic(target, topic, replicas)).replicas
     records = TopicLog(target, topic, make=partial(ensure_state_topic, target, topic, replicas))
     store = TopicStore(records, writer=lambda: owner.token, begun=owner.begun, outdated=owner.outdated)
     owner.taken_over = store.taken_over

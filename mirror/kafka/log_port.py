@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import structlog
 
@@ -48,6 +48,13 @@ class StateTopicError(TwinsiteError):
     hint = "set cleanup.policy=compact on the topic, or give the flow another name"
 
 
+class StateTopic(NamedTuple):
+    """The topic for a flow's state, as it was found or made; ``made`` where that was done just now by us."""
+
+    made: bool
+    replicas: int
+
+
 class TopicLog:
     """Partition 0 of a topic. Retries what is worth it for half a minute.
 
@@ -56,7 +63,7 @@ class TopicLog:
     """
 
     def __init__(
-        self, cluster: Cluster, topic: str, *, make: Callable[[], Awaitable[object]] | None = None
+        self, cluster: Cluster, topic: str, *, make: Callable[[], Awaitable[StateTopic]] | None = None
     ) -> None:
         self._cluster = cluster
         self._tp = TopicPartition(topic, 0)
@@ -112,8 +119,8 @@ class TopicLog:
         if self._info is None:
             await self._look_again()
             if self._info is None and self._was_there and self._make is not None:
-                await self._make()
-                log.error("state_topic_made_again", topic=self._tp.topic)
+                if (await self._make()).made:
+                    log.error("state_topic_made_again", topic=self._tp.topic)
                 await self._look_again()
         elif self._took_too_long:  # another one may lead it by now; whoever is asked that may hang too
             with suppress(TimeoutError):
@@ -166,20 +173,18 @@ def _plain(header: BatchHeader, view: memoryview) -> memoryview:
     return view
 
 
-async def ensure_state_topic(cluster: Cluster, topic: str, replication_factor: int) -> int:
+async def ensure_state_topic(cluster: Cluster, topic: str, replication_factor: int) -> StateTopic:
     """Make the topic, compacted and with one partition, if it is not there, and wait until it has a leader.
 
     Of three or more replicas all but one must have a record before it counts as written. A topic that is
     there already keeps its settings; that it is compacted is checked where its settings may be asked for.
-
-    Returns:
-        How many replicas it has.
 
     Raises:
         NotAuthorizedError: No CREATE, or no DESCRIBE, on the topic.
         StateTopicError: The topic is there and would lose what is written to it.
         BrokerError, ConnectionFailedError: It could not be made, or has had no leader for half a minute.
     """
+    made = False
     if topic in (await cluster.describe_topics([topic])).topics:
         await _check_settings(cluster, topic)
     else:
@@ -190,7 +195,7 @@ async def ensure_state_topic(cluster: Cluster, topic: str, replication_factor: i
             "compression.type": "producer",
             "message.timestamp.type": "LogAppendTime",  # from Kafka 4.0 on an hour ahead is refused
         }
-        await create_topic(
+        made = await create_topic(
             cluster, topic, partitions=1, replication_factor=replication_factor, configs=configs
         )
     async for attempt in retrying(PATIENCE_SECONDS, longest_pause_seconds=0.2):
@@ -198,7 +203,7 @@ async def ensure_state_topic(cluster: Cluster, topic: str, replication_factor: i
             info = (await cluster.describe_topics([topic])).partition(TopicPartition(topic, 0))
             if info is None or info.leader < 0:
                 raise ConnectionFailedError(f"{cluster.name}: topic {topic} has no leader yet")
-            return len(info.replicas)
+            return StateTopic(made, len(info.replicas))
     raise AssertionError("retrying ends with an answer or an error")
 
 

@@ -111,8 +111,9 @@ async def test_the_state_topic_is_made_once_and_compacted(target: KafkaCluster) 
     """
     name = f"__twinsite_state.{next(NUMBERS)}"
     async with connected(target) as one, connected(target) as other:
-        await asyncio.gather(ensure_state_topic(one, name, 1), ensure_state_topic(other, name, 1))
-        assert await ensure_state_topic(one, name, 1) == 1
+        both = await asyncio.gather(ensure_state_topic(one, name, 1), ensure_state_topic(other, name, 1))
+        assert sorted(both) == [(False, 1), (True, 1)]
+        assert await ensure_state_topic(one, name, 1) == (False, 1)
 
         assert await TopicLog(other, name).append(batch("a")) == 0
         made = (await describe_configs(one, [name]))[name]

@@ -1,0 +1,72 @@
+"""The flow's state topic, where it was and is no more: who makes it again, and who says so."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from structlog.testing import capture_logs
+
+from mirror.kafka import log_port
+from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
+from mirror.kafka.dial import Address
+from mirror.kafka.failures import broker_error
+from mirror.kafka.log_port import StateTopic, TopicLog
+from mirror.kafka.offsets import Answers
+from mirror.model import TopicPartition
+
+STATE = "__twinsite_state.here"
+GONE = 3
+
+
+class Target:
+    """A target that shows the state topic, or does not; each time it was made its id is another one.
+
+    Attributes:
+        made_by_us: What the attempt to make it finds out.
+    """
+
+    name = "target"
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, made_by_us: bool) -> None:
+        self.made_by_us = made_by_us
+        self.shown = True
+        monkeypatch.setattr(log_port, "list_offsets", self.list_offsets)
+
+    @property
+    def info(self) -> ClusterInfo:
+        led = {0: PartitionInfo(1, 0, (1,), (1,))}
+        topics = {STATE: TopicInfo(STATE, UUID(int=1), False, led)} if self.shown else {}
+        return ClusterInfo("target-id", 1, {1: Address("h", 1)}, topics)
+
+    async def describe_topics(self, _: Collection[str]) -> ClusterInfo:
+        return self.info
+
+    async def list_offsets(self, *_: object, **__: object) -> Answers[int]:
+        there = 7 if self.shown else broker_error(GONE, "target: it")
+        return {TopicPartition(STATE, 0): there}
+
+    async def make(self) -> StateTopic:
+        self.shown = True
+        return StateTopic(self.made_by_us, 1)
+
+
+@pytest.mark.parametrize("made_by_us", [True, False])
+async def test_a_state_topic_is_said_to_be_made_again_by_who_made_it(
+    monkeypatch: pytest.MonkeyPatch, made_by_us: bool
+) -> None:
+    """
+    Not where another mirror of the flow was faster, or it was only not shown to us.
+    """
+    target = Target(monkeypatch, made_by_us=made_by_us)
+    state = TopicLog(cast(Any, target), STATE, make=target.make)
+    await state.end()
+    target.shown = False
+
+    with capture_logs() as logs:
+        end = await state.end()
+
+    assert end == 7
+    assert [line["event"] for line in logs] == ["state_topic_made_again"] * made_by_us
