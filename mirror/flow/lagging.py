@@ -214,7 +214,7 @@ class LagWatch:
                 if p.state not in WAITING:
                     self._outlooks.forget(p)
                 else:
-                    self._outlooks.stand(p)
+                    self._outlooks.stand(p, now)
                     self._project(p, self._meter.measure(p, now=now, now_ms=now_ms), now, now_ms)
                 continue
             in_order = p.state is State.ACTIVE and not p.detail and self._meter.idle(p, now)

@@ -148,7 +148,7 @@ class Outlooks:
         self._stopped.pop(p, None)
         self._before.pop(p, None)
 
-    def stand(self, p: PartitionCopy) -> None:
+    def stand(self, p: PartitionCopy, now: float) -> None:
         """It is not being copied for now; retention by size goes on as it did, until it is told otherwise."""
         retention, start = self._retention(p.tp.topic), p.source_log_start_offset
         trail = self._trails.pop(p, None)
@@ -164,8 +164,10 @@ class Outlooks:
             del self._stopped[p]
             return
         told_at = max((at for at in (p.told_at, p.looked_at) if at is not None), default=stopped.at)
-        if stopped.log_start_offset != start or told_at > stopped.at:
-            self._stopped[p] = stopped._replace(log_start_offset=start, at=max(told_at, stopped.at))
+        if stopped.log_start_offset != start:
+            self._stopped[p] = stopped._replace(log_start_offset=start, at=now)
+        elif told_at > stopped.at:
+            self._stopped[p] = stopped._replace(at=told_at)
 
     def project(
         self, p: PartitionCopy, progress: Progress, behind: Behind, *, now: float, now_ms: int

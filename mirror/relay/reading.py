@@ -250,9 +250,9 @@ class SourceReader:
     async def _look_whether_gone(self) -> None:
         """A broker that does not answer may be none of the cluster any more: others lead what it led."""
         try:
-            if (await self.cluster.describe_topics([])).brokers.keys() == self.cluster.info.brokers.keys():
-                return
-            await self.cluster.refresh(not_older_than_seconds=UNREAD_LOOK_SECONDS)
+            brokers = (await self.cluster.describe_topics([])).brokers
+            if brokers.keys() != self.cluster.info.brokers.keys():
+                await self.cluster.refresh(not_older_than_seconds=UNREAD_LOOK_SECONDS)
         except TwinsiteError as error:
             self.trouble(-1, str(error))
             return

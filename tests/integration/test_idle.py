@@ -22,6 +22,8 @@ FINE = (State.ACTIVE, None)
 FOREIGN = (State.DIVERGED, Reason.FOREIGN_WRITE)
 TRUNCATED = (State.DIVERGED, Reason.TARGET_TRUNCATED)
 NEVER = 3600
+IDLE_SECONDS = 1.0
+"""Longer than the source holds a request back: what comes after a look is still sent without another."""
 
 
 def rows(partitions: int) -> list[Row]:
@@ -46,7 +48,7 @@ async def test_a_foreign_record_in_an_idle_copy_is_said(
     """
     The partition beside it stays as it is.
     """
-    monkeypatch.setattr(taking_part, "Limits", partial(Limits, idle_look_seconds=0.2))
+    monkeypatch.setattr(taking_part, "Limits", partial(Limits, idle_look_seconds=IDLE_SECONDS))
     name = await topic(source, partitions=2)
     load(source.bootstrap, name, rows(2))
 
@@ -62,7 +64,7 @@ async def test_an_idle_copy_that_somebody_has_made_again_is_said_to_be_truncated
     """
     Before the mirror's next pass over the topics could have noticed that it was not there.
     """
-    monkeypatch.setattr(taking_part, "Limits", partial(Limits, idle_look_seconds=0.2))
+    monkeypatch.setattr(taking_part, "Limits", partial(Limits, idle_look_seconds=IDLE_SECONDS))
     name = await topic(source)
     load(source.bootstrap, name, rows(1))
 

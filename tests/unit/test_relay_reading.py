@@ -219,6 +219,9 @@ class Source:
     async def refresh(self, **_: float) -> ClusterInfo:
         return self.info
 
+    async def describe_topics(self, _: object) -> ClusterInfo:
+        return self.info
+
 
 async def test_of_many_ranks_of_a_partition_the_last_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """
