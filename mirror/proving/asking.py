@@ -10,6 +10,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from checkpoint.flow_state import FlowState
@@ -140,9 +141,10 @@ async def _begun(
     copy's name is none where both ways have the same names: it is the original.
     """
     if any(name.startswith(STATE_TOPIC_PREFIX) for name in found.topics):
-        state = await _state(settings, target, wanted)
-        if state is not None:
-            return {tp.topic for tp in state.partitions}
+        with suppress(NoStateError):  # it is said once it is known what is wanted
+            state = await _state(settings, target, wanted)
+            if state is not None:
+                return {tp.topic for tp in state.partitions}
     there = (await target.describe_topics(chosen.values())).topics
     return {name for name, copy in chosen.items() if copy in there}
 

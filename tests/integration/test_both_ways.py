@@ -12,6 +12,7 @@ import pytest
 from mirror import service
 from mirror.config import Settings
 from mirror.model import FlowStatus, State
+from mirror.topic_names import STATE_TOPIC_PREFIX
 from tests.conftest import TopicFactory
 from tests.harness.checker import watermarks
 from tests.harness.data import json_rows, load
@@ -19,6 +20,15 @@ from tests.harness.kafka import KafkaCluster
 from tests.harness.mirror import flow_of, mirror_once
 
 pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(autouse=True)
+async def nothing_left_behind(source: KafkaCluster) -> AsyncIterator[None]:
+    """What a flow to the source remembers there is looked at by all who read there, in other tests, too."""
+    yield
+    for name in source.admin.list_topics(timeout=10).topics:
+        if name.startswith(STATE_TOPIC_PREFIX) and name.endswith("-back"):
+            await source.delete_topic(name)
 
 
 def copied(status: FlowStatus) -> set[str]:
