@@ -321,9 +321,14 @@ class TopicLeftOut:
     topic: str
     """Its name at the source."""
     reason: str
-    """copy_of_target, undecided or gone_round."""
+    """copy_of_target, undecided, not_known or gone_round."""
     detail: str
     """What was seen, in words."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known that there is nothing of it to copy."""
+        return self.reason != "not_known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,5 +362,9 @@ class FlowStatus:
 
     @property
     def is_there(self) -> bool:
-        """Whether a copy that was to end has reached its end in every partition, and there is one."""
-        return bool(self.partitions) and all(one.is_there for one in self.partitions)
+        """Whether a copy that was to end has reached its end in every partition, and there is one.
+
+        It has not where a topic may be one to copy, and nobody could say so.
+        """
+        known = all(topic.is_known for topic in self.topics_left_out)
+        return known and bool(self.partitions) and all(one.is_there for one in self.partitions)

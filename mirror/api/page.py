@@ -162,6 +162,7 @@ function troubles(parts) {
   put("troubles", ...(sorted.length ? [h("h2", {}, "What is wrong"), ...sorted.map(trouble)] : []));
 }
 
+const unsureOf = (topics) => topics.filter((topic) => topic.reason === "not_known");
 function verdict(status) {
   const parts = status.partitions;
   if (status.waits_for) return ["warn", "Waiting",
@@ -172,7 +173,8 @@ function verdict(status) {
   const waiting = parts.filter((p) => p.state === "STANDBY");
   const going = parts.length - decide - blocked - paused - unknown - waiting.length;
   const others = `${whole(going)} of ${all} are being copied.`;
-  if (!parts.length) return ["warn", "No partition is mirrored",
+  const unsure = unsureOf(status.topics_left_out);
+  if (!parts.length && !unsure.length) return ["warn", "No partition is mirrored",
     "No topic fits the include and exclude lists, or none was found yet."];
   if (decide) return ["bad",
     `${many(decide, "partition")} ${decide === 1 ? "waits" : "wait"} for your decision`, others];
@@ -188,6 +190,8 @@ function verdict(status) {
   if (held.length) return ["warn", `${many(held.length, "partition")} behind: ` +
     [...new Set(held.map((p) => plain(p.reason)))].join(", "),
     `${held[0].topic}-${held[0].partition}: ${held[0].detail}.`];
+  if (unsure.length) return ["warn", `${many(unsure.length, "topic")} not copied`,
+    `${unsure[0].topic}: ${unsure[0].detail}.`];
   if (unknown) return ["calm", "Starting", `${many(unknown, "partition")} not looked at yet.`];
   if (waiting.length) return ["calm", "Standing by",
     `${many(waiting.length, "partition")}: ${waiting[0].detail}.`];
@@ -287,8 +291,9 @@ function show(status, now) {
   const target = status.target_cluster_id || "target not reached";
   put("clusters", status.waits_for ? "" : `${source} \u2192 ${target}`);
   const owner = status.owner ? "" : ", not the owner of the flow";
-  const copies = status.topics_left_out.length;
-  const left = copies ? `, ${many(copies, "topic")} left out as copies of what the target has` : "";
+  const unsure = unsureOf(status.topics_left_out).length, copies = status.topics_left_out.length - unsure;
+  let left = copies ? `, ${many(copies, "topic")} left out as copies of what the target has` : "";
+  left += unsure ? `, ${many(unsure, "topic")} left out as they may be such copies` : "";
   put("about", `twinsite ${status.version}, up ${duration(status.uptime_seconds)}${owner}${left}`);
   put("asof", `as of ${new Date().toISOString().slice(11, 19)} UTC`);
   banner(...verdict(status));

@@ -174,19 +174,21 @@ def _headline(status: FlowStatus) -> Text:
         words += f"\n  {_link(status.link)}"
     if counts[State.LAGGING]:
         words += f"\n  {_outlook(status)}"
-    if status.topics_left_out:
-        words += f"\n  {_left_out(status.topics_left_out)}"
+    for known, what in ((True, "as copies of what the target has"), (False, "as they may be such copies")):
+        topics = [one for one in status.topics_left_out if one.is_known is known]
+        if topics:
+            words += f"\n  {_left_out(topics, what)}"
     if status.waits_for:
         return Text(f"{words}\n  waits for {clean(status.waits_for)}")
     nothing = not status.partitions and not status.topics_left_out
     return Text(f"{words}\n{NOTHING_COPIED}" if nothing else words)
 
 
-def _left_out(topics: Sequence[TopicLeftOut]) -> str:
+def _left_out(topics: Sequence[TopicLeftOut], what: str) -> str:
     """How many, and a few of them by name."""
     names = ", ".join(clean(one.topic) for one in topics[:LEFT_OUT_MAX])
     more = ", ..." if len(topics) > LEFT_OUT_MAX else ""
-    return f"topics left out, as copies of what the target has: {number(len(topics))} ({names}{more})"
+    return f"topics left out, {what}: {number(len(topics))} ({names}{more})"
 
 
 def _outlook(status: FlowStatus) -> str:

@@ -41,8 +41,9 @@ def status(output: str, watch: bool, every: float, everything: bool, url: str) -
     twinsite status -o json --url http://mirror-1.west:9640
     twinsite status --url http://127.0.0.1:9651
 
-    Ends with 0 when every partition is ACTIVE, with 3 when one is not or when there is none at all,
-    with 1 when nobody answers. A relay has no partitions: 0 when it answers.
+    Ends with 0 when every partition is ACTIVE; with 3 when one is not, when there is none at all, or
+    when it is not known of a topic whether it is to be copied; with 1 when nobody answers. A relay has
+    no partitions: 0 when it answers.
     """
     client = MirrorClient(url)
     if watch:
@@ -54,7 +55,8 @@ def status(output: str, watch: bool, every: float, everything: bool, url: str) -
         console().print(_table(seen, everything=everything))
     if isinstance(seen, RelayStatus):
         return 0
-    fine = bool(seen.partitions) and all(one.state is State.ACTIVE for one in seen.partitions)
+    known = all(topic.is_known for topic in seen.topics_left_out)
+    fine = known and bool(seen.partitions) and all(one.state is State.ACTIVE for one in seen.partitions)
     return ExitCode.DONE if fine else ExitCode.NOT_THERE
 
 

@@ -33,6 +33,8 @@ class Ignored(StrEnum):
     """A flow from the target has made it: see :mod:`mirror.sync.incoming`. So for those that follow."""
     UNDECIDED = "undecided"
     """It is empty, and may be about to become such a copy."""
+    NOT_KNOWN = "not_known"
+    """It may be such a copy: what says so could not be read."""
     GONE_ROUND = "gone_round"
     """By its name it is a copy of a copy of a copy."""
 

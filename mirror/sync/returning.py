@@ -161,7 +161,7 @@ class Returning:
 
 
 def _is_unsure(one: TopicLeftOut) -> bool:
-    return one.reason == Ignored.UNDECIDED
+    return one.reason in {Ignored.UNDECIDED, Ignored.NOT_KNOWN}
 
 
 def _left_out(topic: str, reason: Ignored, flow: OtherFlow, *, goes_home: bool) -> TopicLeftOut:
@@ -186,12 +186,12 @@ def _original_hidden(topic: str, flow: OtherFlow, error: NotAuthorizedError) -> 
         f"flow {flow.name} has copied it from the target's {original_of(flow, topic)}, and may do so still: "
         f"whether that is there may not be seen: {error}"
     )
-    return TopicLeftOut(topic, Ignored.UNDECIDED.value, detail)
+    return TopicLeftOut(topic, Ignored.NOT_KNOWN.value, detail)
 
 
 def _not_known_yet(topic: str, error: TwinsiteError) -> TopicLeftOut:
     detail = f"what a flow remembers at the source could not be read yet, and it may be its copy: {error}"
-    return TopicLeftOut(topic, Ignored.UNDECIDED.value, detail)
+    return TopicLeftOut(topic, Ignored.NOT_KNOWN.value, detail)
 
 
 def _gone_round(topic: str) -> TopicLeftOut:

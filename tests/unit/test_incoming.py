@@ -313,7 +313,7 @@ async def test_a_copy_does_not_go_home_where_its_original_may_not_be_seen(
     source.hidden = set()
     after = await source.left_out()
 
-    assert {name: one.reason for name, one in before.items()} == {"orders": "undecided"}
+    assert {name: one.reason for name, one in before.items()} == {"orders": "not_known"}
     assert "no DESCRIBE on orders" in before["orders"].detail
     assert after == {}
 
@@ -394,7 +394,7 @@ async def test_nothing_is_begun_while_a_state_is_not_read_yet(monkeypatch: pytes
     after = await source.left_out("begun")
 
     assert {name: one.reason for name, one in before.items()} == dict.fromkeys(
-        ("b.orders", "audit"), "undecided"
+        ("b.orders", "audit"), "not_known"
     )
     assert "no answer from a leader of __twinsite_state.back-0" in before["audit"].detail
     assert {name: one.reason for name, one in after.items()} == {"b.orders": "copy_of_target"}

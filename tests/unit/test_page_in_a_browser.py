@@ -13,7 +13,7 @@ import pytest
 
 from mirror.api.page import PAGE
 from mirror.api.schema import status_to_json
-from mirror.model import FlowStatus, Outlook, PartitionStatus, Reason, State
+from mirror.model import FlowStatus, Outlook, PartitionStatus, Reason, State, TopicLeftOut
 from tests.unit.statuses import a_flow, a_partition, an_unknown_partition
 from tests.unit.test_report_in_a_browser import CHROMIUM
 
@@ -138,6 +138,25 @@ def test_a_mirror_that_waits_says_for_what(tmp_path: Path) -> None:
 
     assert (seen.tone, seen.clusters) == ("warn", "")
     assert seen.banner == f"Waiting\n\nNothing is copied yet. It waits for {waits_for}."
+
+
+def test_a_topic_of_which_it_is_not_known_whether_it_is_a_copy_is_not_hidden(tmp_path: Path) -> None:
+    """
+    A topic that is known to be one needs nobody.
+    """
+    copy = TopicLeftOut("west.orders", "copy_of_target", "flow back has copied it")
+    unsure = TopicLeftOut("audit", "not_known", "what flow back remembers could not be read yet")
+
+    fine, empty, both = shown(
+        tmp_path,
+        a_flow(a_partition(), topics_left_out=(copy,)),
+        a_flow(partitions=(), topics_left_out=(copy, unsure)),
+        a_flow(a_partition(), topics_left_out=(copy, unsure)),
+    )
+
+    assert fine.tone == "good"
+    words = "1 topic not copied\n\naudit: what flow back remembers could not be read yet."
+    assert [(seen.tone, seen.banner) for seen in (empty, both)] == [("warn", words)] * 2
 
 
 def test_partitions_that_were_not_looked_at_do_not_count_as_copied(tmp_path: Path) -> None:

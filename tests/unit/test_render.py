@@ -353,3 +353,6 @@ def test_topics_left_out_are_counted_and_a_few_of_them_named() -> None:
     assert "topics left out, as copies of what the target has: 1 (west.t0)" in head(copies[:1])
     assert "has: 4 (west.t0, west.t1, west.t2, ...)" in head(copies)
     assert "no topic of the source matches" not in head(copies)
+    unsure = TopicLeftOut("west.new", "not_known", "")
+    assert "as copies of what the target has: 1 (west.t0)" in head([copies[0], unsure])
+    assert "as they may be such copies: 1 (west.new)" in head([copies[0], unsure])
