@@ -67,7 +67,7 @@ NOT_OF_A_BROKER = -1
 NOWHERE = -1
 Way = tuple[int, int]
 """A channel and a broker, as the relay reads it: what an answer does not mention has not changed. On BULK it
-may have waited for its turn."""
+may have waited for its turn; so may what is on its way there."""
 OWN = frozenset(Channel)
 """By these comes what is read for this mirror alone."""
 
@@ -431,7 +431,7 @@ class LinkLane:
             told = way[0] != Channel.BULK and self._ways.get(key) == way
             answers = Answers(read_at, before if told else None)
             if here:
-                self._ways[key] = way
+                self._ways[key] = self._next_way(part, way, read_at)
             self._coming[key] = number, part.next_offset
             if goes_on(part, cut=key in others):
                 outcome = await self._receiver.take(partition, part.fetched, part.offset, buffer, answers)
@@ -443,6 +443,16 @@ class LinkLane:
             if way[1] == NOT_OF_A_BROKER and part.fetched.error_code in AUTHORIZATION_CODES:
                 partition.detail = self._not_in_role(partition)
             self._flow.hooks.changed(partition)
+
+    def _next_way(self, part: Part, way: Way, read_at: float) -> Way:
+        """By which more comes of a partition. One that could be read further may be changing over, and only
+        its own parts have news of it: so it is on BULK, which is heard from then on.
+        """
+        if part.next_offset >= part.fetched.readable_end(self._flow.limits.fetch.isolation):
+            return way
+        behind = Channel.BULK, way[1]
+        self._answered_at.setdefault(behind, read_at)
+        return behind
 
     def _not_in_role(self, partition: PartitionCopy) -> str:
         return (

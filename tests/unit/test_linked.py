@@ -41,6 +41,7 @@ class Stream:
         self.wanted: list[Position] = []
         self.frames: dict[int, asyncio.Queue[Came]] = {channel: asyncio.Queue() for channel in Channel}
         self.taken: list[int] = []
+        self.piece_came_at: float | None = None
         self._sealer = Sealer(Compression(0))
         self._opener = Opener(self._sealer.key, 27)
 
@@ -65,8 +66,8 @@ class Stream:
         self.taken.append(came.channel)
 
     def piece_at(self) -> float | None:
-        """Frames come whole."""
-        return None
+        """Frames come whole, unless a test says when a piece has come."""
+        return self.piece_came_at
 
     def opener(self, _: int) -> Opener:
         return self._opener
@@ -181,6 +182,60 @@ async def test_what_waits_for_its_turn_is_as_late_as_its_own_news_say() -> None:
 
     assert (meanwhile.heard_at, silent) == (1.0, False)
     assert meter.measure(waiting, now=3_601.0, now_ms=0).seconds == 3_600.0
+
+
+@pytest.mark.parametrize("channel", [Channel.LIVE, 2])
+async def test_what_did_not_come_up_to_its_end_is_as_late_as_its_own_news_say(channel: int) -> None:
+    """
+    It may be changing over, and is asked for by nobody meanwhile: frames without it say nothing of it, also
+    where the stream is lost then. A piece of what comes shows that its source is not silent.
+    """
+    lane, flow, stream = reading()
+    bursts, other = partition(0), partition(1)
+    for copy in (bursts, other):
+        lane.update(copy)
+    await asyncio.sleep(0)
+    meter = LagMeter(flow, lane.answered_at, lane.arriving_at)
+    if channel != Channel.LIVE:
+        lane._moved(channel, [(position.key, position.number) for position in stream.wanted])
+
+    async def comes(by: int, read_at: float, *parts: Part) -> None:
+        await lane._take_frame(cast(Any, stream), stream.frame(by, read_at, parts))
+        write(bursts, now=read_at)
+
+    await comes(channel, 1.0, stream.part(bursts, 0, 10, 10), stream.part(other, 0, 10, 10))
+    await comes(channel, 2.0, stream.part(bursts, 10, 20, 100))
+    await comes(channel, 60.0)
+    meanwhile = meter.measure(bursts, now=60.0, now_ms=0)
+    silent = meter.silent(bursts, meanwhile, 60.0)
+    stream.piece_came_at = 59.5
+    arriving = meter.silent(bursts, meanwhile, 60.0)
+    lane._want(bursts.key, bursts)
+    await asyncio.sleep(0)
+    await comes(Channel.BULK, 61.0, stream.part(bursts, 20, 100, 5_000))
+
+    assert (meanwhile.heard_at, silent, arriving) == (2.0, True, False)
+    assert meter.measure(bursts, now=61.0, now_ms=0).seconds == 59.0
+
+
+async def test_what_comes_up_to_its_end_after_all_needs_no_more_news_of_its_own() -> None:
+    """
+    Little that was not all of it: the rest comes by the same channel, and what frames leave out then is news
+    again.
+    """
+    lane, flow, stream = reading()
+    copy = partition(0)
+    lane.update(copy)
+    await asyncio.sleep(0)
+    meter = LagMeter(flow, lane.answered_at, lane.arriving_at)
+
+    for read_at, parts in ((1.0, [(0, 10)]), (2.0, [(10, 20)]), (600.0, [])):
+        came = [stream.part(copy, at, next_offset, 20) for at, next_offset in parts]
+        await lane._take_frame(cast(Any, stream), stream.frame(Channel.LIVE, read_at, came))
+        write(copy, now=read_at)
+
+    lag = meter.measure(copy, now=600.0, now_ms=0)
+    assert (lag.seconds, lag.heard_at) == (0.0, 600.0)
 
 
 @pytest.mark.parametrize(
