@@ -15,6 +15,8 @@ from mirror.relay.news import Gone, News, Taken, records_bytes
 
 FRAMES_READY_MAX = 2
 """So many frames of a channel wait for the link, compressed; more are not read before."""
+FRAMES_UNTAKEN_MAX = 65_536
+"""So many frames of a channel are not taken, however few bytes they are: what is kept of each is more."""
 INLINE_BYTES_MAX = 32 << 10
 """Less than this is compressed at once, more in another thread."""
 Pieces = Sequence[bytes | memoryview]
@@ -56,7 +58,7 @@ class Lane:
     """The frames of one channel.
 
     Attributes:
-        window_bytes: A frame begins while less than this is not taken by the mirror.
+        window_bytes: A frame begins while less than this is not taken by the mirror, and not too many frames.
         frames: The first one may have begun.
         untaken: Of each that has begun, where it ends among ``sent_bytes``.
         sent_bytes: Of frames, begun ones as a whole.
@@ -78,7 +80,12 @@ class Lane:
 
     @property
     def may_send(self) -> bool:
-        return bool(self.frames) and (self.begun or self.sent_bytes - self.taken_bytes < self.window_bytes)
+        return bool(self.frames) and (self.begun or self._has_window)
+
+    @property
+    def _has_window(self) -> bool:
+        untaken_bytes = self.sent_bytes - self.taken_bytes
+        return untaken_bytes < self.window_bytes and len(self.untaken) < FRAMES_UNTAKEN_MAX
 
     def held_until(self, now: float) -> float:
         """For how many seconds so far a frame was ready, and as much as may be was not taken."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mirror.kafka.fetch import Fetched, Key
 from mirror.link.messages import Channel
 from mirror.link.parts import Part
+from mirror.relay import lane
 from mirror.relay.lane import FRAMES_READY_MAX, Frame
 from mirror.relay.news import News
 from mirror.relay.pacing import Turnstile
@@ -192,3 +193,20 @@ async def send(sender: Sender) -> None:
     fetched = Fetched(Key(bytes(16), 0), 0, 1, 1, 0, None, [], memoryview(b"records"))
     news = News(1, 0, [Part(1, 0, 1, fetched)])
     await sender.send(Channel.BULK, news, {fetched.key}, nothing, nothing)
+
+
+def test_what_is_kept_of_frames_that_nobody_takes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    However small they are, and however large the window: another one goes with each that is taken.
+    """
+    monkeypatch.setattr(lane, "FRAMES_UNTAKEN_MAX", 100)
+    sender, first, _, _ = sending()
+
+    def sent() -> int:
+        return len(first.written)
+
+    put(sender, Channel.LIVE, 70, times=150)
+    not_taken = sent()
+    sender.taken(Channel.LIVE, 70 * 30)
+
+    assert (not_taken, sent()) == (100, 130)
