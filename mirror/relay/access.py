@@ -84,6 +84,11 @@ class Visitor:
         return self.role is None or self.role.allows(topic)
 
     @property
+    def known_as(self) -> str:
+        """Who he is when he comes again: the name in his certificate, or the host he comes from."""
+        return self.identity or host_of(self.peer)
+
+    @property
     def fields(self) -> dict[str, str]:
         """For log lines: what is known of him."""
         known = {"peer": self.peer, "identity": self.identity, "role": self.role.name if self.role else None}
@@ -161,6 +166,11 @@ class Access:
     @property
     def _streams(self) -> int:
         return sum(count for (_, way), count in self._held.items() if way is Way.STREAM)
+
+
+def host_of(peer: str) -> str:
+    """The address without the port, which is another one each time."""
+    return peer.rpartition(":")[0]
 
 
 def _too_many(words: str) -> NotAdmittedError:

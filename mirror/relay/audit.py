@@ -13,7 +13,7 @@ import structlog
 from mirror.kafka.relayed import UNKNOWN_IDENTITY
 from mirror.link.messages import words
 from mirror.logs import Repeats, warn_repeated
-from mirror.relay.access import TOO_MANY_CONNECTIONS, Visitor, Way
+from mirror.relay.access import TOO_MANY_CONNECTIONS, Visitor, Way, host_of
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +50,7 @@ class Audit:
             names: Those of his certificate.
         """
         self.refused[code] += 1
-        key = (code, _host(peer), *names)
+        key = (code, host_of(peer), *names)
         shown = list(names[:SHOWN_MAX])
         warn_repeated(
             log, self._repeats, key, "mirror_not_let_in", peer=peer, names=shown, code=code, why=words(why)
@@ -63,7 +63,7 @@ class Audit:
             reason: As TLS has it.
         """
         self.refused[TLS_REFUSED] += 1
-        key = (TLS_REFUSED, _host(peer), reason)
+        key = (TLS_REFUSED, host_of(peer), reason)
         warn_repeated(log, self._repeats, key, "tls_refused", peer=peer, reason=words(reason))
 
     def no_request(self, host: str, why: str) -> None:
@@ -92,7 +92,7 @@ class Audit:
     def too_slow(self, peer: str, waited_for: str) -> None:
         """A connection has not said in time what it had to."""
         self.refused[TOO_SLOW] += 1
-        key = (TOO_SLOW, _host(peer), waited_for)
+        key = (TOO_SLOW, host_of(peer), waited_for)
         warn_repeated(log, self._repeats, key, "too_slow", peer=peer, waited_for=waited_for)
 
     def request(self, visitor: Visitor, broker: str, why: str) -> None:
@@ -104,8 +104,3 @@ class Audit:
         """A stream is ended by the relay."""
         self.refused[code] += 1
         log.warning("stream_refused", code=code, why=why, **visitor.fields)
-
-
-def _host(peer: str) -> str:
-    """The address without the port, which is another one each time."""
-    return peer.rpartition(":")[0]

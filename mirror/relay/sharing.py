@@ -47,7 +47,9 @@ GROUPS_MAX = 16
 SLOW_SECONDS = 0.5
 """So long a group waits for one of its mirrors; who is slower reads for itself."""
 ALONE_SECONDS = 60.0
-"""And for so long at least."""
+"""And for so long at least, wherever it comes back meanwhile."""
+ALONE_MAX = 10_000
+"""Of so many that is remembered."""
 UNREAD_SECONDS = 2.0
 """A broker that a group has asked in vain for so long is left to its mirrors for a while: it may have no more
 connections for this relay than theirs.
@@ -55,6 +57,13 @@ connections for this relay than theirs.
 COMPRESSION = Compression(3, 22)
 FRAME_BYTES_MIN = 64 << 10
 """Who has room for less in a frame reads for itself: others would get as little at a time."""
+
+
+class Who(NamedTuple):
+    """Whose stream it is, also of one that is begun anew: a mirror, as it is known, and its flow."""
+
+    known_as: str
+    flow: str
 
 
 class Kind(NamedTuple):
@@ -72,9 +81,9 @@ class Member:
         write: Sends it a message.
         room: So many bytes of messages may be sent to it now.
         trouble: Tells it of a broker that cannot be read.
-        alone_until: It shares nothing before that, by the monotonic clock.
     """
 
+    who: Who
     kind: Kind
     frame_bytes: int
     reader: SourceReader
@@ -82,7 +91,6 @@ class Member:
     write: Callable[[bytes], None]
     room: Callable[[], int]
     trouble: Callable[[int, str], None]
-    alone_until: float = 0.0
 
     @property
     def moves(self) -> int:
@@ -245,6 +253,8 @@ class Sharing:
         self._groups: list[Group] = []
         self._left_until: dict[int, float] = {}
         """Brokers of which nothing is shared before that, by the monotonic clock."""
+        self._alone_until: dict[Who, float] = {}
+        """Likewise, who shares nothing."""
         self._returning: dict[Member, dict[Key, Wanted]] = {}
         """What is not shared any more, and was too much to be given back at once."""
 
@@ -325,7 +335,7 @@ class Sharing:
         follows was replaced under that, and would have told another of its own something else.
         """
         left = {node for node, until in self._left_until.items() if until > now}
-        may = [m for m in self._members if m.alone_until <= now and m.frame_bytes >= FRAME_BYTES_MIN]
+        may = [member for member in self._members if self._may_share(member, now)]
         at_end = {member: member.reader.at_end(but=left) for member in may}
         several = self._of_several(at_end)
         found: defaultdict[tuple[Kind, Key, int], set[Member]] = defaultdict(set)
@@ -342,6 +352,9 @@ class Sharing:
             if len(members) > 1:
                 common[frozenset(members)].append(key)
         return common
+
+    def _may_share(self, member: Member, now: float) -> bool:
+        return self._alone_until.get(member.who, 0.0) <= now and member.frame_bytes >= FRAME_BYTES_MIN
 
     def _of_several(self, at_end: dict[Member, set[Key]]) -> dict[Kind, set[Key]]:
         """What more than one reads of each kind, a group being one. No step is taken for each of the others:
@@ -421,7 +434,10 @@ class Sharing:
     def _alone(self, member: Member) -> None:
         """It holds up others."""
         log.info("mirror_reads_alone", seconds=ALONE_SECONDS)
-        member.alone_until = time.monotonic() + ALONE_SECONDS
+        self._alone_until.pop(member.who, None)
+        self._alone_until[member.who] = time.monotonic() + ALONE_SECONDS
+        if len(self._alone_until) > ALONE_MAX:
+            del self._alone_until[next(iter(self._alone_until))]
         for group in [group for group in self._groups if member in group.members]:
             member.sender.end_shared(group.members[member])
             self._return(member, group.drop(member))

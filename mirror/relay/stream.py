@@ -33,7 +33,7 @@ from mirror.relay.news import Gone, News, Taken, steady_us
 from mirror.relay.pacing import Turnstile
 from mirror.relay.reading import SourceReader
 from mirror.relay.sending import Sender
-from mirror.relay.sharing import Kind, Member, Sharing
+from mirror.relay.sharing import Kind, Member, Sharing, Who
 from mirror.relay.tuning import is_near, ladder
 from mirror.relay.widening import LOOK_SECONDS, Widening
 
@@ -260,9 +260,9 @@ class Stream(Line):
         isolation = Isolation(hello.isolation)
         self.reader = SourceReader(self._cluster, isolation, self, hello.frame_bytes, allows)
         self._reading = self._loop.create_task(self._read(self.reader))
-        kind = Kind(isolation, hello.recode)
+        who, kind = Who(self.visitor.known_as, hello.flow), Kind(isolation, hello.recode)
         self._member = Member(
-            kind, hello.frame_bytes, self.reader, sender, self.write, self._room, self.trouble
+            who, kind, hello.frame_bytes, self.reader, sender, self.write, self._room, self.trouble
         )
         self._sharing.join(self._member)
         log.info("stream_begun", flow=hello.flow, congestion=self.congestion, **self.visitor.fields)

@@ -19,7 +19,7 @@ from mirror.relay import broker_lane, sharing
 from mirror.relay.place import Place
 from mirror.relay.reading import SourceReader
 from mirror.relay.sending import Sender
-from mirror.relay.sharing import Kind, Member, Sharing
+from mirror.relay.sharing import ALONE_SECONDS, Kind, Member, Sharing, Who
 from tests.unit.test_relay_reading import END, FIRST, Quiet, Sink, Source
 
 MOVES_MAX = 1_000
@@ -79,7 +79,7 @@ class Mirror:
         way: By which channel each comes.
     """
 
-    def __init__(self, keys: Iterable[Key], *, reads: int = 1 << 30) -> None:
+    def __init__(self, keys: Iterable[Key], *, reads: int = 1 << 30, flow: str = "f") -> None:
         self.waits = 0
         self.most_waited = 0
         self.reads = reads
@@ -87,6 +87,7 @@ class Mirror:
         self.way = dict.fromkeys(keys, 0)
         self.reading = Reading(self.way)
         self.member = Member(
+            Who("east", flow),
             Kind(Isolation.READ_COMMITTED, True),
             1 << 20,
             cast(SourceReader, self.reading),
@@ -192,6 +193,35 @@ async def test_a_mirror_with_room_for_little_reads_alone() -> None:
     look(shares, one, little)
 
     assert one.shared == little.shared == 0
+
+
+async def test_who_held_up_others_reads_alone_for_a_minute_though_he_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    By another stream. Of very many the last ones are remembered.
+    """
+    monkeypatch.setattr(sharing, "ALONE_MAX", 2)
+    slow, one, other = (Mirror(KEYS[:1], flow=flow) for flow in ("slow", "one", "other"))
+    shares = sharing_of(slow, one, other)
+    look(shares, slow, one, other)
+    began = time.monotonic()
+    shares._alone(slow.member)
+    shares.leave(slow.member)
+    back = Mirror(KEYS[:1], flow="slow")
+    shares.join(back.member)
+
+    look(shares, back, one, other)
+    at_once = [mirror.shared for mirror in (back, one, other)]
+    shares.look(began + ALONE_SECONDS - 1)
+    later = back.shared
+    shares.look(began + ALONE_SECONDS + 5)
+    at_last = [mirror.shared for mirror in (back, one, other)]
+    for mirror in (back, one, other):
+        shares._alone(mirror.member)
+
+    assert (at_once, later, at_last) == ([0, 1, 1], 0, [1, 1, 1])
+    assert {who.flow for who in shares._alone_until} == {"one", "other"}
 
 
 async def test_mirrors_that_name_another_leader_epoch_read_alone() -> None:
