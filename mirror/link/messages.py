@@ -33,7 +33,7 @@ WORDS_MAX = 1_000
 
 _HEAD = struct.Struct(">IB")
 _CRC_BYTES = 4
-_WANT = struct.Struct(">16siIqi?B")
+_WANT = struct.Struct(">16siIqiBB")
 _KEY = struct.Struct(">16si")
 _RANK = struct.Struct(">16siB")
 _TAKEN = struct.Struct(">BQ")
@@ -245,13 +245,14 @@ def want(positions: Iterable[Position]) -> bytes:
 def read_want(payload: bytes | memoryview) -> list[Position]:
     """
     Raises:
-        AnswerError: The payload is cut, or an offset is negative.
+        AnswerError: The payload is cut, a partition or an offset is negative, or whether batches may be
+            recoded is neither 0 nor 1.
     """
     found = [
-        Position(Key(topic_id, partition), *where) for topic_id, partition, *where in _each(_WANT, payload)
+        Position(_key(topic_id, partition), *where) for topic_id, partition, *where in _each(_WANT, payload)
     ]
     for position in found:
-        if position.offset < 0 or position.key.partition < 0:
+        if position.offset < 0 or position.recode not in {0, 1}:
             raise AnswerError(f"no partition is read at {position}")
     return found
 
@@ -264,9 +265,9 @@ def forget(keys: Iterable[Key]) -> bytes:
 def read_forget(payload: bytes | memoryview) -> list[Key]:
     """
     Raises:
-        AnswerError: The payload is cut.
+        AnswerError: The payload is cut, or a partition is negative.
     """
-    return [Key(topic_id, partition) for topic_id, partition in _each(_KEY, payload)]
+    return [_key(topic_id, partition) for topic_id, partition in _each(_KEY, payload)]
 
 
 def taken(channel: int, wire_bytes: int) -> bytes:
@@ -291,9 +292,9 @@ def rank(ranks: Iterable[tuple[Key, int]]) -> bytes:
 def read_rank(payload: bytes | memoryview) -> list[tuple[Key, int]]:
     """
     Raises:
-        AnswerError: The payload is cut.
+        AnswerError: The payload is cut, or a partition is negative.
     """
-    return [(Key(topic_id, partition), rank) for topic_id, partition, rank in _each(_RANK, payload)]
+    return [(_key(topic_id, partition), rank) for topic_id, partition, rank in _each(_RANK, payload)]
 
 
 def limit(bytes_per_second: int) -> bytes:
@@ -382,6 +383,12 @@ def read_moved(payload: memoryview) -> tuple[int, list[tuple[Key, int]]]:
     """
     channel, rest = read_channel(payload)
     return channel, [(Key(topic_id, partition), one) for topic_id, partition, one in _each(_MOVED, rest)]
+
+
+def _key(topic_id: bytes, partition: int) -> Key:
+    if partition < 0:
+        raise AnswerError(f"there is no partition {partition}")
+    return Key(topic_id, partition)
 
 
 def _each(layout: struct.Struct, payload: bytes | memoryview) -> list[tuple[Any, ...]]:

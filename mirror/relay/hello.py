@@ -14,18 +14,24 @@ from mirror.config_values import Section
 FLOWS_MAX = 10_000
 """Of so many the newest epoch is remembered."""
 
+NUMBER_MAX = (1 << 63) - 1
+
 Window = Annotated[int, Field(ge=1, le=1 << 30)]
 
 
-class Hello(Section):
-    """What a mirror begins with."""
+class Hello(Section, strict=True):
+    """What a mirror begins with. A value is of the type that is named, not one that can be taken for it."""
 
     flow: str = Field(pattern=r"^[a-z0-9-]{1,40}$", description="Its name.")
-    producer_id: int = Field(ge=-1, description="The flow's at the target.")
+    producer_id: int = Field(ge=-1, le=NUMBER_MAX, description="The flow's at the target.")
     epoch: int = Field(ge=0, le=32767, description="The flow's, likewise.")
     isolation: int = Field(ge=0, le=1, description="As in Fetch.")
-    windows: tuple[Window, Window] = Field(description="Bytes of frames on their way, by channel.")
-    frame_bytes: int = Field(ge=1, description="Bytes of records in one frame, unless one batch is larger.")
+    windows: tuple[Window, Window] = Field(
+        strict=False, description="Bytes of frames on their way, by channel."
+    )
+    frame_bytes: int = Field(
+        ge=1, le=NUMBER_MAX, description="Bytes of records in one frame, unless one batch is larger."
+    )
     level: int = Field(ge=0, le=19, description="zstd's for what is behind; 0: as the link needs.")
     recode: bool = Field(description="Whether batches may be inflated for the way.")
 

@@ -53,7 +53,7 @@ SO_MAX_PACING_RATE = 47
 """Of Linux; Python has no name for it."""
 
 
-class Load(Section):
+class Load(Section, strict=True):
     """What a mirror asks for; see :class:`mirror.link.probe.Load`."""
 
     seconds: float = Field(gt=0, le=SECONDS_MAX, description="For so long.")

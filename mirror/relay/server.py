@@ -18,7 +18,7 @@ from functools import partial
 from http import HTTPStatus
 
 import structlog
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.web_protocol import RequestHandler
 
 from mirror.api.problems import Handler, ProblemError, problems
@@ -341,10 +341,25 @@ class RelayServer:
 
 
 def _check_protocol(request: web.Request, protocol: str) -> None:
-    asked = request.headers.get("Upgrade", "")
-    if asked != protocol:
-        detail = f"this relay speaks {protocol} there, asked for was {asked or 'no protocol'}"
-        raise ProblemError(HTTPStatus.UPGRADE_REQUIRED, OTHER_PROTOCOL, detail)
+    """It is asked for as RFC 9110, 7.8, says: among others, in capitals or not, of the next one on the way.
+
+    Raises:
+        ProblemError: It is not.
+    """
+    asked = _listed(request, "Upgrade")
+    counts = request.version >= HttpVersion11 and "upgrade" in _listed(request, "Connection")
+    if counts and protocol in asked:
+        return
+    detail = f"this relay speaks {protocol} there, asked for was {', '.join(asked) or 'no protocol'}"
+    if asked and not counts:
+        detail += "; that counts over HTTP/1.1 and with Connection: Upgrade only"
+    raise ProblemError(HTTPStatus.UPGRADE_REQUIRED, OTHER_PROTOCOL, detail)
+
+
+def _listed(request: web.Request, header: str) -> list[str]:
+    """What a header names, in small letters, however many of it there are."""
+    named = ",".join(request.headers.getall(header, ())).lower().split(",")
+    return [name.strip() for name in named if name.strip()]
 
 
 def _peer(request: web.Request) -> str:

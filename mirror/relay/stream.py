@@ -231,6 +231,8 @@ class Stream(Line):
                 self._sharing.rank(self._member, ranks)
         elif kind == Up.LIMIT:
             self.sender.limit(messages.read_number(payload) or None)
+        elif kind == Up.HELLO:
+            raise AnswerError("a second HELLO came")
         else:
             raise AnswerError(f"there are no messages of kind {kind}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -146,11 +146,23 @@ def test_a_length_that_cannot_be_true_is_refused(length: int) -> None:
         list(Messages().received(length.to_bytes(4, "big") + b"\1"))
 
 
-def test_negative_positions_are_refused() -> None:
-    """
-    As nothing can be read there.
-    """
-    payload = messages.want([Position(Key(bytes(16), 0), 1, -1, -1, True)])[5:-4]
+NOWHERE, SOMEWHERE = Key(bytes(16), -1), Key(bytes(16), 0)
 
-    with pytest.raises(AnswerError, match="no partition is read at"):
-        messages.read_want(payload)
+
+@pytest.mark.parametrize(
+    ("said", "read", "words"),
+    [
+        (messages.want([Position(NOWHERE, 1, 0, -1, True)]), messages.read_want, "no partition -1"),
+        (messages.forget([NOWHERE]), messages.read_forget, "no partition -1"),
+        (messages.rank([(NOWHERE, 3)]), messages.read_rank, "no partition -1"),
+        (messages.want([Position(SOMEWHERE, 1, -1, -1, True)]), messages.read_want, "offset=-1"),
+        (messages.want([Position(SOMEWHERE, 1, 0, -1, cast(bool, 7))]), messages.read_want, "recode=7"),
+    ],
+    ids=["WANT", "FORGET", "RANK", "an offset", "neither recoded nor not"],
+)
+def test_what_cannot_be_wanted_is_refused(said: bytes, read: Callable[[bytes], Any], words: str) -> None:
+    """
+    Nothing is there that could be read, or be read so.
+    """
+    with pytest.raises(AnswerError, match=words):
+        read(said[5:-4])

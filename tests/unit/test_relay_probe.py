@@ -142,6 +142,7 @@ async def test_what_it_sends_cannot_be_compressed() -> None:
         (load(seconds=61), "load: seconds: Input should be less than or equal to 60"),
         (load(seconds=0), "load: seconds"),
         (load(seconds="nan"), "load: seconds"),
+        (load(seconds="5"), "load: seconds: Input should be a valid number"),
         (load(bytes_max=5 << 30), "load: bytes_max"),
         (load(rate_max=1), "load: rate_max"),
         (load(colour="red"), "load: colour"),

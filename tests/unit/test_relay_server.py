@@ -88,6 +88,63 @@ async def test_what_is_no_request_is_refused_like_others(
     assert [record.name for record in caplog.records if record.name.startswith("aiohttp")] == []
 
 
+@pytest.mark.parametrize(
+    ("version", "headers", "status"),
+    [
+        ("1.1", ["Connection: Upgrade", "Upgrade: Twinsite-Frames/1"], b"101"),
+        ("1.1", ["Connection: keep-alive, upgrade", "Upgrade: h2c, twinsite-frames/1"], b"101"),
+        ("1.1", ["Connection: Upgrade", "Upgrade: h2c", "Upgrade: twinsite-frames/1"], b"101"),
+        ("1.1", ["Connection: Upgrade", "Upgrade: twinsite-frames/2"], b"426"),
+        ("1.1", ["Upgrade: twinsite-frames/1"], b"426"),
+        ("1.0", ["Connection: Upgrade", "Upgrade: twinsite-frames/1"], b"426"),
+        ("1.1", ["Connection: Upgrade"], b"426"),
+    ],
+    ids=["capitals", "a list", "two headers", "another version", "not for us", "HTTP/1.0", "nothing"],
+)
+async def test_a_protocol_is_asked_for_as_http_has_it(
+    version: str, headers: list[str], status: bytes
+) -> None:
+    """
+    It may be one of several, and is meant for the next one on the way.
+    """
+    asked = "\r\n".join([f"GET /v1/frames HTTP/{version}", "Host: x", *headers, "", ""]).encode()
+    async with served() as server, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(asked)
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    assert head.split(b" ")[1] == status
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (hello() + hello(), "a second HELLO came"),
+        (hello(recode="yes"), "hello: recode: "),
+        (hello(level=3.0), "hello: level: "),
+        (hello(producer_id=10**30), "hello: producer_id: "),
+    ],
+    ids=["twice", "words for a truth", "a fraction", "a number without end"],
+)
+async def test_a_hello_that_is_not_as_it_should_be_is_refused(said: bytes, words: str) -> None:
+    """
+    The mirror is told what is wrong with it.
+    """
+    async with served() as server, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(STREAM)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        came = list(messages.Messages().received(await reader.read()))
+        writer.close()
+
+    kind, payload = came[-1]
+    bye = messages.document(payload)
+    assert (kind, bye["code"]) == (Down.BYE, "bad_message")
+    assert bye["detail"].startswith(words)
+
+
 async def test_who_says_very_much_is_read_again_later() -> None:
     """
     Others have most of the time, however small what he says is.
