@@ -264,6 +264,7 @@ class BrokerLane:
         try:
             with self._listening():
                 connection = await self._connected()
+                connection.version(FETCH, FETCH_VERSION, "Fetch", lowest=FETCH_VERSION)
                 request = self._session.request(self._limits)
                 body = await connection.send(FETCH, FETCH_VERSION, [request], allocate=allocate)
             self._count()
@@ -291,9 +292,7 @@ class BrokerLane:
                 raise ConnectionFailedError(f"broker {self.node} is not in the cluster just now")
             connection = await Connection.open(address, cluster.options)
             self._count()
-            self._counted = (0, 0)
-            connection.version(FETCH, FETCH_VERSION, "Fetch", lowest=FETCH_VERSION)
-            self._connection = connection
+            self._connection, self._counted = connection, (0, 0)
             self._session.reset()
         return self._connection
 

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from kafka.protocol.consumer import FetchRequest
 
-from mirror.errors import AnswerError, ConnectionFailedError
+from mirror.errors import AnswerError, ConnectionFailedError, UnsupportedVersionError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
 from mirror.kafka.dial import Address
@@ -121,6 +121,16 @@ class Quiet:
         return room
 
 
+class Old(Quiet):
+    """One that does not know how partitions are read by the ids of their topics."""
+
+    def version(self, *_: object, **__: object) -> int:
+        raise UnsupportedVersionError("it speaks Fetch versions 0 to 12")
+
+    def close(self, _: str) -> None:
+        self.closed = True
+
+
 class Evasive(Quiet):
     """One that answers, and says nothing.
 
@@ -197,6 +207,18 @@ class Sink:
         before = self.frames[3 - node]
         await self.more(node)
         assert self.frames[3 - node] == before
+
+
+class Refusals(Sink):
+    """One that counts how often a broker could not be read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tries = 0
+
+    def trouble(self, node: int, words: str) -> None:
+        self.tries += 1
+        self.came.set()
 
 
 class Source:
@@ -287,6 +309,33 @@ async def test_what_has_no_news_is_told_where_it_is_wanted_again(
 
     running.cancel()
     await asyncio.wait([running])
+
+
+async def test_a_broker_that_is_too_old_is_tried_over_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    However often that is, it has no more of them open; none when the mirror is gone.
+    """
+    opened: list[Old] = []
+    sink = Refusals()
+
+    async def open_one(*_: object) -> Old:
+        opened.append(Old())
+        return opened[-1]
+
+    monkeypatch.setattr(broker_lane, "Connection", SimpleNamespace(open=open_one))
+    monkeypatch.setattr(broker_lane, "pause_seconds", lambda _: 0.001)
+    monkeypatch.setattr(reading, "ROUTE_PAUSE_SECONDS", 0.001)
+    reader = SourceReader(cast(Cluster, Source()), Isolation.READ_COMMITTED, sink, 1 << 20)
+    running = asyncio.create_task(reader.run())
+    reader.want([Position(FIRST, 1, END, -1, True, 0)])
+
+    await sink.reaches(lambda: sink.tries == 5)
+    open_meanwhile = sum(not one.closed for one in opened)
+    running.cancel()
+    await asyncio.wait([running])
+
+    assert open_meanwhile == 1
+    assert all(one.closed for one in opened)
 
 
 async def test_of_a_broker_that_is_lost_it_is_said_that_nothing_is_known(
