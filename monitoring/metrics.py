@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
-from mirror.model import FlowStatus, Forecast, PartitionStatus, State, TopicPartition
+from mirror.model import FlowStatus, Forecast, PartitionStatus, Reason, State, TopicPartition
 from monitoring import catalogue
 from monitoring.catalogue import Kind, Metric
 
@@ -54,6 +54,11 @@ def _loss_pending(partition: PartitionStatus) -> float | None:
     if partition.lost_from is None or partition.lost_to is None:
         return None
     return partition.lost_to - partition.lost_from
+
+
+def _lag_is_unknown(partition: PartitionStatus) -> bool:
+    """True where there is a lag, and nobody can tell it; a topic that is gone has none."""
+    return partition.lag_seconds is None and partition.reason is not Reason.TOPIC_DELETED
 
 
 def _projected(forecast: Forecast, seconds: float | None) -> float | None:
@@ -161,7 +166,7 @@ class FlowCollector(Collector):
         yield self._one(catalogue.PEER_CLOCK_SKEW, flow, None if offset_ms is None else offset_ms / 1000)
         yield self._one(catalogue.TOPICS_IGNORED, flow, status.topics_ignored)
         yield self._counts(status)
-        unknown = sum(partition.lag_seconds is None for partition in status.partitions)
+        unknown = sum(map(_lag_is_unknown, status.partitions))
         yield self._one(catalogue.LAG_UNKNOWN, flow, None if status.waits_for else unknown)
         whole = status.outlook
         yield self._one(catalogue.FLOW_BACKLOG, flow, _projected(whole.backlog, whole.backlog_seconds))

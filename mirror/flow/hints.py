@@ -153,8 +153,8 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
             "delete it, then copy the topic anew."
         ),
         Reason.TOPIC_DELETED: (
-            "The source topic, or the right to see it (Describe; listen.roles of a relay), is gone: the copy "
-            "is kept; exclude the topic from the flow when that was meant, else grant it again."
+            "The source topic was deleted: the copy is kept; exclude the topic from the flow when that was "
+            "meant, and delete the copy when nobody needs it."
         ),
         Reason.RELAY_TOO_OLD: (
             "Update the relay, or take link.limits away: an older version knows no streams, and without "

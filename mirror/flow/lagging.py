@@ -106,8 +106,10 @@ class LagMeter:
         self.prompt_seconds = wait_seconds + PROMPT_SECONDS
 
     def measure(self, p: PartitionCopy, *, now: float, now_ms: int) -> Lag:
-        """How far behind the partition is now; that of what another mirror copies is known to that one."""
-        if p.copied_elsewhere:
+        """How far behind the partition is now; that of what another mirror copies is known to that one, and
+        a topic that is gone has none.
+        """
+        if p.copied_elsewhere or p.topic_gone:
             return Lag(None, None, NOTHING_KNOWN)
         progress = Progress(
             p.next_offset,
@@ -211,7 +213,7 @@ class LagWatch:
                 self._held.pop(p, None)
                 if p.state is State.UNKNOWN:
                     continue  # it will be what it was, or else soon
-                if p.state not in WAITING:
+                if p.state not in WAITING or p.topic_gone:
                     self._outlooks.forget(p)
                 else:
                     self._outlooks.stand(p, now)

@@ -30,6 +30,7 @@ class PartitionCopy(Passage):
         read_to: Where a batch of the source ends, as was read last; None where nothing was.
         copied_elsewhere: Another mirror has copied it since this one did last: how far behind that is, and
             what the target has acknowledged to it, is not known here.
+        topic_gone: The source has no such topic any more: nothing of it is missing, or can be lost.
         waited_for_owner: From which look to which another mirror has not gone on, though it should have.
     """
 
@@ -54,6 +55,7 @@ class PartitionCopy(Passage):
         "state",
         "target",
         "told_at",
+        "topic_gone",
         "topic_id",
         "waited_for_owner",
     )
@@ -64,6 +66,7 @@ class PartitionCopy(Passage):
         super().__init__(tp, in_flight_max=in_flight_max)
         self.target = target
         self.topic_id = topic_id
+        self.topic_gone = False
         self.state = State.UNKNOWN
         self.reason: Reason | None = Reason.STARTING
         self.detail = "not looked at yet"

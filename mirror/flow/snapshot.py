@@ -68,11 +68,14 @@ class Snapshots:
             partitions=tuple(status for status, _ in seen),
             topics_ignored=topics_ignored,
             link=_link(flow.stream) if flow.stream else None,
-            outlook=of_flow([projection for _, projection in seen]),
+            outlook=of_flow([projection for _, projection in seen if projection is not None]),
             topics_left_out=left_out,
         )
 
-    def _partition(self, p: PartitionCopy, now: float, now_ms: int) -> tuple[PartitionStatus, Projection]:
+    def _partition(
+        self, p: PartitionCopy, now: float, now_ms: int
+    ) -> tuple[PartitionStatus, Projection | None]:
+        """One partition, and what is to be expected of it; None of a topic that is gone."""
         lag = self.meter.measure(p, now=now, now_ms=now_ms)
         projection = self.outlooks.project(p, lag.progress, lag, now=now, now_ms=now_ms)
         active = p.state is State.ACTIVE
@@ -112,7 +115,7 @@ class Snapshots:
             goal_offset=p.goal_offset,
             outlook=projection.status(),
         )
-        return status, projection
+        return status, None if p.topic_gone else projection
 
 
 def _limited(seconds: float | None) -> float | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import replace
 from uuid import UUID
 
@@ -25,12 +25,13 @@ from mirror.flow.engine import Engine
 from mirror.flow.log_ends import Right
 from mirror.flow.memory import FlowMemory
 from mirror.flow.partition import HOPELESS, PartitionCopy
-from mirror.kafka.cluster_info import ClusterInfo, TopicInfo
+from mirror.kafka.cluster_info import TopicInfo
 from mirror.link.loops import both
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State, TopicLeftOut, TopicPartition
 from mirror.sync.acls import DENY, Skipped
 from mirror.sync.carry_acls import carry_acls, principals
+from mirror.sync.missing import MissingTopics
 from mirror.sync.names import Ignored, NamePolicy, TopicSelector
 from mirror.sync.returning import Returning
 from mirror.sync.target_topics import TargetTopics
@@ -77,6 +78,7 @@ class Follower:
         self._topics = TargetTopics(settings.topics, flow, memory, engine.partitions, self._policy, right)
         self._conflicts: dict[TopicPartition, Conflict] = {}
         """What is in the way of partitions, as of the last pass."""
+        self._missing = MissingTopics(flow.source, self._policy)
         self._offsets = settings.offsets.mode
         self._memory = memory
         self._repeats = Repeats()
@@ -147,6 +149,7 @@ class Follower:
             TwinsiteError: A cluster cannot be asked, or does not allow what is needed.
         """
         found = await self._flow.source.describe_topics(None)
+        await self._missing.look(found, [n for n in self._begun() if self._selector.why_not(n) is None])
         internal = {name for name, topic in found.topics.items() if topic.internal}
         selection = self._selector.select(found.topics, internal=internal)
         self.seen = [n for n in sorted(found.topics) if selection.ignored.get(n) is not Ignored.INTERNAL]
@@ -163,9 +166,9 @@ class Follower:
         conflicts, _ = await both(self._topics.bring_up(copied), self._flow.source.refresh())
         self._take_up()
         self._take_successors(chosen)
-        self._note_gone(found)
         self._note_recreated(chosen)
         self._add_partitions(chosen, conflicts)
+        self._note_missing()
         self._tell_other_modes(chosen)
         await self._attempt(self._bring_in_step(again=True))
         self._chosen = tuple(chosen)
@@ -271,8 +274,7 @@ class Follower:
                 partition = self._engine.partitions.get(tp) or self._begin(tp, topic.topic_id)
                 if topic.name in successors:  # what the topic before did not have is none of its copy
                     self._stop_recreated(partition, topic)
-                freed = tp in over and partition.state is State.BLOCKED
-                if freed or partition.reason is Reason.TOPIC_DELETED:  # it was hidden from us, not deleted
+                if tp in over and partition.state is State.BLOCKED:
                     self._engine.resume(partition)
                 self.hold(partition)
 
@@ -307,25 +309,22 @@ class Follower:
         partition.stop(State.TOPIC_RECREATED, Reason.TOPIC_ID_CHANGED, words, None)
         self._engine.changed(partition)
 
-    def _note_gone(self, found: ClusterInfo) -> None:
-        """Topics that are not at the source any more; an empty answer says nothing.
+    # -- topics that are not shown any more --------------------------------------------------------
 
-        What only an operator ends stays as it is: it says more than that the topic is gone.
+    def _note_missing(self) -> None:
+        """Copy nothing of topics that are gone, or hidden.
+
+        What only an operator ends stays as it is: it says more than that.
         """
-        if not found.topics:
-            return
-        for partition in self._copied(gone_from=found.topics):
-            if partition.reason is not Reason.TOPIC_DELETED and partition.state not in HOPELESS:
-                partition.stop(
-                    State.BLOCKED,
-                    Reason.TOPIC_DELETED,
-                    f"the source has no topic {partition.tp.topic} any more, or may not show it",
-                    None,
-                )
-                self._engine.changed(partition)
-
-    def _copied(self, gone_from: Mapping[str, TopicInfo]) -> Iterable[PartitionCopy]:
-        return [p for p in self._engine.partitions.values() if p.tp.topic not in gone_from]
+        gone = self._missing.gone
+        for partition in self._engine.partitions.values():
+            why = self._missing.why.get(partition.tp.topic)
+            partition.topic_gone = partition.tp.topic in gone
+            if why is None:
+                continue
+            self._conflicts[partition.tp] = why
+            if partition.reason is not why.reason or partition.look_due_at is not None:
+                self.hold(partition)
 
 
 def _is_old(partition: PartitionCopy, chosen: Mapping[str, TopicInfo]) -> bool:

@@ -6,18 +6,21 @@ import asyncio
 from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 import mirror.sync.follow
 import mirror.sync.target_topics
 from mirror.config import parse
+from mirror.errors import ConnectionFailedError
 from mirror.flow.partition import PartitionCopy
-from mirror.model import State, TopicPartition
+from mirror.model import Reason, State, TopicPartition
 from mirror.sync.follow import Follower
 from mirror.sync.target_topics import TargetTopics
 from tests.harness.node import until
-from tests.unit.test_target_topics import SHORT, Cluster, a_topic
+from tests.unit.test_target_topics import ORDERS_ID, SHORT, Cluster, a_topic
 
 ORDERS_0 = TopicPartition("orders", 0)
 SETTINGS = parse(
@@ -34,15 +37,19 @@ class Shown(Cluster):
 
     Attributes:
         passes: How often.
+        silent: Topics of which it does not say anything, asked for them by name.
     """
 
     passes = 0
+    silent: frozenset[str] = frozenset()
 
     def open_ahead(self, nodes: object) -> None:
         pass
 
     async def describe_topics(self, topics: Collection[str] | None) -> Any:
         self.passes += topics is None
+        if self.silent.intersection(topics or ()):
+            raise ConnectionFailedError("no answer")
         return await super().describe_topics(topics)
 
 
@@ -55,6 +62,12 @@ class Engine:
     def add(self, partition: PartitionCopy) -> None:
         self.partitions[partition.tp] = partition
 
+    def drop(self, partition: PartitionCopy) -> None:
+        del self.partitions[partition.tp]
+
+    def pause(self, partition: PartitionCopy) -> None:
+        partition.stop(State.PAUSED, Reason.OPERATOR, "paused by an operator", None)
+
     def changed(self, partition: PartitionCopy) -> None:
         pass
 
@@ -62,13 +75,41 @@ class Engine:
         partition.look_anew(0.0)
 
 
-def follower_of(source: Cluster, target: Cluster, engine: Engine) -> Follower:
+class Memory:
+    """What the flow remembers: of which topics it has begun partitions.
+
+    Attributes:
+        stored: That is what is stored; one that stands by sees it after a refresh.
+    """
+
+    def __init__(self, stored: dict[TopicPartition, str] | None = None) -> None:
+        self.stored = {} if stored is None else stored
+        self.topic_ids = dict(self.stored)
+
+    def known(self, _: TopicPartition) -> None:
+        return None
+
+    def begin(self, tp: TopicPartition, topic_id: UUID = ORDERS_ID) -> None:
+        self.stored[tp] = self.topic_ids[tp] = str(topic_id)
+
+    async def refresh(self, *, sole_writer: bool) -> None:
+        assert not sole_writer
+        self.topic_ids = dict(self.stored)
+
+    async def forget(self, tps: Collection[TopicPartition]) -> None:
+        for tp in tps:
+            del self.stored[tp], self.topic_ids[tp]
+
+
+def follower_of(
+    source: Cluster, target: Cluster, engine: Engine, memory: Memory | None = None, *, held: bool = True
+) -> Follower:
     turn = SimpleNamespace(is_ours=lambda: True)
     hooks = SimpleNamespace(changed=engine.changed, stale=lambda cluster: None)
     flow = SimpleNamespace(source=source, target=target, batch_bytes_max={}, hooks=hooks, turn=turn)
-    memory = SimpleNamespace(topic_ids={}, known=lambda tp: None)
-    right = SimpleNamespace(held=True)
-    return Follower(SETTINGS, cast(Any, flow), cast(Any, engine), cast(Any, memory), cast(Any, right))
+    right = SimpleNamespace(held=held)
+    remembered = memory or Memory()
+    return Follower(SETTINGS, cast(Any, flow), cast(Any, engine), cast(Any, remembered), cast(Any, right))
 
 
 async def test_a_copy_that_ends_makes_a_topic_as_soon_as_the_target_answers(
@@ -108,3 +149,129 @@ async def test_a_copy_that_ends_makes_a_topic_as_soon_as_the_target_answers(
     assert list(target.topics) == ["orders"]
     assert list(engine.partitions) == [ORDERS_0]
     assert source.passes == passes
+
+
+# -- topics that are not shown any more ------------------------------------------------------------------
+
+
+class Sites:
+    """Two clusters with ``orders`` and ``audit`` at both, and the mirror that copies them.
+
+    Attributes:
+        standby: Another mirror of the flow, which stands by.
+        said: Of which topics they have said that they are forgotten.
+    """
+
+    def __init__(self) -> None:
+        topics = {"orders": SHORT, "audit": SHORT}
+        self.source, self.target = Shown("source", **topics), Shown("target", **topics)
+        self.memory, self.engine = Memory(), Engine()
+        self.mirror = follower_of(self.source, self.target, self.engine, self.memory)
+        self.standby_engine = Engine()
+        self._standby_memory = Memory(self.memory.stored)
+        self.standby = follower_of(
+            self.source, self.target, self.standby_engine, self._standby_memory, held=False
+        )
+        self.said: list[str] = []
+
+    async def begin(self) -> None:
+        """Both topics are copied."""
+        await self.passes(1)
+        for tp in self.engine.partitions:
+            self.memory.begin(tp)
+        await self._standby_memory.refresh(sole_writer=False)
+
+    async def passes(self, count: int, *, nothing_new: bool = False) -> None:
+        with capture_logs() as logged:
+            for _ in range(count):
+                await self.mirror.follow(nothing_new=nothing_new)
+                await self.standby.follow(nothing_new=nothing_new)
+        self.said += [line["topic"] for line in logged if line["event"] == "topic_forgotten"]
+
+    def delete(self, *clusters: Cluster, topic: str = "orders") -> None:
+        for cluster in clusters:
+            del cluster.topics[topic]
+
+    @property
+    def orders(self) -> PartitionCopy:
+        return self.engine.partitions[ORDERS_0]
+
+    @property
+    def known(self) -> list[bool]:
+        """Whether the partition is in the flow's state, and copied by either mirror."""
+        mirrors = self.engine.partitions, self.standby_engine.partitions
+        return [ORDERS_0 in self.memory.stored, *(ORDERS_0 in partitions for partitions in mirrors)]
+
+
+@pytest.fixture
+async def sites() -> Sites:
+    made = Sites()
+    await made.begin()
+    return made
+
+
+async def test_a_topic_that_the_source_does_not_have_any_more_is_deleted(sites: Sites) -> None:
+    """
+    Its copy is kept; so is what the flow knows of it, however long. Shown again under its id it goes on.
+    """
+    before = sites.source.topics["orders"]
+    sites.delete(sites.source)
+
+    await sites.passes(5)
+    gone = (sites.orders.state, sites.orders.reason, sites.orders.topic_gone)
+    sites.source.topics["orders"] = before
+    await sites.passes(1)
+
+    assert gone == (State.BLOCKED, Reason.TOPIC_DELETED, True)
+    assert (sites.orders.state, sites.orders.topic_gone) == (State.UNKNOWN, False)
+    assert sites.known == [True, True, True]
+
+
+async def test_a_topic_that_is_hidden_is_not_said_to_be_deleted(sites: Sites) -> None:
+    """
+    Whether it is there may not be seen, whatever has become of its copy. Shown again it goes on.
+    """
+    sites.source.hidden = {"orders"}
+    sites.delete(sites.target)
+
+    await sites.passes(3)
+    hidden = (sites.orders.state, sites.orders.reason, sites.orders.topic_gone)
+    sites.source.hidden = set()
+    await sites.passes(1)
+
+    assert hidden == (State.BLOCKED, Reason.SOURCE_NOT_AUTHORIZED, False)
+    assert sites.orders.state is State.UNKNOWN
+    assert sites.known == [True, True, True]
+
+
+async def test_a_source_that_shows_nothing_says_nothing(sites: Sites) -> None:
+    """
+    What was said before holds: a topic that was hidden goes on when it is shown again.
+    """
+    sites.source.hidden = {"orders"}
+    await sites.passes(1)
+    sites.source.hidden = {"orders", "audit"}
+    await sites.passes(1)
+    audit = sites.engine.partitions[TopicPartition("audit", 0)]
+    meanwhile = (sites.orders.reason, audit.state)
+    sites.source.hidden = set()
+    await sites.passes(1)
+
+    assert meanwhile == (Reason.SOURCE_NOT_AUTHORIZED, State.UNKNOWN)
+    assert sites.orders.state is State.UNKNOWN
+
+
+async def test_an_operator_who_resumes_what_is_gone_changes_nothing(sites: Sites) -> None:
+    """
+    It is not looked at where there is nothing; what he has paused stays so, and is gone all the same.
+    """
+    sites.engine.pause(sites.orders)
+    sites.delete(sites.source)
+    await sites.passes(1)
+    paused = (sites.orders.state, sites.orders.topic_gone)
+
+    sites.engine.resume(sites.orders)
+    sites.mirror.hold(sites.orders)
+
+    assert paused == (State.PAUSED, True)
+    assert sites.orders.reason is Reason.TOPIC_DELETED

@@ -885,6 +885,79 @@ def test_an_age_is_zero_no_longer_than_a_source_may_hold_its_answer_back(
     assert lag.records == records
 
 
+HOURS = 3_600.0
+
+
+def keeping_a_day() -> Bench:
+    """One whose topic keeps records, and tombstones, for a day."""
+    return Bench(a_flow(), retention=Retention(86_400_000, NO_LIMIT), tombstones=Tombstones(86_400_000))
+
+
+def not_copied(bench: Bench, reason: Reason, *, missing: int = 0) -> None:
+    """It was copied, but for so many records at last, and is not any more."""
+    bench.proceed(100)
+    bench.source_says(100)
+    bench.look(0.5)
+    bench.source_says(100 + missing)
+    bench.look(1.0)
+    state = State.PAUSED if reason is Reason.OPERATOR else State.BLOCKED
+    bench.p.stop(state, reason, "as it is said", None)
+    bench.heard_at = None
+
+
+@pytest.mark.parametrize("reason", [Reason.TOPIC_DELETED, Reason.OPERATOR])
+@pytest.mark.parametrize("missing", [0, 40])
+def test_of_a_topic_that_is_gone_nothing_can_be_lost_any_more(missing: int, reason: Reason) -> None:
+    """
+    Neither records nor deletes, whether all of it was copied or not, and though it was paused before. It has
+    no lag, and nothing is said of it for a month.
+    """
+    bench = keeping_a_day()
+    not_copied(bench, reason, missing=missing)
+    bench.p.topic_gone = True
+
+    with structlog.testing.capture_logs() as logged:
+        for _ in range(30 * 24):
+            bench.look(HOURS)
+
+    lag = bench.lag()
+    assert logged == []
+    assert (lag.records, lag.seconds) == (None, None)
+    assert (expected(bench).retention_loss, expected(bench).catch_up) == (Forecast.UNKNOWN, Forecast.UNKNOWN)
+
+
+def test_a_topic_that_is_only_hidden_is_warned_of() -> None:
+    """
+    It is not shown to us, and goes on for others.
+    """
+    bench = keeping_a_day()
+    not_copied(bench, Reason.SOURCE_NOT_AUTHORIZED)
+
+    with structlog.testing.capture_logs() as logged:
+        bench.look(24 * HOURS)
+
+    assert [line["event"] for line in logged] == ["tombstone_loss_near"]
+
+
+def test_a_topic_that_is_gone_does_not_hide_one_that_is_about_to_lose_something() -> None:
+    """
+    A warning names the first to lose something: that is not the one that has been gone for days.
+    """
+    bench = keeping_a_day()
+    not_copied(bench, Reason.TOPIC_DELETED)
+    bench.p.topic_gone = True
+    gone, audit_0 = bench.p, TopicPartition("audit", 0)
+    bench.now += 72 * HOURS
+    bench.p = PartitionCopy(audit_0, audit_0, b"audit".ljust(16), in_flight_max=5)
+    not_copied(bench, Reason.OPERATOR)
+    bench.now += 23.5 * HOURS
+
+    with structlog.testing.capture_logs() as logged:
+        bench.watch.look([gone, bench.p], now=bench.now, now_ms=int(bench.now * 1000))
+
+    assert [(line["topic"], line["partitions"]) for line in logged] == [("audit", 1)]
+
+
 @pytest.mark.parametrize(
     ("state", "reason", "level"),
     [

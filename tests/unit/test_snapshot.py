@@ -170,3 +170,25 @@ def test_a_loss_is_pending_until_it_is_decided_on() -> None:
         one = said(bench)
         assert (one.lost_from, one.lost_to) == (None, None)
         assert series(bench, "twinsite_loss_pending_offsets") == []
+
+
+def test_a_topic_that_is_gone_has_no_lag_and_says_nothing_of_the_flow() -> None:
+    """
+    All its figures are unknown, and it is none of those whose lag should be known. What else the flow copies
+    is in time, and said to be so.
+    """
+    bench, other = an_owner(), an_owner()
+    bench.p.stop(State.BLOCKED, Reason.TOPIC_DELETED, "the source has no topic orders any more", None)
+    bench.p.topic_gone = True
+    bench.heard_at = None
+    gone = said(bench)
+    dark = series(bench, "twinsite_partitions_lag_unknown")
+    bench.heard_at = other.heard_at = time.monotonic()
+
+    status = snapshots(bench).take([bench.p, other.p], 0)
+
+    assert (gone.lag_seconds, gone.lag_records) == (None, None)
+    assert (gone.retention_headroom_seconds, gone.tombstone_headroom_seconds) == (None, None)
+    assert (gone.outlook.catch_up, gone.outlook.retention_loss) == (Forecast.UNKNOWN, Forecast.UNKNOWN)
+    assert dark == [0]
+    assert (status.outlook.catch_up_seconds, status.outlook.retention_loss) == (0, Forecast.NEVER)

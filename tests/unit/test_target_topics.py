@@ -15,12 +15,13 @@ from structlog.testing import capture_logs
 
 import mirror.sync.target_topics
 from mirror.config import TopicsSettings
-from mirror.errors import ConnectionFailedError, NotAuthorizedError
+from mirror.errors import ConnectionFailedError, NotAuthorizedError, TwinsiteError
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Known, Proceed
 from mirror.flow.states import look_refusal
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
 from mirror.kafka.dial import Address
+from mirror.kafka.failures import broker_error
 from mirror.kafka.fetch import Fetched, Want
 from mirror.kafka.offsets import EARLIEST, Answers
 from mirror.kafka.record_batch import null_batch
@@ -87,8 +88,15 @@ class Cluster:
 
     async def describe_topics(self, topics: Collection[str] | None) -> ClusterInfo:
         self.described += 1
-        errors = {name: NotAuthorizedError("no") for name in topics or () if name in self.hidden}
-        return replace(self.info, errors=errors)
+        if topics is None:
+            return self.info
+        return replace(self.info, errors={name: e for name in topics if (e := self._error(name)) is not None})
+
+    def _error(self, name: str) -> TwinsiteError | None:
+        """A broker does not say whether there is a topic that may not be described."""
+        if name in self.hidden:
+            return NotAuthorizedError("no")
+        return None if name in self.topics else broker_error(UNKNOWN_TOPIC, f"Metadata of topic {name}")
 
     async def call(self, request: Any, **_: object) -> Any:
         if type(request).__name__ == "ListOffsetsRequest":

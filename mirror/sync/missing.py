@@ -1,0 +1,70 @@
+"""Topics that are copied and that the source does not show any more: hidden from us, or gone.
+
+A list leaves out what may not be described, as if it did not exist. So what is missing in
+it is asked for by name: brokers then say which of the two it is. Of what they refuse to
+describe they do not say whether it exists.
+
+Sources: the Kafka protocol guide (Metadata), docs/states.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from mirror import broker_codes as codes
+from mirror.errors import BrokerError, NotAuthorizedError, TwinsiteError
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster_info import ClusterInfo
+from mirror.model import Reason
+from mirror.sync.names import NamePolicy
+from mirror.sync.topics import Conflict
+
+
+class MissingTopics:
+    """Knows which topics of a flow are not shown any more.
+
+    Attributes:
+        why: Of each of them, by its name at the source, as of the last look.
+    """
+
+    def __init__(self, source: Cluster, policy: NamePolicy) -> None:
+        self.why: Mapping[str, Conflict] = {}
+        self._source = source
+        self._policy = policy
+
+    @property
+    def gone(self) -> frozenset[str]:
+        """Those that the source does not have."""
+        return frozenset(name for name, why in self.why.items() if why.reason is Reason.TOPIC_DELETED)
+
+    async def look(self, found: ClusterInfo, begun: Collection[str]) -> None:
+        """See why topics are not among those found. An empty answer says nothing, and changes nothing.
+
+        Of what is neither gone nor hidden holds what was said before.
+
+        Args:
+            begun: Topics that are copied.
+
+        Raises:
+            TwinsiteError: The source cannot be asked.
+        """
+        if not found.topics:
+            return
+        names = sorted(name for name in begun if name not in found.topics)
+        errors = (await self._source.describe_topics(names)).errors if names else {}
+        said = {name: self._why(name, errors.get(name)) or self.why.get(name) for name in names}
+        self.why = {name: why for name, why in said.items() if why is not None}
+
+    def _why(self, name: str, error: TwinsiteError | None) -> Conflict | None:
+        target = self._policy.to_target(name)
+        if _is_gone(error):
+            return Conflict(name, target, Reason.TOPIC_DELETED, f"the source has no topic {name} any more")
+        if isinstance(error, NotAuthorizedError):
+            words = f"whether the source still has topic {name} may not be seen: {error}"
+            return Conflict(name, target, Reason.SOURCE_NOT_AUTHORIZED, words)
+        return None
+
+
+def _is_gone(error: TwinsiteError | None) -> bool:
+    """True where a broker has said of a topic, asked for by name, that there is none."""
+    return isinstance(error, BrokerError) and error.code == codes.UNKNOWN_TOPIC_OR_PARTITION
