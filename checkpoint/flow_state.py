@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -215,18 +215,24 @@ class FlowState:
             self._partitions[tp], self._maps[tp] = record, fresh
             self._insertions.pop(tp, None)
 
-    async def take_back(self, tp: TopicPartition) -> None:
-        """Forget a partition of which nothing was copied.
+    async def forget(self, tps: Collection[TopicPartition]) -> None:
+        """Forget all that is known of partitions. What a crash leaves of that speaks of no partition.
 
         Raises:
-            UnknownPartitionError: It is not known; nothing was changed.
+            UnknownPartitionError: One of them is not known; nothing was changed.
         """
         async with self._lock:
             await self._catch_up()
-            items: dict[str, bytes | None] = {map_key(*tp, n): None for n in self._chunk_numbers(tp)}
-            await self._write({**items, self._known(tp).key: None})
-            del self._partitions[tp]
-            self._maps.pop(tp, None)
+            items: dict[str, bytes | None] = {self._known(tp).key: None for tp in tps}
+            for tp in tps:
+                items |= {map_key(*tp, number): None for number in self._chunk_numbers(tp)}
+                if tp in self._insertions:
+                    items[insertion_key(*tp)] = None
+            await self._write(items)
+            for tp in tps:
+                del self._partitions[tp]
+                self._maps.pop(tp, None)
+                self._insertions.pop(tp, None)
 
     async def update_partitions(self, updates: Mapping[TopicPartition, Update]) -> None:
         """Change the records of partitions, each by a function of what it is now.

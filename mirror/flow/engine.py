@@ -99,9 +99,11 @@ class Engine:
         self._due.set()
 
     def drop(self, partition: PartitionCopy) -> None:
-        """Forget a partition of which nothing was copied; a look at it that goes on decides nothing."""
+        """Forget a partition of which nothing is known; a look at it that goes on decides nothing."""
         del self.partitions[partition.tp]
         self._shown.pop(partition, None)
+        for lane in self._reading:
+            lane.drop(partition.key)
         partition.stop(State.UNKNOWN, Reason.STARTING, "copied no more", None)
 
     def answered_at(self, partition: PartitionCopy) -> float | None:

@@ -109,6 +109,10 @@ class FetchLane:
         self._receiver.leave(key)
         self._forget(key, partition)
 
+    def drop(self, key: Key) -> None:
+        """Remember nothing of a partition that comes no more."""
+        self._bytes_max.pop(key, None)
+
     def answered_at(self, partition: PartitionCopy) -> float | None:
         """When the broker last told news of a partition, or the lack of them; None before it has told any."""
         return self._answered_at if partition.key in self._session.heard else None

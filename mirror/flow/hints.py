@@ -153,8 +153,8 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
             "delete it, then copy the topic anew."
         ),
         Reason.TOPIC_DELETED: (
-            "The source topic was deleted: the copy is kept; exclude the topic from the flow when that was "
-            "meant, and delete the copy when nobody needs it."
+            "The source topic was deleted: the copy is kept. When nobody needs it delete it as well, and the "
+            "flow forgets the topic."
         ),
         Reason.RELAY_TOO_OLD: (
             "Update the relay, or take link.limits away: an older version knows no streams, and without "

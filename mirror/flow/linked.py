@@ -119,6 +119,11 @@ class LinkLane:
         self._crowding.forget(key)
         self._forget(key, partition)
 
+    def drop(self, key: Key) -> None:
+        """Remember nothing of a partition that comes no more."""
+        self._as_is.discard(key)
+        self._recodable.forget(key)
+
     def _full(self, partition: PartitionCopy) -> bool:
         waiting, used = partition.queue.bytes, self._flow.pool.used_bytes
         return self._crowding.full(partition.key, waiting, partition.acknowledged_at, used)

@@ -7,7 +7,7 @@ written first.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -210,7 +210,11 @@ class FlowMemory:
 
     async def take_back(self, tp: TopicPartition) -> None:
         """Forget durably that a partition was begun; nothing of it was copied."""
-        await self._state.take_back(tp)
+        await self._state.forget([tp])
+
+    async def forget(self, tps: Collection[TopicPartition]) -> None:
+        """Forget durably all that is known of partitions, their lost ranges too: neither side has them."""
+        await self._state.forget(tps)
 
     async def note_targets(self, target_topic_ids: Mapping[TopicPartition, str]) -> None:
         """Note durably into which topics partitions are copied, by their ids."""

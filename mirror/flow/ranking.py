@@ -101,17 +101,22 @@ class Ranker:
             await asyncio.sleep(RANK_SECONDS)
 
     def look(self, partitions: Iterable[PartitionCopy]) -> None:
-        """Rank them anew."""
-        changed = {}
+        """Rank them anew; what is gone is not behind."""
+        changed: dict[Key, int] = {}
+        classes: dict[str, TopicClass] = {}
         for partition in partitions:
-            rank = rank_of(self._class(partition.tp.topic), self._headroom(partition))
+            if partition.topic_gone:
+                continue
+            topic = partition.tp.topic
+            if topic not in classes:
+                classes[topic] = self._class(topic)
+            rank = rank_of(classes[topic], self._headroom(partition))
             if rank != partition.rank:
                 partition.rank = changed[partition.key] = rank
+        self._classes = classes
         if changed:
             self._ranked(changed)
 
     def _class(self, topic: str) -> TopicClass:
-        found = self._classes.get(topic)
-        if found is None:
-            found = self._classes[topic] = class_of(topic, self._first, self._last)
-        return found
+        known = self._classes.get(topic)
+        return class_of(topic, self._first, self._last) if known is None else known

@@ -48,6 +48,10 @@ class Recodable:
         if odd.count >= ODD_MAX:
             odd.rests_until = now + REST_SECONDS
 
+    def forget(self, key: Key) -> None:
+        """A partition comes no more."""
+        self._odd.pop(key, None)
+
     def allows(self, key: Key, offset: int, now: float) -> bool:
         """Whether what is read of a partition from an offset on may be recoded."""
         odd = self._odd.get(key)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import replace
 from uuid import UUID
@@ -78,7 +79,8 @@ class Follower:
         self._topics = TargetTopics(settings.topics, flow, memory, engine.partitions, self._policy, right)
         self._conflicts: dict[TopicPartition, Conflict] = {}
         """What is in the way of partitions, as of the last pass."""
-        self._missing = MissingTopics(flow.source, self._policy)
+        self._missing = MissingTopics(flow.source, flow.target, self._policy)
+        self._right = right
         self._offsets = settings.offsets.mode
         self._memory = memory
         self._repeats = Repeats()
@@ -171,6 +173,8 @@ class Follower:
         self._note_missing()
         self._tell_other_modes(chosen)
         await self._attempt(self._bring_in_step(again=True))
+        if not nothing_new:
+            await self._attempt(self._forget_gone())
         self._chosen = tuple(chosen)
         await self._carry_acls()
         self.followed_once = True
@@ -325,6 +329,38 @@ class Follower:
             self._conflicts[partition.tp] = why
             if partition.reason is not why.reason or partition.look_due_at is not None:
                 self.hold(partition)
+
+    async def _forget_gone(self) -> None:
+        """Forget topics that are gone at both sides, and let go of what is gone and not known to the flow.
+
+        The owner does the first, durably, and any mirror the second: so one that stands by does it, too, and
+        one that ends in between.
+
+        Raises:
+            TwinsiteError: The target cannot be asked, or the flow's state not be read or written.
+        """
+        gone = self._missing.gone
+        if self._right.held:
+            await self._forget_without_copy()
+        elif gone:
+            await self._memory.refresh(sole_writer=False)
+        begun = self._memory.topic_ids
+        for partition in list(self._engine.partitions.values()):
+            if partition.tp.topic in gone and partition.tp not in begun:
+                self._engine.drop(partition)
+                self._conflicts.pop(partition.tp, None)
+
+    async def _forget_without_copy(self) -> None:
+        begun: dict[str, list[TopicPartition]] = defaultdict(list)
+        for tp in self._memory.topic_ids:
+            begun[tp.topic].append(tp)
+        forgotten = {name: begun[name] for name in sorted(await self._missing.without_copy(begun.keys()))}
+        if not forgotten:
+            return
+        await self._memory.forget([tp for of in forgotten.values() for tp in of])
+        for name, of in forgotten.items():
+            target = self._policy.to_target(name)
+            log.info("topic_forgotten", topic=name, target_topic=target, partitions=len(of))
 
 
 def _is_old(partition: PartitionCopy, chosen: Mapping[str, TopicInfo]) -> bool:

@@ -4,6 +4,9 @@ A list leaves out what may not be described, as if it did not exist. So what is 
 it is asked for by name: brokers then say which of the two it is. Of what they refuse to
 describe they do not say whether it exists.
 
+What is gone at both sides is forgotten. Until then its copy may be all there is left of
+it, and what the flow knows of it says which record was which.
+
 Sources: the Kafka protocol guide (Metadata), docs/states.md.
 """
 
@@ -27,10 +30,13 @@ class MissingTopics:
         why: Of each of them, by its name at the source, as of the last look.
     """
 
-    def __init__(self, source: Cluster, policy: NamePolicy) -> None:
+    def __init__(self, source: Cluster, target: Cluster, policy: NamePolicy) -> None:
         self.why: Mapping[str, Conflict] = {}
         self._source = source
+        self._target = target
         self._policy = policy
+        self._without_copy: frozenset[str] = frozenset()
+        """Topics that are gone, and whose copies were gone as well when that was asked last."""
 
     @property
     def gone(self) -> frozenset[str]:
@@ -63,6 +69,22 @@ class MissingTopics:
             words = f"whether the source still has topic {name} may not be seen: {error}"
             return Conflict(name, target, Reason.SOURCE_NOT_AUTHORIZED, words)
         return None
+
+    async def without_copy(self, begun: Collection[str]) -> frozenset[str]:
+        """Those of the topics that are gone whose copies are so, too, now and when this was asked last.
+
+        Args:
+            begun: Topics that are copied.
+
+        Raises:
+            TwinsiteError: The target cannot be asked.
+        """
+        before, self._without_copy = self._without_copy, frozenset()
+        copies = {self._policy.to_target(name): name for name in self.gone.intersection(begun)}
+        if copies:
+            errors = (await self._target.describe_topics(sorted(copies))).errors
+            self._without_copy = frozenset(copies[one] for one in copies if _is_gone(errors.get(one)))
+        return before & self._without_copy
 
 
 def _is_gone(error: TwinsiteError | None) -> bool:

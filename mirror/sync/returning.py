@@ -71,6 +71,7 @@ class Returning:
         Raises:
             TwinsiteError: The source, or the target, cannot be asked.
         """
+        self._forget_gone(found)
         if self._flows.see(found):  # without the state of its flow a copy is a topic like any other
             self._settled.clear()
         news = {name: found.topics[name] for name in wanted if name not in begun}
@@ -80,6 +81,13 @@ class Returning:
             left |= await self._judge(found, wanted, fresh)
         self._tell({found.topics[name].topic_id: one for name, one in left.items()})
         return left
+
+    def _forget_gone(self, found: ClusterInfo) -> None:
+        """Remember nothing of topics that are not there any more; an empty answer says nothing."""
+        there = {topic.topic_id for topic in found.topics.values()}
+        if there:
+            self._settled = {topic_id: one for topic_id, one in self._settled.items() if topic_id in there}
+            self._told = {(topic_id, reason) for topic_id, reason in self._told if topic_id in there}
 
     async def _judge(
         self, found: ClusterInfo, wanted: Mapping[str, str], fresh: Collection[TopicInfo]

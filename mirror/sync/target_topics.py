@@ -137,6 +137,7 @@ class TargetTopics:
         Raises:
             TwinsiteError: A cluster cannot be asked.
         """
+        self._forget_gone(chosen)
         names = {self._policy.to_target(name) for name in chosen}
         there = await self._list_target(names)
         source = await self._describe_source(chosen)
@@ -180,6 +181,15 @@ class TargetTopics:
         look_at(self._flow, (c for c in copies if c.target.topic in made or self._was_elsewhere(c, there)))
         await self._note_batch_limits(chosen)
         return conflicts
+
+    def _forget_gone(self, chosen: Mapping[str, TopicInfo]) -> None:
+        """Remember nothing of source topics that are gone; what is only hidden may come back."""
+        kept = {*chosen, *(copy.tp.topic for copy in self._partitions.values() if not copy.topic_gone)}
+        limits = self._flow.batch_bytes_max
+        for of_topics in (self._source_facts, self._retention, self._tombstones, limits):
+            for name in of_topics.keys() - kept:
+                of_topics.pop(name)
+        self._told = {note for note in self._told if note.topic in kept}
 
     def _was_elsewhere(self, copy: PartitionCopy, there: ClusterInfo) -> bool:
         """Whether its target topic was made anew, by somebody else perhaps; an empty log would not tell."""

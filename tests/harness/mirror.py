@@ -35,21 +35,24 @@ async def mirror_once(wanted: Settings) -> FlowStatus:
 
 
 Condition = Callable[[dict[int, PartitionStatus]], bool]
+FlowCondition = Callable[[FlowStatus], bool]
 
 
 @asynccontextmanager
-async def running(wanted: Settings) -> AsyncIterator[Callable[[Condition], Awaitable[None]]]:
-    """A mirror that runs; what is given waits until its partitions are as wanted."""
+async def watching(
+    wanted: Settings,
+) -> AsyncIterator[Callable[[FlowCondition], Awaitable[None]]]:
+    """A mirror that runs; what is given waits until it is as wanted."""
     stop, heard = asyncio.Event(), asyncio.Event()
-    seen: dict[int, PartitionStatus] = {}
+    last: list[FlowStatus] = []
 
     def hear(status: FlowStatus) -> None:
-        seen.update({partition.partition: partition for partition in status.partitions})
+        last[:] = [status]
         heard.set()
 
-    async def until(condition: Condition) -> None:
+    async def until(condition: FlowCondition) -> None:
         async with asyncio.timeout(20):
-            while not (seen and condition(seen)):
+            while not (last and condition(last[0])):
                 heard.clear()
                 await heard.wait()
 
@@ -59,6 +62,17 @@ async def running(wanted: Settings) -> AsyncIterator[Callable[[Condition], Await
     finally:
         stop.set()
         await mirror
+
+
+@asynccontextmanager
+async def running(wanted: Settings) -> AsyncIterator[Callable[[Condition], Awaitable[None]]]:
+    """A mirror that runs; what is given waits until its partitions are as wanted."""
+
+    def seen(status: FlowStatus) -> dict[int, PartitionStatus]:
+        return {partition.partition: partition for partition in status.partitions}
+
+    async with watching(wanted) as until:
+        yield lambda condition: until(lambda status: bool(seen(status)) and condition(seen(status)))
 
 
 def states(partitions: dict[int, PartitionStatus]) -> list[tuple[State, Reason | None]]:

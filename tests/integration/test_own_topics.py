@@ -12,13 +12,13 @@ from confluent_kafka.admin import NewPartitions
 from structlog.testing import capture_logs
 
 from mirror.flow.memory import OtherNamesError
-from mirror.model import OffsetMode, Reason, State
+from mirror.model import FlowStatus, OffsetMode, Reason, State
 from tests.conftest import TopicFactory
 from tests.faults.flows import configured
 from tests.harness.checker import assert_exact, watermarks
 from tests.harness.data import json_rows, load
 from tests.harness.kafka import KafkaCluster
-from tests.harness.mirror import Condition, flow_of, mirror_once, running, states
+from tests.harness.mirror import Condition, flow_of, mirror_once, running, states, watching
 from tests.harness.process import Twinsite, twinsite
 
 pytestmark = pytest.mark.timeout(60)
@@ -343,6 +343,11 @@ async def test_more_replicas_than_brokers_are_said_and_others_go_on(
 # -- topics that go, and come back ---------------------------------------------------------------------
 
 
+def reasons(status: FlowStatus, topic: str) -> set[Reason | None]:
+    """Of a topic's partitions."""
+    return {partition.reason for partition in status.partitions if partition.topic == topic}
+
+
 async def test_a_topic_deleted_at_the_source_keeps_its_copy_and_says_so(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -374,6 +379,45 @@ async def test_a_topic_deleted_at_the_source_keeps_its_copy_and_says_so(
 
     assert states == {gone: "BLOCKED", paused: "PAUSED"}
     assert watermarks(target.bootstrap, gone) == watermarks(target.bootstrap, paused) == {0: (0, 20)}
+
+
+@pytest.mark.parametrize("mode", ["same", "mapped"])
+async def test_a_topic_deleted_at_both_sides_is_forgotten(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, mode: str
+) -> None:
+    """
+    By the mirror that copies and by the one that stands by, and for the one that is started next. One that is
+    made under its name later is copied from its first record.
+    """
+    gone, there = await topic(source, 2, prefix="gone"), await topic(source, prefix="there")
+    for name in (gone, there):
+        load(source.bootstrap, name, json_rows(20, 50))
+    wanted = flow_of(source, target, gone, {"include": [gone, there]}, offsets=mode)
+
+    async with watching(wanted) as standby:
+        await standby(lambda status: [p.lag_records for p in status.partitions] == [0, 0, 0])
+        async with watching(wanted) as owner:
+            await owner(lambda status: [p.lag_records for p in status.partitions] == [0, 0, 0])
+            await standby(lambda status: {p.state for p in status.partitions} == {State.STANDBY})
+            await source.delete_topic(gone)
+            for one in (owner, standby):
+                await one(lambda status: reasons(status, gone) == {Reason.TOPIC_DELETED})
+            kept = watermarks(target.bootstrap, gone)
+            await target.delete_topic(gone)
+            for one in (owner, standby):
+                await one(lambda status: {p.topic for p in status.partitions} == {there})
+    next_one = await mirror_once(wanted)
+    await source.create_topic(gone, 1)
+    load(source.bootstrap, gone, json_rows(7, 50))
+    anew = await mirror_once(wanted)
+
+    assert sum(end for _, end in kept.values()) == 20
+    assert {p.topic for p in next_one.partitions} == {there}
+    assert {p.topic: (p.state, p.next_offset) for p in anew.partitions} == {
+        gone: (State.ACTIVE, 7),
+        there: (State.ACTIVE, 20),
+    }
+    assert watermarks(target.bootstrap, gone) == {0: (0, 7)}
 
 
 async def test_a_topic_deleted_while_no_mirror_ran_is_missed_by_the_next_one(

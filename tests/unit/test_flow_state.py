@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Mapping
@@ -22,7 +23,14 @@ from checkpoint.errors import (
 )
 from checkpoint.flow_state import FlowState
 from checkpoint.map_chunk import CHUNK_RUNS, decode_chunk, encode_chunk
-from checkpoint.model import LEADER_EPOCHS_KEPT, FlowRecord, OwnerRecord, PartitionRecord, parse_map_key
+from checkpoint.model import (
+    LEADER_EPOCHS_KEPT,
+    FlowRecord,
+    Insertion,
+    OwnerRecord,
+    PartitionRecord,
+    parse_map_key,
+)
 from checkpoint.offset_map import OffsetMap
 from checkpoint.runs import unpack
 from checkpoint.store import apply
@@ -351,7 +359,7 @@ async def test_runs_of_an_unknown_partition_are_refused() -> None:
     assert runs(state) == [(100, 0)]
 
 
-async def test_what_was_taken_back_was_never_begun() -> None:
+async def test_what_was_forgotten_was_never_begun() -> None:
     """
     Neither the partition nor its map is there after a restart; it can begin again.
     """
@@ -361,7 +369,7 @@ async def test_what_was_taken_back_was_never_begun() -> None:
     await state.begin(record(), [(100, 0)])
     await state.begin(record(ORDERS_1), [(100, 0)])
 
-    await state.take_back(ORDERS_0)
+    await state.forget([ORDERS_0])
     again = FlowState(store)
     await again.load()
 
@@ -370,6 +378,31 @@ async def test_what_was_taken_back_was_never_begun() -> None:
         assert one.partition(ORDERS_1) == record(ORDERS_1)
     await again.begin(record(), [(200, 0)])
     assert runs(again) == [(200, 0)]
+
+
+@pytest.mark.parametrize("written", range(5))
+async def test_what_a_crash_leaves_of_what_is_forgotten_does_no_harm(written: int) -> None:
+    """
+    However little of it was stored: what is known is whole, and it can begin again.
+    """
+    store = BreakingStore()
+    state = await begun(store)
+    await state.extend_maps({ORDERS_0: [(200 + 2 * n, 10 + n) for n in range(CHUNK_RUNS)]})
+    await state.begin_insertion(ORDERS_0, Insertion(10, 3, 1, b"a batch"))
+    store.items_left = written
+
+    with contextlib.suppress(StateUnavailableError):
+        await state.forget([ORDERS_0])
+    again = FlowState(MemoryStore(store.items))
+    await again.load()
+    known, offsets = again.partition(ORDERS_0), again.map(ORDERS_0)
+    await again.begin(record(), [(300, 0)])
+    afresh = FlowState(MemoryStore(store.items))
+    await afresh.load()
+
+    assert (known is None, offsets is None) == (written > 0, written > 0)
+    for one in (again, afresh):
+        assert (runs(one), one.insertion(ORDERS_0)) == ([(300, 0)], None)
 
 
 async def test_runs_that_do_not_fit_the_map_mean_that_another_mirror_has_written() -> None:

@@ -275,3 +275,86 @@ async def test_an_operator_who_resumes_what_is_gone_changes_nothing(sites: Sites
 
     assert paused == (State.PAUSED, True)
     assert sites.orders.reason is Reason.TOPIC_DELETED
+
+
+@pytest.mark.parametrize("paused", [True, False])
+async def test_a_topic_that_is_gone_at_both_sides_is_forgotten(sites: Sites, paused: bool) -> None:
+    """
+    At the second pass that says so, by the mirror that copies; the one that stands by lets go of it, too.
+    What is made under the name later is a topic like any other.
+    """
+    if paused:
+        sites.engine.pause(sites.orders)
+    sites.delete(sites.source, sites.target)
+
+    await sites.passes(1)
+    first, said = sites.known, list(sites.said)
+    await sites.passes(1)
+    second = sites.known
+    sites.source.topics["orders"] = a_topic("orders", topic_id=UUID(int=8))
+    await sites.passes(1)
+
+    assert (first, said) == ([True, True, True], [])
+    assert second == [False, False, False]
+    assert sites.said == ["orders"]
+    assert (sites.orders.state, sites.orders.topic_id) == (State.UNKNOWN, UUID(int=8).bytes)
+    assert "orders" in sites.target.topics
+
+
+async def test_a_topic_whose_copy_is_hidden_is_not_forgotten(sites: Sites) -> None:
+    """
+    The target does not say whether it is there.
+    """
+    sites.target.hidden = {"orders"}
+    sites.delete(sites.source)
+
+    await sites.passes(3)
+
+    assert sites.known == [True, True, True]
+
+
+@pytest.mark.parametrize("again", ["source", "target", "no answer"])
+async def test_only_what_is_gone_at_two_passes_running_is_forgotten(sites: Sites, again: str) -> None:
+    """
+    Made again in between, at either side, or the target has not said so.
+    """
+    sites.delete(sites.source, sites.target)
+    await sites.passes(1)
+    cluster = sites.source if again == "source" else sites.target
+    if again == "no answer":
+        cluster.silent = frozenset({"orders"})
+    else:
+        cluster.topics["orders"] = a_topic("orders", topic_id=UUID(int=8))
+    await sites.passes(1)
+    cluster.silent = frozenset()
+    cluster.topics.pop("orders", None)
+
+    await sites.passes(1)
+    third = sites.known
+    await sites.passes(1)
+
+    assert third == [True, True, True]
+    assert sites.known == [False, False, False]
+
+
+async def test_a_copy_that_ends_forgets_nothing(sites: Sites) -> None:
+    """
+    Its passes are over what it has begun with.
+    """
+    sites.delete(sites.source, sites.target)
+
+    await sites.passes(3, nothing_new=True)
+
+    assert sites.known == [True, True, True]
+
+
+async def test_a_topic_of_which_nothing_was_begun_is_let_go_when_it_is_gone(sites: Sites) -> None:
+    """
+    Nothing of it is in the flow's state.
+    """
+    sites.memory.stored.pop(ORDERS_0), sites.memory.topic_ids.pop(ORDERS_0)
+    sites.delete(sites.source)
+
+    await sites.passes(1)
+
+    assert sites.known == [False, False, False]

@@ -39,6 +39,19 @@ def test_a_partition_of_which_many_are_odd_is_left_as_it_is_for_a_while() -> Non
     assert recodable.allows(ONE, 2_000, later)
 
 
+def test_a_partition_that_is_forgotten_is_like_one_that_was_never_seen() -> None:
+    """
+    However many of its batches were odd.
+    """
+    recodable = Recodable()
+    for number in range(3):
+        recodable.met(ONE, 10 + number, now=float(number))
+
+    recodable.forget(ONE)
+
+    assert recodable.allows(ONE, 0, now=3.0)
+
+
 def test_a_few_that_come_now_and_then_are_borne() -> None:
     """
     One a minute costs less than it gives.

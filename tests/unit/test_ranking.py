@@ -110,3 +110,17 @@ def test_only_what_has_changed_is_told() -> None:
     assert [len(ranks) for ranks in told] == [2, 1]
     assert copies[1].rank < copies[0].rank
     assert told[1] == {copies[1].key: copies[1].rank}
+
+
+def test_what_is_gone_at_the_source_is_not_ranked() -> None:
+    """
+    There is nothing of it that could catch up.
+    """
+    orders_0 = TopicPartition("orders", 0)
+    copy = PartitionCopy(orders_0, orders_0, b"orders".ljust(16), in_flight_max=5)
+    copy.topic_gone = True
+    told: list[dict[Key, int]] = []
+
+    Ranker([], [], lambda _: 60.0, lambda ranks: told.append(dict(ranks))).look([copy])
+
+    assert told == []

@@ -31,6 +31,7 @@ from mirror.sync.names import NamePolicy
 from mirror.sync.preparing import PREPARING_CONFIGS
 from mirror.sync.target_topics import TargetTopics
 from mirror.sync.topics import Conflict
+from monitoring.outlook import Retention
 from tests.unit.batches import entries, v2
 
 DEFAULTS = {
@@ -1031,3 +1032,23 @@ async def test_a_copy_that_was_begun_waits_for_no_settings(chain: tuple[Side, Lo
 
     assert await side.topics.bring_up(side.source.topics) == {}
     assert logs.peeks == 0
+
+
+async def test_nothing_is_remembered_of_a_topic_that_is_gone() -> None:
+    """
+    Of one that is copied still, or only not shown just now, everything is.
+    """
+    side = Side(Cluster("source", orders=SHORT, audit=SHORT), Cluster("target", orders=SHORT, audit=SHORT))
+    orders, audit = side.begin(), side.begin(topic="audit")
+    await side.pass_by()
+    there = (side.topics.retention("orders"), dict(side.limits))
+
+    side.source.topics = {}
+    orders.topic_gone = True
+    await side.pass_by()
+
+    assert audit.topic_gone is False
+    assert there == (Retention(3_600_000, -1), {"orders": 1_048_588, "audit": 1_048_588})
+    assert side.topics.retention("orders") == Retention()
+    assert side.topics.retention("audit") == Retention(3_600_000, -1)
+    assert side.limits == {"audit": 1_048_588}
