@@ -12,6 +12,7 @@ names never hold a slash.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Self, TypeVar
@@ -22,6 +23,7 @@ from checkpoint.insertions import Inserted, united
 from mirror.model import OffsetMode
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 VERSION = 1
 FLOW_KEY = "flow"
@@ -258,6 +260,16 @@ def parse_map_key(key: str) -> tuple[str, int, int]:
     if len(parts) != 4 or parts[0] != "map" or not (parts[2].isdecimal() and parts[3].isdecimal()):
         raise CorruptStateError(f"the state holds a key that makes no sense: {key!r}")
     return parts[1], int(parts[2]), int(parts[3])
+
+
+def whole_in_order(items: Mapping[str, V]) -> dict[str, V]:
+    """All of a state, in the order in which it is written where nothing of it is.
+
+    A partition comes behind its offset map. The flow's own record comes last: while it is not there nobody
+    takes for whole what is.
+    """
+    ranked = sorted(items, key=lambda key: (key == FLOW_KEY, key.startswith(PARTITION_PREFIX)))
+    return {key: items[key] for key in ranked}
 
 
 def _encode(fields: dict[str, Any]) -> bytes:

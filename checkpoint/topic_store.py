@@ -20,7 +20,9 @@ it has been replaced.
 
 Where the log loses its end all the same, by an unclean election or a power cut, the only
 writer knows better what was acknowledged, as long as nobody newer has written: it goes on
-by what it knows, and what is gone is written once more, ahead of its next write.
+by what it knows, and what is gone is written once more, ahead of its next write. Where that
+takes several batches and the flow's own record is gone, too, as with the topic, it comes last:
+whoever reads meanwhile sees that not all is there.
 
 The broker is behind a narrow Protocol. Nothing here is on the hot path.
 """
@@ -40,6 +42,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
 from checkpoint.errors import CorruptStateError, StateTakenOverError, StateUnavailableError
+from checkpoint.model import FLOW_KEY, whole_in_order
 from checkpoint.store import apply
 from mirror import broker_codes as codes
 from mirror.errors import BrokerError
@@ -354,10 +357,12 @@ def _applied(items: Mapping[str, bytes], changes: Mapping[str, bytes | None]) ->
 
 def _changes(items: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> dict[str, bytes | None]:
     """What makes other items of these. Wherever that is cut off nothing is behind a hole: what is to go comes
-    first, the last of it before the rest, and then what is to be there, as it was written.
+    first, the last of it before the rest, and then what is to be there, as it was written; or, where the
+    flow's own record is not there, with that behind all else.
     """
     gone: dict[str, bytes | None] = {key: None for key in reversed(list(items)) if key not in wanted}
-    return gone | {key: value for key, value in wanted.items() if items.get(key) != value}
+    missing = {key: value for key, value in wanted.items() if items.get(key) != value}
+    return gone | (whole_in_order(missing) if FLOW_KEY in missing else missing)
 
 
 def _whole(data: bytes, at: int) -> list[Any]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from checkpoint import topic_store
 from checkpoint.errors import StateTakenOverError, StateUnavailableError
 from checkpoint.flow_state import FlowState
-from checkpoint.model import PartitionRecord
+from checkpoint.model import FlowRecord, PartitionRecord
 from checkpoint.topic_store import LogPort, TopicStore, Writer
 from mirror.errors import BrokerError, ConnectionFailedError
 from mirror.kafka.transactions import init_producer_id
@@ -14,11 +15,13 @@ from mirror.model import OffsetMode, TopicPartition
 from tests.contract.connected import BROKERS, NUMBERS, connected, state_log
 from tests.contract.memory_log import MemoryLog
 from tests.harness.kafka import KafkaCluster
+from tests.harness.memory_store import MemoryStore
 
 pytestmark = pytest.mark.timeout(60)
 
 ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 TOPIC_ID = "8c9ad3c1-0000-0000-0000-000000000001"
+FLOW = FlowRecord(7, 0, "source-id", "target-id", 1_700_000_000_000)
 OLD: Writer = (7, 0)
 NEW: Writer = (7, 1)
 NEWER: Writer = (7, 2)
@@ -26,6 +29,30 @@ NEWER: Writer = (7, 2)
 
 def store(log: LogPort, writer: Writer = OLD) -> TopicStore:
     return TopicStore(log, writer=lambda: writer)
+
+
+def mapped(tp: TopicPartition) -> PartitionRecord:
+    return PartitionRecord(tp.topic, tp.partition, TOPIC_ID, tp.topic, OffsetMode.MAPPED, True, 0, 0)
+
+
+class WatchedLog(MemoryLog):
+    """A log that somebody else reads after each append.
+
+    Attributes:
+        watched: Whether that is so by now.
+        seen: What was found.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watched = False
+        self.seen: list[dict[str, bytes]] = []
+
+    async def append(self, batch: bytes) -> int:
+        base = await super().append(batch)
+        if self.watched:
+            self.seen.append(await TopicStore(self).load())
+        return base
 
 
 class TroubledLog(MemoryLog):
@@ -346,6 +373,36 @@ async def test_who_takes_the_right_anew_goes_by_what_the_log_has_then() -> None:
     assert await ours.load() == {"a": b"1"}
 
 
+async def test_of_a_state_that_is_written_anew_the_flows_own_record_comes_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    It takes several batches, and others read meanwhile: what is there makes sense, and is whole once the
+    record is there.
+    """
+    monkeypatch.setattr(topic_store, "BATCH_BYTES_MAX", 1000)
+    log = WatchedLog()
+    state = FlowState(store(log))
+    await state.load()
+    await state.save_flow(FLOW)
+    for number in range(20):
+        await state.begin(mapped(TopicPartition("orders", number)), [(0, 0)])
+        await state.extend_maps({TopicPartition("orders", number): [(40, 20)]})
+    before = await TopicStore(log).load()
+
+    log.truncate(0)
+    log.watched = True
+    with pytest.raises(StateTakenOverError):
+        await state.save_owner(None)
+    await state.save_owner(None)
+
+    assert len(log.seen) > 3
+    assert log.seen[-1] == before
+    assert not any("flow" in items for items in log.seen[:-2])
+    for items in log.seen:
+        await FlowState(MemoryStore(items)).load()
+
+
 async def test_an_offset_map_has_no_hole_where_the_log_has_lost_a_run() -> None:
     """
     Another partition notices; this one, which nobody doubts, notes its next run behind the one that was lost.
@@ -354,8 +411,7 @@ async def test_an_offset_map_has_no_hole_where_the_log_has_lost_a_run() -> None:
     state = FlowState(store(log))
     await state.load()
     for tp in (ORDERS_0, ORDERS_1):
-        record = PartitionRecord("orders", tp.partition, TOPIC_ID, "orders", OffsetMode.MAPPED, True, 0, 0)
-        await state.begin(record, [(0, 0)])
+        await state.begin(mapped(tp), [(0, 0)])
     end = await log.end()
     await state.extend_maps({ORDERS_0: [(40, 20)], ORDERS_1: [(40, 20)]})
     log.truncate(end)

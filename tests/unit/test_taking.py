@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
@@ -11,7 +12,9 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
+from checkpoint.errors import StateTakenOverError
 from checkpoint.model import FlowRecord, PartitionRecord
+from checkpoint.topic_store import TopicStore
 from mirror.errors import ConnectionFailedError, NotAuthorizedError, TwinsiteError
 from mirror.flow.claims import Claims
 from mirror.flow.other_flows import OtherFlow
@@ -19,6 +22,7 @@ from mirror.flow.position import Decision, Known, Prepare, Proceed, Register, Ta
 from mirror.flow.taking import Claim, claim, takes, to_note, yields
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
 from mirror.model import OffsetMode, TopicPartition
+from tests.contract.memory_log import MemoryLog
 
 HERE, ANOTHER = UUID(int=1), UUID(int=2)
 ORDERS_0 = TopicPartition("orders", 0)
@@ -227,6 +231,49 @@ async def test_what_was_read_is_decoded_again_only_where_it_has_changed(
 
     assert decoded == [2, 3]
     assert len(found) == 2
+
+
+async def test_a_flow_keeps_its_partitions_while_its_state_is_written_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Its topic was deleted. That takes several batches, after each of which somebody asks for all of them.
+    """
+    monkeypatch.setattr("checkpoint.topic_store.BATCH_BYTES_MAX", 1000)
+    target = Target(monkeypatch)
+    target.remember("old", *range(20))
+    log = WatchedLog()
+    monkeypatch.setattr("mirror.flow.other_flows.TopicLog", lambda *_: log)
+    monkeypatch.setattr("mirror.flow.other_flows.TopicStore", TopicStore)
+    store = TopicStore(log, writer=lambda: (7, 1))
+    await store.put(target.stored["old"] or {})
+    claims = Claims(cast(Any, target), "new")
+
+    log.ask = lambda: objections(claims, 20)
+    before = await log.ask()
+    log.truncate(0)
+    with suppress(StateTakenOverError):
+        await store.put({"owner": b"here"})
+    await store.put({"owner": b"here"})
+
+    assert len(before) == 20
+    assert len(log.answers) > 3
+    assert log.answers == [before] * len(log.answers)
+
+
+class WatchedLog(MemoryLog):
+    """A log of which somebody asks something after each append."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ask: Callable[[], Awaitable[object]] | None = None
+        self.answers: list[object] = []
+
+    async def append(self, batch: bytes) -> int:
+        base = await super().append(batch)
+        if self.ask is not None:
+            self.answers.append(await self.ask())
+        return base
 
 
 async def test_a_state_that_may_not_be_read_is_named_and_objects_to_nothing(
