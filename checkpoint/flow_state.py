@@ -6,6 +6,11 @@ Changes come one after the other, each for many partitions in one write.
 
 Whoever only looks on loads again and again: what is stored as it was is not decoded
 anew, so a load costs what has changed, and not what the flow remembers.
+
+The flow's own record is never removed. Where it was stored and is no more, somebody has
+deleted the topic: what was known is known still, under whatever is there by now, until the
+record is there again. Whoever copies writes all of it again; and whoever takes its place
+before that does, ahead of its first change.
 """
 
 from __future__ import annotations
@@ -15,6 +20,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
+
+import structlog
 
 from checkpoint.errors import CorruptStateError, StateTakenOverError
 from checkpoint.insertions import Inserted
@@ -39,11 +46,14 @@ from checkpoint.model import (
     map_key,
     parse_insertion_key,
     parse_map_key,
+    whole_in_order,
 )
 from checkpoint.offset_map import OffsetMap, Run
 from checkpoint.store import StateStore, apply
 from mirror.errors import UnknownPartitionError
 from mirror.model import OffsetMode, TopicPartition
+
+log = structlog.get_logger(__name__)
 
 Update = Callable[[PartitionRecord], PartitionRecord]
 
@@ -68,6 +78,8 @@ class FlowState:
         self._store = store
         self._lock = asyncio.Lock()
         self._in_step = False
+        self._is_lost = False
+        """Whether the flow's own record was stored and is no more."""
         self._stored: dict[str, bytes] = {}
         """What records and maps were made of, always: what is stored so still need not be decoded again."""
         self._flow: FlowRecord | None = None
@@ -126,6 +138,9 @@ class FlowState:
     async def _load(self) -> None:
         self._in_step = False
         items = await self._store.load()
+        self._is_lost = FLOW_KEY in self._stored and FLOW_KEY not in items
+        if self._is_lost:
+            items = {**self._stored, **items}
         if items != self._stored:
             self._take(items, await asyncio.to_thread(self._decode, items))
         self._in_step = True
@@ -334,6 +349,10 @@ class FlowState:
     async def _catch_up(self) -> None:
         if not self._in_step:
             await self._load()
+        if self._is_lost:
+            await self._write(whole_in_order(self._stored))
+            self._is_lost = False
+            log.warning("state_written_again", keys=len(self._stored))
 
     async def _write(self, items: Mapping[str, bytes | None]) -> None:
         if not items:

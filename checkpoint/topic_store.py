@@ -135,7 +135,7 @@ class TopicStore:
         self._replaced = False
         """Whether somebody newer has written."""
         self._shrunk = False
-        """Whether a write of ours has landed before the end of what was acknowledged."""
+        """Whether the log ends, or a write of ours has landed, before the end of what was acknowledged."""
         self._written: dict[str, bytes | None] = {}
         """What was acknowledged to us since the log was read."""
         self._gone: dict[str, bytes | None] = {}
@@ -161,6 +161,11 @@ class TopicStore:
             await self._write(list(self._gone.items()))
             await self._write(list(items.items()))
 
+    @property
+    def cut_short(self) -> bool:
+        """Whether the log is known to have lost something of ours that is not written again yet."""
+        return self._shrunk or bool(self._gone)
+
     async def taken_over(self) -> bool:
         """Whether somebody has begun to write under another epoch since we have under ours.
 
@@ -174,6 +179,7 @@ class TopicStore:
         writer, at = begun
         end = await self._log.end()
         if end < at:
+            self._shrunk = self._shrunk or self._begun_at is begun
             raise StateUnavailableError(f"the state ended at offset {at} and ends at {end} now")
         while at < end:
             headers = _whole(await self._log.read(at), at)
@@ -256,7 +262,7 @@ class TopicStore:
         anew = (self._writer() or NOBODY) != self._written_as
         if anew and self._end is not None:
             raise StateTakenOverError("the right to write was taken anew since the state was read")
-        if anew or self._unsure:
+        if anew or self._unsure or self._shrunk:
             await self._load()
 
     async def _write(self, items: list[Item]) -> None:

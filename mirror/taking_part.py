@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from mirror.config import LinkSettings, Settings
 from mirror.config_limits import periods_of
 from mirror.flow.context import Flow, Hooks, Limits, LinkLimits
-from mirror.flow.introducing import introduce, open_memory
+from mirror.flow.introducing import introduce, open_memory, written_again
 from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
 from mirror.flow.turn import Turn
@@ -36,9 +36,9 @@ async def take_part(
         TwinsiteError: The state is of other clusters or names, or it cannot be claimed.
     """
     owner = Owner(target, settings.flow)
-    memory = await begin.take(
-        "the flow's state at the target", lambda: open_memory(settings.flow, target, owner), target
-    )
+    state = "the flow's state at the target"
+    memory = await begin.take(state, lambda: open_memory(settings.flow, target, owner), target)
+    await begin.take(state, lambda: written_again(memory, owner), target)
     prefix = settings.topics.prefix or ""
     memory.check_names(NamePolicy(prefix).to_target)
     memory.check_clusters(source.info.cluster_id, target.info.cluster_id)

@@ -28,8 +28,9 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 2.0
 REPEAT_SECONDS = 30.0
-"""So often the same is written again: an idle flow would not notice that its state has lost its end, or its
-topic, and what is gone is written again ahead of the next write only.
+"""So often the same is written again, and at once where the state is seen to have lost its end, or its topic:
+what is gone is written again ahead of the next write only. An idle flow would write nothing, and not notice
+where the state is as long again as it was.
 """
 WITHDRAW_SECONDS = 3.0
 
@@ -80,7 +81,7 @@ class Announcer:
             await self._memory.note_owner(self._record)
             self._announced = token
             log.info("owner_of_the_flow", producer_epoch=token.epoch)
-        elif time.monotonic() >= self._repeat_at:
+        elif time.monotonic() >= self._repeat_at or self._memory.cut_short():
             await self._memory.note_owner(self._record)
         else:
             return

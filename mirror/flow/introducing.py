@@ -24,6 +24,8 @@ from mirror.topic_names import STATE_TOPIC_PREFIX
 log = structlog.get_logger(__name__)
 
 PAUSE_SECONDS = 0.2
+WRITTEN_AGAIN_SECONDS = 10.0
+"""An owner sees within a second or two that its state topic is gone, and writes it two seconds later."""
 STATE_TOPIC_REPLICAS_MAX = 3
 
 
@@ -45,7 +47,26 @@ async def open_memory(flow: str, target: Cluster, owner: Owner) -> FlowMemory:
     await state.load()
     if there < replicas:
         log.warning("state_topic_has_few_replicas", topic=topic, replicas=there, wanted=replicas)
-    return FlowMemory(state, fenced=lambda: store.fenced)
+    return FlowMemory(state, fenced=lambda: store.fenced, cut_short=lambda: store.cut_short)
+
+
+async def written_again(memory: FlowMemory, owner: Owner) -> None:
+    """Return when the state knows the flow, or nobody is about to write it again.
+
+    Where somebody has had the right to a flow without a record its state topic was deleted, perhaps just now.
+    Who copies writes all of it again, unless the right is taken from it before; so it is given the time.
+    Where a mirror died between its claim and the record nothing comes.
+
+    Raises:
+        TwinsiteError: The coordinator, or the state, cannot be asked.
+    """
+    if memory.introduced or await owner.holder() is None:
+        return
+    log.warning("flow_record_missing", waits_seconds=WRITTEN_AGAIN_SECONDS)
+    waiting_since = time.monotonic()
+    while not memory.introduced and time.monotonic() - waiting_since < WRITTEN_AGAIN_SECONDS:
+        await asyncio.sleep(PAUSE_SECONDS)
+        await memory.refresh(sole_writer=False)
 
 
 async def introduce(

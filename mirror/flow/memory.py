@@ -40,10 +40,14 @@ class FlowMemory:
 
     Args:
         fenced: How many writes to it were refused because of a newer epoch.
+        cut_short: Whether it has lost something that the next write will write again.
     """
 
-    def __init__(self, state: FlowState, *, fenced: Callable[[], int] = int) -> None:
+    def __init__(
+        self, state: FlowState, *, fenced: Callable[[], int] = int, cut_short: Callable[[], bool] = bool
+    ) -> None:
         self.fenced = fenced
+        self.cut_short = cut_short
         self._state = state
 
     async def introduce(

@@ -26,8 +26,8 @@ from mirror.topic_names import STATE_TOPIC_PREFIX
 ANSWER_SECONDS = 5.0
 """So long whoever leads the state of a flow has to say where it ends: eight round trips by satellite."""
 KEPT_SECONDS = 120.0
-"""For so long a flow is known whose state is gone: a mirror that runs makes its topic again within half
-a minute, and then it may take as long until all is written, the flow's own record last.
+"""For so long a flow is known whose state is gone: a mirror that runs makes its topic again within seconds,
+and then it may take half a minute or more until all is written, the flow's own record last.
 """
 
 

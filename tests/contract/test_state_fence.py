@@ -7,7 +7,7 @@ import pytest
 from checkpoint import topic_store
 from checkpoint.errors import StateTakenOverError, StateUnavailableError
 from checkpoint.flow_state import FlowState
-from checkpoint.model import FlowRecord, PartitionRecord
+from checkpoint.model import FlowRecord, OwnerRecord, PartitionRecord
 from checkpoint.topic_store import LogPort, TopicStore, Writer
 from mirror.errors import BrokerError, ConnectionFailedError
 from mirror.kafka.transactions import init_producer_id
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.timeout(60)
 ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 TOPIC_ID = "8c9ad3c1-0000-0000-0000-000000000001"
 FLOW = FlowRecord(7, 0, "source-id", "target-id", 1_700_000_000_000)
+OWNER = OwnerRecord(1, "west-3", 4711, "", 1_700_000_000_000)
 OLD: Writer = (7, 0)
 NEW: Writer = (7, 1)
 NEWER: Writer = (7, 2)
@@ -401,6 +402,85 @@ async def test_of_a_state_that_is_written_anew_the_flows_own_record_comes_last(
     assert not any("flow" in items for items in log.seen[:-2])
     for items in log.seen:
         await FlowState(MemoryStore(items)).load()
+
+
+async def test_who_stands_by_leaves_a_state_that_was_deleted_to_its_owner() -> None:
+    """
+    The word of the owner is not taken back by that. Once it is written again what is there counts.
+    """
+    log = MemoryLog()
+    owner, standby = FlowState(store(log, NEW)), FlowState(store(log, OLD))
+    await standby.load()
+    await owner.load()
+    await owner.save_flow(FLOW)
+    await owner.begin(mapped(ORDERS_0), [(0, 0)])
+    await owner.save_owner(OWNER)
+    await standby.load()
+
+    log.truncate(0)
+    await standby.load()
+    deleted = standby.flow, standby.owner, set(standby.partitions)
+    with pytest.raises(StateTakenOverError):
+        await owner.save_owner(OWNER)
+    await owner.save_owner(OWNER)
+    await standby.load()
+    written = standby.flow, standby.owner, set(standby.partitions)
+    await owner.save_owner(None)
+    await standby.load()
+
+    assert deleted == written == (FLOW, OWNER, {ORDERS_0})
+    assert standby.owner is None
+
+
+async def test_who_takes_the_place_of_an_owner_whose_state_was_deleted_writes_what_it_had_read() -> None:
+    """
+    And the owner, which has lost the right before it could do so, believes no state without that record.
+    """
+    log = MemoryLog()
+    writer = OLD
+    owner, standby = FlowState(store(log, NEW)), FlowState(TopicStore(log, writer=lambda: writer))
+    await standby.load()
+    await owner.load()
+    await owner.save_flow(FLOW)
+    await owner.begin(mapped(ORDERS_0), [(0, 0)])
+    await standby.load()
+    log.truncate(0)
+    await standby.load()
+
+    writer = NEWER
+    await standby.load()
+    await owner.load()
+    between = owner.flow, set(owner.partitions)
+    await standby.save_owner(OWNER)
+    await owner.load()
+
+    again = FlowState(store(log, NEWER))
+    await again.load()
+    assert between == (FLOW, {ORDERS_0})
+    for one in (owner, again):
+        assert (one.flow, one.owner, list(one.map(ORDERS_0) or ())) == (FLOW, OWNER, [(0, 0)])
+
+
+async def test_a_log_that_is_seen_to_have_lost_its_end_is_completed_by_the_next_write_without_an_error() -> (
+    None
+):
+    """
+    Who asks whether it was taken over finds out; nothing is missing any more once it is written.
+    """
+    log = MemoryLog()
+    ours = store(log)
+    await ours.put({"a": b"1", "b": b"1"})
+    await ours.taken_over()
+    whole = ours.cut_short
+    log.truncate(0)
+    with pytest.raises(StateUnavailableError):
+        await ours.taken_over()
+    found = ours.cut_short
+
+    await ours.put({"c": b"2"})
+
+    assert (whole, found, ours.cut_short) == (False, True, False)
+    assert await TopicStore(log).load() == {"a": b"1", "b": b"1", "c": b"2"}
 
 
 async def test_an_offset_map_has_no_hole_where_the_log_has_lost_a_run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from pathlib import Path
 
@@ -78,6 +79,66 @@ async def test_an_owner_that_ends_is_followed_though_there_is_nothing_to_copy(
 
     assert (stopped.code, single.code, owns) == (0, 0, True)
     assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
+async def test_a_state_topic_that_is_deleted_is_written_again_by_the_owner_and_by_nobody_else(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Whoever stands by, or starts just then, does not take the right from it before: nothing is forgotten.
+    """
+    name = await topic(source, partitions=3)
+    load_transactions(source.bootstrap, name, json_rows(300, 100), per_transaction=20)
+    command = mirror_of(source, target, name, name, "--offsets", "mapped")
+    with Twinsite.run(*command, work_dir=tmp_path) as standby:
+        await standby.wait_for(partial(complete, standby, source, [name]), "the first one copies")
+        with Twinsite.run(*command, work_dir=tmp_path) as owner:
+            await standby.wait_for(lambda: names(standby, f"process {owner.process.pid}, since"), "it waits")
+            await delete_state(target, name)
+            await owner.wait_for(
+                lambda: bool(events(owner.stderr, "state_lost_its_end")), "it is written", 20
+            )
+            load_transactions(source.bootstrap, name, json_rows(300, 100, seed=2), per_transaction=20)
+            for mirror in (owner, standby):
+                await mirror.wait_for(partial(complete, mirror, source, [name]), "it knows all is there")
+            shown = states(owner), states(standby), events(standby.stderr, "taking_over")
+            await delete_state(target, name)
+            single = await twinsite(*command, "--once", work_dir=tmp_path)
+
+    assert shown == ({"ACTIVE"}, {"STANDBY"}, [])
+    assert single.code == 0, single.stderr
+    assert_exact(source.bootstrap, target.bootstrap, [name], offsets="mapped")
+
+
+async def test_who_takes_the_place_of_a_dead_owner_writes_again_the_state_that_was_deleted(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    From what it had read: it goes on, and so does whoever starts after it.
+    """
+    name = await topic(source, partitions=3)
+    load_transactions(source.bootstrap, name, json_rows(300, 100), per_transaction=20)
+    command = mirror_of(source, target, name, name, "--offsets", "mapped")
+    with Twinsite.run(*command, work_dir=tmp_path) as standby:
+        await standby.wait_for(partial(complete, standby, source, [name]), "the first one copies")
+        with Twinsite.run(*command, work_dir=tmp_path) as owner:
+            await standby.wait_for(lambda: names(standby, f"process {owner.process.pid}, since"), "it waits")
+            owner.kill()
+        await delete_state(target, name)
+        load_transactions(source.bootstrap, name, json_rows(300, 100, seed=2), per_transaction=20)
+        await standby.wait_for(partial(complete, standby, source, [name]), "it goes on", 60)
+        said = events(standby.stderr, "state_written_again")
+    again = await twinsite(*command, "--once", work_dir=tmp_path)
+
+    assert len(said) == 1
+    assert again.code == 0, again.stderr
+    assert_exact(source.bootstrap, target.bootstrap, [name], offsets="mapped")
+
+
+async def delete_state(target: KafkaCluster, flow: str) -> None:
+    """Delete what a flow remembers; its mirrors make the topic again at once."""
+    state = f"__twinsite_state.{flow}"
+    await asyncio.wrap_future(target.admin.delete_topics([state])[state])
 
 
 def names(mirror: Twinsite, words: str) -> bool:

@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
+from checkpoint.errors import StateUnavailableError
 from checkpoint.flow_state import FlowState
-from checkpoint.model import OwnerRecord
+from checkpoint.model import FlowRecord, OwnerRecord
+from checkpoint.topic_store import TopicStore
 from mirror.flow import announcing
 from mirror.flow.announcing import Announcer, NotOwnerError, announced, copied_by, require_owner
 from mirror.flow.memory import FlowMemory
@@ -16,6 +18,7 @@ from mirror.kafka.cluster import Cluster
 from mirror.kafka.dial import ConnectionOptions
 from mirror.kafka.transactions import Token
 from mirror.model import TopicPartition
+from tests.contract.memory_log import MemoryLog
 from tests.harness.memory_store import MemoryStore
 from tests.harness.node import until
 
@@ -85,6 +88,33 @@ async def test_the_same_is_written_again_now_and_then(
 
     assert first is not None
     assert memory.owner == first
+
+
+async def test_what_the_state_has_lost_is_written_again_as_soon_as_that_is_seen() -> None:
+    """
+    An idle flow writes nothing else. Those who stand by, or start, wait for that.
+    """
+    log = MemoryLog()
+    store = TopicStore(log, writer=lambda: OURS)
+    state = FlowState(store)
+    await state.load()
+    await state.save_flow(FlowRecord(OURS.producer_id, 0, "source-id", "target-id", 0))
+    memory = FlowMemory(state, cut_short=lambda: store.cut_short)
+    announcer = Announcer(ClaimedOwner(OURS, OURS), memory, "")
+    await announcer.announce()
+    before = await TopicStore(log).load()
+
+    log.truncate(0)
+    with pytest.raises(StateUnavailableError):
+        await store.taken_over()
+    await announcer.announce()
+    written = await TopicStore(log).load()
+    end = await log.end()
+    await announcer.announce()
+
+    assert before.keys() == {"flow", "owner"}
+    assert written == before
+    assert await log.end() == end
 
 
 async def test_who_is_not_the_owner_any_more_says_nothing_and_notices(memory: FlowMemory) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -309,6 +310,65 @@ async def test_a_write_that_failed_and_is_stored_all_the_same_is_seen_before_the
     again = FlowState(store)
     await again.load()
     assert runs(again) == runs(state) == [(100, 0)]
+
+
+async def test_what_was_read_of_a_flow_is_known_on_while_its_own_record_is_gone() -> None:
+    """
+    Nobody removes that, so the topic was deleted. What is there by then is newer, and nothing is missing for
+    good before the record is there again.
+    """
+    items: dict[str, bytes] = {}
+    writing, reading = FlowState(MemoryStore(items)), FlowState(MemoryStore(items))
+    await writing.load()
+    await writing.save_flow(FLOW)
+    await writing.save_owner(OWNER)
+    for tp in (ORDERS_0, ORDERS_1):
+        await writing.begin(record(tp), [(100, 0)])
+    await reading.load()
+    known = dict(items)
+
+    items.clear()
+    await reading.load()
+    after_it_was_deleted = reading.flow, reading.owner, set(reading.partitions), runs(reading)
+    newer = replace(record(ORDERS_1, OffsetMode.SAME), prepared=False)
+    items[newer.key] = newer.to_bytes()
+    await reading.load()
+    while_it_is_written = reading.flow, reading.owner, reading.partitions[ORDERS_1], runs(reading)
+    items |= {key: known[key] for key in known if "orders/0" in key or key == "flow"}
+    await reading.load()
+
+    assert after_it_was_deleted == (FLOW, OWNER, {ORDERS_0, ORDERS_1}, [(100, 0)])
+    assert while_it_is_written == (FLOW, OWNER, newer, [(100, 0)])
+    assert (reading.flow, reading.owner, reading.partitions[ORDERS_1]) == (FLOW, None, newer)
+
+
+@pytest.mark.parametrize("items_left", [None, *range(6)])
+async def test_who_changes_a_state_that_is_gone_writes_first_what_it_had_read(items_left: int | None) -> None:
+    """
+    The flow's own record last: where that is cut off it is gone still, and written again before the next try.
+    """
+    store = BreakingStore()
+    state = await begun(store)
+    await state.save_flow(FLOW)
+    await state.begin(record(ORDERS_1), [(100, 0)])
+    store.items.clear()
+    store.items_left = items_left
+    await state.load()
+
+    with suppress(StateUnavailableError):
+        await state.save_owner(OWNER)
+    cut_off = dict(store.items)
+    store.items_left = None
+    await state.save_owner(OWNER)
+
+    again = FlowState(MemoryStore(store.items))
+    await again.load()
+    assert (again.flow, again.owner, set(again.partitions)) == (FLOW, OWNER, {ORDERS_0, ORDERS_1})
+    assert [runs(again, tp) for tp in (ORDERS_0, ORDERS_1)] == [[(100, 0)]] * 2
+    assert len(cut_off) == (6 if items_left is None else items_left)
+    if "flow" not in cut_off:
+        await FlowState(MemoryStore(cut_off)).load()  # what is there makes sense to whoever reads it
+        assert len(cut_off) < 5
 
 
 async def test_a_state_that_could_not_be_read_again_is_not_written_to() -> None:
