@@ -76,12 +76,18 @@ async def flow_state(target: Cluster, flow: str) -> FlowState:
         )
     state = FlowState(TopicStore(TopicLog(target, topic)))
     await state.load()
+    if state.flow is None:
+        raise NoStateError(
+            f"{topic} at this target does not hold the record of flow {flow}: it has not begun, or its state "
+            "was deleted and is being written again",
+            hint="where a mirror of the flow runs try again in a minute",
+        )
     return state
 
 
 def _record(state: FlowState, flow: str, tp: TopicPartition) -> PartitionRecord:
     record = state.partition(tp)
-    if record is None or state.flow is None:
+    if record is None:
         raise UnknownPartitionError(f"flow {flow} has not copied {tp}")
     if not record.prepared:
         raise UntranslatableError(f"{tp} is being prepared: nothing of it is copied yet")

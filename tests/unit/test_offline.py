@@ -146,3 +146,14 @@ async def test_a_group_goes_on_with_the_next_record_or_at_the_end(mirror: FlowMe
         await translate(12, committed=True)
     with pytest.raises(UntranslatableError, match="committed target offset 11 is beyond the log end 10"):
         await translate(11, committed=True, reverse=True)
+
+
+@pytest.mark.usefixtures("target")
+async def test_a_state_that_does_not_hold_the_record_of_its_flow_is_not_believed() -> None:
+    """
+    Somebody has deleted the topic, and a mirror has made it again: that is no flow that has copied nothing.
+    """
+    with pytest.raises(offline.NoStateError, match="does not hold the record of flow default") as refused:
+        await translate(5)
+
+    assert "try again in a minute" in refused.value.hint
