@@ -217,7 +217,7 @@ class LagWatch:
                     self._outlooks.forget(p)
                 else:
                     self._outlooks.stand(p, now)
-                    self._project(p, self._meter.measure(p, now=now, now_ms=now_ms), now, now_ms)
+                    self._project(p, p.state, self._meter.measure(p, now=now, now_ms=now_ms), now, now_ms)
                 continue
             in_order = p.state is State.ACTIVE and not p.detail and self._meter.idle(p, now)
             if in_order and not self._outlooks.wants(p, now):
@@ -234,12 +234,13 @@ class LagWatch:
         if p.copying:
             self._outlooks.note(p, lag.progress, now=now, now_ms=now_ms)
         silent = self._meter.silent(p, lag, now)
-        projection, dangers = self._project(p, lag, now, now_ms)
-        if not silent and now - self._held_since(p, now) > self._lagging_seconds:
-            return State.LAGGING, Reason.OPEN_TRANSACTION, _held_back(p)
-        if silent and lag.seconds is None and now - p.acknowledged_at > self._lagging_seconds:
-            return State.LAGGING, Reason.SOURCE_UNAVAILABLE, _unheard(p, lag, now, now_ms)
+        held = not silent and now - self._held_since(p, now) > self._lagging_seconds
+        unheard = silent and lag.seconds is None and now - p.acknowledged_at > self._lagging_seconds
         state = lag_state(lag.records, lag.seconds, before=p.state, lagging_seconds=self._lagging_seconds)
+        state = State.LAGGING if held or unheard else state
+        projection, dangers = self._project(p, state, lag, now, now_ms)
+        if held:
+            return State.LAGGING, Reason.OPEN_TRANSACTION, _held_back(p)
         if state is State.ACTIVE:
             return State.ACTIVE, None, p.detail if silent else ""
         if silent:
@@ -254,10 +255,14 @@ class LagWatch:
     # -- losses that are near --------------------------------------------------------------------
 
     def _project(
-        self, p: PartitionCopy, lag: Lag, now: float, now_ms: int
+        self, p: PartitionCopy, state: State, lag: Lag, now: float, now_ms: int
     ) -> tuple[Projection, Sequence[Danger]]:
-        """What is to be expected, and what of that is a loss to warn of, the worst first."""
-        projection = self._outlooks.project(p, lag.progress, lag, now=now, now_ms=now_ms)
+        """What is to be expected, and what of that is a loss to warn of, the worst first.
+
+        Args:
+            state: In which it is by that lag; ``p`` has the one before, perhaps.
+        """
+        projection = self._outlooks.project(p, state, lag.progress, lag, now=now, now_ms=now_ms)
         held_back = lag.progress.held_back
         if lag.records == 0 and not held_back:
             return projection, ()
@@ -279,7 +284,7 @@ class LagWatch:
     ) -> Danger | None:
         safe = safety(lag.progress, lag.seconds, self._tombstones(p.tp.topic), now=now)
         before, catch_up = p.reason is Reason.COMPACTION_NEAR, projection.catch_up_seconds
-        if safe is None or (_just_begun(p, lag, projection) and not before):
+        if safe is None or (_just_begun(lag, projection) and not before):
             return None
         if not loss_is_near(safe, catch_up, within_seconds=self._near_seconds, before=before):
             return None
@@ -320,9 +325,11 @@ class LagWatch:
         return self._held[p][1]
 
 
-def _just_begun(p: PartitionCopy, lag: Lag, projection: Projection) -> bool:
+def _just_begun(lag: Lag, projection: Projection) -> bool:
     """It is being copied, and within seconds it is known how fast."""
-    return p.state is State.LAGGING and bool(lag.records) and projection.pace.copied_per_second is None
+    return (
+        projection.state is State.LAGGING and bool(lag.records) and projection.pace.copied_per_second is None
+    )
 
 
 def _held_back(p: PartitionCopy) -> str:

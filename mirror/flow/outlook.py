@@ -170,23 +170,24 @@ class Outlooks:
             self._stopped[p] = stopped._replace(at=told_at)
 
     def project(
-        self, p: PartitionCopy, progress: Progress, behind: Behind, *, now: float, now_ms: int
+        self, p: PartitionCopy, state: State, progress: Progress, behind: Behind, *, now: float, now_ms: int
     ) -> Projection:
         """What is to be expected of a partition, by its progress at this moment.
 
         Args:
+            state: In which it is, by that progress.
             behind: How far it is; it is in time while it is ACTIVE, and known to be.
         """
         complete = progress.complete and progress.fresh(now, self._fresh_seconds)
         going = self._pace(p, now, complete=complete)
-        in_time = complete or (p.state is State.ACTIVE and behind.seconds is not None)
+        in_time = complete or (state is State.ACTIVE and behind.seconds is not None)
         catch_up = catch_up_seconds(behind.records, going, in_time=in_time)
         sample = self._sample(p, progress, now, now_ms)
-        loss = headroom = 0.0 if p.state is State.DATA_LOSS else None
+        loss = headroom = 0.0 if state is State.DATA_LOSS else None
         if sample is not None and loss is None:
             loss = retention_loss_seconds(sample, going, self._retention(p.tp.topic), complete=complete)
             headroom = self._headroom(p, sample, going, complete=False)
-        return Projection(behind.records, catch_up, loss, going, p.state, headroom)
+        return Projection(behind.records, catch_up, loss, going, state, headroom)
 
     def headroom_seconds(
         self, p: PartitionCopy, progress: Progress, *, now: float, now_ms: int

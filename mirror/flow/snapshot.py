@@ -77,7 +77,7 @@ class Snapshots:
     ) -> tuple[PartitionStatus, Projection | None]:
         """One partition, and what is to be expected of it; None of a topic that is gone."""
         lag = self.meter.measure(p, now=now, now_ms=now_ms)
-        projection = self.outlooks.project(p, lag.progress, lag, now=now, now_ms=now_ms)
+        projection = self.outlooks.project(p, p.state, lag.progress, lag, now=now, now_ms=now_ms)
         active = p.state is State.ACTIVE
         lost = p.lost or (None, None)
         status = PartitionStatus(
