@@ -55,15 +55,18 @@ class Marks:
         """The copy is not what it was: whatever it had is not all there any more."""
         self._passed_at = None
 
-    def passed_at(self, next_offset: int | None) -> float | None:
-        """The last moment known at which a copy that goes on there had everything; None when none is."""
-        if next_offset is None or self._last is None:
-            return self._passed_at
+    def reach(self, next_offset: int) -> None:
+        """The copy goes on there: what it has passed takes no room from what is ahead of it."""
         marks, passed = self._marks, None
         while marks and marks[0].end <= next_offset:
             passed = marks.popleft()
-        if self._last.end <= next_offset:
+        if self._last is not None and self._last.end <= next_offset:
             passed = self._last
         if passed is not None:
             self._passed_at = max(passed.at, self._passed_at or passed.at)
+
+    def passed_at(self, next_offset: int | None) -> float | None:
+        """The last moment known at which a copy that goes on there had everything; None when none is."""
+        if next_offset is not None:
+            self.reach(next_offset)
         return self._passed_at

@@ -191,6 +191,8 @@ class PartitionCopy(Passage):
     def follow(self, next_offset: int, target_next_offset: int, mode: OffsetMode) -> bool:
         """Note how far the owner is; whoever stands by does so before.
 
+        When that copy was complete is remembered: this mirror may be the next owner.
+
         Returns:
             Whether it has come further since the last look.
         """
@@ -198,9 +200,12 @@ class PartitionCopy(Passage):
         moved = before is not None and target_next_offset > before
         if moved or before is None:
             self.waited_for_owner = None
+        if next_offset < (self.next_offset or 0):
+            self._go_back()
         self.mode = mode
         self.next_offset = self.send_offset = next_offset
         self.target_next_offset = target_next_offset
+        self._marks.reach(next_offset)
         return moved
 
     def doubt(self, now: float, delay_seconds: float = 0.0) -> None:

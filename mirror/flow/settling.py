@@ -125,7 +125,7 @@ class Settler:
                 self._failed(partition, seen.cause, look, at_source=seen.cluster is self._flow.source)
                 continue
             if look.counts_for(partition):
-                partition.heard(-1, seen.high_watermark, seen.readable_end)
+                partition.heard(-1, seen.high_watermark, seen.readable_end, at=look.began_at)
                 known, now = self._memory.known(partition.tp), time.monotonic()
                 position = seen.position(known)
                 if known is not None and position is not None:

@@ -942,6 +942,30 @@ def test_how_late_a_copy_is_that_has_diverged_is_not_known_when_it_goes_on(
     assert (copy.complete_at, copy.last_timestamp_ms) == known
 
 
+@pytest.mark.parametrize("goes_on_at", [95, 104, 130])
+def test_how_late_a_copy_is_that_was_seen_to_lose_its_end_under_another_mirror_is_not_known(
+    goes_on_at: int,
+) -> None:
+    """
+    That one has lost it, or this one knew its offset map as it was before. It is known again when the copy
+    has come to an end of the source.
+    """
+    copy = proceeding(100)
+    copy.heard(0, 105, 105, at=55.0)
+    copy.stand_by(NOW, 1.0, "another")
+    copy.heard(-1, 105, 105, at=66.0)
+    copy.follow(105, 105, OffsetMode.SAME)
+    copy.heard(-1, 130, 130, at=77.0)
+    before = copy.complete_at
+
+    copy.follow(90, 90, OffsetMode.SAME)
+    copy.proceed(Proceed(goes_on_at, goes_on_at, 0, 0, goes_on_at), OffsetMode.SAME, 0, NOW)
+    copy.heard(0, 140, 140, at=88.0)
+
+    assert before == 66.0
+    assert copy.complete_at == (77.0 if goes_on_at == 130 else None)
+
+
 def test_nothing_heard_is_nothing_to_read() -> None:
     """
     Before the source has answered there is no end to go to.

@@ -18,6 +18,7 @@ from mirror.flow import engine as engine_module
 from mirror.flow import settling
 from mirror.flow.engine import Engine
 from mirror.flow.following import Ends, SideError
+from mirror.flow.lagging import LagMeter
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Known, Proceed, SourceLook, Stop, Tail, TargetLook
 from mirror.flow.settling import Look, Settler
@@ -594,6 +595,54 @@ async def test_a_side_that_does_not_answer_one_that_stands_by_is_told_after_some
 
     assert (copy.state, copy.reason) == (State.BLOCKED, Reason.SOURCE_UNAVAILABLE)
     assert copy.look_due_at is not None
+
+
+@pytest.mark.parametrize("mode", OffsetMode)
+@pytest.mark.parametrize("owned_before", [True, False])
+@pytest.mark.parametrize(
+    ("missing", "held_back", "late_seconds"),
+    [
+        pytest.param(0, 0, 7.0, id="complete at each look"),
+        pytest.param(50, 0, 12.0, id="never complete"),
+        pytest.param(50, 50, 12.0, id="behind open transactions"),
+    ],
+)
+async def test_one_that_takes_over_is_as_late_as_the_owner_was(
+    monkeypatch: pytest.MonkeyPatch,
+    mode: OffsetMode,
+    owned_before: bool,
+    missing: int,
+    held_back: int,
+    late_seconds: float,
+) -> None:
+    """
+    It has seen each time how far that one was; when it was the owner itself, a day ago, says nothing. The
+    source goes on by a hundred between two looks.
+    """
+    copy, world = partition(), World(monkeypatch)
+    world.memory.mode = mode
+    world.right.held = world.settler.is_owner = False
+    meter = LagMeter(world.flow, lambda _: None, lambda _: None)
+    began_at, looks = 1_000.0, 86_400 // 5
+    looked_at = began_at
+    monkeypatch.setattr(settling, "time", SimpleNamespace(monotonic=lambda: looked_at))
+    if owned_before:
+        copy.proceed(Proceed(0, 0, 0, 0, 0), mode, 0, began_at)
+        copy.heard(0, 0, 0, at=began_at)
+        copy.doubt(began_at)
+
+    for look in range(looks + 1):
+        looked_at, end = began_at + 5 * look, 100 * look
+        world.ends = Ends(end, end - held_back, max(end - missing, 0))
+        async with asyncio.TaskGroup() as group:
+            await world.settler.settle(world.settler.begin([copy], group))
+    meanwhile = meter.measure(copy, now=looked_at, now_ms=0)
+    copy.heard(0, end + 10_000, -1)
+    copy.proceed(Proceed(end - missing, end - missing, 0, 0, end - missing), mode, 0, looked_at + 6)
+    taken_over = meter.measure(copy, now=looked_at + 7, now_ms=0)
+
+    assert (meanwhile.seconds, meanwhile.records) == (None, None)
+    assert taken_over.seconds == pytest.approx(late_seconds)
 
 
 @pytest.mark.parametrize("mode", OffsetMode)
