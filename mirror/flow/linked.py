@@ -435,10 +435,13 @@ class LinkLane:
                 self._recodable.met(key, others[key], time.monotonic())
             told = way[0] != Channel.BULK and self._ways.get(key) == way
             answers = Answers(read_at, before if told else None)
-            if here:
+            in_order = goes_on(part, cut=key in others)
+            if not in_order or ends_here(part):
+                self._lose_way(key, partition, (way, before))  # how the source is by now it does not say
+            elif here:
                 self._ways[key] = self._next_way(part, way, read_at)
             self._coming[key] = number, part.next_offset
-            if goes_on(part, cut=key in others):
+            if in_order:
                 outcome = await self._receiver.take(partition, part.fetched, part.offset, buffer, answers)
                 if outcome is Outcome.EARLY:
                     self._coming[key] = number, NOWHERE  # it is wanted again

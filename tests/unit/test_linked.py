@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from mirror.errors import BatchError
 from mirror.flow.context import Flow, Limits, LinkLimits
 from mirror.flow.lagging import LagMeter
 from mirror.flow.linked import LinkLane
@@ -349,6 +350,50 @@ async def test_up_to_the_last_word_of_its_relay_an_idle_partition_was_complete(l
 
     assert lane.answered_at(idle) is None
     assert meter.measure(idle, now=18_005.0, now_ms=0).seconds == 5.0
+
+
+class Rereading(Hooks):
+    """Other replicas are asked for a bad batch."""
+
+    def reread(self, partition: PartitionCopy, bad: BatchError) -> None:
+        """They have not answered yet."""
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        pytest.param({"error_code": 29}, id="that it may not be read"),
+        pytest.param({"error_code": 1}, id="that its log ends before"),
+        pytest.param({"diverging": (5, 6)}, id="that the source was truncated"),
+        pytest.param({"records": memoryview(bytes(80))}, id="what is no batch"),
+        pytest.param({"records": memoryview(v2(entries(12, 3))), "high_watermark": 15}, id="what is cut off"),
+    ],
+)
+async def test_an_answer_that_gives_nothing_of_a_partition_does_not_say_that_there_was_nothing(
+    says: dict[str, Any],
+) -> None:
+    """
+    Its broker had hung until then. How the source was is known up to the answer before.
+    """
+    lane, flow, stream = reading()
+    flow.hooks = Rereading()
+    idle, other = partition(0), partition(1)
+    for copy in (idle, other):
+        lane.update(copy)
+    await asyncio.sleep(0)
+    parts = [stream.part(idle, 0, 10, 10), stream.part(other, 0, 10, 10)]
+    await lane._take_frame(cast(Any, stream), stream.frame(Channel.LIVE, 1.0, parts))
+    write(idle, now=1.0)
+    await lane._take_frame(cast(Any, stream), stream.frame(Channel.LIVE, 100.0, []))
+
+    part = stream.part(idle, 10, 10, 10)
+    part = part._replace(fetched=part.fetched._replace(**says))
+    await lane._take_frame(cast(Any, stream), stream.frame(Channel.LIVE, 125.0, [part]))
+    lane.leave(idle.key)
+
+    assert lane.answered_at(idle) is None
+    assert idle.complete_at == 100.0
+    assert lane.answered_at(other) == 125.0
 
 
 async def test_a_frame_larger_than_its_buffers_does_not_wait_for_the_share_of_others() -> None:
