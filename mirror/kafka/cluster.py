@@ -137,14 +137,18 @@ class Cluster:
         self._topics = None if topics is None else tuple(sorted(topics))
 
     async def refresh(self, *, not_older_than_seconds: float = 0.0) -> ClusterInfo:
-        """Read the snapshot again, unless another task just did.
+        """Read the snapshot again. Many who want that while it is being read share the next question: in an
+        answer that is on its way what was followed, or has changed, since it was asked for is missing.
+
+        Args:
+            not_older_than_seconds: What was asked for so long ago will do.
 
         Raises:
             ConnectionFailedError: No broker answers, or only such of another cluster.
         """
-        asked_at = time.monotonic()
+        wanted_at = time.monotonic()
         async with self._refreshing:
-            if self.info.seen_at < asked_at - not_older_than_seconds:
+            if self.info.seen_at < wanted_at - not_older_than_seconds:
                 self.info = newer_leaders(self.info, await self._read_metadata(self._topics))
             return self.info
 
@@ -155,9 +159,10 @@ class Cluster:
     async def _read_metadata(self, topics: tuple[str, ...] | None) -> ClusterInfo:
         wanted = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=t) for t in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        asked_at = time.monotonic()
         answer, connection = await self._ask_any(request, METADATA_VERSION)
         self._see_whose(answer.cluster_id, connection)
-        info = cluster_info(answer, seen_at=time.monotonic())
+        info = cluster_info(answer, seen_at=asked_at)
         self._forget_gone(info.brokers)
         return info
 

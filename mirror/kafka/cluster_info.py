@@ -45,6 +45,7 @@ class ClusterInfo:
     Attributes:
         topics: What was asked for, and may be described.
         errors: Why not, of what was asked for by name.
+        seen_at: Monotonic: nothing in it is older.
     """
 
     cluster_id: str

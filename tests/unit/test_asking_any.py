@@ -45,6 +45,8 @@ class Asked:
     """Brokers whose connections end a while after they were asked."""
     asked: ClassVar[list[Address]] = []
     """Who was asked, in order."""
+    requests: ClassVar[list[Any]] = []
+    """And what."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -66,6 +68,7 @@ class Asked:
 
     async def call(self, request: object, *_: object) -> SimpleNamespace:
         self.asked.append(self.address)
+        self.requests.append(request)
         if self.address in self.given_up:
             await asyncio.sleep(0.2)
             raise ConnectionFailedError(f"{self.address}: no answer")
@@ -106,6 +109,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
     monkeypatch.setattr(Asked, "frozen", set())
     monkeypatch.setattr(Asked, "given_up", set())
     monkeypatch.setattr(Asked, "asked", [])
+    monkeypatch.setattr(Asked, "requests", [])
     return made
 
 
@@ -126,6 +130,29 @@ async def test_a_frozen_broker_that_is_fenced_is_not_asked_in_the_place_of_anoth
 
     assert [one.address for one in opened] == [ONE, TWO]
     assert asked.address == TWO
+
+
+async def test_what_was_asked_for_before_is_not_the_answer_to_those_who_ask_meanwhile(
+    opened: list[Asked],
+) -> None:
+    """
+    It lacks what was followed since, and what was made. However many they are, they share the next one.
+    """
+    cluster = Cluster("source", [ONE], ConnectionOptions())
+    cluster.follow(["old"])
+    await cluster.refresh()
+
+    async with opened[0]._turn:
+        on_its_way = asyncio.create_task(cluster.refresh())
+        await until(lambda: len(Asked.asked) == 2, "it is asked for", 5)
+        cluster.follow(["new", "old"])
+        asking = [asyncio.create_task(cluster.refresh()) for _ in range(5)]
+        await asyncio.sleep(0)
+    known = await asyncio.gather(on_its_way, *asking)
+
+    wanted = [[topic.name for topic in request.topics] for request in Asked.requests]
+    assert wanted == [["old"], ["old"], ["new", "old"]]
+    assert known[1:] == [cluster.info] * 5
 
 
 async def test_a_connection_that_may_be_used_in_our_turn_only_is_not_for_questions(
