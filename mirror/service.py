@@ -291,8 +291,8 @@ class Service:
         url = self._answer()
         if not self.engine.partitions and not self.follower.left_out:
             self._say_nothing_matches(once=once)
-        announcer = Announcer(self.owner, self.memory, url)
-        async with asyncio.TaskGroup() as group:
+        announcing = Announcer(self.owner, self.memory, url)
+        async with announcing as announcer, asyncio.TaskGroup() as group:
             tasks = [group.create_task(self.engine.run()), group.create_task(self._watch())]
             tasks.append(group.create_task(announcer.run()))
             log_ends = LogEnds(self.flow, self.owner, self.engine.partitions.values)
@@ -314,7 +314,6 @@ class Service:
                 await forgetter.forget_at_last(FINISH_SECONDS)
             for task in tasks:
                 task.cancel()
-        await announcer.withdraw()
         return timed_out
 
     async def _wait(

@@ -12,7 +12,8 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+from typing import Self
 
 import structlog
 
@@ -44,6 +45,9 @@ class NotOwnerError(TwinsiteError):
 class Announcer:
     """Writes down where the owner runs, each time this mirror becomes the owner, and now and then again.
 
+    Used with ``async with`` it takes the word back at the end of the block, however that comes. Who is
+    cancelled does so, too; cancelled once more it is left.
+
     Args:
         url: Where people reach this mirror; empty when it has no port.
     """
@@ -56,6 +60,12 @@ class Announcer:
         self._record: OwnerRecord | None = None
         self._repeat_at = 0.0
         self._repeats = Repeats()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.withdraw()
 
     async def run(self) -> None:
         """Announce until cancelled. Copying does not depend on it, so what fails is said and tried again."""
@@ -102,15 +112,15 @@ class Announcer:
 @asynccontextmanager
 async def announced(owner: Owner, memory: FlowMemory, url: str) -> AsyncIterator[None]:
     """In the block this mirror says where it runs whenever it is the owner; at its end that is taken back."""
-    announcer = Announcer(owner, memory, url)
-    task = asyncio.create_task(announcer.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task  # a mistake of ours has ended it, perhaps
-    await announcer.withdraw()
+    async with Announcer(owner, memory, url) as announcer:
+        task = asyncio.create_task(announcer.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+            if not task.cancelled():
+                task.result()  # a mistake of ours has ended it
 
 
 def copied_by(word: OwnerRecord | None, holder: Token | None) -> str:

@@ -10,8 +10,16 @@ from checkpoint.errors import StateUnavailableError
 from checkpoint.flow_state import FlowState
 from checkpoint.model import FlowRecord, OwnerRecord
 from checkpoint.topic_store import TopicStore
+from mirror.errors import ConnectionFailedError
 from mirror.flow import announcing
-from mirror.flow.announcing import Announcer, NotOwnerError, announced, copied_by, require_owner
+from mirror.flow.announcing import (
+    WITHDRAW_SECONDS,
+    Announcer,
+    NotOwnerError,
+    announced,
+    copied_by,
+    require_owner,
+)
 from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
 from mirror.kafka.cluster import Cluster
@@ -166,6 +174,60 @@ async def test_a_repair_says_that_it_has_the_flow_until_it_ends(memory: FlowMemo
         await until(lambda: memory.owner is not None, "it has said so", 5)
 
     assert memory.owner is None
+
+
+@pytest.mark.parametrize("how", ["it fails", "it is cancelled"])
+async def test_a_repair_that_does_not_end_well_takes_its_word_back_too(memory: FlowMemory, how: str) -> None:
+    """
+    It ends as it would have; and nobody waits for one that is gone, with nothing to copy for ever.
+    """
+    said = asyncio.Event()
+
+    async def repair() -> None:
+        async with announced(ClaimedOwner(OURS, OURS), memory, ""):
+            await until(lambda: memory.owner is not None, "it has said so", 5)
+            said.set()
+            if how == "it fails":
+                raise ConnectionFailedError("no broker answers")
+            await asyncio.Event().wait()
+
+    repairing = asyncio.create_task(repair())
+    await said.wait()
+    if how == "it is cancelled":
+        repairing.cancel()
+    await asyncio.wait({repairing}, timeout=5)
+
+    assert memory.owner is None
+    assert repairing.done()
+    assert repairing.cancelled() == (how == "it is cancelled")
+    assert repairing.cancelled() or isinstance(repairing.exception(), ConnectionFailedError)
+
+
+async def test_a_repair_that_is_cancelled_twice_leaves_its_word(memory: FlowMemory) -> None:
+    """
+    Whoever has asked for the end once more does not wait for a coordinator that does not answer.
+    """
+    owner, asked = ClaimedOwner(OURS, OURS), asyncio.Event()
+
+    async def no_answer(*_: float) -> bool:
+        asked.set()
+        await asyncio.Event().wait()
+        return True
+
+    async def repair() -> None:
+        async with announced(owner, memory, ""):
+            await until(lambda: memory.owner is not None, "it has said so", 5)
+            owner.confirm = no_answer  # type: ignore[method-assign]
+            asyncio.current_task().cancel()  # type: ignore[union-attr]
+            await asyncio.Event().wait()
+
+    repairing = asyncio.create_task(repair())
+    await asyncio.wait_for(asked.wait(), 5)
+    repairing.cancel()
+    await asyncio.wait({repairing}, timeout=WITHDRAW_SECONDS / 2)
+
+    assert repairing.cancelled()
+    assert memory.owner is not None
 
 
 async def test_a_mistake_of_ours_while_word_is_left_is_not_lost(memory: FlowMemory) -> None:

@@ -1,0 +1,64 @@
+"""A mirror as a whole, at its end."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
+
+import pytest
+
+from checkpoint.flow_state import FlowState
+from checkpoint.model import FlowRecord
+from mirror.errors import ConnectionFailedError
+from mirror.flow.memory import FlowMemory
+from mirror.flow.partition import PartitionCopy
+from mirror.model import TopicPartition
+from mirror.service import Service
+from mirror.waiting import Waiting
+from tests.harness.memory_store import MemoryStore
+from tests.harness.node import until
+from tests.unit.test_announcing import OURS, ClaimedOwner
+from tests.unit.test_beginning import CLOSED_PORT, settings_for
+
+ORDERS_0 = TopicPartition("orders", 0)
+
+
+@pytest.mark.parametrize("how", ["a part of it fails", "it is cut off"])
+async def test_a_mirror_takes_its_word_back_however_it_ends(how: str) -> None:
+    """
+    With nothing to copy those who stand by would wait for it for ever.
+    """
+    state = FlowState(MemoryStore({"flow": FlowRecord(4000, 5, "east", "west", 0).to_bytes()}))
+    await state.load()
+    memory = FlowMemory(state)
+    broken = asyncio.Event()
+
+    async def copy() -> None:
+        await broken.wait()
+        raise ConnectionFailedError("no broker answers")
+
+    async def follow(**_: object) -> None:
+        await asyncio.Event().wait()
+
+    settings = settings_for(CLOSED_PORT)
+    source, target = (Mock(bytes_received=0, bytes_sent=0) for _ in range(2))
+    owner = ClaimedOwner(OURS, OURS)
+    mirror = Service.of(settings, source, target, owner, memory, None, Waiting(settings))
+    idle = {ORDERS_0: PartitionCopy(ORDERS_0, ORDERS_0, bytes(16), in_flight_max=5)}
+    mirror.engine = cast(Any, SimpleNamespace(partitions=idle, run=copy))
+    mirror.follower = cast(Any, SimpleNamespace(left_out=(), run=follow))
+
+    running = asyncio.create_task(mirror.run(asyncio.Event(), once=False, ends_at=None, on_status=None))
+    await until(lambda: memory.owner is not None, "it has said where it runs", 5)
+    if how == "it is cut off":
+        running.cancel()
+    else:
+        broken.set()
+    await asyncio.wait({running}, timeout=5)
+
+    assert memory.owner is None
+    assert running.done()
+    assert running.cancelled() == (how == "it is cut off")
+    assert running.cancelled() or isinstance(running.exception(), ExceptionGroup)
