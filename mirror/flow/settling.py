@@ -385,13 +385,17 @@ class Settler:
         return look.as_owner and self.is_owner and look.began_at >= self._right.since
 
     async def _prepare(self, partition: PartitionCopy, decision: Prepare, look: Look) -> None:
-        try:
-            async with self._at_once:
+        """It takes its time, and waits for others before: who has lost the right meanwhile looks again."""
+        async with self._at_once:
+            if not (self._may_write(look) and look.counts_for(partition)):
+                return
+            try:
                 await prepare(self._flow, partition.target, decision)
-        except NotPreparableError as refusal:
-            await self._map_instead(partition, decision, refusal)
-        else:
-            await self._memory.prepared(partition.tp)
+            except NotPreparableError as refusal:
+                if self._may_write(look):
+                    await self._map_instead(partition, decision, refusal)
+            else:
+                await self._memory.prepared(partition.tp)
         self._look_again(partition, look)
 
     async def _map_instead(
@@ -437,7 +441,7 @@ class Settler:
                 self._look_again(partition, look)
             case Insert(insertion) if self._may_write(look):
                 await finish(self._flow, self._memory, partition.tp, partition.target, insertion)
-                partition.look_due_at = now
+                self._look_again(partition, look)
             case Proceed() | Register() | Prepare() | Insert():  # who had the right before may still write
                 partition.doubt(now, max(self._right.since - now, RETRY_SECONDS_FIRST))
 

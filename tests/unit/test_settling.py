@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from checkpoint.model import OwnerRecord
+from checkpoint.model import Insertion, OwnerRecord
 from mirror.errors import ConnectionFailedError, CorruptBatchError, PartitionError, TwinsiteError
 from mirror.flow import engine as engine_module
 from mirror.flow import settling
@@ -20,8 +20,9 @@ from mirror.flow.engine import Engine
 from mirror.flow.following import Ends, SideError
 from mirror.flow.lagging import LagMeter
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.position import Known, Proceed, SourceLook, Stop, Tail, TargetLook
-from mirror.flow.settling import Look, Settler
+from mirror.flow.position import Insert, Known, Proceed, SourceLook, Stop, Tail, TargetLook
+from mirror.flow.prepare import NotPreparableError
+from mirror.flow.settling import PREPARING_AT_ONCE, Look, Settler
 from mirror.flow.states import PATIENCE
 from mirror.flow.taking import Claim
 from mirror.flow.turn import Turn
@@ -237,11 +238,49 @@ async def test_a_partition_paused_while_it_is_prepared_stays_paused(monkeypatch:
     world = World(monkeypatch, copy)
     async with asyncio.TaskGroup() as group:
         await world.settler.settle(world.settler.begin([copy], group))
+        await until(lambda: world.preparations == 1, "it is being prepared", SOON)
         copy.stop(State.PAUSED, Reason.OPERATOR, "paused", None)
         world.padded.set_result(None)
 
     assert (copy.state, copy.look_due_at) == (State.PAUSED, None)
     assert not world.memory.unprepared
+
+
+async def test_what_waits_for_other_preparations_is_prepared_by_who_may_write_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The right was another's meanwhile, who has begun to copy there, perhaps: it is looked at again.
+    """
+    copies = [partition(number) for number in range(PREPARING_AT_ONCE + 1)]
+    world = World(monkeypatch, *copies)
+    async with asyncio.TaskGroup() as group:
+        await world.settler.settle(world.settler.begin(copies, group))
+        await until(lambda: world.preparations == PREPARING_AT_ONCE, "they are being prepared", SOON)
+        world.right.since = time.monotonic()
+        world.padded.set_result(None)
+
+    assert world.preparations == PREPARING_AT_ONCE
+    assert {copy.state for copy in copies} == {State.UNKNOWN}
+    assert None not in {copy.look_due_at for copy in copies}
+
+
+async def test_a_target_that_takes_no_padding_is_not_mapped_by_who_has_lost_the_right_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Who has it has begun an offset map there, perhaps, that would be begun anew.
+    """
+    copy = partition()
+    world = World(monkeypatch, copy)
+    async with asyncio.TaskGroup() as group:
+        await world.settler.settle(world.settler.begin([copy], group))
+        await until(lambda: world.preparations == 1, "it is being prepared", SOON)
+        world.right.since = time.monotonic()
+        world.padded.set_exception(NotPreparableError(copy.target, ConnectionFailedError("no"), 0))
+
+    assert (copy.state, copy.reason) == (State.UNKNOWN, Reason.STARTING)
+    assert copy.look_due_at is not None
 
 
 # -- what has changed since the look began -------------------------------------------------------
@@ -259,6 +298,26 @@ async def test_a_partition_paused_during_a_look_stays_paused(monkeypatch: pytest
 
     assert (copy.state, copy.look_due_at) == (State.PAUSED, None)
     assert world.hooks.changes == [copy]
+
+
+async def test_a_partition_paused_while_an_insertion_is_finished_stays_paused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    What a repair has begun is ended first, which writes to the flow's state.
+    """
+    copy = partition()
+    world = World(monkeypatch)
+
+    async def finish(*_: object) -> None:
+        copy.stop(State.PAUSED, Reason.OPERATOR, "paused", None)
+
+    monkeypatch.setattr(settling, "decide", lambda *_, **__: Insert(Insertion(10, 1, 1, b"")))
+    monkeypatch.setattr(settling, "finish", finish)
+    async with world.looking(copy):
+        pass
+
+    assert (copy.state, copy.look_due_at) == (State.PAUSED, None)
 
 
 async def test_a_partition_resumed_during_a_look_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
