@@ -80,7 +80,7 @@ def test_a_copied_batch_has_the_tail_of_its_source(records: list[Entry], codec: 
     Count, time and CRC of the records are those of the batch that was copied; only the producer is ours.
     """
     source = v2(records, codec=codec, leader_epoch=3, producer=(9, 9, 9))
-    copied = v2(records, codec=codec, leader_epoch=3, producer=(9, 9, 9))
+    copied = memoryview(bytearray(source))
     seal(copied, 4711, 0, 70)
 
     theirs, ours = tail(source), tail(copied)
