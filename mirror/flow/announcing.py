@@ -57,6 +57,8 @@ class Announcer:
         self._memory = memory
         self._url = url
         self._announced: Token | None = None
+        self._begun: Token | None = None
+        """Under which a word was begun: it may be there though no answer has said so."""
         self._record: OwnerRecord | None = None
         self._repeat_at = 0.0
         self._repeats = Repeats()
@@ -88,6 +90,7 @@ class Announcer:
         if token != self._announced or self._record is None:
             now_ms = int(time.time() * 1000)
             self._record = OwnerRecord(token.epoch, socket.gethostname(), os.getpid(), self._url, now_ms)
+            self._begun = token
             await self._memory.note_owner(self._record)
             self._announced = token
             log.info("owner_of_the_flow", producer_epoch=token.epoch)
@@ -99,11 +102,11 @@ class Announcer:
 
     async def withdraw(self) -> None:
         """Take the word back at the end; what fails is said, and another mirror waits a little longer."""
-        if self._announced is None:
+        if self._begun is None:
             return
         try:
             async with asyncio.timeout(WITHDRAW_SECONDS):
-                if await self._owner.confirm() and self._owner.token == self._announced:
+                if await self._owner.confirm() and self._owner.token == self._begun:
                     await self._memory.note_owner(None)
         except (TwinsiteError, TimeoutError) as error:
             log.warning("owner_not_withdrawn", error=str(error) or "no answer")

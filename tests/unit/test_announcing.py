@@ -150,6 +150,31 @@ async def test_an_owner_that_ends_takes_its_word_back(memory: FlowMemory) -> Non
     assert memory.owner is None
 
 
+async def test_a_word_that_is_not_answered_is_taken_back_too(
+    memory: FlowMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    It stands in the state, perhaps: whoever stands by would wait for a mirror that is gone.
+    """
+    note_owner, answered = memory.note_owner, iter([False, True])
+
+    async def noted(record: OwnerRecord | None) -> None:
+        await note_owner(record)
+        if not next(answered):
+            raise ConnectionFailedError("the answer is lost")
+
+    monkeypatch.setattr(memory, "note_owner", noted)
+    announcer = Announcer(ClaimedOwner(OURS, OURS), memory, "")
+    with pytest.raises(ConnectionFailedError):
+        await announcer.announce()
+    left = memory.owner
+
+    await announcer.withdraw()
+
+    assert left is not None
+    assert memory.owner is None
+
+
 async def test_who_ends_without_the_right_leaves_the_word_of_the_owner(memory: FlowMemory) -> None:
     """
     It was taken since; and who never said anything has nothing to take back.
