@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Collection, Iterator, Mapping
 from dataclasses import replace
 from uuid import UUID
 
@@ -156,6 +156,8 @@ class Follower:
         selection = self._selector.select(found.topics, internal=internal)
         self.seen = [n for n in sorted(found.topics) if selection.ignored.get(n) is not Ignored.INTERNAL]
         left_out = await self._returning.left_out(found, selection.chosen, self._begun())
+        if nothing_new:
+            left_out |= self._not_known_at_first(selection.chosen)
         self.left_out = tuple(left_out[name] for name in sorted(left_out))
         self.topics_ignored = len(selection.ignored) + len(left_out)
         chosen = {name: found.topics[name] for name in selection.chosen if name not in left_out}
@@ -228,6 +230,15 @@ class Follower:
             if ours:
                 taken[name] = replace(topic, partitions={n: topic.partitions[n] for n in ours})
         return taken
+
+    def _not_known_at_first(self, there: Collection[str]) -> dict[str, TopicLeftOut]:
+        """What is not begun any more, whatever has become known of it since."""
+        begun = self._begun()
+        return {
+            one.topic: one
+            for one in self.left_out
+            if not one.is_known and one.topic in there and one.topic not in begun
+        }
 
     def _begun(self) -> set[str]:
         """Topics that are copied already, whatever became known of them since."""

@@ -16,8 +16,9 @@ import mirror.sync.target_topics
 from mirror.config import parse
 from mirror.errors import ConnectionFailedError
 from mirror.flow.partition import PartitionCopy
-from mirror.model import Reason, State, TopicPartition
+from mirror.model import Reason, State, TopicLeftOut, TopicPartition
 from mirror.sync.follow import Follower
+from mirror.sync.returning import Returning
 from mirror.sync.target_topics import TargetTopics
 from tests.harness.node import until
 from tests.unit.test_target_topics import ORDERS_ID, SHORT, Cluster, a_topic
@@ -149,6 +150,32 @@ async def test_a_copy_that_ends_makes_a_topic_as_soon_as_the_target_answers(
     assert list(target.topics) == ["orders"]
     assert list(engine.partitions) == [ORDERS_0]
     assert source.passes == passes
+
+
+async def test_a_copy_that_ends_says_to_its_end_what_it_could_not_judge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    It begins nothing later: a topic that proves to be no copy is neither copied then nor in order.
+    """
+    source, target, engine = Shown("source", orders=SHORT, audit=SHORT), Shown("target"), Engine()
+    follower = follower_of(source, target, engine)
+    unsure = TopicLeftOut("audit", "not_known", "no leader answers")
+    said = {"audit": unsure}
+
+    async def left_out(*_: object) -> dict[str, TopicLeftOut]:
+        return dict(said)
+
+    monkeypatch.setattr(Returning, "left_out", left_out)
+    await follower.follow()
+    said.clear()
+    await follower.follow(nothing_new=True)
+    to_the_end = follower.left_out
+    await follower.follow()
+
+    assert to_the_end == (unsure,)
+    assert follower.left_out == ()
+    assert {tp.topic for tp in engine.partitions} == {"orders", "audit"}
 
 
 # -- topics that are not shown any more ------------------------------------------------------------------
