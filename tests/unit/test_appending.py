@@ -7,10 +7,13 @@ import math
 import struct
 from typing import Any
 
+from kafka.protocol.producer import ProduceRequest
+
 from mirror.errors import ConnectionFailedError
 from mirror.flow.position import Proceed
+from mirror.kafka.record_batch import walk
 from mirror.model import OffsetMode, State, TopicPartition
-from tests.unit.target_model import IDLE_LOOK_SECONDS, Meters, Mirror, said, source_batch
+from tests.unit.target_model import IDLE_LOOK_SECONDS, OURS, VERSION, Meters, Mirror, said, source_batch
 
 SOON = 5.0
 NOT_ENOUGH_REPLICAS = 19
@@ -98,6 +101,23 @@ async def test_what_was_queued_before_a_look_is_dropped_when_the_target_has_move
 
     assert (mirror.copy.fetch_offset, mirror.copy.pending) == (3, False)
     assert mirror.pool.used_bytes == 0
+
+
+async def test_a_partition_is_written_to_with_its_own_epoch() -> None:
+    """
+    The broker refuses the flow's where a repair has begun a newer one.
+    """
+    mirror = a_mirror(looked_at=now())
+    mirror.copy.proceed(Proceed(0, 0, 0, 0, 0, producer_epoch=3), OffsetMode.SAME, -1, now())
+
+    mirror.lane.offer(mirror.copy)
+    await turns()
+
+    body, _ = mirror.target.connections[-1].unheard[0]
+    request = ProduceRequest.decode(body, version=VERSION)
+    ((part,),) = [topic.partition_data for topic in request.topic_data]
+    header, _ = next(walk(memoryview(part.records)))
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (OURS, 3, 0)
 
 
 async def test_nothing_is_sent_while_it_is_not_our_turn() -> None:

@@ -102,6 +102,39 @@ def test_what_is_inserted_behind_an_offset_begins_there() -> None:
     assert insertions.behind(9) == Insertions().behind(0) == []
 
 
+@given(logs)
+def test_a_log_ends_for_the_copy_in_front_of_what_was_inserted_at_its_end(
+    log: list[tuple[str, int]],
+) -> None:
+    """
+    There the last record copied is looked for, to be held against the source's.
+    """
+    for end in range(len(log) + 1):
+        _, insertions, _ = written(log[:end])
+        rest = list(log[:end])
+        while rest and rest[-1][0] == INSERTED:
+            rest.pop()
+
+        assert insertions.copied_end(end) == len(rest)
+
+
+def test_the_last_of_what_was_inserted_ends_behind_all_others() -> None:
+    """
+    A log that ends before that has lost it.
+    """
+    assert Insertions([(1, 3), (5, 9)]).end == 9
+    assert Insertions().end == 0
+
+
+def test_a_log_that_ends_amid_what_was_inserted_ends_for_the_copy_in_front_of_that() -> None:
+    """
+    As far as one log is asked of what is known of a longer one.
+    """
+    insertions = Insertions([(1, 3), (5, 9)])
+
+    assert [insertions.copied_end(end) for end in range(11)] == [0, 1, 1, 1, 4, 5, 5, 5, 5, 5, 10]
+
+
 def test_ranges_that_touch_become_one() -> None:
     assert united([(5, 7), (1, 2), (2, 3), (6, 9), (4, 4)]) == ((1, 3), (5, 9))
 
@@ -142,6 +175,22 @@ async def test_what_is_inserted_is_remembered_before_and_after_it_stands() -> No
     assert (known.insertion, known.producer_epoch) == (None, 1)
     assert [known.to_source(end) for end in (10, 11, 13, 14)] == [10, 10, 10, 11]
     assert [known.insertions.holds(offset) for offset in (9, 10, 12, 13)] == [False, True, True, False]
+
+
+async def test_a_partition_that_begins_anew_has_nothing_that_is_about_to_be_appended() -> None:
+    """
+    It was meant for another log; whoever found it would append it to this one.
+    """
+    items: dict[str, bytes] = {}
+    state = FlowState(MemoryStore(items))
+    await state.begin(record(), [(0, 0)])
+    await state.begin_insertion(ORDERS_0, Insertion(10, 3, 1, b"x"))
+
+    await state.begin(record(), [(0, 0)])
+
+    reloaded = FlowState(MemoryStore(items))
+    await reloaded.load()
+    assert [each.insertion(ORDERS_0) for each in (state, reloaded)] == [None, None]
 
 
 async def test_runs_are_noted_and_dropped_in_the_offsets_of_the_log() -> None:

@@ -9,10 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoint.errors import UntranslatableError
+from checkpoint.insertions import Insertions
+from checkpoint.model import Insertion
 from checkpoint.offset_map import OffsetMap
 from mirror.flow.position import (
     SEQUENCES,
     Decision,
+    Insert,
     Known,
     Prepare,
     Proceed,
@@ -111,6 +114,23 @@ def test_a_sequence_follows_the_brokers_memory_or_else_the_log_end(
     assert next_sequence(look) == expected
 
 
+@pytest.mark.parametrize(("written", "remembered", "sequence"), [(3, 2, 0), (3, 3, 400), (3, None, 500)])
+def test_with_a_newer_epoch_than_the_broker_remembers_sequences_begin_again(
+    written: int, remembered: int | None, sequence: int
+) -> None:
+    """
+    A broker refuses any other sequence from an epoch that it has not seen yet (KIP-98).
+    """
+    target = replace(
+        COPIED, producer_epoch=remembered, last_sequence=None if remembered is None else COPIED.last_sequence
+    )
+
+    decision = decided(replace(SAME, producer_epoch=written), target)
+
+    assert isinstance(decision, Proceed)
+    assert (decision.producer_epoch, decision.sequence) == (written, sequence)
+
+
 # -- the first time ------------------------------------------------------------------------------
 
 
@@ -199,6 +219,27 @@ def test_padding_has_a_limit(limit: int) -> None:
         assert asked[1] == Register(OffsetMode.MAPPED, 100, 0, prepared=True)
 
 
+@pytest.mark.parametrize(("limit", "mode"), [(40, OffsetMode.SAME), (39, OffsetMode.MAPPED)])
+def test_an_emptied_target_takes_only_the_padding_that_it_lacks(limit: int, mode: OffsetMode) -> None:
+    """
+    It ends at 60 already; the source starts at 100.
+    """
+    decision = decide(
+        None,
+        SOURCE,
+        replace(EMPTY, target_log_start_offset=60, target_log_end_offset=60),
+        producer_id=OURS,
+        producer_epoch=2,
+        wanted="auto",
+        acknowledged_target_offset=None,
+        continue_after_loss=False,
+        padding_limit=limit,
+    )
+
+    assert isinstance(decision, Register)
+    assert decision.mode is mode
+
+
 @pytest.mark.parametrize("wanted", ["same", "auto", "mapped"])
 @pytest.mark.parametrize(
     "target",
@@ -233,11 +274,12 @@ def test_what_others_hold_at_the_target_is_no_copy_of_this_flow() -> None:
 
 def test_whose_the_end_of_a_log_is_must_be_known_before_a_copy_begins_behind_it() -> None:
     """
-    What is not acknowledged cannot be read, and may vanish.
+    What is not acknowledged cannot be read, and may vanish. Nor does it tell that the flow's state is lost.
     """
     target = replace(EMPTY, target_log_end_offset=500, unreplicated=5)
 
     assert isinstance(decided(None, target, wanted="mapped"), Unreplicated)
+    assert isinstance(decided(None, replace(target, producer_epoch=2), wanted="mapped"), Unreplicated)
 
 
 # -- preparation ---------------------------------------------------------------------------------
@@ -468,6 +510,7 @@ def test_a_source_that_ends_before_the_position_has_lost_its_end() -> None:
 @pytest.mark.parametrize(
     ("noted", "leader", "reason"),
     [
+        (0, 0, Reason.OFFSETS_DIFFER),
         (3, 3, Reason.OFFSETS_DIFFER),
         (3, 4, Reason.SOURCE_TRUNCATED),
         (-1, -1, Reason.SOURCE_TRUNCATED),
@@ -507,6 +550,17 @@ def test_records_removed_before_they_were_copied_are_told_to_the_offset() -> Non
     assert "120 offsets, 500 to 620" in refused.detail
 
 
+def test_where_the_copy_ends_is_not_known_before_that_is_acknowledged() -> None:
+    """
+    It may vanish again, and would be missed.
+    """
+    refused = stopped(
+        decided(SAME, replace(COPIED, unreplicated=30), OVERTAKEN), State.DATA_LOSS, Reason.LOG_START_MOVED
+    )
+
+    assert refused.target_end is None
+
+
 def test_a_source_that_starts_at_the_position_has_lost_nothing() -> None:
     """
     Everything removed was copied.
@@ -543,6 +597,80 @@ def test_a_loss_is_passed_over_only_when_that_was_allowed(
         assert decision == Proceed(500, 500, 400, 7, skip_to=620)
     else:
         stopped(decision, State.DATA_LOSS, Reason.LOG_START_MOVED)
+
+
+# -- repairs -------------------------------------------------------------------------------------
+
+REPAIR = Insertion(target_offset=500, records=10, producer_epoch=3, batch=b"")
+
+
+@pytest.mark.parametrize("remembered", [2, 3])
+def test_what_a_repair_was_about_to_append_is_brought_to_its_end_first(remembered: int) -> None:
+    """
+    Nothing is copied behind a log end that it may have moved. Its epoch, should it stand, deposes nobody.
+    """
+    known = replace(SAME, insertion=REPAIR)
+
+    assert decided(known, replace(COPIED, producer_epoch=remembered)) == Insert(REPAIR)
+
+
+def test_only_an_epoch_above_that_of_the_last_repair_deposes_us() -> None:
+    """
+    A partition that was repaired is written to with a newer epoch than the flow's.
+    """
+    repaired, repairing = replace(SAME, producer_epoch=3), replace(SAME, insertion=REPAIR)
+    newer = replace(COPIED, producer_epoch=4)
+
+    assert isinstance(decided(repaired, replace(COPIED, producer_epoch=3)), Proceed)
+    for known in repaired, repairing:
+        assert "epoch 4" in stopped(decided(known, newer), State.FENCED, Reason.NEWER_EPOCH).detail
+
+
+def repaired(*ranges: tuple[int, int]) -> Known:
+    """A mapped copy of which these target offsets hold what a repair has appended."""
+    insertions = Insertions(ranges)
+    dense = OffsetMap([(100, 0)])
+    return replace(MAPPED, insertions=insertions, to_source=lambda end: dense.position(insertions.dense(end)))
+
+
+@pytest.mark.parametrize("end", [450, 500, 509])
+def test_a_target_that_lost_what_a_repair_has_appended_has_diverged(end: int) -> None:
+    """
+    What is copied next would stand where the flow's state has no copies, and never be found again.
+    """
+    target = replace(COPIED, target_log_end_offset=end)
+
+    refused = stopped(decided(repaired((500, 510)), target), State.DIVERGED, Reason.TARGET_TRUNCATED)
+
+    assert refused.detail == f"target offset 509 was written by a repair, and the target ends at {end}"
+
+
+def test_a_copy_goes_on_behind_what_a_repair_has_appended() -> None:
+    """
+    With the source record that follows the last copy.
+    """
+    decision = decided(repaired((500, 510)), replace(COPIED, target_log_end_offset=510))
+
+    assert isinstance(decision, Proceed)
+    assert (decision.next_offset, decision.target_next_offset) == (600, 510)
+
+
+def test_what_others_wrote_before_a_copy_that_holds_nothing_but_a_repair_is_no_foreign_write() -> None:
+    """
+    The last batch that is looked at is the one in front of what was inserted.
+    """
+    insertions = Insertions([(500, 510)])
+    known = replace(
+        MAPPED,
+        target_start_offset=500,
+        insertions=insertions,
+        to_source=lambda end: OffsetMap([(100, 500)]).position(insertions.dense(end)),
+    )
+
+    decision = decided(known, replace(COPIED, target_log_end_offset=510, last_producer_id=99))
+
+    assert isinstance(decision, Proceed)
+    assert (decision.next_offset, decision.target_next_offset) == (100, 510)
 
 
 # -- whatever is said ----------------------------------------------------------------------------
