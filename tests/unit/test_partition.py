@@ -358,6 +358,28 @@ def test_patience_begins_anew_with_every_record_copied() -> None:
     assert copy.attempts == 1
 
 
+@pytest.mark.parametrize("written", ["a batch", "a marker"])
+def test_patience_begins_anew_with_what_is_written_after_a_look_that_found_nothing_new(written: str) -> None:
+    """
+    Faults that pass one by one are not one that lasts.
+    """
+    copy = proceeding(100)
+    for _ in range(PATIENCE - 1):
+        copy.refused(PASSING, "no answer", NOW)
+    copy.proceed(Proceed(100, 100, 40, 3, 100), OffsetMode.SAME, 0, NOW)
+
+    if written == "a batch":
+        (one,) = sent(copy, batch(100))
+        copy.answered(one, appended=True, now=NOW)
+    else:
+        sent(copy, Gap(100, 105))
+        copy.gap_marked(5, NOW)
+    copy.refused(PASSING, "no answer", NOW)
+
+    assert copy.state is State.ACTIVE
+    assert copy.look_due_at == NOW + pause_seconds(1)
+
+
 def test_a_look_that_finds_nothing_new_does_not_end_the_patience() -> None:
     """
     A batch refused again and again is shown, though each look goes well.
@@ -562,6 +584,21 @@ def test_what_the_target_had_already_is_not_sent_again_and_counts() -> None:
     assert (copy.counters.records, copy.counters.duplicates) == (0, 5)
 
 
+def test_what_the_target_had_already_counts_once_however_often_it_is_looked_at() -> None:
+    """
+    As where the batch behind it is doubted again.
+    """
+    copy = proceeding(100)
+    (lost,) = sent(copy, batch(100))
+    copy.answered(lost, appended=False, now=NOW)
+
+    for _ in range(3):
+        copy.doubt(NOW)
+        copy.proceed(Proceed(105, 105, 45, 3, 105), OffsetMode.SAME, 0, NOW)
+
+    assert copy.counters.duplicates == 5
+
+
 def test_what_is_sent_again_counts_by_its_own_answer() -> None:
     """
     The target did not have it when it was looked at; whatever comes now is no duplicate of what is settled.
@@ -648,6 +685,35 @@ def test_noted_runs_stand_in_nobodys_way_any_more() -> None:
     for one in (first, *behind):
         copy.answered(one, appended=True, now=NOW)
     assert copy.next_offset == 125
+
+
+def test_a_gap_that_is_noted_does_not_make_what_is_on_its_way_in_front_of_it_copied() -> None:
+    """
+    That is so when it is acknowledged; then the gap behind it is passed, too.
+    """
+    copy = proceeding(100, target=7, mode=OffsetMode.MAPPED)
+    (first,) = sent(copy, batch(100), Gap(105, 110))
+
+    copy.runs_noted(1, NOW)
+    noted = copy.next_offset, copy.acknowledged_target_offset
+    copy.answered(first, appended=True, now=NOW)
+
+    assert noted == (100, 7)
+    assert (copy.next_offset, copy.acknowledged_target_offset) == (110, 12)
+
+
+def test_what_is_queued_of_a_mapped_copy_is_read_again_after_a_look() -> None:
+    """
+    Its gaps are noted, and gone from the queue: what is behind them would be taken to follow without one.
+    """
+    copy = mapped()
+    copy.runs_noted(3, NOW)
+    copy.look_first(NOW)
+
+    ahead = [(110, 12), (117, 17), (125, 19)]
+    copy.proceed(Proceed(100, 7, 40, 3, 100), OffsetMode.MAPPED, 0, NOW, ahead)
+
+    assert (copy.pending, copy.fetch_offset) == (False, 100)
 
 
 def going_on_with(*runs_ahead: tuple[int, int]) -> PartitionCopy:
@@ -779,6 +845,46 @@ def test_a_batch_of_a_new_leader_epoch_waits_until_the_epoch_is_noted() -> None:
     assert copy.queue.fetched_epoch == 5
     copy.queue.note_epochs([(5, 105)])
     assert copy.batch_ready
+
+
+def test_a_batch_in_front_of_a_new_leader_epoch_waits_for_nothing() -> None:
+    """
+    Nobody would note the epoch before its first record is next.
+    """
+    copy = under_way(100, epoch=4)
+
+    copy.queue.push([batch(100), batch(105), batch(110, epoch=5)], [(5, 110)], None)
+    in_front = [copy.take()[0] for _ in range(3) if copy.batch_ready and not copy.owner_work]
+
+    assert [one.batch.base_offset for one in in_front] == [100, 105]
+    assert (copy.batch_ready, copy.owner_work) == (False, True)
+
+
+def test_of_several_new_leader_epochs_those_that_are_noted_stand_in_nobodys_way() -> None:
+    """
+    The next one does, as soon as its first record is next.
+    """
+    copy = under_way(100, epoch=4)
+    copy.queue.push([batch(100), batch(105), batch(110)], [(5, 100), (6, 105), (7, 110)], None)
+
+    copy.queue.note_epochs([(5, 100), (6, 105)])
+    ready = [copy.take()[0] for _ in range(3) if copy.batch_ready]
+
+    assert [one.batch.base_offset for one in ready] == [100, 105]
+    assert copy.queue.epochs == [(7, 110)]
+
+
+def test_an_epoch_that_was_noted_is_asked_about_after_a_doubt() -> None:
+    """
+    Asked about an older one, the source would answer that what was copied since is not its own.
+    """
+    copy = under_way(100, epoch=4)
+    copy.queue.push([batch(100), batch(105)], [(5, 100), (6, 105)], None)
+    copy.queue.note_epochs([(5, 100)])
+
+    copy.doubt(NOW)
+
+    assert copy.queue.fetched_epoch == 5
 
 
 def test_an_epoch_that_is_known_is_not_noted_again() -> None:
