@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -418,6 +418,31 @@ def test_a_request_grows_with_what_has_changed() -> None:
     assert (request.session_id, request.session_epoch) == (77, 1)
     assert wanted(request) == {Key(b"t" * 16, 5): Want(10, 0, 0, 1 << 20)}
     assert len(session.told) == 1_000
+
+
+def test_what_is_left_alone_before_the_broker_has_heard_of_it_is_not_asked_for() -> None:
+    """
+    Neither at once nor later, beside what was wanted before.
+    """
+    session, broker, want = FetchSession(), Broker(), Want(0, 0, 0, 1)
+    before, short = Key(b"t" * 16, 4), Key(b"t" * 16, 5)
+    session.want(before, want)
+    session.answered(broker.hear(session.request(LIMITS)))
+
+    session.want(short, want)
+    session.forget(short)
+    asked_for = [wanted(asked(request)) for request in requests_answered(session, broker, 3)]
+
+    assert asked_for == [{}] * 3
+    assert broker.kept == session.told == {before: want}
+
+
+def requests_answered(session: FetchSession, broker: Broker, count: int) -> Iterator[bytes]:
+    """So many requests, one after the other."""
+    for _ in range(count):
+        request = session.request(LIMITS)
+        session.answered(broker.hear(request))
+        yield request
 
 
 def test_what_is_wanted_anew_is_new_to_the_broker() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from checkpoint import map_chunk, runs
 from checkpoint.errors import CorruptStateError, UntranslatableError
 from checkpoint.map_chunk import (
     CHUNK_RUNS,
+    CRC_BYTES,
+    VERSION,
     changed_chunks,
     chunks_below,
     decode_chunk,
@@ -20,6 +23,7 @@ from checkpoint.map_chunk import (
     encode_chunk,
 )
 from checkpoint.offset_map import OffsetMap, Run
+from checkpoint.runs import pack
 
 Segments = list[tuple[int, int]]
 """A gap and a number of records after it, several times."""
@@ -422,6 +426,30 @@ def test_a_damaged_chunk_is_never_read(data: st.DataObject) -> None:
 
     with pytest.raises(CorruptStateError):
         decode_chunk(bytes(chunk))
+
+
+def sealed(body: bytes) -> bytes:
+    """With the CRC that belongs to it."""
+    return body + int(crc32c(body)).to_bytes(CRC_BYTES, "big")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "4 bytes, does not match"),
+        (bytes((VERSION + 1,)) + pack([(0, 0)]), "version 2, this program reads 1"),
+        (bytes((VERSION,)) + pack([(0, 0), (5, 3)])[:-1], "cannot be read"),
+        (bytes((VERSION,)) + pack([(0, 0)]) + b"\x01", "cannot be read: 1 bytes follow"),
+        (bytes((VERSION,)) + pack([(n * 2, n) for n in range(CHUNK_RUNS + 1)]), "has 513 runs"),
+    ],
+    ids=["nothing at all", "of a later program", "cut off", "too long", "too many runs"],
+)
+def test_a_chunk_that_is_whole_and_makes_no_sense_is_refused(body: bytes, words: str) -> None:
+    """
+    Its CRC only says that it is what was written, not that this program can read it.
+    """
+    with pytest.raises(CorruptStateError, match=words):
+        decode_chunk(sealed(body))
 
 
 def test_a_missing_chunk_is_noticed() -> None:

@@ -18,10 +18,10 @@ from checkpoint.topic_store import TopicStore
 from mirror.errors import ConnectionFailedError, NotAuthorizedError, TwinsiteError
 from mirror.flow.claims import Claims
 from mirror.flow.other_flows import OtherFlow
-from mirror.flow.position import Decision, Known, Prepare, Proceed, Register, TargetLook
+from mirror.flow.position import Decision, Known, Prepare, Proceed, Register, Stop, TargetLook
 from mirror.flow.taking import Claim, claim, takes, to_note, yields
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
-from mirror.model import OffsetMode, TopicPartition
+from mirror.model import OffsetMode, Reason, State, TopicPartition
 from tests.contract.memory_log import MemoryLog
 
 HERE, ANOTHER = UUID(int=1), UUID(int=2)
@@ -71,6 +71,17 @@ def test_what_holds_our_padding_is_ours_already() -> None:
     assert takes(half, replace(KNOWN, target_topic_id=str(ANOTHER)), WRITTEN)
 
 
+def test_what_does_not_go_on_takes_nothing_and_notes_nothing() -> None:
+    """
+    Else it would go on later in a topic that was made anew without a question whose that is.
+    """
+    elsewhere = replace(KNOWN, target_topic_id=str(ANOTHER))
+    stop = Stop(State.DIVERGED, Reason.TARGET_TRUNCATED, "it was made anew")
+
+    assert to_note(stop, elsewhere, EMPTY) is None
+    assert not takes(stop, elsewhere, EMPTY)
+
+
 @pytest.mark.parametrize(
     ("topic_id", "target", "theirs"),
     [
@@ -79,13 +90,15 @@ def test_what_holds_our_padding_is_ours_already() -> None:
         (ANOTHER, WRITTEN, False),
         (None, WRITTEN, True),
         (None, EMPTY, False),
+        (HERE, replace(WRITTEN, topic_id=None), True),
+        (HERE, replace(EMPTY, topic_id=None), False),
     ],
 )
 def test_a_partition_is_anothers_by_the_id_of_its_topic(
     topic_id: UUID | None, target: TargetLook, theirs: bool
 ) -> None:
     """
-    Where none was written down, by what stands there.
+    Where none was written down, or the target does not tell it just now, by what stands there.
     """
     record = replace(THEIRS, target_topic_id=None if topic_id is None else str(topic_id))
 
