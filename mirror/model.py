@@ -279,6 +279,8 @@ class PartitionStatus:
     goal_offset: int | None = None
     """Where a copy that is to end has reached its end; None when it is to go on, or not known yet."""
     outlook: Outlook = Outlook()
+    topic_gone: bool = False
+    """The source has no such topic any more: nothing of it is missing, so there is no lag to be known."""
 
     @property
     def is_there(self) -> bool:

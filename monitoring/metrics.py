@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
-from mirror.model import FlowStatus, Forecast, PartitionStatus, Reason, State, TopicPartition
+from mirror.model import FlowStatus, Forecast, PartitionStatus, State, TopicPartition
 from monitoring import catalogue
 from monitoring.catalogue import Kind, Metric
 
@@ -58,7 +58,7 @@ def _loss_pending(partition: PartitionStatus) -> float | None:
 
 def _lag_is_unknown(partition: PartitionStatus) -> bool:
     """True where there is a lag, and nobody can tell it; a topic that is gone has none."""
-    return partition.lag_seconds is None and partition.reason is not Reason.TOPIC_DELETED
+    return partition.lag_seconds is None and not partition.topic_gone
 
 
 def _projected(forecast: Forecast, seconds: float | None) -> float | None:

@@ -108,9 +108,9 @@ const worst = (parts) => ORDER.find((state) => parts.some((p) => p.state === sta
 const maxOf = (parts, field) => parts.reduce((most, p) =>
   p[field] !== null && (most === null || p[field] > most) ? p[field] : most, null);
 const sumOf = (parts, field) => parts.reduce((sum, p) => sum + (p[field] || 0), 0);
-const unknownOf = (parts, field) => parts.filter((p) => p[field] === null).length;
+const unknownOf = (parts, field) => parts.filter((p) => p[field] === null && !p.topic_gone).length;
 const behindOf = (parts) =>
-  unknownOf(parts, "lag_records") < parts.length ? sumOf(parts, "lag_records") : null;
+  parts.some((p) => p.lag_records !== null) ? sumOf(parts, "lag_records") : null;
 const plain = (reason) => reason.replaceAll("_", " ");
 const stateTag = (state, text) => h("span", { class: `tag ${tone(state)}` }, text || state);
 

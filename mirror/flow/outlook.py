@@ -79,6 +79,10 @@ class Projection:
         )
 
 
+NOTHING_EXPECTED = Projection(None, None, None, UNKNOWN_PACE)
+"""Of a topic that is gone: whatever state a partition of it is in, nothing is copied or lost any more."""
+
+
 class Stopped(NamedTuple):
     """What is known of a partition that is not being copied for now.
 

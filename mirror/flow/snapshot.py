@@ -12,7 +12,7 @@ from mirror import __version__
 from mirror.flow.context import Flow
 from mirror.flow.hints import hint
 from mirror.flow.lagging import LagMeter
-from mirror.flow.outlook import Outlooks, Projection, of_flow
+from mirror.flow.outlook import NOTHING_EXPECTED, Outlooks, Projection, of_flow
 from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
 from mirror.link.stream import LinkStream
@@ -77,7 +77,9 @@ class Snapshots:
     ) -> tuple[PartitionStatus, Projection | None]:
         """One partition, and what is to be expected of it; None of a topic that is gone."""
         lag = self.meter.measure(p, now=now, now_ms=now_ms)
-        projection = self.outlooks.project(p, p.state, lag.progress, lag, now=now, now_ms=now_ms)
+        projection = NOTHING_EXPECTED
+        if not p.topic_gone:
+            projection = self.outlooks.project(p, p.state, lag.progress, lag, now=now, now_ms=now_ms)
         active = p.state is State.ACTIVE
         lost = p.lost or (None, None)
         status = PartitionStatus(
@@ -114,6 +116,7 @@ class Snapshots:
             ),
             goal_offset=p.goal_offset,
             outlook=projection.status(),
+            topic_gone=p.topic_gone,
         )
         return status, None if p.topic_gone else projection
 

@@ -128,6 +128,23 @@ def test_what_is_not_known_is_not_shown_as_none(tmp_path: Path) -> None:
     assert every.figures["records behind"] == "250"
 
 
+def test_a_topic_that_is_gone_is_none_of_those_whose_lag_is_not_known(tmp_path: Path) -> None:
+    """
+    Whatever state its partitions keep: they have no lag. Nor do its figures read 0 where it is all there is.
+    """
+    kept = {"lag_seconds": None, "lag_records": None, "outlook": Outlook(), "topic_gone": True}
+    gone = [
+        a_partition("old", 0, state=State.BLOCKED, reason=Reason.TOPIC_DELETED, detail="gone", **kept),
+        a_partition("old", 1, state=State.PAUSED, reason=Reason.OPERATOR, detail="paused", **kept),
+    ]
+    behind = lagging(5, Reason.CATCHING_UP, "250 offsets behind", 250)
+
+    alone, beside = shown(tmp_path, a_flow(*gone), a_flow(*gone, behind))
+
+    assert alone.figures["records behind"] == "unknown"
+    assert (beside.figures["records behind"], beside.figures["worst lag"]) == ("250", "30 min")
+
+
 def test_a_mirror_that_waits_says_for_what(tmp_path: Path) -> None:
     """
     It blames neither the lists of topics, of which it has seen none, nor a cluster that has answered.

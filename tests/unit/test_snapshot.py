@@ -172,13 +172,21 @@ def test_a_loss_is_pending_until_it_is_decided_on() -> None:
         assert series(bench, "twinsite_loss_pending_offsets") == []
 
 
-def test_a_topic_that_is_gone_has_no_lag_and_says_nothing_of_the_flow() -> None:
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (State.BLOCKED, Reason.TOPIC_DELETED),
+        (State.PAUSED, Reason.OPERATOR),
+        (State.DATA_LOSS, Reason.LOG_START_MOVED),
+    ],
+)
+def test_a_topic_that_is_gone_has_no_lag_and_says_nothing_of_the_flow(state: State, reason: Reason) -> None:
     """
-    All its figures are unknown, and it is none of those whose lag should be known. What else the flow copies
-    is in time, and said to be so.
+    All its figures are unknown, and it is none of those whose lag should be known, also where it keeps a
+    state that an operator ends. What else the flow copies is in time, and said to be so.
     """
     bench, other = an_owner(), an_owner()
-    bench.p.stop(State.BLOCKED, Reason.TOPIC_DELETED, "the source has no topic orders any more", None)
+    bench.p.stop(state, reason, "the source has no topic orders any more", None)
     bench.p.topic_gone = True
     bench.heard_at = None
     gone = said(bench)
@@ -191,4 +199,5 @@ def test_a_topic_that_is_gone_has_no_lag_and_says_nothing_of_the_flow() -> None:
     assert (gone.retention_headroom_seconds, gone.tombstone_headroom_seconds) == (None, None)
     assert (gone.outlook.catch_up, gone.outlook.retention_loss) == (Forecast.UNKNOWN, Forecast.UNKNOWN)
     assert dark == [0]
+    assert series(bench, "twinsite_retention_loss_seconds") == []
     assert (status.outlook.catch_up_seconds, status.outlook.retention_loss) == (0, Forecast.NEVER)
