@@ -53,7 +53,14 @@ class ProblemError(Exception):
     """Ends the handling of a request with this problem."""
 
     def __init__(
-        self, status: int, code: str, detail: str, *, hint: str = "", more: Mapping[str, Any] | None = None
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        hint: str = "",
+        more: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(detail)
         self.status = status
@@ -61,6 +68,7 @@ class ProblemError(Exception):
         self.detail = detail
         self.hint = hint
         self.more = more or {}
+        self.headers = headers or {}
 
 
 def from_error(error: TwinsiteError) -> ProblemError:
@@ -86,7 +94,7 @@ def response(problem: ProblemError) -> web.Response:
         "retryable": retryable,
         **problem.more,
     }
-    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if retryable else {}
+    headers = {**problem.headers, **({"Retry-After": str(RETRY_AFTER_SECONDS)} if retryable else {})}
     return web.Response(
         status=problem.status, text=json.dumps(document), content_type=CONTENT_TYPE, headers=headers
     )

@@ -30,6 +30,10 @@ UNKNOWN = "it may want a certificate of the mirror, or not accept it: see tls_re
 WHOSE = "link.security.certificate_file is shown to relays, listen.client_ca_file there says who may come in"
 OTHER_PORT = "or this is not the port on which it listens for mirrors"
 WHICH_PORT = "mirrors go to listen.address (9650), not to api.port (9651); if that is so, update the relay"
+PASSED_ON = (
+    "what stands before the relay has to pass on Upgrade and Connection: Upgrade, over HTTP/1.1, or the "
+    "connection as it is"
+)
 HEAD_END = b"\r\n\r\n"
 HEAD_BYTES_MAX = 16 << 10
 REASON_BYTES_MAX = 64 << 10
@@ -38,7 +42,7 @@ DETAIL_SHOWN = 1_000
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |\r|$)")
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,9}) *(?:\r|$)", re.IGNORECASE)
 OTHER_PROTOCOL, UNKNOWN_BROKER, UNKNOWN_STREAM = "other_protocol", "unknown_broker", "unknown_stream"
-UNKNOWN_PATH, UNKNOWN_IDENTITY = "not_found", "unknown_identity"
+UNKNOWN_PATH, UNKNOWN_IDENTITY, NO_UPGRADE = "not_found", "unknown_identity", "no_upgrade"
 """Codes of problems that a relay answers with."""
 
 
@@ -71,8 +75,9 @@ async def upgrade(sock: socket.socket, relay: str, path: str, protocol: str) -> 
     """Make a connection to a relay speak another protocol from now on.
 
     Raises:
-        ConnectionFailedError: The relay ends the connection, cannot do it just now, or something else has
-            answered: what stands before a relay that is being started again, or a bit is another.
+        ConnectionFailedError: The relay ends the connection, cannot do it just now, or was not asked as we
+            did, by what stands between; or something else has answered: what stands before a relay that is
+            being started again, or a bit is another.
         AuthenticationError: It does not let us, and says so itself.
         UnsupportedVersionError: It says itself that it is of another version.
     """
@@ -139,6 +144,8 @@ def _refusal(relay: str, status: int, content: bytes) -> TwinsiteError:
         return AuthenticationError(words)
     if code == OTHER_PROTOCOL:
         return UnsupportedVersionError(words)
+    if code == NO_UPGRADE:
+        return ConnectionFailedError(words, hint=PASSED_ON)
     if code == UNKNOWN_PATH:
         words = f"relay {relay} does not know what it is asked for: it is of an older version, {OTHER_PORT}"
         return UnsupportedVersionError(words, hint=WHICH_PORT)

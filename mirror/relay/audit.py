@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 import structlog
 
-from mirror.kafka.relayed import UNKNOWN_IDENTITY
+from mirror.kafka.relayed import NO_UPGRADE, OTHER_PROTOCOL, UNKNOWN_BROKER, UNKNOWN_IDENTITY
 from mirror.link.messages import words
 from mirror.logs import Repeats, warn_repeated
 from mirror.relay.access import TOO_MANY_CONNECTIONS, Visitor, Way, host_of
@@ -21,9 +21,9 @@ SHOWN_MAX = 20
 TOO_SLOW, NOT_ONLY_READING, TOPIC = "too_slow", "request_refused", "topic_refused"
 BAD_REQUEST, TLS_REFUSED = "bad_request", "tls_refused"
 CODES = (
-    *(TLS_REFUSED, UNKNOWN_IDENTITY, TOO_MANY_CONNECTIONS, "other_protocol", "unknown_broker", BAD_REQUEST),
-    *("unknown_stream", "probe_running", "source_unavailable", TOO_SLOW, NOT_ONLY_READING, TOPIC),
-    *("bad_message", "old_epoch", "internal_error", "silent", "unread"),
+    *(TLS_REFUSED, UNKNOWN_IDENTITY, TOO_MANY_CONNECTIONS, OTHER_PROTOCOL, NO_UPGRADE, UNKNOWN_BROKER),
+    *(BAD_REQUEST, "unknown_stream", "probe_running", "source_unavailable", TOO_SLOW),
+    *(NOT_ONLY_READING, TOPIC, "bad_message", "old_epoch", "internal_error", "silent", "unread"),
 )
 """Why something was refused, or a connection ended by the relay: all there are."""
 

@@ -30,7 +30,15 @@ from mirror.failpoints import reach
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.connection import Connection
 from mirror.kafka.dial import Address
-from mirror.kafka.relayed import BROKER, OTHER_PROTOCOL, PATH, PROTOCOL, UNKNOWN_BROKER, UNKNOWN_STREAM
+from mirror.kafka.relayed import (
+    BROKER,
+    NO_UPGRADE,
+    OTHER_PROTOCOL,
+    PATH,
+    PROTOCOL,
+    UNKNOWN_BROKER,
+    UNKNOWN_STREAM,
+)
 from mirror.link.messages import CARRIES, JOIN, Channel
 from mirror.link.messages import PATH as STREAM_PATH
 from mirror.link.messages import PROTOCOL as STREAM_PROTOCOL
@@ -350,10 +358,15 @@ def _check_protocol(request: web.Request, protocol: str) -> None:
     counts = request.version >= HttpVersion11 and "upgrade" in _listed(request, "Connection")
     if counts and protocol in asked:
         return
-    detail = f"this relay speaks {protocol} there, asked for was {', '.join(asked) or 'no protocol'}"
-    if asked and not counts:
-        detail += "; that counts over HTTP/1.1 and with Connection: Upgrade only"
-    raise ProblemError(HTTPStatus.UPGRADE_REQUIRED, OTHER_PROTOCOL, detail)
+    code, detail = OTHER_PROTOCOL, f"this relay speaks {protocol} there, asked for was {', '.join(asked)}"
+    if not counts or not asked:
+        code = NO_UPGRADE
+        detail = (
+            f"{protocol} is asked for over HTTP/1.1, with Upgrade and with Connection: Upgrade: "
+            "a proxy on the way may not have passed them on"
+        )
+    headers = {"Upgrade": protocol, "Connection": "Upgrade, close"}
+    raise ProblemError(HTTPStatus.UPGRADE_REQUIRED, code, detail, headers=headers)
 
 
 def _listed(request: web.Request, header: str) -> list[str]:

@@ -16,10 +16,12 @@ from typing import cast
 import pytest
 
 from mirror.config_relay import ListenSettings
+from mirror.errors import ConnectionFailedError, TwinsiteError, UnsupportedVersionError
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo
 from mirror.kafka.dial import Address, ConnectionOptions, Relays
+from mirror.kafka.relayed import _refusal
 from mirror.link import messages
 from mirror.link.greeting import Hello
 from mirror.link.messages import Down
@@ -60,6 +62,11 @@ async def answer(server: RelayServer, said: bytes) -> bytes:
     return came
 
 
+def frames_asked(version: str, headers: list[str]) -> bytes:
+    """A stream, with these headers."""
+    return "\r\n".join([f"GET /v1/frames HTTP/{version}", "Host: x", *headers, "", ""]).encode()
+
+
 @pytest.mark.parametrize(
     ("said", "status"),
     [
@@ -89,32 +96,59 @@ async def test_what_is_no_request_is_refused_like_others(
 
 
 @pytest.mark.parametrize(
-    ("version", "headers", "status"),
+    "headers",
     [
-        ("1.1", ["Connection: Upgrade", "Upgrade: Twinsite-Frames/1"], b"101"),
-        ("1.1", ["Connection: keep-alive, upgrade", "Upgrade: h2c, twinsite-frames/1"], b"101"),
-        ("1.1", ["Connection: Upgrade", "Upgrade: h2c", "Upgrade: twinsite-frames/1"], b"101"),
-        ("1.1", ["Connection: Upgrade", "Upgrade: twinsite-frames/2"], b"426"),
-        ("1.1", ["Upgrade: twinsite-frames/1"], b"426"),
-        ("1.0", ["Connection: Upgrade", "Upgrade: twinsite-frames/1"], b"426"),
-        ("1.1", ["Connection: Upgrade"], b"426"),
+        ["Connection: Upgrade", "Upgrade: Twinsite-Frames/1"],
+        ["Connection: keep-alive, upgrade", "Upgrade: h2c, twinsite-frames/1"],
+        ["Connection: Upgrade", "Upgrade: h2c", "Upgrade: twinsite-frames/1"],
     ],
-    ids=["capitals", "a list", "two headers", "another version", "not for us", "HTTP/1.0", "nothing"],
+    ids=["capitals", "a list", "two headers"],
 )
-async def test_a_protocol_is_asked_for_as_http_has_it(
-    version: str, headers: list[str], status: bytes
-) -> None:
+async def test_a_protocol_is_asked_for_as_http_has_it(headers: list[str]) -> None:
     """
     It may be one of several, and is meant for the next one on the way.
     """
-    asked = "\r\n".join([f"GET /v1/frames HTTP/{version}", "Host: x", *headers, "", ""]).encode()
     async with served() as server, asyncio.timeout(10):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(asked)
+        writer.write(frames_asked("1.1", headers))
         head = await reader.readuntil(b"\r\n\r\n")
         writer.close()
 
-    assert head.split(b" ")[1] == status
+    assert head.split(b" ")[1] == b"101"
+
+
+@pytest.mark.parametrize(
+    ("version", "headers", "code", "kind"),
+    [
+        (
+            "1.1",
+            ["Connection: Upgrade", "Upgrade: twinsite-frames/2"],
+            "other_protocol",
+            UnsupportedVersionError,
+        ),
+        ("1.1", ["Upgrade: twinsite-frames/1"], "no_upgrade", ConnectionFailedError),
+        ("1.0", ["Connection: Upgrade", "Upgrade: twinsite-frames/1"], "no_upgrade", ConnectionFailedError),
+        ("1.1", ["Connection: Upgrade"], "no_upgrade", ConnectionFailedError),
+    ],
+    ids=["another version", "not for us", "HTTP/1.0", "nothing"],
+)
+async def test_a_proxy_that_does_not_pass_on_what_is_asked_for_is_not_taken_for_another_version(
+    version: str, headers: list[str], code: str, kind: type[TwinsiteError]
+) -> None:
+    """
+    The mirror is told of the one or the other, and each time what it might have asked for.
+    """
+    async with served() as server:
+        came = await answer(server, frames_asked(version, headers))
+        refused = server.audit.refused[code]
+    head, _, body = came.partition(b"\r\n\r\n")
+    error = _refusal("relay-1:9650", 426, body)
+
+    assert head.split(b" ")[1] == b"426"
+    assert {b"Upgrade: twinsite-frames/1", b"Connection: Upgrade, close"} <= set(head.split(b"\r\n"))
+    assert (type(error), "a proxy on the way" in str(error)) == (kind, code == "no_upgrade")
+    assert ("has to pass on" in error.hint) == (code == "no_upgrade")
+    assert refused == 1
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ async def test_what_follows_a_switch_is_left_for_who_has_asked(follows: bytes) -
         (problem(404, "unknown_stream"), UnknownStreamError),
         (problem(404, "unknown_broker"), ConnectionFailedError),
         (problem(400, "bad_request"), ConnectionFailedError),
+        (problem(426, "no_upgrade"), ConnectionFailedError),
         (problem(503, "too_many_connections"), ConnectionFailedError),
         (problem(403, "unknown_identity"), AuthenticationError),
     ],
