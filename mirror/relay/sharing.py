@@ -60,10 +60,13 @@ FRAME_BYTES_MIN = 64 << 10
 
 
 class Who(NamedTuple):
-    """Whose stream it is, also of one that is begun anew: a mirror, as it is known, and its flow."""
+    """Whose stream it is, also of one that is begun anew: a mirror, as it is known, and its flow, which has a
+    producer of its own at each target: several mirrors may come from one address, with flows of one name.
+    """
 
     known_as: str
     flow: str
+    producer_id: int
 
 
 class Kind(NamedTuple):

@@ -262,7 +262,8 @@ class Stream(Line):
         isolation = Isolation(hello.isolation)
         self.reader = SourceReader(self._cluster, isolation, self, hello.frame_bytes, allows)
         self._reading = self._loop.create_task(self._read(self.reader))
-        who, kind = Who(self.visitor.known_as, hello.flow), Kind(isolation, hello.recode)
+        who = Who(self.visitor.known_as, hello.flow, hello.producer_id)
+        kind = Kind(isolation, hello.recode)
         self._member = Member(
             who, kind, hello.frame_bytes, self.reader, sender, self.write, self._room, self.trouble
         )

@@ -8,6 +8,7 @@ import logging
 import math
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -240,6 +241,30 @@ async def test_who_says_something_on_a_joined_connection_ends_the_stream() -> No
     assert kind == Down.BYE
     assert json.loads(payload)["detail"] == "something came on a connection that was joined"
     assert refused == 1
+
+
+async def test_who_is_slow_is_not_another_one_behind_the_same_address() -> None:
+    """
+    Mirrors of several targets may call their flows alike; each flow has a producer of its own. Whoever comes
+    back is known again.
+    """
+    async with served() as server, asyncio.timeout(10):
+        writers = []
+        for producer_id in (4_000, 4_000, 5_000):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(STREAM)
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(hello(producer_id=producer_id))
+            await reader.readexactly(1)
+            writers.append(writer)
+        members = server._sharing._members
+
+        server._sharing._alone(members[0])
+        alone = [not server._sharing._may_share(member, time.monotonic()) for member in members]
+        for writer in writers:
+            writer.close()
+
+    assert alone == [True, True, False]
 
 
 async def test_no_connection_of_a_stream_is_silent_for_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ class Mirror:
         self.way = dict.fromkeys(keys, 0)
         self.reading = Reading(self.way)
         self.member = Member(
-            Who("east", flow),
+            Who("east", flow, 4_000),
             Kind(Isolation.READ_COMMITTED, True),
             1 << 20,
             cast(SourceReader, self.reading),
