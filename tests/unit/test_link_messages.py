@@ -22,7 +22,7 @@ positions = st.builds(
     keys,
     st.integers(0, 2**32 - 1),
     st.integers(0, 2**63 - 1),
-    st.integers(-1, 2**31 - 1),
+    st.integers(-(2**31), 2**31 - 1),
     st.booleans(),
     st.integers(0, 255),
 )

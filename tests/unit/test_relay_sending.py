@@ -188,6 +188,18 @@ async def test_a_limit_is_not_taken_for_the_link(held_up_by: str, monkeypatch: p
     assert (spent.paced > before.paced) == (held_up_by != "link")
 
 
+def test_what_was_taken_may_be_said_again_and_is_never_less() -> None:
+    """
+    Nor is it more than was sent.
+    """
+    sender, *_ = sending()
+    put(sender, Channel.LIVE, 70, times=2)
+
+    said = [sender.taken(Channel.LIVE, wire_bytes) for wire_bytes in (0, 70, 70, 69, 140, 141)]
+
+    assert said == [True, True, True, False, True, False]
+
+
 async def send(sender: Sender) -> None:
     """A frame of what is behind, and small."""
     fetched = Fetched(Key(bytes(16), 0), 0, 1, 1, 0, None, [], memoryview(b"records"))
