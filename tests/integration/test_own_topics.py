@@ -355,6 +355,7 @@ async def test_a_topic_deleted_at_the_source_keeps_its_copy_and_says_so(
     The running mirror sees it; nothing is taken away at the target. What an operator paused stays paused.
     """
     gone, paused = await topic(source, prefix="gone"), await topic(source, prefix="gone")
+    await topic(source, prefix="there")  # an answer without any topic says nothing
     settings = tmp_path / "flow.yaml"
     settings.write_text(
         f"flow: {gone}\nsource: {{bootstrap_servers: [{source.bootstrap}]}}\n"
