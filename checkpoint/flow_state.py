@@ -8,9 +8,10 @@ Whoever only looks on loads again and again: what is stored as it was is not dec
 anew, so a load costs what has changed, and not what the flow remembers.
 
 The flow's own record is never removed. Where it was stored and is no more, somebody has
-deleted the topic: what was known is known still, under whatever is there by now, until the
-record is there again. Whoever copies writes all of it again; and whoever takes its place
-before that does, ahead of its first change.
+deleted the topic: what was known is known still, and nothing else, until the record is
+there again. What is there by then may be of another time, or a part: of both together
+nobody knows whether they fit. Whoever copies writes all of it again; and whoever takes its
+place before that does, ahead of its first change.
 """
 
 from __future__ import annotations
@@ -78,10 +79,10 @@ class FlowState:
         self._store = store
         self._lock = asyncio.Lock()
         self._in_step = False
-        self._is_lost = False
-        """Whether the flow's own record was stored and is no more."""
         self._stored: dict[str, bytes] = {}
         """What records and maps were made of, always: what is stored so still need not be decoded again."""
+        self._found = self._stored
+        """The same; or what was there instead where the flow's own record was stored and is no more."""
         self._flow: FlowRecord | None = None
         self._owner: OwnerRecord | None = None
         self._partitions: dict[TopicPartition, PartitionRecord] = {}
@@ -138,11 +139,11 @@ class FlowState:
     async def _load(self) -> None:
         self._in_step = False
         items = await self._store.load()
-        self._is_lost = FLOW_KEY in self._stored and FLOW_KEY not in items
-        if self._is_lost:
-            items = {**self._stored, **items}
-        if items != self._stored:
-            self._take(items, await asyncio.to_thread(self._decode, items))
+        if FLOW_KEY in items or FLOW_KEY not in self._stored:
+            if items != self._stored:
+                self._take(items, await asyncio.to_thread(self._decode, items))
+            items = self._stored
+        self._found = items
         self._in_step = True
 
     def _take(self, items: dict[str, bytes], content: _Content) -> None:
@@ -349,10 +350,19 @@ class FlowState:
     async def _catch_up(self) -> None:
         if not self._in_step:
             await self._load()
-        if self._is_lost:
+        if self._found is not self._stored:
+            await self._remove_what_was_found()
             await self._write(whole_in_order(self._stored))
-            self._is_lost = False
+            self._found = self._stored
             log.warning("state_written_again", keys=len(self._stored))
+
+    async def _remove_what_was_found(self) -> None:
+        """Each partition ahead of its offset map, and of that the end first: whoever reads in between finds
+        nothing that does not fit.
+        """
+        gone: dict[str, bytes | None] = dict.fromkeys(reversed(whole_in_order(self._found)))
+        self._in_step = False
+        await self._store.put(gone)
 
     async def _write(self, items: Mapping[str, bytes | None]) -> None:
         if not items:

@@ -314,8 +314,8 @@ async def test_a_write_that_failed_and_is_stored_all_the_same_is_seen_before_the
 
 async def test_what_was_read_of_a_flow_is_known_on_while_its_own_record_is_gone() -> None:
     """
-    Nobody removes that, so the topic was deleted. What is there by then is newer, and nothing is missing for
-    good before the record is there again.
+    Nobody removes that, so the topic was deleted. What is there meanwhile may be older, or not fit
+    to what is not there yet.
     """
     items: dict[str, bytes] = {}
     writing, reading = FlowState(MemoryStore(items)), FlowState(MemoryStore(items))
@@ -324,22 +324,54 @@ async def test_what_was_read_of_a_flow_is_known_on_while_its_own_record_is_gone(
     await writing.save_owner(OWNER)
     for tp in (ORDERS_0, ORDERS_1):
         await writing.begin(record(tp), [(100, 0)])
+    earlier = dict(items)
+    await writing.extend_maps({ORDERS_0: [(100 + 40 * n, 20 * n) for n in range(1, CHUNK_RUNS + 10)]})
     await reading.load()
-    known = dict(items)
+    later = dict(items)
 
     items.clear()
     await reading.load()
     after_it_was_deleted = reading.flow, reading.owner, set(reading.partitions), runs(reading)
-    newer = replace(record(ORDERS_1, OffsetMode.SAME), prepared=False)
-    items[newer.key] = newer.to_bytes()
+    items |= {key: earlier[key] for key in earlier if "orders/0" in key}
     await reading.load()
-    while_it_is_written = reading.flow, reading.owner, reading.partitions[ORDERS_1], runs(reading)
-    items |= {key: known[key] for key in known if "orders/0" in key or key == "flow"}
+    while_it_is_written = reading.flow, reading.owner, set(reading.partitions), runs(reading)
+    items |= {key: later[key] for key in later if "orders/0" in key or key == "flow"}
     await reading.load()
 
-    assert after_it_was_deleted == (FLOW, OWNER, {ORDERS_0, ORDERS_1}, [(100, 0)])
-    assert while_it_is_written == (FLOW, OWNER, newer, [(100, 0)])
-    assert (reading.flow, reading.owner, reading.partitions[ORDERS_1]) == (FLOW, None, newer)
+    assert after_it_was_deleted == (FLOW, OWNER, {ORDERS_0, ORDERS_1}, runs(writing))
+    assert while_it_is_written == after_it_was_deleted
+    assert (reading.flow, reading.owner, set(reading.partitions)) == (FLOW, None, {ORDERS_0})
+
+
+@pytest.mark.parametrize("items_left", [None, *range(11)])
+async def test_what_is_left_of_a_state_whose_record_is_gone_is_removed_ahead_of_what_is_known(
+    items_left: int | None,
+) -> None:
+    """
+    Else it would be believed together with that. Wherever that is cut off what is there makes sense.
+    """
+    store = BreakingStore()
+    state = await begun(store)
+    await state.begin(record(ORDERS_1), [(100, 0)])
+    await state.extend_maps({ORDERS_0: [(100 + 40 * n, 20 * n) for n in range(1, CHUNK_RUNS + 10)]})
+    left = dict(store.items)
+    await state.save_flow(FLOW)
+    await state.begin(record(), [(70, 0)])
+    await state.extend_maps({ORDERS_0: [(70 + 60 * n, 20 * n) for n in range(1, CHUNK_RUNS + 10)]})
+    await state.forget([ORDERS_1])
+    wanted = dict(store.items)
+    store.items.clear()
+    store.items.update(left)
+    store.items_left = items_left
+    await state.load()
+
+    with suppress(StateUnavailableError):
+        await state.save_owner(None)
+    await FlowState(MemoryStore(store.items)).load()
+    store.items_left = None
+    await state.save_owner(None)
+
+    assert store.items == wanted
 
 
 @pytest.mark.parametrize("items_left", [None, *range(6)])
