@@ -17,6 +17,7 @@ place before that does, ahead of its first change.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -83,6 +84,7 @@ class FlowState:
         """What records and maps were made of, always: what is stored so still need not be decoded again."""
         self._found = self._stored
         """The same; or what was there instead where the flow's own record was stored and is no more."""
+        self._unwritten_since: float | None = None
         self._flow: FlowRecord | None = None
         self._owner: OwnerRecord | None = None
         self._partitions: dict[TopicPartition, PartitionRecord] = {}
@@ -100,6 +102,13 @@ class FlowState:
     def flow(self) -> FlowRecord | None:
         """The flow's own record; None before the first run."""
         return self._flow
+
+    @property
+    def unwritten_since(self) -> float | None:
+        """Since when nothing has come of a state without the flow's own record (monotonic seconds); None
+        where that is there, as far as it was read.
+        """
+        return self._unwritten_since
 
     @property
     def owner(self) -> OwnerRecord | None:
@@ -139,6 +148,10 @@ class FlowState:
     async def _load(self) -> None:
         self._in_step = False
         items = await self._store.load()
+        if FLOW_KEY in items:
+            self._unwritten_since = None
+        elif self._unwritten_since is None or items != self._found:
+            self._unwritten_since = time.monotonic()
         if FLOW_KEY in items or FLOW_KEY not in self._stored:
             if items != self._stored:
                 self._take(items, await asyncio.to_thread(self._decode, items))
@@ -200,7 +213,7 @@ class FlowState:
         async with self._lock:
             await self._catch_up()
             await self._write({FLOW_KEY: record.to_bytes()})
-            self._flow = record
+            self._flow, self._unwritten_since = record, None
 
     async def save_owner(self, record: OwnerRecord | None) -> None:
         """Set where the owner runs; None when nobody says so any more."""
@@ -353,7 +366,7 @@ class FlowState:
         if self._found is not self._stored:
             await self._remove_what_was_found()
             await self._write(whole_in_order(self._stored))
-            self._found = self._stored
+            self._found, self._unwritten_since = self._stored, None
             log.warning("state_written_again", keys=len(self._stored))
 
     async def _remove_what_was_found(self) -> None:

@@ -225,6 +225,7 @@ class Service:
             keeper,
             lambda sole_writer: memory.refresh(sole_writer=sole_writer),
             lambda: memory.owner.producer_epoch if memory.owner else None,
+            lambda: memory.unwritten_since,
         )
         follower = Follower(settings, flow, engine, memory, owner)
         meter = LagMeter(flow, engine.answered_at, engine.arriving_at)

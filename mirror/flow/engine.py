@@ -30,7 +30,7 @@ from mirror.flow.owner import Owner
 from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.flow.settling import Look, Settler
 from mirror.flow.states import look_refusal
-from mirror.flow.succession import Succession, standby_look_seconds
+from mirror.flow.succession import Span, Succession, standby_look_seconds
 from mirror.kafka.cluster import Cluster
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State, TopicPartition
@@ -75,12 +75,15 @@ class Engine:
         keeper: Keeper,
         refresh: Callable[[bool], Awaitable[None]],
         announced: Callable[[], int | None],
+        unwritten_since: Callable[[], float | None],
     ) -> None:
         """Bring in the parts; they know the engine only by its hooks.
 
         Args:
             refresh: Reads the flow's durable state again, unless we are known to be its only writer.
             announced: The epoch of the owner that left word last, as far as that was read; None for nobody.
+            unwritten_since: Since when nothing has come of a state that was deleted, and that the owner is to
+                write again (monotonic seconds); None where it is there.
         """
         self._flow, self._owner, self._settler, self._keeper = flow, owner, settler, keeper
         per_broker = flow.limits.fetch_connections if flow.link is None else 1
@@ -90,6 +93,7 @@ class Engine:
         )
         self._refresh = refresh
         self._announced = announced
+        self._unwritten_since = unwritten_since
 
     # -- partitions come and go ------------------------------------------------------------------
 
@@ -289,12 +293,22 @@ class Engine:
         return is_owner
 
     async def _owner_seems_gone(self) -> bool:
+        holder, now = await self._owner.holder(), time.monotonic()
+        return self._succession.due(holder, self._announced(), self._stood(now), now)
+
+    def _stood(self, now: float) -> Span | None:
+        """From when to when the owner has moved nothing, though it had to.
+
+        A state that was deleted it writes again ahead of all else.
+        """
+        unwritten_since = self._unwritten_since()
+        if unwritten_since is not None:
+            return unwritten_since, now
         waited = [p.waited_for_owner for p in self.partitions.values() if p.waited_for_owner is not None]
-        stood = None
-        if waited:
-            since, until = min(since for since, _ in waited), max(until for _, until in waited)
-            stood = max(since, self._settler.moved_at), until
-        return self._succession.due(await self._owner.holder(), self._announced(), stood, time.monotonic())
+        if not waited:
+            return None
+        since, until = min(since for since, _ in waited), max(until for _, until in waited)
+        return max(since, self._settler.moved_at), until
 
     def _on_turn(self) -> None:
         """Send on while the right is ours; stand by when it is another's."""

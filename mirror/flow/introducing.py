@@ -24,8 +24,13 @@ from mirror.topic_names import STATE_TOPIC_PREFIX
 log = structlog.get_logger(__name__)
 
 PAUSE_SECONDS = 0.2
-WRITTEN_AGAIN_SECONDS = 10.0
-"""An owner sees within a second or two that its state topic is gone, and writes it two seconds later."""
+WRITTEN_AGAIN_SECONDS = 20.0
+"""Where nothing has come for so long nobody writes a state again. An owner sees within a second or two that
+its topic is gone, and begins two seconds later. One that stands by takes the place of a dead one after five,
+of which it is sure at a look ten seconds after the first at most; it begins 2.5 seconds later, or two more.
+"""
+UNUSUAL_SECONDS = 5.0
+"""Another mirror that begins a new flow has written its record by then."""
 STATE_TOPIC_REPLICAS_MAX = 3
 
 
@@ -55,16 +60,22 @@ async def written_again(memory: FlowMemory, owner: Owner) -> None:
 
     Where somebody has had the right to a flow without a record its state topic was deleted, perhaps just now.
     Who copies writes all of it again, unless the right is taken from it before; so it is given the time.
-    Where a mirror died between its claim and the record nothing comes.
+    That may take long: it counts how long nothing has come. Where a mirror died between its claim and the
+    record nothing does; where another is just about to write that, it is there soon.
 
     Raises:
         TwinsiteError: The coordinator, or the state, cannot be asked.
     """
     if memory.introduced or await owner.holder() is None:
         return
-    log.warning("flow_record_missing", waits_seconds=WRITTEN_AGAIN_SECONDS)
-    waiting_since = time.monotonic()
-    while not memory.introduced and time.monotonic() - waiting_since < WRITTEN_AGAIN_SECONDS:
+    began, is_said = time.monotonic(), False
+    while (silent_since := memory.unwritten_since) is not None:
+        now = time.monotonic()
+        if now - max(silent_since, began) >= WRITTEN_AGAIN_SECONDS:
+            return
+        if now - began >= UNUSUAL_SECONDS and not is_said:
+            log.warning("flow_record_missing", waits_seconds=WRITTEN_AGAIN_SECONDS)
+            is_said = True
         await asyncio.sleep(PAUSE_SECONDS)
         await memory.refresh(sole_writer=False)
 

@@ -118,6 +118,13 @@ class FlowMemory:
         """True when the flow has a record of its own."""
         return self._state.flow is not None
 
+    @property
+    def unwritten_since(self) -> float | None:
+        """Since when nothing has come of a state without the flow's own record (monotonic seconds); None
+        where that is there, as far as it was read.
+        """
+        return self._state.unwritten_since
+
     async def refresh(self, *, sole_writer: bool) -> None:
         """Read everything again where another mirror may have written, or a write of ours has failed."""
         if not (sole_writer and self._state.in_step):

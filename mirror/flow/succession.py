@@ -1,10 +1,10 @@
 """When one that stands by takes the owner's place.
 
 No I/O. Whoever stands by takes the right from an owner that has moved nothing for a while, though there is
-something to copy, from one that does not say where it runs, and from one that has taken its word back. Of
-several that wait one comes first, and the others' patience would be at its end before it can begin. So each
-new owner is given a time of its own, and a longer one with each that came and moved nothing: else two that
-are slow take the right from each other for ever.
+something to copy, or a state to write again that was deleted, from one that does not say where it runs, and
+from one that has taken its word back. Of several that wait one comes first, and the others' patience would be
+at its end before it can begin. So each new owner is given a time of its own, and a longer one with each that
+came and moved nothing: else two that are slow take the right from each other for ever.
 """
 
 from __future__ import annotations

@@ -110,11 +110,12 @@ async def test_a_state_topic_that_is_deleted_is_written_again_by_the_owner_and_b
     assert_exact(source.bootstrap, target.bootstrap, [name], offsets="mapped")
 
 
+@pytest.mark.parametrize("idle", [False, True])
 async def test_who_takes_the_place_of_a_dead_owner_writes_again_the_state_that_was_deleted(
-    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+    idle: bool, source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    From what it had read: it goes on, and so does whoever starts after it.
+    From what it had read, whether there is something to copy or not: it goes on, and so does who starts then.
     """
     name = await topic(source, partitions=3)
     load_transactions(source.bootstrap, name, json_rows(300, 100), per_transaction=20)
@@ -125,6 +126,8 @@ async def test_who_takes_the_place_of_a_dead_owner_writes_again_the_state_that_w
             await standby.wait_for(lambda: names(standby, f"process {owner.process.pid}, since"), "it waits")
             owner.kill()
         await delete_state(target, name)
+        if idle:
+            await standby.wait_for(lambda: states(standby) == {"ACTIVE"}, "it takes over", 60)
         load_transactions(source.bootstrap, name, json_rows(300, 100, seed=2), per_transaction=20)
         await standby.wait_for(partial(complete, standby, source, [name]), "it goes on", 60)
         said = events(standby.stderr, "state_written_again")

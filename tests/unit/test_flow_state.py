@@ -343,6 +343,40 @@ async def test_what_was_read_of_a_flow_is_known_on_while_its_own_record_is_gone(
     assert (reading.flow, reading.owner, set(reading.partitions)) == (FLOW, None, {ORDERS_0})
 
 
+async def test_since_when_nothing_has_come_of_a_state_without_its_record_is_known() -> None:
+    """
+    To who has read it before, and to who starts; what comes while it is written again is seen.
+    """
+    items: dict[str, bytes] = {}
+    writing, reading = FlowState(MemoryStore(items)), FlowState(MemoryStore(items))
+    seen: list[float | None] = []
+
+    async def look(state: FlowState) -> None:
+        await state.load()
+        seen.append(state.unwritten_since)
+
+    for _ in range(2):
+        await look(writing)
+    await writing.save_flow(FLOW)
+    introduced = writing.unwritten_since
+    await look(reading)
+    items.clear()
+    for _ in range(2):
+        await look(reading)
+    items["owner"] = OWNER.to_bytes()
+    await look(reading)
+    await reading.save_owner(OWNER)
+
+    new, still_new, there, gone, still_gone, owner_came = seen
+    assert new == still_new
+    assert new is not None
+    assert introduced is there is reading.unwritten_since is None
+    assert gone == still_gone
+    assert gone is not None
+    assert owner_came is not None
+    assert owner_came > gone
+
+
 @pytest.mark.parametrize("items_left", [None, *range(11)])
 async def test_what_is_left_of_a_state_whose_record_is_gone_is_removed_ahead_of_what_is_known(
     items_left: int | None,

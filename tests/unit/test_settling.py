@@ -777,6 +777,36 @@ async def test_an_engine_that_has_lost_the_right_looks_at_what_it_copies() -> No
     assert set(settler.looks) == {1}
 
 
+@pytest.mark.parametrize(("unwritten_seconds", "claims"), [(None, 0), (3, 0), (6, 1)])
+async def test_an_owner_that_does_not_write_again_a_state_that_was_deleted_is_taken_for_gone(
+    unwritten_seconds: float | None, claims: int
+) -> None:
+    """
+    Though nothing is to be copied, and it has said where it runs: nobody else knows what who stands by knows.
+    """
+    settler, right = Patient(), Claimable()
+    since = None if unwritten_seconds is None else time.monotonic() - unwritten_seconds
+    engine = engine_of(settler, lambda tp: tp.partition, right, since)
+    engine.add(partition(1))
+
+    await eventually(lambda: len(settler.looks) > 3, engine.run())
+
+    assert right.claims == claims
+    assert settler.is_owner is bool(claims)
+
+
+class Claimable(Right):
+    """The right to copy the flow, another's until it is claimed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = False
+        self.claims = 0
+
+    async def claim(self) -> None:
+        self.held, self.claims = True, self.claims + 1
+
+
 # -- brokers that do not answer ------------------------------------------------------------------
 
 
@@ -803,9 +833,15 @@ class Patient:
 
 
 def engine_of(
-    settler: Patient, leaders: Callable[[TopicPartition], int], right: Right | None = None
+    settler: Patient,
+    leaders: Callable[[TopicPartition], int],
+    right: Right | None = None,
+    unwritten_since: float | None = None,
 ) -> Engine:
-    """An engine whose partitions are led by these target brokers, and by one at the source."""
+    """An engine whose partitions are led by these target brokers, and by one at the source.
+
+    Where the right is another's, that one has said where it runs.
+    """
 
     async def refresh(_sole_writer: bool) -> None: ...
 
@@ -825,8 +861,15 @@ def engine_of(
     flow.source = cast(Any, SimpleNamespace(name="source", info=info(lambda _: 1), refresh=forever, **seldom))
     flow.target = cast(Any, SimpleNamespace(name="target", info=info(leaders), refresh=refreshed, **seldom))
     keeper = SimpleNamespace(run=forever, forget=lambda _: None, leaders_moved=lambda: None)
+    right = right or Right()
     engine.wire(
-        flow, cast(Any, right or Right()), cast(Any, settler), cast(Any, keeper), refresh, lambda: None
+        flow,
+        cast(Any, right),
+        cast(Any, settler),
+        cast(Any, keeper),
+        refresh,
+        lambda: right.seen.epoch if right.seen else None,
+        lambda: unwritten_since,
     )
     return engine
 
