@@ -109,7 +109,8 @@ class TopicStore:
         log: The way to its partition.
         writer: As whom to write, asked before every load and put; None: the broker guards nothing.
         begun: Told when the first write of an epoch is there.
-        outdated: Told when that could not be done, as this or a newer epoch has been written under before.
+        outdated: Told when that could not be done, as this or a newer epoch has been written under before;
+            and when something is to be written though somebody newer has written since.
 
     Attributes:
         fenced: Writes that the broker has refused because of a newer epoch.
@@ -194,7 +195,8 @@ class TopicStore:
         await self._become(self._writer() or NOBODY)
         began, end = time.monotonic(), await self._log.end()
         had, known = self._ours, self._known
-        shorter = self._has_begun and had is not None and (self._shrunk or end < had)
+        ends_before = had is not None and end < had
+        shorter = self._has_begun and had is not None and (self._shrunk or ends_before)
         if shorter or began - self._read_at > KNOWN_FOR_SECONDS or not await self._still_there(end):
             known = _Known({}, await self._log.start(), None)
         if shorter:
@@ -207,7 +209,8 @@ class TopicStore:
             acknowledged = _applied(self._known.items, {**self._gone, **self._written})
             self._gone = _changes(items, acknowledged)
             self._begun_at = self._written_as, end
-            log.warning("state_lost_its_end", ended_at=had, ends_at=end, keys=len(self._gone))
+            if self._gone or ends_before:
+                log.warning("state_lost_its_end", ended_at=had, ends_at=end, keys=len(self._gone))
         self._known, self._written = _Known(items, end, tail or known.tail), {}
         self._read_at, self._end, self._ours, self._shrunk = began, end, end, False
         self._verify, self._unsure = self._verify or self._unsure, False
@@ -258,12 +261,18 @@ class TopicStore:
         self._begun(writer)
 
     async def _get_ready(self) -> None:
-        """Know what we write after: whose right it is, and whether our last write is there."""
+        """Know what we write after: whose right it is, and whether our last write is there.
+
+        The broker refuses what is older than the newest epoch of one producer id, and nothing of another id.
+        """
         anew = (self._writer() or NOBODY) != self._written_as
         if anew and self._end is not None:
             raise StateTakenOverError("the right to write was taken anew since the state was read")
         if anew or self._unsure or self._shrunk:
             await self._load()
+        if self._replaced and self._written_as != NOBODY:
+            self._outdated(self._written_as)
+            raise StateTakenOverError("somebody who was given the right after us has written to the state")
 
     async def _write(self, items: list[Item]) -> None:
         while items:

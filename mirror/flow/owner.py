@@ -101,7 +101,7 @@ class Owner:
             self.turn.since = time.monotonic() + TAKEOVER_WAIT_SECONDS
 
     def outdated(self, writer: tuple[int, int]) -> None:
-        """Under this token, or a newer one, somebody has written to the flow's state before. Where the
+        """Under this token, or a newer one, somebody else has written to the flow's state. Where the
         coordinator calls it the last one all the same, it has lost what it gave away since.
         """
         self._outdated = writer
