@@ -8,7 +8,7 @@ batch; a mirror that runs knows more, ask it where there is one.
 
 from __future__ import annotations
 
-from checkpoint.errors import UntranslatableError
+from checkpoint.errors import StateUnavailableError, UntranslatableError
 from checkpoint.flow_state import FlowState
 from checkpoint.insertions import Insertions
 from checkpoint.model import PartitionRecord
@@ -31,6 +31,12 @@ class NoStateError(UsageError):
     hint = "check the flow's name and the target's address"
 
 
+class NoRecordError(StateUnavailableError):
+    """The flow's own record is not in its state: it has not begun, or its state is being written again."""
+
+    hint = "where a mirror of the flow runs try again in a minute"
+
+
 async def translate(
     settings: Settings, tp: TopicPartition, offset: int, *, reverse: bool, committed: bool = False
 ) -> int:
@@ -43,6 +49,7 @@ async def translate(
 
     Raises:
         NoStateError: The flow has never run against this target.
+        NoRecordError: It has not begun there, or its state is being written again.
         UnknownPartitionError: The flow does not copy this partition.
         UntranslatableError: There is no such record at the other side; says why.
         StateConflictError: Somebody else has written to the target partition, or a repair was interrupted.
@@ -66,7 +73,8 @@ async def flow_state(target: Cluster, flow: str) -> FlowState:
     """What a flow remembers, read once.
 
     Raises:
-        NoStateError: It remembers nothing.
+        NoStateError: It has none.
+        NoRecordError: What there is may be a part.
         CorruptStateError: What is stored cannot be trusted.
     """
     topic = f"{STATE_TOPIC_PREFIX}{flow}"
@@ -77,10 +85,9 @@ async def flow_state(target: Cluster, flow: str) -> FlowState:
     state = FlowState(TopicStore(TopicLog(target, topic)))
     await state.load()
     if state.flow is None:
-        raise NoStateError(
+        raise NoRecordError(
             f"{topic} at this target does not hold the record of flow {flow}: it has not begun, or its state "
-            "was deleted and is being written again",
-            hint="where a mirror of the flow runs try again in a minute",
+            "was deleted and is being written again"
         )
     return state
 

@@ -25,7 +25,7 @@ from mirror.kafka.offsets import EARLIEST, LATEST, offsets_of_all
 from mirror.kafka.peek import closed_topics
 from mirror.kafka.topics import describe_configs
 from mirror.model import TopicPartition
-from mirror.offline import NoStateError, flow_state
+from mirror.offline import NoRecordError, NoStateError, flow_state
 from mirror.proving.comparable import Comparable, Told
 from mirror.proving.wanted import Wanted
 from mirror.sync.names import NamePolicy, TopicSelector
@@ -69,6 +69,7 @@ async def scope(
     Raises:
         UsageError: No topic matches, or the mirror is of another flow or of other clusters.
         NoStateError: The flow has never run against this target.
+        NoRecordError: It has not begun there, or its state is being written again.
         TwinsiteError: A cluster or the mirror cannot be reached, or does not allow what is needed.
     """
     both = both_connected(settings, patience_seconds=START_SECONDS, reached=lambda _: None)
@@ -141,7 +142,7 @@ async def _begun(
     copy's name is none where both ways have the same names: it is the original.
     """
     if any(name.startswith(STATE_TOPIC_PREFIX) for name in found.topics):
-        with suppress(NoStateError):  # it is said once it is known what is wanted
+        with suppress(NoStateError, NoRecordError):  # it is said once it is known what is wanted
             state = await _state(settings, target, wanted)
             if state is not None:
                 return {tp.topic for tp in state.partitions}
@@ -184,11 +185,11 @@ async def _ends_before(
 async def _state(settings: Settings, target: Cluster, wanted: Wanted) -> FlowState | None:
     try:
         return await flow_state(target, settings.flow)
-    except NoStateError as error:
+    except (NoStateError, NoRecordError) as error:
         if wanted.same_offsets:
             return None
         elsewhere = "what something else copied with the same offsets is compared with --same-offsets"
-        raise NoStateError(str(error), hint=f"{error.hint}; {elsewhere}") from None
+        raise type(error)(str(error), hint=f"{error.hint}; {elsewhere}") from None
     except NotAuthorizedError as error:
         hint = "Read on this topic is needed at the target, see docs/permissions.md"
         raise NotAuthorizedError(str(error), hint=hint) from error

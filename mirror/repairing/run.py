@@ -52,6 +52,7 @@ async def repair(
     Raises:
         UsageError: The plan is of another flow, or too old.
         NoStateError: The flow has never run against this target.
+        NoRecordError: It has not begun there, or its state is being written again.
         StateConflictError: The plan is of other clusters.
         TwinsiteError: A cluster cannot be reached, or does not allow what is needed.
     """

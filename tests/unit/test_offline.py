@@ -14,7 +14,7 @@ from checkpoint.model import Insertion
 from checkpoint.topic_store import TopicStore
 from mirror import offline
 from mirror.config import Settings, parse
-from mirror.errors import StateConflictError
+from mirror.errors import ExitCode, StateConflictError, TwinsiteError
 from mirror.flow.memory import FlowMemory
 from mirror.flow.position import Register
 from mirror.model import OffsetMode, TopicPartition
@@ -153,7 +153,9 @@ async def test_a_state_that_does_not_hold_the_record_of_its_flow_is_not_believed
     """
     Somebody has deleted the topic, and a mirror has made it again: that is no flow that has copied nothing.
     """
-    with pytest.raises(offline.NoStateError, match="does not hold the record of flow default") as refused:
+    with pytest.raises(TwinsiteError, match="does not hold the record of flow default") as refused:
         await translate(5)
 
     assert "try again in a minute" in refused.value.hint
+    assert refused.value.retriable
+    assert refused.value.exit_code is ExitCode.FAULT

@@ -9,8 +9,10 @@ import pytest
 
 from checkpoint.flow_state import FlowState
 from checkpoint.model import PartitionRecord
+from mirror.errors import TwinsiteError
 from mirror.kafka.cluster_info import ClusterInfo, TopicInfo
 from mirror.model import OffsetMode
+from mirror.offline import NoRecordError, NoStateError
 from mirror.proving import asking
 from mirror.proving.wanted import Wanted
 from tests.harness.memory_store import MemoryStore
@@ -59,3 +61,28 @@ async def test_where_others_copy_to_the_source_a_topic_is_begun_that_the_flow_re
     found = await asking._begun(SETTINGS, holding(*at_source), CHOSEN, cast(Any, Target()), Wanted())
 
     assert set(found) == begun
+
+
+@pytest.mark.parametrize("error", [NoStateError, NoRecordError])
+async def test_what_has_no_state_is_compared_where_the_offsets_are_said_to_be_the_same(
+    monkeypatch: pytest.MonkeyPatch, error: type[TwinsiteError]
+) -> None:
+    """
+    Nor is its record needed to tell which topics are meant. Else it is an error, which names that way, too.
+    """
+
+    async def flow_state(*_: object) -> FlowState:
+        raise error("there is none")
+
+    monkeypatch.setattr(asking, "flow_state", flow_state)
+    target, topics = cast(Any, Target()), holding("orders", "audit", "__twinsite_state.out")
+
+    same = await asking._state(SETTINGS, target, Wanted(same_offsets=True))
+    begun = await asking._begun(SETTINGS, topics, CHOSEN, target, Wanted())
+    with pytest.raises(error, match="there is none") as refused:
+        await asking._state(SETTINGS, target, Wanted())
+
+    assert same is None
+    assert set(begun) == {"orders", "audit"}
+    assert refused.value.hint.startswith(f"{error.hint}; ")
+    assert "--same-offsets" in refused.value.hint
