@@ -15,13 +15,14 @@ from hypothesis import given
 
 from checkpoint.errors import UntranslatableError
 from checkpoint.offset_map import OffsetMap
-from mirror.errors import TwinsiteError
+from mirror.broker_codes import KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE
+from mirror.errors import ConnectionFailedError, TwinsiteError
 from mirror.flow import ends
 from mirror.flow.context import Flow
 from mirror.flow.ends import End, compare_ends, end_of, tail_of
 from mirror.flow.position import Known, Stop, Tail, TargetLook
 from mirror.kafka.fetch import Fetched, FetchLimits, Key, Want
-from mirror.kafka.record_batch import TRANSACTIONAL, seal, walk
+from mirror.kafka.record_batch import LOG_APPEND_TIME, TRANSACTIONAL, seal, walk
 from mirror.model import OffsetMode, Reason, State, TopicPartition
 from tests.unit.batches import Codec, Entry, codecs, control, dense, entries, v2
 
@@ -123,6 +124,7 @@ class Clusters:
 
     Attributes:
         diverging: What the source says of a log that is not what was copied, (epoch, end offset).
+        code: With which error the source answers.
         asked: What each was asked for.
     """
 
@@ -135,6 +137,7 @@ class Clusters:
         self.limits = SimpleNamespace(fetch=FetchLimits())
         self.comparing = asyncio.Lock()
         self.diverging: tuple[int, int] | None = None
+        self.code = 0
         self.asked: dict[str, Want] = {}
         self._held = {"source": source, "target": target}
         self._aborted = list(aborted)
@@ -149,7 +152,8 @@ class Clusters:
             return {}
         aborted, diverging = (self._aborted, self.diverging) if cluster is self.source else ([], None)
         records = memoryview(b"") if held is None or diverging else held
-        return {tp: Fetched(Key(b"t" * 16, 0), 0, 500, 500, 0, diverging, aborted, records)}
+        code = self.code if cluster is self.source else 0
+        return {tp: Fetched(Key(b"t" * 16, 0), code, 500, 500, 0, diverging, aborted, records)}
 
 
 Held = Callable[..., Awaitable[Stop | TwinsiteError | None]]
@@ -164,19 +168,155 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
         source: memoryview | None,
         *,
         at: int = 19,
+        target_at: int | None = None,
         epoch: int = 1,
         aborted: Sequence[tuple[int, int]] = (),
         diverging: tuple[int, int] | None = None,
+        code: int = 0,
     ) -> Stop | TwinsiteError | None:
         clusters = Clusters(source, target, aborted)
-        clusters.diverging = diverging
+        clusters.diverging, clusters.code = diverging, code
         monkeypatch.setattr(ends, "peek_at", clusters.peek_at)
-        end = End(ORDERS_0, at, at, epoch, tail(target))
+        end = End(ORDERS_0, at if target_at is None else target_at, at, epoch, tail(target))
         answers = await compare_ends(cast(Flow, clusters), {ORDERS_0: end})
         assert clusters.asked["source"] == Want(at, 4, epoch, ends.PARTITION_BYTES_MAX)
         return answers[ORDERS_0]
 
     return compared
+
+
+RECORDS = entries(10, 10)
+
+
+def moved(records: Sequence[Entry], by: int, later_ms: int = 0) -> list[Entry]:
+    """The same records at other offsets, or of another time."""
+    return [one._replace(offset=one.offset + by, timestamp_ms=one.timestamp_ms + later_ms) for one in records]
+
+
+async def test_a_batch_that_was_copied_as_it_is_passes(held: Held) -> None:
+    """
+    Wherever it stands at the target; so does one that was written anew, with the same records.
+    """
+    target = v2(moved(RECORDS, 20), producer=(4711, 0, 30))
+
+    assert await held(v2(RECORDS), v2(RECORDS)) is None
+    assert await held(target, v2(RECORDS), target_at=39) is None
+    assert await held(target, v2(RECORDS, codec="zstd"), target_at=39) is None
+    assert await held(v2(RECORDS[5:]), v2(RECORDS)) is None
+
+
+async def test_the_same_batch_at_an_offset_of_which_the_source_has_another_record_is_found(
+    held: Held,
+) -> None:
+    """
+    Its bytes are the source's; but its last record is to be the source's record 17, and there is 19.
+    """
+    seen = await held(v2(moved(RECORDS, 20)), v2(RECORDS), at=17, target_at=39)
+
+    assert isinstance(seen, Stop)
+    assert (seen.state, seen.reason) == (State.DIVERGED, Reason.OFFSETS_DIFFER)
+    assert "target offset 39 holds another record at offset 17" in seen.detail
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(v2(moved(RECORDS, 0, later_ms=1_000)), id="of another time"),
+        pytest.param(
+            v2(RECORDS, attributes=LOG_APPEND_TIME, max_timestamp_ms=1_800_000_000_000),
+            id="with the time of the append",
+        ),
+    ],
+)
+async def test_records_of_the_same_bytes_and_another_time_are_other_records(
+    held: Held, source: memoryview
+) -> None:
+    """
+    What stands in a batch of a record's time is how much it differs from the batch's.
+    """
+    seen = await held(v2(RECORDS), source)
+
+    assert isinstance(seen, Stop)
+    assert "holds another record at offset 19" in seen.detail
+
+
+async def test_where_the_target_has_the_time_of_the_append_times_say_nothing(held: Held) -> None:
+    """
+    As its topic has it, whatever the source's record says.
+    """
+    target = v2(RECORDS, attributes=LOG_APPEND_TIME, max_timestamp_ms=1_800_000_000_000)
+
+    assert await held(target, v2(moved(RECORDS, 0, later_ms=1_000))) is None
+
+
+async def test_a_record_where_the_source_has_a_marker_is_found(held: Held) -> None:
+    """
+    What is before it is shifted.
+    """
+    seen = await held(v2(RECORDS), control(19, 4711, 1))
+
+    assert isinstance(seen, Stop)
+    assert "a record where the source has a transaction marker" in seen.detail
+
+
+async def test_what_compaction_has_taken_away_at_the_target_passes(held: Held) -> None:
+    """
+    Its batch keeps its end; which record that was nobody can tell any more.
+    """
+    assert await held(v2(RECORDS[:9], last_offset=19), v2(RECORDS)) is None
+
+
+@pytest.mark.parametrize(
+    ("epoch", "leader", "reason"),
+    [
+        (1, 4, Reason.SOURCE_TRUNCATED),
+        (0, 4, Reason.SOURCE_TRUNCATED),
+        (4, 4, Reason.OFFSETS_DIFFER),
+        (-1, 4, Reason.OFFSETS_DIFFER),
+    ],
+)
+async def test_another_record_of_a_newer_leader_epoch_has_replaced_the_one_that_was_copied(
+    held: Held, epoch: int, leader: int, reason: Reason
+) -> None:
+    """
+    Of the same one it would be the target that has something else; and where none was noted nobody knows.
+    """
+    seen = await held(v2(RECORDS), v2(entries(10, 10, b"other"), leader_epoch=leader), epoch=epoch)
+
+    assert isinstance(seen, Stop)
+    assert (seen.state, seen.reason) == (State.DIVERGED, reason)
+
+
+async def test_a_record_that_the_source_will_not_show_is_no_record_that_is_the_same(held: Held) -> None:
+    """
+    Only where retention has taken it is there nothing to compare.
+    """
+    nothing = memoryview(b"")
+
+    refused = await held(v2(RECORDS), nothing, code=KAFKA_STORAGE_ERROR)
+
+    assert isinstance(refused, TwinsiteError)
+    assert await held(v2(RECORDS), nothing, code=OFFSET_OUT_OF_RANGE) is None
+
+
+async def test_who_cannot_be_asked_is_named_and_nothing_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    That is no answer that all is well.
+    """
+    clusters, lost = Clusters(None, v2(RECORDS), ()), ConnectionFailedError("source: gone")
+
+    async def refuse(*_: object) -> dict[TopicPartition, Fetched]:
+        raise lost
+
+    monkeypatch.setattr(ends, "peek_at", refuse)
+
+    answers = await compare_ends(
+        cast(Flow, clusters), {ORDERS_0: End(ORDERS_0, 19, 19, 1, tail(v2(RECORDS)))}
+    )
+
+    assert answers == {ORDERS_0: lost}
 
 
 ABORTED = [(77, 10)]

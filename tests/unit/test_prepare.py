@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import kafka.errors
 import pytest
+from kafka.protocol.producer import ProduceRequest
 
 from mirror.errors import BrokerError, ConnectionFailedError, PartitionError
 from mirror.flow import prepare as preparing
@@ -15,9 +16,10 @@ from mirror.flow.position import Prepare
 from mirror.flow.prepare import NotPreparableError
 from mirror.kafka.append import Outcome
 from mirror.kafka.fetch import Fetched, Key, Want
-from mirror.kafka.record_batch import null_batch, seal
+from mirror.kafka.record_batch import null_batch, seal, walk
 from mirror.model import Reason, TopicPartition
 from tests.unit.batches import entries, v2
+from tests.unit.target_model import VERSION, said
 
 ORDERS_0 = TopicPartition("orders", 0)
 OURS, FOREIGN = 4711, 9_999
@@ -60,15 +62,34 @@ class Unwilling:
     def version(self, *_: object) -> int:
         return 9
 
-    async def send(self, *_: object) -> bytes:
+    async def send(self, *_: Any) -> bytes | memoryview:
         return b""
 
 
-async def trim(decision: Prepare) -> None:
+class Willing(Unwilling):
+    """One to a broker that takes padding, and appends it where its log ends.
+
+    Attributes:
+        taken: Of each batch: producer id and epoch, sequence, records.
+    """
+
+    def __init__(self, end: int) -> None:
+        self.taken: list[tuple[int, int, int, int]] = []
+        self._end = end
+
+    async def send(self, *asked: Any) -> bytes | memoryview:
+        request = ProduceRequest.decode(b"".join(asked[-1]), version=VERSION)
+        ((part,),) = [topic.partition_data for topic in request.topic_data]
+        ((header, _),) = walk(memoryview(part.records))
+        self.taken.append((header.producer_id, header.producer_epoch, header.base_sequence, header.records))
+        return said(0, self._end)
+
+
+async def trim(decision: Prepare, connection: Unwilling | None = None) -> None:
     """Prepare a partition, which has its padding already, or is to get none."""
 
     async def writer(*_: object) -> Unwilling:
-        return Unwilling()
+        return connection or Unwilling()
 
     cluster = SimpleNamespace(info=SimpleNamespace(leader=lambda _: -1))
     flow = SimpleNamespace(target=cluster, producer_id=OURS, producer_epoch=0, writer=writer)
@@ -102,6 +123,48 @@ async def test_a_record_of_somebody_else_amid_the_padding_is_not_deleted(
 
     assert refused.value.reason is Reason.FOREIGN_WRITE
     assert target.deleted == [0]
+
+
+async def test_padding_is_ours_and_goes_on_where_the_last_try_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    With our producer id, and the sequence that the look has found: the broker takes no piece of it twice.
+    """
+    target, willing = Target(monkeypatch, {0: padding(0, 40), 40: padding(40, 60)}), Willing(40)
+
+    await trim(Prepare(100, 0, 40, sequence=7), willing)
+
+    assert willing.taken == [(OURS, 0, 7, 60)]
+    assert target.deleted == [0, 100]
+
+
+async def test_padding_that_lands_elsewhere_has_another_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Nothing of what stands there is deleted.
+    """
+    target = Target(monkeypatch, {40: padding(40, 61)})
+
+    with pytest.raises(PartitionError, match="offset 40 landed at 41") as refused:
+        await trim(Prepare(100, 0, 40, sequence=7), Willing(41))
+
+    assert refused.value.reason is Reason.FOREIGN_WRITE
+    assert target.deleted == [0]
+
+
+@pytest.mark.parametrize("start", [0, 39])
+async def test_a_topic_that_takes_no_more_padding_is_not_copied_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, start: int
+) -> None:
+    """
+    Some of it stands there already, and would be taken for records of others.
+    """
+    Target(monkeypatch, {})
+    monkeypatch.setattr(preparing, "decode_answer", lambda _: {ORDERS_0: Outcome(87, -1, 0, None)})
+
+    with pytest.raises(PartitionError) as refused:
+        await trim(Prepare(100, start, 40, sequence=0))
+
+    assert not isinstance(refused.value, NotPreparableError)
+    assert refused.value.reason is Reason.PREPARATION_REFUSED
 
 
 async def test_what_is_not_on_all_replicas_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

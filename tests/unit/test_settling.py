@@ -34,6 +34,7 @@ from tests.unit.target_model import Hooks, Mirror
 
 TOPIC_ID = "t"
 SOON = 5.0
+NOW = 1_000.0
 
 
 def partition(number: int = 0) -> PartitionCopy:
@@ -73,18 +74,36 @@ class Remembered:
 
     owner: OwnerRecord | None = None
     mode = OffsetMode.SAME
+    topic_id = stored_topic_id = TOPIC_ID
+    loss_accepted = (0, 0)
+    on_loss: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, unprepared: Collection[PartitionCopy] = ()) -> None:
         self.unprepared = {p.tp for p in unprepared}
+        self.lost: list[tuple[int, int]] = []
         self.taken_back: list[TopicPartition] = []
         self.targets: dict[TopicPartition, str] = {}
 
     async def refresh(self, *, sole_writer: bool) -> None:
         """What this mirror alone writes need not be read."""
+        if not sole_writer:
+            self.topic_id = self.stored_topic_id
 
     def known(self, tp: TopicPartition) -> Known:
         prepared, target_topic_id = tp not in self.unprepared, self.targets.get(tp)
-        return Known(TOPIC_ID, self.mode, 0, prepared, lambda end: end, target_topic_id=target_topic_id)
+        return Known(
+            self.topic_id,
+            self.mode,
+            0,
+            prepared,
+            lambda end: end,
+            self.loss_accepted,
+            target_topic_id=target_topic_id,
+        )
+
+    async def note_loss(self, _tp: TopicPartition, lost_from: int, lost_to: int) -> None:
+        self.lost.append((lost_from, lost_to))
+        self.on_loss()
 
     def epoch_at(self, _tp: TopicPartition, _next_offset: int) -> int:
         return -1
@@ -115,6 +134,7 @@ class World:
         self.preparations = 0
         self.asked_for: list[set[TopicPartition]] = []
         self.objected: dict[TopicPartition, Claim | TwinsiteError] = {}
+        self.source = SourceLook(TOPIC_ID, 0, 10)
         self.target = TargetLook(0, 0, None, None, 0, None)
         self.flow = flow = Mirror().lane._flow
         flow.hooks = self.hooks
@@ -130,7 +150,7 @@ class World:
     async def look_at_source(self, _flow: object, tps: Collection[TopicPartition]) -> Answers[SourceLook]:
         self.looked.set()
         await self.seen.wait()
-        return {tp: SourceLook(TOPIC_ID, 0, 10) for tp in tps}
+        return dict.fromkeys(tps, self.source)
 
     async def look_at_ends(
         self, _flow: object, partitions: Collection[PartitionCopy]
@@ -364,6 +384,110 @@ async def test_a_look_that_failed_refuses_nobody_who_has_changed(monkeypatch: py
         copy.look_anew(7.0)
 
     assert (copy.attempts, copy.look_due_at) == (0, 7.0)
+
+
+async def test_what_an_operator_is_to_decide_is_judged_by_the_state_as_it_is_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Whoever has stood still only believes to be the one who writes it: another mirror may have begun the topic
+    that was made anew.
+    """
+    copy, world = partition(), World(monkeypatch)
+    world.memory.topic_id = "before"
+
+    async with world.looking(copy):
+        pass
+    goes_on = copy.copying
+    world.memory.topic_id = world.memory.stored_topic_id = "before"
+    copy.look_anew(NOW)
+    async with world.looking(copy):
+        pass
+
+    assert goes_on
+    assert copy.state is State.TOPIC_RECREATED
+
+
+# -- a loss that was accepted --------------------------------------------------------------------
+
+
+async def test_what_is_left_out_is_in_the_ledger_before_the_copy_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Once it has gone on nothing would tell that anything is missing.
+    """
+    copy, world, began = partition(), World(monkeypatch), list[bool]()
+    world.source, world.memory.loss_accepted = SourceLook(TOPIC_ID, 4, 10), (0, 4)
+    world.memory.on_loss = lambda: began.append(copy.copying)
+
+    async with world.looking(copy):
+        pass
+
+    assert (world.memory.lost, began) == ([(0, 4)], [False])
+    assert (copy.copying, copy.fetch_offset) == (True, 4)
+
+
+@pytest.mark.parametrize("lost", ["the right", "all it knew"])
+async def test_one_that_is_not_the_owner_any_more_once_a_loss_is_noted_does_not_go_on(
+    monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """
+    That took a moment; another mirror may have begun to write meanwhile.
+    """
+    copy, world = partition(), World(monkeypatch)
+    world.source, world.memory.loss_accepted = SourceLook(TOPIC_ID, 4, 10), (0, 4)
+
+    def noted() -> None:
+        if lost == "the right":
+            world.right.held = False
+        else:
+            world.right.since = time.monotonic()
+
+    world.memory.on_loss = noted
+    async with world.looking(copy):
+        pass
+
+    assert not copy.copying
+    assert copy.look_due_at is not None
+
+
+async def test_who_did_not_read_the_state_as_its_only_writer_looks_again_before_it_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    It has become the owner during the look: what it has judged by may have been an earlier owner's.
+    """
+    copy, world = partition(), World(monkeypatch)
+    world.settler.is_owner = False
+
+    async with world.looking(copy):
+        world.settler.is_owner = True
+    began = copy.copying
+    async with world.looking(copy):
+        pass
+
+    assert (began, copy.copying) == (False, True)
+
+
+async def test_where_the_last_record_cannot_be_compared_nothing_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    It is tried again.
+    """
+    copy, world = partition(), World(monkeypatch)
+    world.target = replace(ends_at(5), tail=Tail(4711, 4, 1, 0, 0, control=False))
+
+    async def no_answer(_flow: object, ends: Collection[TopicPartition]) -> Answers[Stop | None]:
+        return dict.fromkeys(ends, ConnectionFailedError("source: gone"))
+
+    monkeypatch.setattr(settling, "compare_ends", no_answer)
+    async with world.looking(copy):
+        pass
+
+    assert (copy.copying, copy.attempts) == (False, 1)
+    assert copy.look_due_at is not None
 
 
 # -- an end that is not acknowledged -------------------------------------------------------------
