@@ -235,6 +235,25 @@ def test_leader_epochs_are_told_with_where_they_begin(log: Log) -> None:
     assert taken(log, log.start).leader_epochs == expected
 
 
+def test_every_leader_epoch_of_batches_that_pass_as_they_are_is_told() -> None:
+    """
+    Not the first one of an answer alone: after a restart the source would be asked about that, and say that
+    it ends before what was copied.
+    """
+    batches = [
+        v2(entries(first, 5), leader_epoch=epoch) for first, epoch in ((0, 1), (5, 1), (10, 3), (15, 4))
+    ]
+
+    seen = take(
+        memoryview(bytearray(b"".join(map(bytes, batches)))),
+        fetch_offset=0,
+        aborted=(),
+        batch_bytes_max=NO_LIMIT,
+    )
+
+    assert (seen.leader_epochs, seen.next_offset) == ([(1, 0), (3, 10), (4, 15)], 20)
+
+
 @pytest.mark.parametrize("taken_away", [20, 25, 29])
 def test_a_leader_epoch_begins_behind_the_batch_before_it(taken_away: int) -> None:
     """

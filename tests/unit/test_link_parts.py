@@ -22,7 +22,15 @@ from mirror.kafka.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD, deflate
 from mirror.kafka.fetch import Fetched, Key
 from mirror.kafka.record_batch import build, null_batch
 from mirror.link import parts as parts_module
-from mirror.link.parts import Part, decode_parts, encode_parts, goes_on, restored, whole_batches
+from mirror.link.parts import (
+    Part,
+    decode_parts,
+    encode_parts,
+    ends_here,
+    goes_on,
+    restored,
+    whole_batches,
+)
 from mirror.link.recoding import restore
 
 WORDS = b"".join(b'{"id": %d, "note": "some words %d"}' % (n, n * 7919 % 1000) for n in range(3_000))
@@ -120,6 +128,20 @@ def test_a_torn_batch_stays_behind() -> None:
     assert whole_batches(memoryview(records)) == (len(records), 17, 4, True)
     assert whole_batches(memoryview(records[:-1])) == (len(batch(10, 5)), 15, 3, True)
     assert whole_batches(memoryview(records[:50])) == (0, -1, -1, True)
+
+
+def test_a_relay_reads_on_unless_it_has_sent_what_nobody_can_take() -> None:
+    """
+    That nothing is new is no end; an error is, and what is no batch.
+    """
+    no_news = Part(1, 7, 7, Fetched(Key(bytes(16), 0), 0, 99, 99, 0, None, [], memoryview(b"")))
+    some = no_news._replace(next_offset=9, fetched=no_news.fetched._replace(records=memoryview(batch(7, 2))))
+    no_batch = no_news._replace(fetched=no_news.fetched._replace(records=memoryview(b"\xff" * 200)))
+    refused = no_news._replace(fetched=no_news.fetched._replace(error_code=1))
+    diverging = no_news._replace(fetched=no_news.fetched._replace(diverging=(3, 5)))
+
+    assert [ends_here(part) for part in (no_news, some)] == [False, False]
+    assert [ends_here(part) for part in (no_batch, refused, diverging)] == [True] * 3
 
 
 def test_what_is_no_batch_is_not_taken_for_the_end() -> None:
@@ -364,6 +386,23 @@ def test_lz4_travels_inflated_and_arrives_as_it_was() -> None:
     assert came == [mixed, plain]
     assert others == {}
     assert size > len(text) > 10 * len(mixed.fetched.records) - 10 * 80_000
+
+
+def test_what_travels_inflated_of_several_partitions_arrives_each_in_its_place() -> None:
+    """
+    One behind the other, in whatever codec; what is as it was between them takes no room.
+    """
+    parts = [
+        part_of(0, lz4_batch(0, WORDS), lz4_batch(1, WORDS[::-1])),
+        part_of(1, batch(0, 1)),
+        part_of(2, packed_batch(SNAPPY, partial(deflate, SNAPPY))),
+        part_of(3, lz4_batch(0, WORDS[1_000:])),
+    ]
+
+    came, others, size = sent(parts, {part.fetched.key for part in parts})
+
+    assert (came, others) == (parts, {})
+    assert size > 3 * len(WORDS)
 
 
 def test_what_would_not_come_out_the_same_is_named() -> None:

@@ -332,6 +332,20 @@ async def test_offsets_are_translated_both_ways_or_refused(restarts: Restarts) -
         memory.translate(TopicPartition("orders", 1), 0, reverse=False, target_log_end=9)
 
 
+async def test_the_same_offsets_are_the_same_from_the_first_record_copied_on(restarts: Restarts) -> None:
+    """
+    Both ways; what is before it was not copied.
+    """
+    memory = await restarts.start()
+    await memory.register(ORDERS_0, ORDERS_0, TOPIC_ID, SAME)
+
+    for reverse in (False, True):
+        assert memory.translate(ORDERS_0, 101, reverse=reverse, target_log_end=103) == 101
+        for offset in (99, 103):
+            with pytest.raises(UntranslatableError, match=r"begins at|not (written|copied) yet"):
+                memory.translate(ORDERS_0, offset, reverse=reverse, target_log_end=103)
+
+
 async def test_where_a_group_goes_on_is_told_where_there_is_no_record_too(restarts: Restarts) -> None:
     """
     At the end of the copy, and in a gap; a record is there in neither place.
