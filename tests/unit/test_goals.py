@@ -210,6 +210,29 @@ async def test_a_blocked_partition_is_waited_for_as_long_as_another_moves() -> N
         assert await open_after(waiting, 0.02)
 
 
+async def test_a_blocked_partition_is_waited_for_a_while_after_the_last_one_has_come_to_its_goal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    However long that took. What blocks it may have come right with that.
+    """
+    blocked, busy = copied(0, 5, 10), copied(1, 0, 1_000)
+    blocked.stop(State.BLOCKED, Reason.RECORD_TOO_LARGE, "seen", 0.0)
+    now = 0.0
+    monkeypatch.setattr(goals, "time", SimpleNamespace(monotonic=lambda: now))
+    waiting = Goals([blocked, busy])
+    assert await open_after(waiting, 0.02)
+
+    now = 3_600.0
+    advance(busy, 1_000)
+    assert await open_after(waiting, 0.02)
+    now += goals.STUCK_SECONDS / 2
+    assert await open_after(waiting, 0.02)
+
+    now += goals.STUCK_SECONDS
+    assert await over(waiting)
+
+
 async def test_what_is_written_to_other_partitions_meanwhile_is_no_reason_to_wait() -> None:
     """
     They are at their goals, and are copied on and on: that brings the blocked one no nearer.

@@ -62,6 +62,29 @@ def test_an_append_refused_for_its_content_or_the_targets_state_blocks_and_is_tr
     assert append_refusal(code(name)) == Refusal(State.BLOCKED, reason, retry=True)
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (
+            "Compacted topic cannot accept message without key in topic partition orders-0.",
+            "null_key_refused",
+        ),
+        ("One or more records have been rejected due to invalid timestamp", "record_refused"),
+        ("", "record_refused"),
+        (None, "record_refused"),
+    ],
+)
+def test_a_record_without_a_key_is_told_from_others_that_are_refused_by_the_brokers_words(
+    words: str | None, reason: str
+) -> None:
+    """
+    It has the same code. Who reads that keys are missing looks at the wrong thing where none are.
+    """
+    refused = append_refusal(code("InvalidRecordError"), words)
+
+    assert refused == Refusal(State.BLOCKED, Reason(reason))
+
+
 def test_a_fenced_producer_is_deposed_and_nothing_is_tried_again() -> None:
     """
     Only an operator ends that.
