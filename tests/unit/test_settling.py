@@ -951,8 +951,9 @@ class Patient:
         self.looks += [p.tp.partition for p in look.generations]
         if any(p.tp.partition == 0 for p in look.generations):
             await asyncio.Event().wait()
+        again = time.monotonic() + 0.01
         for copy in look.generations:
-            copy.stop(State.BLOCKED, Reason.TARGET_NOT_EMPTY, "", time.monotonic() + 0.01)
+            copy.stop(State.BLOCKED, Reason.TARGET_NOT_EMPTY, "", again)
             self.busy.discard(copy)
 
 
