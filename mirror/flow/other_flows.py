@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Self
 from uuid import UUID
 
-from checkpoint.errors import StateUnavailableError
 from checkpoint.model import FLOW_KEY, PARTITION_PREFIX, FlowRecord, PartitionRecord
 from checkpoint.topic_store import TopicStore
 from mirror.errors import ConnectionFailedError, TwinsiteError
@@ -55,15 +54,8 @@ class OtherFlow:
 
         Raises:
             CorruptStateError: It is of a version this program does not know.
-            StateUnavailableError: The flow's own record is missing, which is written ahead of all else when a
-                flow begins, and behind it when a state that was deleted is written again.
         """
         if FLOW_KEY not in items:
-            if items:
-                raise StateUnavailableError(
-                    f"the state of flow {name} is there in part: it was deleted and is not written again yet",
-                    hint=f"run a mirror of flow {name}; where that has ended, delete its state topic",
-                )
             return None
         own = FlowRecord.from_bytes(items[FLOW_KEY])
         stored = [value for key, value in items.items() if key.startswith(PARTITION_PREFIX)]

@@ -400,24 +400,6 @@ async def test_nothing_is_begun_while_a_state_is_not_read_yet(monkeypatch: pytes
     assert {name: one.reason for name, one in after.items()} == {"b.orders": "copy_of_target"}
 
 
-async def test_nothing_is_begun_while_a_state_is_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Its topic was deleted: what is there of it does not say yet from where the flow copies.
-    """
-    source = Source(monkeypatch, "b.orders", "audit")
-    whole, source.ends = state("orders"), {"b.orders": 3, "audit": 3}
-    source.stored = {key: value for key, value in whole.items() if key != "flow"}
-
-    before = await source.left_out()
-    source.stored = whole
-    after = await source.left_out()
-
-    assert {name: one.reason for name, one in before.items()} == dict.fromkeys(
-        ("b.orders", "audit"), "not_known"
-    )
-    assert {name: one.reason for name, one in after.items()} == {"b.orders": "copy_of_target"}
-
-
 async def test_a_state_of_which_no_leader_answers_any_more_holds_nothing_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -333,32 +333,6 @@ async def test_nothing_is_taken_before_each_state_that_may_be_read_was_read_once
     assert {tp.partition for tp in after} == {0, 1}
 
 
-async def test_nothing_is_taken_while_a_state_of_which_nothing_was_read_is_written_anew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """
-    Its topic was deleted, and the flow's own record comes last. A flow that has written nothing has no claim.
-    """
-    target = Target(monkeypatch)
-    target.remember("old", 1)
-    whole = target.stored["old"] or {}
-    target.stored = {"old": {key: value for key, value in whole.items() if key != "flow"}, "died": {}}
-    claims = Claims(cast(Any, target), "new")
-
-    before = await objections(claims, 2)
-    target.stored["old"] = whole
-    after = await objections(claims, 2)
-    target.stored["old"] = {}
-    claims = Claims(cast(Any, target), "new")
-    nothing = await objections(claims, 2)
-
-    said = [one for one in before.values() if isinstance(one, TwinsiteError)]
-    assert len(said) == 2
-    assert all(one.retriable and "the state of flow old is there in part" in str(one) for one in said)
-    assert after == {ORDERS_0._replace(partition=1): Claim("old", ORDERS_0._replace(partition=1))}
-    assert nothing == {}
-
-
 async def test_a_topic_made_anew_since_it_was_looked_at_is_not_taken_for_the_one_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
