@@ -100,7 +100,8 @@ async def test_a_mirror_writes_no_more_where_a_newer_epoch_has_written(
         deposed = await flows.says(mirror, name, "FENCED", "newer_epoch")
 
     assert "stop this one" in deposed["hint"]
-    assert (deposed["next_offset"], watermarks(target.bootstrap, name)) == (20, {0: (0, 21)})
+    assert watermarks(target.bootstrap, name) == {0: (0, 21)}
+    assert deposed["next_offset"] in {20, 21}  # 21 where it stood by first, as another one writes
 
 
 def one_record_of(writer: Token) -> bytes:
