@@ -88,19 +88,17 @@ async def test_a_state_topic_that_is_deleted_is_written_again_by_the_owner_and_b
     Whoever stands by, or starts just then, does not take the right from it before: nothing is forgotten.
     """
     name = await topic(source, partitions=3)
-    load_transactions(source.bootstrap, name, json_rows(300, 100), per_transaction=20)
     command = mirror_of(source, target, name, name, "--offsets", "mapped")
     with Twinsite.run(*command, work_dir=tmp_path) as standby:
-        await standby.wait_for(partial(complete, standby, source, [name]), "the first one copies")
+        await copies(standby, source, name, seed=1)
         with Twinsite.run(*command, work_dir=tmp_path) as owner:
             await standby.wait_for(lambda: names(standby, f"process {owner.process.pid}, since"), "it waits")
             await delete_state(target, name)
             await owner.wait_for(
                 lambda: bool(events(owner.stderr, "state_lost_its_end")), "it is written", 20
             )
-            load_transactions(source.bootstrap, name, json_rows(300, 100, seed=2), per_transaction=20)
-            for mirror in (owner, standby):
-                await mirror.wait_for(partial(complete, mirror, source, [name]), "it knows all is there")
+            await copies(owner, source, name, seed=2)
+            await standby.wait_for(partial(complete, standby, source, [name]), "it knows all is there")
             shown = states(owner), states(standby), events(standby.stderr, "taking_over")
             await delete_state(target, name)
             single = await twinsite(*command, "--once", work_dir=tmp_path)
@@ -118,24 +116,28 @@ async def test_who_takes_the_place_of_a_dead_owner_writes_again_the_state_that_w
     From what it had read, whether there is something to copy or not: it goes on, and so does who starts then.
     """
     name = await topic(source, partitions=3)
-    load_transactions(source.bootstrap, name, json_rows(300, 100), per_transaction=20)
     command = mirror_of(source, target, name, name, "--offsets", "mapped")
     with Twinsite.run(*command, work_dir=tmp_path) as standby:
-        await standby.wait_for(partial(complete, standby, source, [name]), "the first one copies")
+        await copies(standby, source, name, seed=1)
         with Twinsite.run(*command, work_dir=tmp_path) as owner:
             await standby.wait_for(lambda: names(standby, f"process {owner.process.pid}, since"), "it waits")
             owner.kill()
         await delete_state(target, name)
         if idle:
             await standby.wait_for(lambda: states(standby) == {"ACTIVE"}, "it takes over", 60)
-        load_transactions(source.bootstrap, name, json_rows(300, 100, seed=2), per_transaction=20)
-        await standby.wait_for(partial(complete, standby, source, [name]), "it goes on", 60)
+        await copies(standby, source, name, seed=2)
         said = events(standby.stderr, "state_written_again")
     again = await twinsite(*command, "--once", work_dir=tmp_path)
 
     assert len(said) == 1
     assert again.code == 0, again.stderr
     assert_exact(source.bootstrap, target.bootstrap, [name], offsets="mapped")
+
+
+async def copies(mirror: Twinsite, source: KafkaCluster, name: str, *, seed: int) -> None:
+    """Write transactions to the source, and wait until the mirror has copied them, maps and all."""
+    load_transactions(source.bootstrap, name, json_rows(300, 100, seed=seed), per_transaction=20)
+    await mirror.wait_for(partial(complete, mirror, source, [name]), "it copies", 60)
 
 
 async def delete_state(target: KafkaCluster, flow: str) -> None:
