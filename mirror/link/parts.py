@@ -54,12 +54,14 @@ class Whole(NamedTuple):
 
     Attributes:
         bytes: Of them; 0 where there is none.
+        largest: Of the bytes of one.
         next_offset: After the last one; -1 without any.
         leader_epoch: Of the last one; -1 where that is not known.
         readable: False where what follows is no batch at all, or does not follow.
     """
 
     bytes: int
+    largest: int
     next_offset: int
     leader_epoch: int
     readable: bool
@@ -71,22 +73,23 @@ def whole_batches(records: memoryview) -> Whole:
     So are two of which the second does not follow the first. Where they come first they are not readable: who
     takes them has to see both, and what is there of the second.
     """
-    size, next_offset, epoch = 0, -1, -1
-    before = size, next_offset, epoch
+    size, largest, next_offset, epoch = 0, 0, -1, -1
+    before = size, largest, next_offset, epoch
     for header, view in walk(records):
         if header.magic < 0:
-            return Whole(size, next_offset, epoch, readable=False)
+            return Whole(size, largest, next_offset, epoch, readable=False)
         after = header.next_offset
         if after <= next_offset or (header.base_offset < next_offset and header.magic == MAGIC_V2):
             return Whole(*before, readable=False)
-        before = size, next_offset, epoch
+        before = size, largest, next_offset, epoch
         size += len(view)
+        largest = max(largest, len(view))
         next_offset = after
         epoch = max(epoch, header.leader_epoch)
     torn = records[size : size + BASE_OFFSET_BYTES]
     if len(torn) == BASE_OFFSET_BYTES and int.from_bytes(torn, "big", signed=True) < next_offset:
         return Whole(*before, readable=False)
-    return Whole(size, next_offset, epoch, readable=True)
+    return Whole(size, largest, next_offset, epoch, readable=True)
 
 
 def encode_parts(parts: Sequence[Part], recode: Container[Key] = ()) -> list[bytes | memoryview]:

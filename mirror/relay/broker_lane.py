@@ -24,6 +24,7 @@ import structlog
 
 from mirror.errors import ConnectionFailedError, TwinsiteError
 from mirror.failpoints import reach
+from mirror.flow.portion import share
 from mirror.flow.states import pause_seconds
 from mirror.kafka.buffers import SMALL_BYTES, Buffer, BufferPool
 from mirror.kafka.cluster import Cluster
@@ -222,7 +223,9 @@ class BrokerLane:
 
     @property
     def _part_bytes(self) -> int:
-        return min(self._limits.bytes_max, self._part_bytes_max)
+        """What one partition may bring: an answer holds some of many, and so do requests to the target."""
+        bytes_max = self._limits.bytes_max
+        return min(bytes_max, self._part_bytes_max, share(bytes_max, len(self._session.wanted), near=False))
 
     def _want(self, key: Key, place: Place, *, anew: bool = False) -> None:
         if not self._has_turn(place):

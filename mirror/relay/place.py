@@ -23,6 +23,8 @@ from mirror.link.parts import ASTRAY, Part, whole_batches
 
 PART_BYTES_CEILING = 128 << 20
 """No batch is larger than this."""
+BATCHES_AT_ONCE = 2
+"""Where batches are large, there is room for so many of them: the next one is seldom asked for twice."""
 ROUTE_TRIES = 30
 """So often it is looked where a partition is led, before its mirror is told that nobody leads it."""
 
@@ -119,7 +121,7 @@ def taken_in(fetched: Fetched, place: Place, asked: Asked) -> Step:
     offset = place.offset
     place.offset = max(offset, whole.next_offset)
     place.fetched_epoch = max(place.fetched_epoch, whole.leader_epoch)
-    place.bytes_max = asked.part_bytes
+    place.bytes_max = min(max(asked.part_bytes, BATCHES_AT_ONCE * whole.largest), PART_BYTES_CEILING)
     records = fetched.records[: whole.bytes]
     part = Part(place.number, offset, place.offset, fetched._replace(records=records))
     behind, live = place.offset < end, asked.channel is Channel.LIVE

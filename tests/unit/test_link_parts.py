@@ -125,9 +125,9 @@ def test_a_torn_batch_stays_behind() -> None:
     """
     records = batch(10, 5, leader_epoch=3) + batch(15, 2, leader_epoch=4)
 
-    assert whole_batches(memoryview(records)) == (len(records), 17, 4, True)
-    assert whole_batches(memoryview(records[:-1])) == (len(batch(10, 5)), 15, 3, True)
-    assert whole_batches(memoryview(records[:50])) == (0, -1, -1, True)
+    assert whole_batches(memoryview(records)) == (len(records), len(batch(10, 5)), 17, 4, True)
+    assert whole_batches(memoryview(records[:-1])) == (*[len(batch(10, 5))] * 2, 15, 3, True)
+    assert whole_batches(memoryview(records[:50])) == (0, 0, -1, -1, True)
 
 
 def test_a_relay_reads_on_unless_it_has_sent_what_nobody_can_take() -> None:
@@ -152,7 +152,7 @@ def test_what_is_no_batch_is_not_taken_for_the_end() -> None:
 
     whole = whole_batches(memoryview(records))
 
-    assert whole == (len(batch(0, 5)), 5, 0, False)
+    assert whole == (*[len(batch(0, 5))] * 2, 5, 0, False)
 
 
 def placed(records: bytes, offset: int, next_offset: int) -> Part:
@@ -241,8 +241,8 @@ def test_two_batches_that_do_not_follow_one_another_are_not_sent_on(seen: int, o
     late = whole_batches(memoryview(before + first + second[:seen]))
     at_once = whole_batches(memoryview(first + second[:seen]))
 
-    assert late == (len(before), 10, 0, False)
-    assert at_once == (0, -1, -1, False)
+    assert late == (*[len(before)] * 2, 10, 0, False)
+    assert at_once == (0, 0, -1, -1, False)
 
 
 def refuses(part: Part) -> bool:

@@ -99,6 +99,20 @@ def test_a_batch_larger_than_what_was_asked_for_is_asked_for_with_twice_the_room
     assert among_others.bytes_max == ASKED_BYTES
 
 
+def test_where_batches_are_large_there_is_room_for_the_next_one() -> None:
+    """
+    It would be asked for in vain first, each time. Where they are small again there is as much as usual.
+    """
+    large, at = bytes(v2(entries(10, 5, value=bytes(ASKED_BYTES)))), place(bytes_max=4 * ASKED_BYTES)
+
+    taken_in(fetched(large, end=30, stable_end=30), at, asked())
+    with_large = at.bytes_max
+    taken_in(fetched(bytes(v2(entries(15, 5))), end=30, stable_end=30), at, asked())
+
+    assert with_large >= len(large)
+    assert at.bytes_max == ASKED_BYTES
+
+
 def test_of_a_batch_too_large_for_any_mirror_the_mirror_is_told() -> None:
     """
     It is not asked for with more and more room for ever.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Container, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
@@ -13,6 +14,7 @@ import pytest
 from kafka.protocol.consumer import FetchRequest
 
 from mirror.errors import AnswerError, ConnectionFailedError, UnsupportedVersionError
+from mirror.kafka.buffers import SMALL_BYTES
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
 from mirror.kafka.dial import Address
@@ -116,6 +118,31 @@ class Quiet:
         gone = {number for topic in request.forgotten_topics_data for number in topic.partitions}
         self._known = (self._known | asked) - gone
         body = answer([(TOPIC.bytes, told)] if told else [], session=1)
+        room = allocate(len(body))
+        room[:] = body
+        return room
+
+
+class Endless(Quiet):
+    """One to a broker whose partitions all have no end: a record of each comes in each answer.
+
+    Attributes:
+        asked: So many bytes it was asked for last, of each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: dict[int, int] = {}
+
+    async def send(
+        self, _: int, version: int, pieces: Sequence[bytes], *, allocate: Callable[[int], memoryview]
+    ) -> memoryview:
+        await asyncio.sleep(0.001)
+        request = FetchRequest.decode(memoryview(b"".join(pieces)), version=version)
+        wanted = [one for topic in request.topics for one in topic.partitions]
+        self.asked |= {one.partition: one.partition_max_bytes for one in wanted}
+        told = [Said(number, 0, FAR, FAR, 0, [], BATCH, None, None) for number in self.asked]
+        body = answer([(TOPIC.bytes, told)], session=1)
         room = allocate(len(body))
         room[:] = body
         return room
@@ -309,6 +336,34 @@ async def test_what_has_no_news_is_told_where_it_is_wanted_again(
 
     running.cancel()
     await asyncio.wait([running])
+
+
+@pytest.mark.parametrize(("count", "bytes_each"), [(1, 1 << 20), (8, 512 << 10), (64, 256 << 10)])
+async def test_many_that_are_behind_come_in_one_answer(
+    count: int, bytes_each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Less of each, but never less: of each a request to the target has one batch, and there are to be many.
+    """
+    broker, sink, source = Endless(), Sink(), Source()
+
+    async def opened(*_: object) -> Endless:
+        return broker
+
+    monkeypatch.setattr(broker_lane, "Connection", SimpleNamespace(open=opened))
+    monkeypatch.setattr(broker_lane, "FRAME_BYTES_FIRST", 4 << 20)
+    led = {number: PartitionInfo(1, 0, (1,), (1,)) for number in range(count)}
+    source.info = replace(source.info, topics={"topic": TopicInfo("topic", TOPIC, False, led)})
+    reader = SourceReader(cast(Cluster, source), Isolation.READ_COMMITTED, sink, 4 << 20)
+    running = asyncio.create_task(reader.run())
+
+    reader.want([Position(Key(TOPIC.bytes, number), 1, 0, -1, True, 0) for number in range(count)])
+    await sink.more(1, 3)
+    running.cancel()
+    await asyncio.wait([running])
+
+    assert broker.asked.keys() == set(range(count))
+    assert all(abs(asked - bytes_each) <= SMALL_BYTES for asked in broker.asked.values())
 
 
 async def test_a_broker_that_is_too_old_is_tried_over_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
