@@ -151,6 +151,36 @@ class ClusterVictim:
         return f"leader of {topic}-{partition} moved to {node}"
 
 
+class TopicsVictim:
+    """Topics of a cluster that get more partitions, one at a time.
+
+    Args:
+        topics: Partitions of each, at the beginning.
+    """
+
+    def __init__(
+        self, name: str, cluster: KafkaCluster, topics: Mapping[str, int], every_seconds: float
+    ) -> None:
+        self.name = name
+        self.every_seconds = every_seconds
+        self._cluster = cluster
+        self._count = dict(topics)
+
+    @property
+    def mishaps(self) -> Sequence[Mishap]:
+        return (self._grown,)
+
+    async def _grown(self, fate: random.Random) -> str:
+        topic = fate.choice(sorted(self._count))
+        self._count[topic] += 1  # whether or not it can be told that it was done
+        total = self._count[topic]
+        try:
+            await self._cluster.add_partitions(topic, total)
+        except (KafkaException, KafkaError, NotReadyError) as refused:
+            return f"{topic} may have {total} partitions: {str(refused)[:80]}"
+        return f"{topic} has {total} partitions"
+
+
 NEXT_BYTES_SECONDS = 5.0
 """Within this time something comes over a connection that is used."""
 

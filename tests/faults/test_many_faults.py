@@ -27,7 +27,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from tests.faults.flows import configured, owns, pairs, partitions, translate
-from tests.faults.mishaps import ClusterVictim, LinkVictim, ProcessVictim, Victim, suffer
+from tests.faults.mishaps import ClusterVictim, LinkVictim, ProcessVictim, TopicsVictim, Victim, suffer
 from tests.harness.checker import assert_exact, read_partition, watermarks
 from tests.harness.data import NotLoadedError, Row, json_rows, load, load_transactions
 from tests.harness.kafka import KafkaCluster
@@ -72,7 +72,7 @@ async def test_whatever_happens_at_once_nothing_is_lost_doubled_or_reordered(
     """
     Two clusters, two relays, three mirrors of a flow, of which one passes the relays by, and one of another
     flow that reads the same. The target's brokers forget within a second who wrote, as all records are of
-    long ago.
+    long ago. The source's topics get more partitions meanwhile.
     """
     happened: list[str] = []
     async with clusters(tmp_path) as (source, target):
@@ -87,6 +87,7 @@ async def test_whatever_happens_at_once_nothing_is_lost_doubled_or_reordered(
             for one in mirrors:
                 stack.callback(one.close)
             victims += [*mirrors, ClusterVictim(source, TOPICS, 12), ClusterVictim(target, led(copies), 8)]
+            victims.append(TopicsVictim("growing topics", source, LOGS, 15))
             await until(lambda: any(one.connections for one in proxies), "a mirror has come to a relay", 30)
             over = time.monotonic() + SECONDS
             try:
