@@ -22,6 +22,7 @@ from mirror.errors import ExitCode, TwinsiteError
 from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
 from mirror.kafka.transactions import Token
+from mirror.link.loops import beside
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import TopicPartition
 
@@ -115,15 +116,8 @@ class Announcer:
 @asynccontextmanager
 async def announced(owner: Owner, memory: FlowMemory, url: str) -> AsyncIterator[None]:
     """In the block this mirror says where it runs whenever it is the owner; at its end that is taken back."""
-    async with Announcer(owner, memory, url) as announcer:
-        task = asyncio.create_task(announcer.run())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
-            if not task.cancelled():
-                task.result()  # a mistake of ours has ended it
+    async with Announcer(owner, memory, url) as announcer, beside(announcer.run()):
+        yield
 
 
 def copied_by(word: OwnerRecord | None, holder: Token | None) -> str:

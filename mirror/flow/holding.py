@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -68,15 +67,3 @@ async def _ask(
             repeats.forget("hold")
         on_news()
         await asyncio.sleep(max(0.0, HOLD_SECONDS - (time.monotonic() - asked_at)))
-
-
-@asynccontextmanager
-async def holding(owner: Owner) -> AsyncIterator[None]:
-    """In the block it is asked; for those who write now and then."""
-    task = asyncio.create_task(hold(owner))
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 T = TypeVar("T")
@@ -36,6 +36,34 @@ async def both(one: Coroutine[Any, Any, T], other: Coroutine[Any, Any, U]) -> tu
             task.cancel()
         await asyncio.wait(tasks)
     return came, other_came
+
+
+@contextlib.asynccontextmanager
+async def beside(work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+    """Run it while the block lasts, at whose end it is cancelled and waited for. Who is cancelled meanwhile
+    does not wait.
+
+    Raises:
+        Exception: It has failed. Where the block has failed, or is cancelled, too, that is what is raised,
+            and the event loop is told of the other failure.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        yield
+    except BaseException:
+        if (failure := await _end(task)) is not None:
+            words = "what ran beside something that has failed had failed, too"
+            asyncio.get_running_loop().call_exception_handler({"message": words, "exception": failure})
+        raise
+    if (failure := await _end(task)) is not None:
+        raise failure
+
+
+async def _end(task: asyncio.Future[object]) -> BaseException | None:
+    """Cancel it and wait until it has ended; what has ended it, unless that was this."""
+    task.cancel()
+    await asyncio.wait([task])
+    return None if task.cancelled() else task.exception()
 
 
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

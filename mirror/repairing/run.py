@@ -21,12 +21,13 @@ from mirror.config import Settings
 from mirror.errors import StateConflictError, TwinsiteError, UsageError
 from mirror.flow.announcing import announced
 from mirror.flow.engine import Engine
-from mirror.flow.holding import holding
+from mirror.flow.holding import hold
 from mirror.flow.memory import FlowMemory
 from mirror.flow.position import Decision, Known, Stop
 from mirror.flow.turn import Turn
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.topics import describe_configs
+from mirror.link.loops import beside
 from mirror.model import TopicPartition
 from mirror.offline import flow_state
 from mirror.patience import Patience
@@ -125,7 +126,7 @@ async def _taking_part(settings: Settings, plan: Plan, *, apply: bool) -> AsyncI
         part = Part(flow, memory, owner, settings.offsets.mode, bounds)
         async with AsyncExitStack() as working:
             if owner is not None:
-                await working.enter_async_context(holding(owner))
+                await working.enter_async_context(beside(hold(owner)))
                 await working.enter_async_context(announced(owner, memory, ""))
             yield part
 

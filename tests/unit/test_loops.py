@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from mirror.errors import AnswerError
-from mirror.link.loops import both, first_to_end, in_thread
+from mirror.link.loops import beside, both, first_to_end, in_thread
 
 
 async def answer(text: str, after: asyncio.Event | None = None) -> str:
@@ -120,3 +120,84 @@ async def test_the_first_loop_to_end_ends_the_others_and_says_why() -> None:
         await first_to_end(goes_on(), fails())
 
     assert cancelled.is_set()
+
+
+async def test_what_runs_beside_a_block_ends_with_it() -> None:
+    """
+    Not before, and not later.
+    """
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def goes_on() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with beside(goes_on()):
+        await begun.wait()
+        meanwhile = ended.is_set()
+
+    assert not meanwhile
+    assert ended.is_set()
+
+
+async def test_who_is_cancelled_while_what_ran_beside_it_ends_does_not_go_on() -> None:
+    """
+    Also where that takes long, or was cancelled once before.
+    """
+    begun, ending, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    went_on: list[str] = []
+
+    async def ends_slowly() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await may_end.wait()
+
+    async def work() -> None:
+        async with beside(ends_slowly()):
+            await begun.wait()
+        went_on.append("as if nobody had cancelled it")
+
+    working = asyncio.create_task(work())
+    await ending.wait()
+    working.cancel()
+    await asyncio.wait([working], timeout=5)
+    may_end.set()
+
+    assert working.cancelled()
+    assert went_on == []
+
+
+async def test_the_failure_of_what_ran_beside_a_block_is_raised_at_its_end() -> None:
+    failed = asyncio.Event()
+    failed.set()
+
+    with pytest.raises(ConnectionError, match="no answer"):
+        async with beside(fail(failed)):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("how", [AnswerError, asyncio.CancelledError])
+async def test_a_block_that_fails_says_why_and_no_failure_beside_it_is_lost(how: type[BaseException]) -> None:
+    """
+    One that is cancelled has ended because of that, whatever has become of what ran beside it.
+    """
+    complaints: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    failed = asyncio.Event()
+    failed.set()
+
+    async def work() -> None:
+        async with beside(fail(failed)):
+            await asyncio.sleep(0)
+            raise how("of its own")
+
+    with pytest.raises(how, match="of its own"):
+        await work()
+
+    assert [str(one["exception"]) for one in complaints] == ["no answer"]
