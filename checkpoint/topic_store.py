@@ -34,7 +34,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import structlog
 from kafka.errors import KafkaError
@@ -73,13 +73,25 @@ def _untold(_: Writer) -> None:
     return
 
 
+class _Tail(NamedTuple):
+    """The last batch of a log, as far as that was read."""
+
+    base_offset: int
+    crc: int
+    max_timestamp_ms: int
+
+    @classmethod
+    def of(cls, header: Any) -> Self:
+        return cls(header.base_offset, header.crc, header.max_timestamp)
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the log holds below ``next_offset``; ``tail`` is base offset and CRC of the last batch there."""
+    """What the log holds below ``next_offset``, where its ``tail`` ends."""
 
     items: Mapping[str, bytes]
     next_offset: int
-    tail: tuple[int, int] | None
+    tail: _Tail | None
 
 
 class LogPort(Protocol):
@@ -163,6 +175,14 @@ class TopicStore:
             await self._write(list(items.items()))
 
     @property
+    def written_at_ms(self) -> int | None:
+        """When the last batch that was read was written, in milliseconds since 1970: by the broker's clock,
+        or by the writer's where the topic was made by hand. None where there was none.
+        """
+        tail = self._known.tail
+        return None if tail is None else tail.max_timestamp_ms
+
+    @property
     def cut_short(self) -> bool:
         """Whether the log is known to have lost something of ours that is not written again yet."""
         return self._shrunk or bool(self._gone)
@@ -227,13 +247,13 @@ class TopicStore:
         if tail is None or end < self._known.next_offset:
             return False
         try:
-            data = await self._log.read(tail[0])
+            data = await self._log.read(tail.base_offset)
         except BrokerError as error:
             if error.code == codes.OFFSET_OUT_OF_RANGE:
                 return False
             raise
         first = next(iter(MemoryRecords(data)), None)
-        return first is not None and (first.base_offset, first.crc) == tail
+        return first is not None and _Tail.of(first) == tail
 
     async def _become(self, writer: Writer) -> None:
         """Write once under a new epoch. A newer one than ours may be there already: reading is no harm."""
@@ -327,10 +347,10 @@ class TopicStore:
                 f"somebody else has written to it"
             )
 
-    async def _read(self, start: int, end: int) -> tuple[list[Item], tuple[int, int] | None]:
-        """All items of the offsets [start, end), in order, and the last batch by base offset and CRC."""
+    async def _read(self, start: int, end: int) -> tuple[list[Item], _Tail | None]:
+        """All items of the offsets [start, end), in order, and the last batch."""
         items: list[Item] = []
-        tail: tuple[int, int] | None = None
+        tail: _Tail | None = None
         at = start
         while at < end:
             data = await self._log.read(at)
@@ -340,7 +360,7 @@ class TopicStore:
                 )
             items.extend(item for offset, item in _records(data) if at <= offset < end)
             headers = self._pass(data, at)
-            tail = [(h.base_offset, h.crc) for h in headers if h.base_offset < end][-1]
+            tail = [_Tail.of(header) for header in headers if header.base_offset < end][-1]
             at = int(headers[-1].next_offset)
         return items, tail
 

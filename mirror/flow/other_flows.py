@@ -8,12 +8,14 @@ far as the states of flows may be read; what is not known of one is said by who 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 from uuid import UUID
 
+from checkpoint.errors import StateUnavailableError
 from checkpoint.model import FLOW_KEY, PARTITION_PREFIX, FlowRecord, PartitionRecord
 from checkpoint.topic_store import TopicStore
 from mirror.errors import ConnectionFailedError, TwinsiteError
@@ -26,8 +28,9 @@ from mirror.topic_names import STATE_TOPIC_PREFIX
 ANSWER_SECONDS = 5.0
 """So long whoever leads the state of a flow has to say where it ends: eight round trips by satellite."""
 KEPT_SECONDS = 120.0
-"""For so long a flow is known whose state is gone: a mirror that runs makes its topic again within seconds,
-and then it may take half a minute or more until all is written, the flow's own record last.
+"""For so long after the last news of a state the flow's own record is waited for where it is missing. A
+mirror that runs makes a topic that was deleted again within seconds, and then it may take half a minute or
+more until all is written, that record last.
 """
 
 
@@ -50,7 +53,7 @@ class OtherFlow:
 
     @classmethod
     def of(cls, name: str, items: Mapping[str, bytes]) -> Self | None:
-        """Read what a flow remembers; None when it has not begun.
+        """Read what a flow remembers; None where its own record is missing.
 
         Raises:
             CorruptStateError: It is of a version this program does not know.
@@ -75,32 +78,62 @@ class _State:
 
     Attributes:
         store: None where the flow is none of those asked for.
-        items: What the flow was read from; None where it was not read from this topic.
-        flow: None there, and where it was not read yet, or has not begun.
-        error: Why it could not be read at the last try.
-        nothing_since: Since when the topic of a known flow is not there, or is empty (monotonic).
+        items: What was there last; None where it was not read yet.
+        news_at: When something of it came or went last (monotonic); -inf where nothing was ever there.
+        flow: None where it is none of those asked for, was not read yet, or has not begun.
+        error: Why what is there could not be read at the last try, or says nothing yet.
     """
 
     topic_id: UUID
     store: TopicStore | None
     items: Mapping[str, bytes] | None = None
+    news_at: float = -math.inf
     flow: OtherFlow | None = None
     error: TwinsiteError | None = None
-    nothing_since: float | None = None
 
-    def is_over(self) -> bool:
-        """Take note that the state says nothing; True once it has done so for long enough."""
+    def take(self, name: str, items: Mapping[str, bytes], age_seconds: float) -> None:
+        """Believe what is there. Without the flow's own record, and while that may be about to be written,
+        what was known of the flow counts; where nothing was, it is not known.
+
+        Args:
+            age_seconds: How long ago what is there was written. It counts at the first sight only: when it
+                changes after that is seen, and no clocks are compared.
+
+        Raises:
+            CorruptStateError: It is of a version this program does not know.
+        """
         now = time.monotonic()
-        if self.nothing_since is None:
-            self.nothing_since = now
-        return self.flow is None or now - self.nothing_since >= KEPT_SECONDS
+        if items != (self.items or {}):
+            self.flow = OtherFlow.of(name, items) or self.flow
+            self.news_at = now - age_seconds if self.items is None else now
+        self.items, self.error = items, None
+        if FLOW_KEY in items:
+            return
+        if now - self.news_at >= KEPT_SECONDS:
+            self.flow = None
+        elif self.flow is None:
+            self.error = StateUnavailableError(
+                f"the state of flow {name} is not whole, and may be being written: it is waited for until "
+                f"nothing of it has come for {KEPT_SECONDS:g} s",
+                hint=f"where no mirror of flow {name} runs, start one: it completes its state",
+            )
+
+    def forget(self) -> None:
+        """Know nothing of it, and read it no more."""
+        self.store = self.items = self.flow = None
+        self.news_at = -math.inf
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a flow is known of which the state says nothing any more, or not yet again."""
+        return self.flow is not None and FLOW_KEY not in (self.items or {})
 
 
 class OtherFlows:
     """What flows have written down at a cluster. Of what was read once only what has come since is read.
 
     A state topic that somebody has deleted is made again by its flow, and written anew: what was known of the
-    flow is known still for a while.
+    flow is known still for a while, and where nothing was, it is not taken for none as long as that may last.
 
     Args:
         but_for: The name of a flow that is not read; none by default.
@@ -140,16 +173,16 @@ class OtherFlows:
                 self._states[topic] = self._new(topic, topic_id, state)
                 changed = True
         for topic in [topic for topic in self._states if topic not in there]:
-            if self._states[topic].is_over():
+            state = self._states[topic]
+            state.take(_flow_name(topic), {}, 0.0)
+            if state.flow is None and state.error is None:
                 del self._states[topic]
                 changed = True
-        return changed or any(state.nothing_since is not None for state in self._states.values())
+        return changed or any(state.is_kept for state in self._states.values())
 
     def _new(self, topic: str, topic_id: UUID, before: _State | None) -> _State:
-        state = _State(topic_id, TopicStore(TopicLog(self._cluster, topic)))
-        if before is not None:
-            state.flow, state.nothing_since = before.flow, before.nothing_since
-        return state
+        store = TopicStore(TopicLog(self._cluster, topic))
+        return _State(topic_id, store) if before is None else replace(before, topic_id=topic_id, store=store)
 
     async def read(self) -> tuple[OtherFlow, ...]:
         """What they remember now."""
@@ -167,19 +200,14 @@ class OtherFlows:
         try:
             await self._wait_for_answer(topic)
             items = await store.load()
-            name = topic.removeprefix(STATE_TOPIC_PREFIX)
-            flow = state.flow if items == state.items else OtherFlow.of(name, items)
+            age_seconds = max(0.0, time.time() - (store.written_at_ms or 0) / 1000)
+            state.take(_flow_name(topic), items, age_seconds)
         except TwinsiteError as error:
             state.error = error
-            self._unread(topic, error)
-            return
-        state.error = None
-        if flow is not None and not self._relevant(flow):
-            state.store = state.flow = state.nothing_since = None
-        elif flow is not None:
-            state.items, state.flow, state.nothing_since = items, flow, None
-        elif state.flow is not None and state.is_over():
-            state.items = state.flow = state.nothing_since = None
+        if state.error is not None:
+            self._unread(topic, state.error)
+        elif state.flow is not None and not self._relevant(state.flow):
+            state.forget()
 
     async def _wait_for_answer(self, topic: str) -> None:
         """What is remembered may be long, and the way far; where nobody answers, no topic waits for it.
@@ -193,6 +221,10 @@ class OtherFlows:
         except TimeoutError as slow:
             words = f"{self._cluster.name}: no answer from a leader of {topic}-0 within {ANSWER_SECONDS:g} s"
             raise ConnectionFailedError(words) from slow
+
+
+def _flow_name(state_topic: str) -> str:
+    return state_topic.removeprefix(STATE_TOPIC_PREFIX)
 
 
 def _state_topics(found: ClusterInfo) -> dict[str, UUID]:

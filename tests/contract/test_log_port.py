@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -71,6 +72,23 @@ async def test_reading_begins_with_the_batch_that_holds_the_offset(log: LogPort)
     assert await log.read(6) == b""
 
 
+async def test_when_a_state_was_written_last_is_known_to_who_has_read_it(log: LogPort) -> None:
+    """
+    In milliseconds since 1970.
+    """
+    began_ms = int(time.time() * 1000)
+    await TopicStore(log).put({"kept": b"value"})
+    store = TopicStore(log)
+
+    before = store.written_at_ms
+    await store.load()
+    after = store.written_at_ms
+
+    assert before is None
+    assert after is not None
+    assert began_ms <= after <= time.time() * 1000
+
+
 # -- the state topic on real brokers -------------------------------------------------------------
 
 
@@ -117,6 +135,7 @@ async def test_the_state_topic_is_made_once_and_compacted(target: KafkaCluster) 
 
         assert await TopicLog(other, name).append(batch("a")) == 0
         made = (await describe_configs(one, [name]))[name]
+        await target.delete_topic(name)
 
     assert not isinstance(made, TwinsiteError)
     assert made["cleanup.policy"] == ("compact", True)

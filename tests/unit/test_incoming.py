@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from uuid import UUID, uuid4
@@ -177,6 +178,7 @@ class Source:
     Attributes:
         there: The topics of the target, and their ids.
         hidden: Those of the target that may not be described.
+        written_at_ms: When what flows remember was written last.
         hangs: Whether nobody says where what they remember ends.
     """
 
@@ -187,6 +189,7 @@ class Source:
         self.there: dict[str, UUID] = {}
         self.hidden: set[str] = set()
         self.stored: dict[str, bytes] | None = {}
+        self.written_at_ms = int(time.time() * 1000)
         self.loads = 0
         self.hangs = False
         self.ends: dict[str, int] = {}
@@ -398,6 +401,37 @@ async def test_nothing_is_begun_while_a_state_is_not_read_yet(monkeypatch: pytes
     )
     assert "no answer from a leader of __twinsite_state.back-0" in before["audit"].detail
     assert {name: one.reason for name, one in after.items()} == {"b.orders": "copy_of_target"}
+
+
+async def test_nothing_is_begun_while_a_state_is_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Its topic was deleted: what is there of it does not say yet from where the flow copies.
+    """
+    source = Source(monkeypatch, "b.orders", "audit")
+    whole, source.ends = state("orders"), {"b.orders": 3, "audit": 3}
+    source.stored = {key: value for key, value in whole.items() if key != "flow"}
+
+    before = await source.left_out()
+    source.stored = whole
+    after = await source.left_out()
+
+    assert {name: one.reason for name, one in before.items()} == dict.fromkeys(
+        ("b.orders", "audit"), "not_known"
+    )
+    assert {name: one.reason for name, one in after.items()} == {"b.orders": "copy_of_target"}
+
+
+async def test_what_is_left_of_a_state_since_yesterday_holds_nothing_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    A mirror has died while it wrote it. The first look says so, as a single copy has no other.
+    """
+    source = Source(monkeypatch, "b.orders")
+    source.stored, source.ends = {"owner": b"there"}, {"b.orders": 3}
+    source.written_at_ms -= 24 * 3600 * 1000
+
+    assert await source.left_out() == {}
 
 
 async def test_a_state_of_which_no_leader_answers_any_more_holds_nothing_up(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -162,6 +163,7 @@ class Stored:
 
     def __init__(self, target: Target, topic: str) -> None:
         self.target, self.flow = target, topic.removeprefix("__twinsite_state.")
+        self.written_at_ms = int(time.time() * 1000)
 
     async def end(self) -> int:
         if self.flow in self.target.silent:
@@ -331,6 +333,51 @@ async def test_nothing_is_taken_before_each_state_that_may_be_read_was_read_once
     assert before[TopicPartition("orders", 1)] == Claim("old", ORDERS_0._replace(partition=1))
     assert known == after
     assert {tp.partition for tp in after} == {0, 1}
+
+
+async def test_nothing_is_taken_while_a_state_of_which_nothing_was_read_is_written_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Its topic was deleted, and the flow's own record comes last. A flow that has written nothing has no claim.
+    """
+    target = Target(monkeypatch)
+    target.remember("old", 1)
+    whole = target.stored["old"] or {}
+    target.stored = {"old": {key: value for key, value in whole.items() if key != "flow"}, "died": {}}
+    claims = Claims(cast(Any, target), "new")
+
+    before = await objections(claims, 2)
+    target.stored["old"] = whole
+    after = await objections(claims, 2)
+
+    said = [one for one in before.values() if isinstance(one, TwinsiteError)]
+    assert len(said) == 2
+    assert all(one.retriable and "the state of flow old is not whole" in str(one) for one in said)
+    assert after == {ORDERS_0._replace(partition=1): Claim("old", ORDERS_0._replace(partition=1))}
+
+
+async def test_what_was_left_of_a_state_long_ago_is_told_by_the_times_of_its_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    It holds nothing up, until somebody writes to it again.
+    """
+    target, log = Target(monkeypatch), MemoryLog()
+    target.stored["died"] = {}
+    monkeypatch.setattr("mirror.flow.other_flows.TopicLog", lambda *_: log)
+    monkeypatch.setattr("mirror.flow.other_flows.TopicStore", TopicStore)
+    await log.append(MemoryLog.encode([(0, THEIRS.key.encode(), THEIRS.to_bytes())]))
+    claims = Claims(cast(Any, target), "new")
+
+    left = await objections(claims, 1)
+    await TopicStore(log).put({"owner": b"here"})
+    looking_on = await objections(claims, 1)
+    starting = await objections(Claims(cast(Any, target), "new"), 1)
+
+    assert left == {}
+    assert isinstance(looking_on[ORDERS_0], TwinsiteError)
+    assert isinstance(starting[ORDERS_0], TwinsiteError)
 
 
 async def test_a_topic_made_anew_since_it_was_looked_at_is_not_taken_for_the_one_before(
