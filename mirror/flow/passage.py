@@ -214,18 +214,18 @@ class Passage:
         self.target_next_offset += records
         self.sequence = (sequence + records) % SEQUENCES
         self.in_flight.append(sent)
-        if not self._may_be_followed(batch):
+        if batch.max_timestamp_ms < self._fresh_from_ms and not self._steady:
             self._in_flight_room = 1
         if self._unsettled:  # what is sent again is settled by its own answer
             self._unsettled = [one for one in self._unsettled if one.base_offset >= batch.next_offset]
         return sent, sequence
 
     def _may_be_followed(self, batch: Batch) -> bool:
-        """Whether more may follow before this one, and what was sent before it, is acknowledged.
+        """Whether more than one may be on its way from now on; this one is acknowledged.
 
-        Were it refused, and had the broker forgotten who writes, the next one would be appended in its
+        Were one refused, and had the broker forgotten who writes, the next one would be appended in its
         place. A broker forgets who has written old records last; batches are refused where leaders and
-        replicas change, and for a while after.
+        replicas change, and for a while after. So nothing follows an old one that is on its way.
         """
         unanswered = (sent.batch for sent in self.in_flight)
         return self._steady or all(
@@ -251,7 +251,8 @@ class Passage:
                 self.acknowledged_target_offset = sent.target_offset + records
             self.acknowledged_at = now
             self._steady |= now >= self._steady_at
-            self._in_flight_room = self.in_flight_max if self._may_be_followed(batch) else 1
+            if self._in_flight_room == 1 and self._may_be_followed(batch):
+                self._in_flight_room = self.in_flight_max
             self.last_timestamp_ms = batch.max_timestamp_ms
             self.attempts = 0
             self._went_on()
