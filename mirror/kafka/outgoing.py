@@ -56,13 +56,11 @@ class Outgoing:
             self._ask()
             sent = sock.sendmsg(islice(buffers, SEND_BUFFERS_MAX))
             self.bytes_sent += sent
-            while sent:
-                size = len(buffers[0])
-                if sent < size:
-                    buffers[0] = memoryview(buffers[0])[sent:]
-                    break
-                sent -= size
-                buffers.popleft()
+            while sent > 0:
+                buffer = buffers.popleft()
+                sent -= len(buffer)
+            if sent < 0:
+                buffers.appendleft(memoryview(buffer)[sent:])
 
     def _send_tls(self) -> None:
         buffers = self.buffers
