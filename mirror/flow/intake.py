@@ -132,6 +132,8 @@ def take_plain(records: memoryview, *, fetch_offset: int, batch_bytes_max: int) 
     """
     intake = Intake(fetch_offset)
     rest = records[_take_plain(intake, records, batch_bytes_max) :]
+    if not len(rest):
+        return intake, rest
     if next(walk(rest), None) is not None:
         return intake, rest
     if intake.items:
