@@ -189,29 +189,23 @@ def encode_request(
     out = bytearray(
         _REQUEST.pack(-1, limits.wait_ms_max, limits.bytes_min, limits.bytes_max, limits.isolation, *session)
     )
-    topics = _by_topic(changed)
+    topics: dict[bytes, list[tuple[int, Want]]] = {}
+    for (topic_id, partition), want in changed.items():
+        topics.setdefault(topic_id, []).append((partition, want))
     out += uvarint(len(topics) + 1)
-    for topic_id, partitions in topics.items():
-        out += topic_id + uvarint(len(partitions) + 1)
-        for partition in partitions:
-            want = changed[Key(topic_id, partition)]
-            out += _PARTITION.pack(
-                partition, want.leader_epoch, want.offset, want.last_fetched_epoch, -1, want.bytes_max, 0
-            )
+    for topic_id, wants in topics.items():
+        out += topic_id + uvarint(len(wants) + 1)
+        for partition, (offset, leader_epoch, last_fetched_epoch, bytes_max) in wants:
+            out += _PARTITION.pack(partition, leader_epoch, offset, last_fetched_epoch, -1, bytes_max, 0)
         out += b"\0"
-    gone = _by_topic(forgotten)
+    gone: dict[bytes, list[int]] = {}
+    for topic_id, partition in forgotten:
+        gone.setdefault(topic_id, []).append(partition)
     out += uvarint(len(gone) + 1)
     for topic_id, partitions in gone.items():
         out += topic_id + uvarint(len(partitions) + 1)
         out += struct.pack(f">{len(partitions)}i", *partitions) + b"\0"
     return bytes(out + b"\1\0")
-
-
-def _by_topic(keys: Iterable[Key]) -> dict[bytes, list[int]]:
-    topics: dict[bytes, list[int]] = {}
-    for topic_id, partition in keys:
-        topics.setdefault(topic_id, []).append(partition)
-    return topics
 
 
 def decode_answer(body: memoryview) -> FetchAnswer:
