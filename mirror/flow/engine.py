@@ -125,7 +125,7 @@ class Engine:
     def changed(self, partition: PartitionCopy) -> None:
         """See what the partition wants now: data, a send, the owner, a look."""
         self._show(partition)
-        if partition.look_due_at is not None or not partition.copying:
+        if not partition.copying:
             self._read_no_more(partition)
             self._keeper.forget(partition)
             if self._due_at(partition) is not None:

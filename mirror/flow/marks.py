@@ -40,12 +40,14 @@ class Marks:
 
         One that ends before where it has ended is another log: what is known of the first says nothing of it.
         """
-        if self._last is not None and end < self._last.end:
-            self._marks.clear()
-        elif self._last is not None:
-            at = max(at, self._last.at)
+        marks, last = self._marks, self._last
+        if last is not None and end < last.end:
+            marks.clear()
+        elif last is not None:
+            at = max(at, last.at)
+            if last == (end, at):
+                return
         self._last = Mark(end, at)
-        marks = self._marks
         if not marks or (at - marks[-1].at) * STEPS >= at - marks[0].at:
             marks.append(self._last)
         if len(marks) > MARKS_MAX:

@@ -25,6 +25,7 @@ class PartitionCopy(Passage):
     """The state of one partition; mutable, owned by the event loop.
 
     Attributes:
+        key: Its name in the Fetch API.
         lost: The source range [from, to) that waits for an operator's decision; None where nothing does.
         doubtful_at: Where a batch was found that does not belong there; None where none was.
         read_to: Where a batch of the source ends, as was read last; None where nothing was.
@@ -41,6 +42,7 @@ class PartitionCopy(Passage):
         "detail",
         "doubtful_at",
         "goal_offset",
+        "key",
         "look_due_at",
         "looked_at",
         "lost",
@@ -66,6 +68,7 @@ class PartitionCopy(Passage):
         super().__init__(tp, in_flight_max=in_flight_max)
         self.target = target
         self.topic_id = topic_id
+        self.key = Key(topic_id, tp.partition)
         self.topic_gone = False
         self.state = State.UNKNOWN
         self.reason: Reason | None = Reason.STARTING
@@ -91,11 +94,6 @@ class PartitionCopy(Passage):
         self.waited_for_owner: tuple[float, float] | None = None
 
     # -- life ------------------------------------------------------------------------------------
-
-    @property
-    def key(self) -> Key:
-        """Its name in the Fetch API."""
-        return Key(self.topic_id, self.tp.partition)
 
     @property
     def copying(self) -> bool:
@@ -259,9 +257,10 @@ class PartitionCopy(Passage):
             answered_before: When the answer before this one came, by the same way; None where this is the
                 first by it.
         """
-        said = [moment for moment in (self.told_at, answered_before) if moment is not None]
-        if said:
-            self.still_so(max(said))
+        if answered_before is not None:
+            self.still_so(answered_before if self.told_at is None else max(self.told_at, answered_before))
+        elif self.told_at is not None:
+            self.still_so(self.told_at)
         if at is not None:
             self.told_at = at
         if log_start_offset >= 0:

@@ -260,7 +260,8 @@ class Passage:
             counters.batches += 1
             counters.records += records
             counters.bytes += len(batch.view)
-            counters.duplicates += records if repeated else 0
+            if repeated:
+                counters.duplicates += records
             self._catch_up()
         else:
             self._unsettled.append(sent.batch._replace(view=NOTHING))
@@ -268,7 +269,7 @@ class Passage:
 
     def _catch_up(self) -> None:
         """With nothing queued and nothing in flight all that was fetched is dealt with, gaps included."""
-        if not self.queue and not self.in_flight:
+        if not self.in_flight and not self.queue:
             self.next_offset = self.send_offset = self.queue.end
 
     # -- what only the owner may write -----------------------------------------------------------
