@@ -13,6 +13,7 @@ import asyncio
 import time
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 import structlog
@@ -134,8 +135,11 @@ class FetchLane:
         """The broker may have told something that was not taken, and what has not changed it tells once."""
         if partition.source_last_stable_offset is None:
             return True
-        more = partition.readable_end(self._flow.limits.fetch.isolation) > partition.fetch_offset
-        return key not in self._session.heard and not more
+        return key not in self._session.heard and not self._more(partition)
+
+    def _more(self, partition: PartitionCopy) -> bool:
+        """The source has told of more of it than was read."""
+        return partition.readable_end(self._flow.limits.fetch.isolation) > partition.fetch_offset
 
     def _full(self, partition: PartitionCopy) -> bool:
         return partition.queue.bytes >= self._flow.limits.partition_buffer_bytes_max
@@ -272,8 +276,8 @@ class FetchLane:
         limits = self._flow.limits
         if came < SHARE_BYTES_MIN:
             return limits.partition_fetch_bytes_max
-        isolation = limits.fetch.isolation
-        behind = sum(p.fetch_offset < p.readable_end(isolation) for p in self._members.values())
+        enough = bytes_max // SHARE_BYTES_MIN + 1  # a share is not smaller for more of them
+        behind = sum(1 for _ in islice(filter(self._more, self._members.values()), enough))
         return min(share(bytes_max, behind, near=self._nearness.near), limits.partition_fetch_bytes_max)
 
     async def _take_partition(
@@ -283,8 +287,8 @@ class FetchLane:
         asked for. Where the answer was full, the broker begins with this partition another time (KIP-227).
         """
         outcome = await self._receiver.take(partition, fetched, want.offset, buffer, answers)
-        missing = partition.readable_end(self._flow.limits.fetch.isolation) > partition.fetch_offset
-        left_out = outcome is Outcome.EMPTY and missing and want.bytes_max <= self._spare
+        had_room = want.bytes_max <= self._spare
+        left_out = outcome is Outcome.EMPTY and had_room and self._more(partition)
         if outcome is Outcome.TORN or left_out:
             self._grow(partition, fetched.key, want)
 

@@ -37,7 +37,7 @@ class Lanes(Generic[L]):
         self._per_broker = per_broker
         self._open_lane = open_lane
         self._lanes: defaultdict[int, list[L]] = defaultdict(list)
-        self._on: dict[PartitionCopy, tuple[int, int]] = {}
+        self._on: dict[PartitionCopy, tuple[int, int, L]] = {}
         self._crowd: Counter[tuple[int, int]] = Counter()
 
     def __iter__(self) -> Iterator[L]:
@@ -52,23 +52,23 @@ class Lanes(Generic[L]):
     def of(self, partition: PartitionCopy) -> L | None:
         """The lane it travels on, None when it has none."""
         place = self._on.get(partition)
-        return None if place is None else self._lanes[place[0]][place[1]]
+        return None if place is None else place[2]
 
     def to(self, node: int, partition: PartitionCopy) -> L:
         """Its lane to this broker: the one it has, else the one with the fewest partitions."""
         place = self._on.get(partition)
-        if place is None or place[0] != node:
-            place = self._join(node, partition)
-        return self._lanes[node][place[1]]
+        return self._join(node, partition) if place is None or place[0] != node else place[2]
 
     def leave(self, partition: PartitionCopy) -> L | None:
         """It travels no more; answers the lane it had."""
-        lane, place = self.of(partition), self._on.pop(partition, None)
-        if place is not None:
-            self._crowd[place] -= 1
+        place = self._on.pop(partition, None)
+        if place is None:
+            return None
+        node, slot, lane = place
+        self._crowd[node, slot] -= 1
         return lane
 
-    def _join(self, node: int, partition: PartitionCopy) -> tuple[int, int]:
+    def _join(self, node: int, partition: PartitionCopy) -> L:
         self.leave(partition)
         lanes = self._lanes[node]
         crowds = [self._crowd[node, slot] for slot in range(len(lanes))]
@@ -76,6 +76,7 @@ class Lanes(Generic[L]):
         if not lanes or (crowds[slot] >= PARTITIONS_ENOUGH and len(lanes) < self._per_broker):
             slot = len(lanes)
             lanes.append(self._open_lane(node, slot))
-        place = self._on[partition] = (node, slot)
-        self._crowd[place] += 1
-        return place
+        lane = lanes[slot]
+        self._on[partition] = node, slot, lane
+        self._crowd[node, slot] += 1
+        return lane

@@ -102,7 +102,7 @@ class Receiver:
             return False
         self.members[key] = partition
         full = self._full(partition)
-        waits = partition.pending and self._bad_at.get(key) == partition.fetch_offset
+        waits = self._bad_at.get(key) == partition.fetch_offset and partition.pending
         (self.crowded.add if full or waits else self.crowded.discard)(key)
         return not (full or waits)
 
