@@ -23,24 +23,23 @@ Tables = tuple["array[int]", "array[int]", "array[int]", "array[int]"]
 """What each value of the remainder's four bytes contributes, the lowest byte first."""
 
 
-def difference_at_end(difference: bytes, size: int) -> int:
-    """By how much a CRC differs when these bits are turned and ``size`` bytes follow, whatever they are."""
-    return _after_zeros(crc32c(difference, _ALL_BITS) ^ _ALL_BITS, size)
-
-
-def _after_zeros(remainder: int, size: int) -> int:
-    strides, rest = divmod(size, STRIDE_BYTES)
+def difference_at_end(difference: int, size: int) -> int:
+    """By how much two CRCs differ that differed by so much before the same ``size`` bytes followed, whatever
+    these are: it is what as many zeros make of a remainder.
+    """
+    strides, rest = size // STRIDE_BYTES, size % STRIDE_BYTES
     while strides:
         step = strides if strides < STRIDES_MAX else STRIDES_MAX
         low, second, third, high = _tables(step)
-        remainder = (
-            low[remainder & 255]
-            ^ second[remainder >> 8 & 255]
-            ^ third[remainder >> 16 & 255]
-            ^ high[remainder >> 24]
+        difference = (
+            low[difference & 255]
+            ^ second[difference >> 8 & 255]
+            ^ third[difference >> 16 & 255]
+            ^ high[difference >> 24]
         )
         strides -= step
-    return int(crc32c(_ZEROS[:rest], remainder ^ _ALL_BITS) ^ _ALL_BITS)
+    crc: int = crc32c(_ZEROS[:rest], difference ^ _ALL_BITS)
+    return crc ^ _ALL_BITS
 
 
 @lru_cache(maxsize=STRIDES_MAX)

@@ -43,14 +43,13 @@ ATTRIBUTES_AT = 21
 """Where the bytes that the CRC covers begin."""
 HEADER = struct.Struct(">qiibIhiqqqhii")
 _PREFIX = struct.Struct(">qi")
-_SEALED = struct.Struct(">IH20xQHI")
-"""What sealing changes under the CRC, and the CRC itself: attributes and the producer's three fields."""
-_TO_ATTRIBUTES = struct.Struct(">qiibIH")
+_TO_CRC = struct.Struct(">qiibI")
+_CRC_AND_ATTRIBUTES = struct.Struct(">IH")
+_ATTRIBUTES = struct.Struct(">H")
 _PRODUCER = struct.Struct(">qhi")
 _PRODUCER_AT = 43
-_DIFFERENCE = struct.Struct(">H20xQHI")
-_AFTER_PRODUCER = 4
-"""Bytes of the header behind what sealing changes."""
+_PRODUCER_END = 57
+"""Where the bytes end that sealing changes under the CRC: attributes and the producer's three fields."""
 _FIRST_NULL_RECORD = b"\x0c\0\0\0\1\1\0"
 _NULL_BYTES_MAX = 16 << 20
 """More than any padding is, inflated."""
@@ -146,14 +145,13 @@ def seal(view: memoryview, producer_id: int, producer_epoch: int, base_sequence:
     if producer_id < 0:
         raise ValueError(f"producer id {producer_id} would switch the broker's checks off")
     size = len(view)
-    crc, attributes, its_id, its_epoch, its_sequence = _SEALED.unpack_from(view, CRC_AT)
-    kept = attributes & _KEPT_ATTRIBUTES
-    difference = _DIFFERENCE.pack(
-        attributes ^ kept, its_id ^ producer_id, its_epoch ^ producer_epoch, its_sequence ^ base_sequence
-    )
-    crc ^= difference_at_end(difference, size - HEADER_BYTES + _AFTER_PRODUCER)
-    _TO_ATTRIBUTES.pack_into(view, 0, 0, size - PREFIX_BYTES, -1, MAGIC_V2, crc, kept)
+    crc, attributes = _CRC_AND_ATTRIBUTES.unpack_from(view, CRC_AT)
+    changing = view[ATTRIBUTES_AT:_PRODUCER_END]
+    before = crc32c(changing)
+    _ATTRIBUTES.pack_into(changing, 0, attributes & _KEPT_ATTRIBUTES)
     _PRODUCER.pack_into(view, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
+    crc ^= difference_at_end(before ^ crc32c(changing), size - _PRODUCER_END)
+    _TO_CRC.pack_into(view, 0, 0, size - PREFIX_BYTES, -1, MAGIC_V2, crc)
 
 
 def build(
