@@ -45,7 +45,6 @@ from mirror.kafka.fetch import (
     FETCH,
     FETCH_VERSION,
     FetchAnswer,
-    Fetched,
     FetchLimits,
     FetchSession,
     Key,
@@ -263,7 +262,9 @@ class FetchLane:
                 self._session.forget(fetched.key)
                 self.update(partition)
                 continue
-            await self._take_partition(partition, fetched, want, buffer, answers)
+            outcome = await self._receiver.take(partition, fetched, want.offset, buffer, answers)
+            if self._was_too_little(partition, want, outcome):
+                self._grow(partition, fetched.key, want)
             if partition.told_at == answers.at:
                 self._session.heard.add(fetched.key)
             self._flow.hooks.changed(partition)
@@ -280,17 +281,13 @@ class FetchLane:
         behind = sum(1 for _ in islice(filter(self._more, self._members.values()), enough))
         return min(share(bytes_max, behind, near=self._nearness.near), limits.partition_fetch_bytes_max)
 
-    async def _take_partition(
-        self, partition: PartitionCopy, fetched: Fetched, want: Want, buffer: Buffer, answers: Answers
-    ) -> None:
+    def _was_too_little(self, partition: PartitionCopy, want: Want, outcome: Outcome) -> bool:
         """Where no batch came although there is one, and the answer had room, it is larger than what was
         asked for. Where the answer was full, the broker begins with this partition another time (KIP-227).
         """
-        outcome = await self._receiver.take(partition, fetched, want.offset, buffer, answers)
-        had_room = want.bytes_max <= self._spare
-        left_out = outcome is Outcome.EMPTY and had_room and self._more(partition)
-        if outcome is Outcome.TORN or left_out:
-            self._grow(partition, fetched.key, want)
+        if outcome is Outcome.EMPTY:
+            return want.bytes_max <= self._spare and self._more(partition)
+        return outcome is Outcome.TORN
 
     def _grow(self, partition: PartitionCopy, key: Key, want: Want) -> None:
         if want.bytes_max < FETCH_BYTES_CEILING:

@@ -267,8 +267,10 @@ def _decode_partition(body: memoryview, at: int, topic_id: bytes) -> tuple[Fetch
         diverging, end = _read_divergence(body, end)
     else:
         end += 1
-    key = Key(topic_id, index)
-    return Fetched(key, error_code, high_watermark, stable, log_start, diverging, aborted, records), end
+    new = tuple.__new__  # a NamedTuple's own constructor is a Python function
+    key = new(Key, (topic_id, index))
+    said = (key, error_code, high_watermark, stable, log_start, diverging, aborted, records)
+    return new(Fetched, said), end
 
 
 def _read_divergence(body: memoryview, at: int) -> tuple[tuple[int, int] | None, int]:
