@@ -41,14 +41,19 @@ async def connected(
 
     Args:
         name: How people call it: ``source`` or ``target``.
-        patience_seconds: For how long it is tried again, where that can help.
-        not_reached: Told each time why it is tried again.
+        patience_seconds, not_reached: As for :func:`reach`.
 
     Raises:
-        ConnectionFailedError: None of the bootstrap addresses answers.
-        AuthenticationError: The cluster does not accept us, or we do not accept it.
-        UnsupportedVersionError: Its brokers are too old.
+        TwinsiteError: As for :func:`reach`.
     """
+    async with way_to(name, settings) as cluster:
+        await reach(cluster, patience_seconds=patience_seconds, not_reached=not_reached)
+        yield cluster
+
+
+@contextlib.asynccontextmanager
+async def way_to(name: str, settings: ConnectionSettings) -> AsyncIterator[Cluster]:
+    """A cluster that nobody has asked yet; its connections end with the block."""
     bootstrap = [Address(*host_and_port(server)) for server in settings.servers]
     options = ConnectionOptions(
         security=Security.from_settings(settings.security),
@@ -60,14 +65,33 @@ async def connected(
     cluster = Cluster(name, bootstrap, options, refresh_seconds=settings.metadata_refresh_seconds)
     try:
         log.info("reaching_cluster", cluster=name, servers=list(settings.servers))
-        say = _saying(name, not_reached)
-        await cluster.start(timeout_seconds=patience_seconds, before_sleep=say)
-        async for attempt in retrying(patience_seconds, before_sleep=say):
-            with attempt:
-                (await cluster.any_connection()).version(FETCH, FETCH_VERSION, "Fetch", lowest=FETCH_VERSION)
         yield cluster
     finally:
         await cluster.close()
+
+
+async def reach(
+    cluster: Cluster,
+    *,
+    patience_seconds: float = START_SECONDS,
+    not_reached: NotReached = lambda _, __: None,
+) -> None:
+    """Have a cluster answer for the first time.
+
+    Args:
+        patience_seconds: For how long it is tried again, where that can help.
+        not_reached: Told each time why it is tried again.
+
+    Raises:
+        ConnectionFailedError: None of the bootstrap addresses answers.
+        AuthenticationError: The cluster does not accept us, or we do not accept it.
+        UnsupportedVersionError: Its brokers are too old.
+    """
+    say = _saying(cluster.name, not_reached)
+    await cluster.start(timeout_seconds=patience_seconds, before_sleep=say)
+    async for attempt in retrying(patience_seconds, before_sleep=say):
+        with attempt:
+            (await cluster.any_connection()).version(FETCH, FETCH_VERSION, "Fetch", lowest=FETCH_VERSION)
 
 
 def _saying(name: str, not_reached: NotReached) -> BeforeSleep:

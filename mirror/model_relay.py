@@ -100,3 +100,5 @@ class RelayStatus:
     """How often somebody was not let in, or ended, since the start, by code."""
     rate_limit_bytes_per_second: float | None = None
     """The most it sends to all mirrors together now, as limits say; null: no limit."""
+    waits_for: str = ""
+    """What a relay that does not listen yet waits for, and what went wrong last; empty once it does."""

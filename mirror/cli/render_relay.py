@@ -67,6 +67,8 @@ def _headline(status: RelayStatus) -> Text:
     refused = ", ".join(f"{code} {number(count)}" for code, count in sorted(status.refused.items()) if count)
     if refused:
         words += f"\n  refused since the start: {clean(refused)} (its log has who and why)"
+    if status.waits_for:
+        return Text(f"{words}\n  waits for {clean(status.waits_for)}")
     return Text(words if status.streams else f"{words}\n{NO_STREAMS}")
 
 

@@ -93,11 +93,19 @@ class Eyes:
         return probe(request, Verdict((Check("event_loop", ok=True, reason="turned to answer this"),)))
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        stopping = self._stopping()
-        mirrors = Check("mirrors", not stopping, "the relay is being stopped" if stopping else "may come in")
-        return probe(request, Verdict((mirrors, await self._source())))
+        waits_for = self._take_status().waits_for
+        return probe(request, Verdict((self._mirrors(waits_for), await self._source(waits_for))))
 
-    async def _source(self) -> Check:
+    def _mirrors(self, waits_for: str) -> Check:
+        if self._stopping():
+            return Check("mirrors", ok=False, reason="the relay is being stopped")
+        if waits_for:
+            return Check("mirrors", ok=False, reason=f"may not come in, the relay waits for {waits_for}")
+        return Check("mirrors", ok=True, reason="may come in")
+
+    async def _source(self, waits_for: str) -> Check:
+        if waits_for:
+            return Check("source", ok=False, reason="not reached since start")
         try:
             await self._cluster.refresh(not_older_than_seconds=self._cluster.refresh_seconds)
         except TwinsiteError as error:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import structlog
 from prometheus_client import CollectorRegistry
 
 from mirror import logs
-from mirror.clusters import connected
+from mirror.clusters import reach, way_to
 from mirror.config import host_and_port
 from mirror.config_limits import periods_of
 from mirror.config_relay import ListenSettings, RelaySettings, warnings
@@ -35,8 +37,10 @@ FILES_OF_CONNECTION, FILES_BESIDES = 3, 200
 def run(settings: RelaySettings) -> int:
     """Serve mirrors until a signal comes; then what is under way has seconds to end.
 
+    A source that does not answer is waited for; the port for people is open meanwhile.
+
     Raises:
-        TwinsiteError: The source cannot be reached, or the address cannot be listened on.
+        TwinsiteError: The source refuses, or is too old, or an address cannot be listened on.
     """
     logs.set_up(level=settings.log.level, form=settings.log.format)
     for sentence in warnings(settings):
@@ -68,21 +72,24 @@ async def _serve(settings: RelaySettings, stop: asyncio.Event, listens: asyncio.
     _make_room(listen.connections_max)
     shown = ContextCache(make_server_context)
     tls = make_listening_context(_tls(listen), shown) if listen.certificate_file else None
-    async with connected("source", settings.cluster) as cluster:
-        cluster.follow(None)
-        fresh = asyncio.create_task(lasting("metadata", partial(_keep_fresh, cluster)))
+    async with way_to("source", settings.cluster) as cluster:
         server = RelayServer(cluster, listen, periods_of(settings.limits))
-        eyes = await _watched(server, cluster, settings, stop.is_set, shown)
+        watch = Watch(server, cluster)
+        eyes = await _watched(watch, cluster, settings, stop.is_set, shown)
         try:
-            await server.start(*host_and_port(listen.address), tls)
-            listens.set()
-            log.info("relay_listens", address=listen.address, port=server.port, tls=tls is not None)
-            await stop.wait()
-            log.info("relay_stopping", streams=len(server.tally.streams), tunnels=len(server.tally.tunnels))
+            await reach(cluster, patience_seconds=math.inf, not_reached=watch.not_reached)
+            with _kept_fresh(cluster):
+                await server.start(*host_and_port(listen.address), tls)
+                watch.begun()
+                listens.set()
+                log.info("relay_listens", address=listen.address, port=server.port, tls=tls is not None)
+                await stop.wait()
+                log.info(
+                    "relay_stopping", streams=len(server.tally.streams), tunnels=len(server.tally.tunnels)
+                )
         finally:
             await server.close()
             await eyes.close()
-            fresh.cancel()
 
 
 def _make_room(connections_max: int) -> None:
@@ -94,6 +101,17 @@ def _make_room(connections_max: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed if endless else min(needed, hard), hard))
     if not endless and hard < needed:
         log.warning("few_open_files", allowed=hard, needed=needed, connections_max=connections_max)
+
+
+@contextlib.contextmanager
+def _kept_fresh(cluster: Cluster) -> Iterator[None]:
+    """From now on all its topics are known, as they are, until the block ends."""
+    cluster.follow(None)
+    fresh = asyncio.create_task(lasting("metadata", partial(_keep_fresh, cluster)))
+    try:
+        yield
+    finally:
+        fresh.cancel()
 
 
 async def _keep_fresh(cluster: Cluster) -> None:
@@ -110,7 +128,7 @@ async def _keep_fresh(cluster: Cluster) -> None:
 
 
 async def _watched(
-    server: RelayServer,
+    watch: Watch,
     cluster: Cluster,
     settings: RelaySettings,
     stopping: Callable[[], bool],
@@ -122,7 +140,7 @@ async def _watched(
         shown: Has what mirrors are shown.
     """
     registry = CollectorRegistry()
-    watch, tls = Watch(server, cluster), _tls(settings.listen)
+    tls = _tls(settings.listen)
     register_relay(registry, watch.take, lambda: expiries(shown.valid_until(tls), cluster))
     eyes = Eyes(cluster, registry, watch.take, stopping)
     if settings.api.port >= 0:

@@ -25,6 +25,15 @@ class Watch:
         self._server = server
         self._cluster = cluster
         self._started_at_ms, self._started_at = int(time.time() * 1000), time.monotonic()
+        self._waits_for = f"{cluster.name} to answer"
+
+    def not_reached(self, cluster: str, why: str) -> None:
+        """The source has not answered yet; say what went wrong last."""
+        self._waits_for = f"{cluster} to answer: {why}"
+
+    def begun(self) -> None:
+        """Mirrors can come in."""
+        self._waits_for = ""
 
     def take(self) -> RelayStatus:
         """The relay as it is now."""
@@ -46,6 +55,7 @@ class Watch:
             tunnelled_bytes=tally.tunnelled_bytes,
             bytes_read=tally.bytes_read,
             refused=dict(server.audit.refused),
+            waits_for=self._waits_for,
         )
 
 

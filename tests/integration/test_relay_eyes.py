@@ -23,7 +23,7 @@ from tests.harness.kafka import KafkaCluster
 from tests.harness.node import free_ports
 from tests.harness.process import Twinsite, events, twinsite
 from tests.harness.promtool import promtool
-from tests.harness.relay import AS_IF_FAR, Relay, configured_relay, running_relay, through
+from tests.harness.relay import AS_IF_FAR, Relay, configured_relay, listens, running_relay, through
 from tests.harness.security import Authority
 from tests.integration.test_relay_stream import Client, hello
 
@@ -208,6 +208,33 @@ async def test_a_relay_that_waits_for_its_brokers_can_be_stopped(tmp_path: Path)
 
     assert ended.code == 0
     assert len(events(ended.stderr, "stopped")) == 1
+
+
+async def test_a_relay_that_was_there_before_its_brokers_lets_mirrors_in_once_they_answer(
+    tmp_path: Path,
+) -> None:
+    """
+    As after a power cut. Until then its port for people says what it waits for, and the other is closed.
+    """
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    cluster = KafkaCluster.prepare("3.9", 1, "late", {}, tmp_path)
+    command = ("relay", "--cluster", cluster.bootstrap, "--listen", address)
+    try:
+        with Twinsite.run(*command, work_dir=tmp_path) as process:
+            await process.wait_for(
+                lambda: "cannot connect" in process.status().get("waits_for", ""), "it waits"
+            )
+            host, _, port = address.rpartition(":")
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((host, int(port)))
+            alive = process.get("/livez")
+            await cluster.launch()
+            await listens(process)
+            ready, waits_for = process.get("/readyz"), process.status()["waits_for"]
+    finally:
+        cluster.close()
+
+    assert (alive, ready, waits_for) == (b"ok\n", b"ok\n", "")
 
 
 def test_a_copy_through_a_relay_with_a_port_for_people_is_as_exact(

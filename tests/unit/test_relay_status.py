@@ -207,6 +207,17 @@ def test_the_table_has_a_row_for_each_stream() -> None:
     assert "None" not in text
 
 
+def test_a_relay_that_does_not_listen_yet_says_what_it_waits_for() -> None:
+    """
+    That no mirror has a stream open goes without saying.
+    """
+    text = shown(replace(STATUS, source_cluster_id=None, streams=(), waits_for="source to answer: a\x1b[1m"))
+
+    assert "\n  waits for source to answer: a" in text
+    assert "\x1b" not in text
+    assert "no mirror has a stream" not in text
+
+
 def test_of_many_streams_some_are_shown_and_the_others_counted() -> None:
     """
     Unless all are asked for.
