@@ -71,12 +71,13 @@ class NotBegunError(TwinsiteError):
         stopped: It was told to stop; else its time was up.
     """
 
-    def __init__(self, *, stopped: bool) -> None:
+    def __init__(self, waiting: Waiting, *, stopped: bool) -> None:
         self.stopped = stopped
         if stopped:
             super().__init__("stopped before the mirror was under way")
         else:
-            super().__init__("time was up before both clusters had answered", hint=ConnectionFailedError.hint)
+            hint = ConnectionFailedError.hint if waiting.missing else None
+            super().__init__(f"time was up while the mirror waited for {waiting.waits_for}", hint=hint)
             self.exit_code = ExitCode.TIME_IS_UP
 
 
@@ -100,12 +101,13 @@ async def run(
         The last snapshot, taken when everything sent was answered.
 
     Raises:
-        NotBegunError: It was told to stop, or its time was up, before both clusters were ready.
+        NotBegunError: It was told to stop, or its time was up, before it was under way.
         TwinsiteError: A cluster cannot be reached or does not allow what is needed, or no topic matches.
     """
     ends_at = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    waiting = Waiting(settings)
     async with contextlib.AsyncExitStack() as stack:
-        service = await _unless_ended(_begin(settings, stack, once=once), stop, ends_at)
+        service = await _unless_ended(_begin(settings, stack, waiting, once=once), waiting, stop, ends_at)
         try:
             timed_out = await service.run(stop, once=once, ends_at=ends_at, on_status=on_status)
         except* TwinsiteError as group:
@@ -115,10 +117,11 @@ async def run(
         return service.status()
 
 
-async def _begin(settings: Settings, stack: contextlib.AsyncExitStack, *, once: bool) -> Service:
+async def _begin(
+    settings: Settings, stack: contextlib.AsyncExitStack, waiting: Waiting, *, once: bool
+) -> Service:
     """The port, both clusters, the flow, its topics; a mirror that runs for ever waits for all of them."""
     patience = START_SECONDS if once else math.inf
-    waiting = Waiting(settings)
     port = await stack.enter_async_context(opened_port(settings, waiting))
     both = both_connected(
         settings, patience_seconds=patience, reached=waiting.reached.add, not_reached=waiting.not_reached
@@ -131,7 +134,9 @@ async def _begin(settings: Settings, stack: contextlib.AsyncExitStack, *, once: 
     return service
 
 
-async def _unless_ended(work: Coroutine[Any, Any, T], stop: asyncio.Event, ends_at: float | None) -> T:
+async def _unless_ended(
+    work: Coroutine[Any, Any, T], waiting: Waiting, stop: asyncio.Event, ends_at: float | None
+) -> T:
     """What comes of the work, unless a stop, or the end of the time, comes first.
 
     Raises:
@@ -142,7 +147,7 @@ async def _unless_ended(work: Coroutine[Any, Any, T], stop: asyncio.Event, ends_
     try:
         await asyncio.wait({task, told}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise NotBegunError(stopped=stop.is_set())
+            raise NotBegunError(waiting, stopped=stop.is_set())
         return task.result()
     finally:
         for one in (task, told):

@@ -53,9 +53,14 @@ class Waiting:
         self._failures[cluster] = why
 
     @property
+    def missing(self) -> list[str]:
+        """Names of the clusters that have not answered."""
+        return sorted({"source", "target"} - self.reached)
+
+    @property
     def waits_for(self) -> str:
         """In words, with what went wrong last; of the clusters first. Never empty."""
-        missing = sorted({"source", "target"} - self.reached)
+        missing = self.missing
         if not missing:
             return self._step or "the flow to begin"
         words = f"{' and '.join(missing)} to answer"

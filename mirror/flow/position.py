@@ -296,11 +296,13 @@ def _first_time(source: SourceLook, target: TargetLook, wanted: str, padding_lim
             f"the source starts at {start}: that takes {start - end} padding records at the target, "
             f"above the limit of {padding_limit} (offsets.padding_limit)",
         )
+    holds = (
+        f"is empty and ends at {end}"
+        if empty
+        else f"holds offsets {target.target_log_start_offset} to {end} that this flow did not write"
+    )
     return Stop(
-        State.BLOCKED,
-        Reason.TARGET_NOT_EMPTY,
-        f"the target partition holds offsets {target.target_log_start_offset} to {end} "
-        f"that this flow did not write; the source starts at {start}",
+        State.BLOCKED, Reason.TARGET_NOT_EMPTY, f"the target partition {holds}; the source starts at {start}"
     )
 
 

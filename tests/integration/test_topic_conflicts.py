@@ -10,6 +10,7 @@ import pytest
 from mirror import service
 from mirror.flow.engine import wants_look
 from mirror.model import Reason, State, TopicPartition
+from mirror.waiting import Waiting
 from tests.conftest import TopicFactory
 from tests.faults.flows import configured
 from tests.harness.checker import assert_exact, watermarks
@@ -109,7 +110,7 @@ async def test_nothing_but_a_look_at_the_topics_ends_what_holds_them_up(
     wanted = flow_of(source, target, name)
 
     async with AsyncExitStack() as stack:
-        mirror = await service._begin(wanted, stack, once=True)
+        mirror = await service._begin(wanted, stack, Waiting(wanted), once=True)
         await mirror.follower.follow()
         partition = mirror.engine.partitions[TopicPartition(name, 0)]
         by_itself = wants_look(partition)

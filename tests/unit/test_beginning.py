@@ -132,6 +132,25 @@ async def test_what_is_wrong_with_a_cluster_is_said_when_nobody_told_it_to_stop(
         await service.run(settings_for(CLOSED_PORT), stop=asyncio.Event())
 
 
+async def test_time_that_is_up_names_the_step_of_the_start_that_took_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Both clusters have answered: whoever looks at the network looks in vain.
+    """
+
+    async def for_ever(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    recovering(monkeypatch, "mirror.taking_part.open_memory", ConnectionFailedError("never"))
+    monkeypatch.setattr("mirror.taking_part.open_memory", for_ever)
+
+    with pytest.raises(service.NotBegunError, match=r"waited for the flow's state at the target$") as ended:
+        await service.run(settings_for(CLOSED_PORT), stop=asyncio.Event(), once=True, timeout_seconds=0.2)
+
+    assert (ended.value.hint, ended.value.exit_code) == ("", 5)
+
+
 async def probe(port: int, path: str) -> tuple[int, str]:
     """What the port says; waits until it is there."""
     async with aiohttp.ClientSession() as session:

@@ -17,9 +17,10 @@ import pytest
 
 from mirror import service
 from mirror.cli.main import COMMANDS, main
-from mirror.config import Settings
+from mirror.config import Settings, parse
 from mirror.errors import AuthenticationError
 from mirror.model import FlowStatus, Reason, State, TopicLeftOut
+from mirror.waiting import Waiting
 from tests.harness.terminal import on_terminal
 from tests.unit.statuses import a_flow, a_loss, a_partition
 
@@ -386,18 +387,34 @@ def test_a_signal_ends_a_copy_early_and_says_so(mirroring: FakeService) -> None:
     assert main(["mirror", *CLUSTERS, "--topics", ".*", "--once"]) == 3
 
 
-def test_time_that_is_up_before_a_cluster_answered_makes_it_5(
-    mirroring: FakeService, capsys: pytest.CaptureFixture[str]
+def not_begun(*reached: str, stopped: bool) -> service.NotBegunError:
+    """A mirror that has ended before it was under way, where these clusters had answered."""
+    source, target = ({"bootstrap_servers": f"{name}:9092"} for name in ("east", "west"))
+    waiting = Waiting(parse({"source": source, "target": target, "topics": {"include": [".*"]}}))
+    waiting.reached.update(reached)
+    waiting.tell("the flow's state at the target")
+    return service.NotBegunError(waiting, stopped=stopped)
+
+
+@pytest.mark.parametrize(
+    ("reached", "words", "hint"),
+    [
+        (["target"], "source to answer", "hint: check the address, the broker and the network between\n"),
+        (["source", "target"], "the flow's state at the target", ""),
+    ],
+)
+def test_time_that_is_up_before_a_mirror_is_under_way_makes_it_5(
+    mirroring: FakeService, capsys: pytest.CaptureFixture[str], reached: list[str], words: str, hint: str
 ) -> None:
     """
-    The limit holds for a cluster that cannot be reached too.
+    The limit holds for a cluster that cannot be reached, too; the network is blamed for nothing else.
     """
-    mirroring.status = service.NotBegunError(stopped=False)
+    mirroring.status = not_begun(*reached, stopped=False)
 
     code = main(["mirror", *CLUSTERS, "--topics", ".*", "--once", "--timeout-seconds", "0.1"])
 
     assert code == 5
-    assert "time was up before both clusters had answered" in capsys.readouterr().err
+    assert capsys.readouterr().err == f"error: time was up while the mirror waited for {words}\n{hint}"
 
 
 @pytest.mark.parametrize(("arguments", "expected"), [(["--once"], 1), (["--api-port", "-1"], 0)])
@@ -407,7 +424,7 @@ def test_a_signal_before_a_cluster_answered(
     """
     A copy that was to end has not been made; a mirror that was to run for ever has stopped as told.
     """
-    mirroring.status = service.NotBegunError(stopped=True)
+    mirroring.status = not_begun(stopped=True)
 
     assert main(["mirror", *CLUSTERS, "--topics", ".*", *arguments]) == expected
 

@@ -154,23 +154,23 @@ def test_an_empty_target_that_starts_there_already_needs_no_preparation() -> Non
 
 
 @pytest.mark.parametrize(
-    ("start", "end"),
+    ("start", "end", "seen"),
     [
-        pytest.param(0, 40, id="records below the source's start"),
-        pytest.param(0, 100, id="records up to the source's start"),
-        pytest.param(0, 300, id="records beyond it"),
-        pytest.param(300, 300, id="emptied beyond it"),
+        pytest.param(0, 40, "holds offsets 0 to 40 ", id="records below the source's start"),
+        pytest.param(0, 100, "holds offsets 0 to 100 ", id="records up to the source's start"),
+        pytest.param(0, 300, "holds offsets 0 to 300 ", id="records beyond it"),
+        pytest.param(300, 300, "is empty and ends at 300;", id="emptied beyond it"),
     ],
 )
-def test_a_target_with_a_past_cannot_have_the_same_offsets(start: int, end: int) -> None:
+def test_a_target_with_a_past_cannot_have_the_same_offsets(start: int, end: int, seen: str) -> None:
     """
-    It is refused with the offsets it holds, or mapped from its end on where that is allowed.
+    It is refused with the offsets it holds, if any, or mapped from its end on where that is allowed.
     """
     target = replace(EMPTY, target_log_start_offset=start, target_log_end_offset=end)
 
     refused = stopped(decided(None, target), State.BLOCKED, Reason.TARGET_NOT_EMPTY)
 
-    assert f"{start} to {end}" in refused.detail
+    assert refused.detail.startswith(f"the target partition {seen}")
     mapped = Register(OffsetMode.MAPPED, 100, end, prepared=True, shared=start < end)
     assert decided(None, target, wanted="auto") == mapped
 

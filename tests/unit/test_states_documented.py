@@ -130,6 +130,13 @@ def test_what_others_have_written_may_stay_before_a_topic_is_copied_anew(reason:
     assert places == sorted(places)
 
 
+def test_whoever_has_emptied_a_topic_has_not_made_room_for_the_same_offsets() -> None:
+    """
+    Its log ends where it did: the topic itself has to go.
+    """
+    assert hint(State.BLOCKED, Reason.TARGET_NOT_EMPTY).startswith("Delete the target topic,")
+
+
 def test_what_a_broker_refuses_is_documented_with_the_state_it_leads_to() -> None:
     """
     The table of refusals and the page tell the same story.
