@@ -173,6 +173,14 @@ _IN_STATE: Mapping[tuple[State, Reason], str] = MappingProxyType(
         (State.BLOCKED, Reason.FOREIGN_WRITE): (
             "Stop whatever else writes to the target partition; it is looked at again by itself."
         ),
+        (State.BLOCKED, Reason.LOG_START_MOVED): (
+            "Look at the leader of the source partition: it says of an offset that its log has that it has "
+            "not. Tried again by itself."
+        ),
+        (State.BLOCKED, Reason.NEWER_EPOCH): (
+            "Look at the leader of the target partition: it refuses the mirror's epoch and knows no newer "
+            "one. Tried again by itself."
+        ),
         (State.LAGGING, Reason.SOURCE_UNAVAILABLE): (
             "Look at the source brokers and the network to them; the lag is counted from their last answer."
         ),

@@ -11,10 +11,12 @@ import pytest
 import mirror
 from mirror.api import problems
 from mirror.flow.hints import HINTS, hint, severity
-from mirror.flow.states import APPEND_REFUSALS, FETCH_REFUSALS
-from mirror.model import Reason, State
+from mirror.flow.partition import PartitionCopy
+from mirror.flow.states import APPEND_REFUSALS, FETCH_REFUSALS, PATIENCE, Refusal
+from mirror.model import Reason, State, TopicPartition
 
 SOURCES = Path(mirror.__file__).parent
+ORDERS_0 = TopicPartition("orders", 0)
 PAGE = (Path(__file__).parents[2] / "docs" / "states.md").read_text()
 
 
@@ -139,15 +141,35 @@ def test_whoever_has_emptied_a_topic_has_not_made_room_for_the_same_offsets() ->
 
 def test_what_a_broker_refuses_is_documented_with_the_state_it_leads_to() -> None:
     """
-    The table of refusals and the page tell the same story.
+    The table of refusals and the page tell the same story, also of those that are shown after some tries.
     """
     reasons = entries("Reasons")
     refusals = [*APPEND_REFUSALS.values(), *FETCH_REFUSALS.values()]
-    final = [(refusal.state, refusal.reason) for refusal in refusals if refusal.state is not None]
 
-    missing = [(s, r) for s, r in final if f"`{s}`" not in reasons[r.value].split("- **Seen:**")[0]]
+    found = [after_all_tries(refusal) for refusal in refusals]
+    missing = [(s, r) for s, r in found if f"`{s}`" not in reasons[r.value].split("- **Seen:**")[0]]
 
+    assert len(found) > 20
     assert missing == []
+
+
+@pytest.mark.parametrize("refusal", FETCH_REFUSALS.values())
+def test_nobody_is_told_to_accept_a_loss_before_there_is_one(refusal: Refusal) -> None:
+    """
+    The command is refused in every state but DATA_LOSS.
+    """
+    state, reason = after_all_tries(refusal)
+
+    assert "accept" not in hint(state, reason)
+
+
+def after_all_tries(refusal: Refusal) -> tuple[State, Reason]:
+    """How a partition is shown of which a broker says this again and again."""
+    partition = PartitionCopy(ORDERS_0, ORDERS_0, bytes(16), in_flight_max=5)
+    for _ in range(PATIENCE):
+        partition.refused(refusal, "the broker says no", now=0.0)
+    assert partition.reason is not None
+    return partition.state, partition.reason
 
 
 def test_every_code_of_a_problem_is_in_the_table() -> None:
