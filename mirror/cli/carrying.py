@@ -51,16 +51,17 @@ def begin(
     Raises:
         UsageError: The folder holds a comparison already; the one that was overtaken is none of this flow,
             or has lost nothing.
-        TwinsiteError: As :func:`mirror.proving.asking.scope`.
+        NotCompletedError: A cluster stood in the way.
     """
     if (folder / SCOPE).exists():
         raise UsageError(f"{folder} holds a comparison already", hint="begin each one with a new folder")
     settings = comparing.loaded(config)
     noting.check_places(history, None)
     wanted = comparing.wanted_of(settings, history, limits, since_last_match=since_last_match, sample=sample)
-    scope = asyncio.run(asking.scope(settings, wanted))
-    if overtaken is not None:
-        scope = asyncio.run(asking.scope(settings, wanted, _lost_of(overtaken, scope)))
+    with noting.noted():
+        scope = asyncio.run(asking.scope(settings, wanted))
+        if overtaken is not None:
+            scope = asyncio.run(asking.scope(settings, wanted, _lost_of(overtaken, scope)))
     for questions in first_questions(scope.append_only, scope.compacted, scope.extent.sample, scope.hashing):
         for site, question in zip(("source", "target"), questions, strict=True):
             if question.ranges:
@@ -101,7 +102,7 @@ def digest(
 
     Raises:
         UsageError: The folder holds no comparison, or not of this flow; what is named is no log directory.
-        SparkFailedError: The cluster or Spark stood in the way; answers that were finished stay.
+        NotCompletedError: The cluster or Spark stood in the way; answers that were finished stay.
     """
     settings = comparing.loaded(config)
     scope = _scope(folder)
@@ -118,7 +119,11 @@ def digest(
     records = comparing.records_of(settings, site, files, scope)
     if files:
         carried.note_files(folder, site, files)
-    with steps(sys.stderr) as shown, comparing.spark_session(shown, spark_options) as spark:
+    with (
+        noting.noted(),
+        steps(sys.stderr) as shown,
+        comparing.spark_session(shown, spark_options) as spark,
+    ):
         names, bytes_per_second = comparing.names_of(site, scope), comparing.bytes_per_second(rate)
         asked = KafkaSite(spark, records, names, folder, keys_folder, shown.tell, bytes_per_second)
         for name, question in questions:

@@ -51,11 +51,11 @@ def check_places(folder: Path, metrics_file: Path | None) -> None:
 
 
 @contextmanager
-def noted(note: Callable[[TwinsiteError], None]) -> Iterator[None]:
-    """Run a comparison; what stands in its way is noted.
+def noted(note: Callable[[TwinsiteError], None] = lambda _: None) -> Iterator[None]:
+    """Run a comparison, or a step of one; what stands in its way is noted.
 
     Args:
-        note: Leaves word of it.
+        note: Leaves word of it; nobody does where there is no run to note it of.
 
     Raises:
         UnansweredError: As it is: nothing stands in the way.

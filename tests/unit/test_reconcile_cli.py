@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from mirror.cli import carrying, reconciling
+from mirror.cli import carrying, comparing, reconciling
 from mirror.cli.main import main
+from mirror.errors import AuthenticationError, NotAuthorizedError, TwinsiteError
 from mirror.proving import asking
+from spark_jobs import carried
 from spark_jobs.algorithms import Hashing
 from spark_jobs.documents import Scope
 from spark_jobs.extent import Extent
@@ -174,6 +176,43 @@ def test_a_disk_that_is_full_is_a_line_and_no_traceback_where_nothing_is_noted(
 
     assert main(["reconcile", *command]) == 1
     assert capsys.readouterr().err.startswith("error: runs/r1/report.html: No space left on device\nhint: ")
+
+
+@pytest.mark.parametrize("error", [NotAuthorizedError("no right"), AuthenticationError("wrong password")])
+@pytest.mark.parametrize("command", [(), ("scope", "proof")])
+def test_a_cluster_that_refuses_leaves_every_comparison_not_completed(
+    command: tuple[str, ...],
+    error: TwinsiteError,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """
+    Whether it is carried or not: scripts know of one code for that.
+    """
+    monkeypatch.setattr(asking, "scope", answering(error))
+
+    assert main(["reconcile", *command, "--config", "flow.yaml"]) == 1
+    assert capsys.readouterr().err.endswith(f"error: {error}\nhint: {error.hint}\n")
+
+
+def test_a_cluster_that_refuses_leaves_an_answer_not_given(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Likewise.
+    """
+
+    async def asked(*_: object) -> Scope:
+        return SCOPE
+
+    monkeypatch.setattr(asking, "scope", asked)
+    assert main(["reconcile", "scope", "--config", "flow.yaml", "proof"]) == 0
+    monkeypatch.setattr(carried, "unanswered", answering([("q1", None)]))
+    monkeypatch.setattr(comparing, "spark_session", answering(NotAuthorizedError("no right")))
+    capsys.readouterr()
+
+    assert main(["reconcile", "digest", "--config", "flow.yaml", "--site", "source", "proof"]) == 1
+    assert "error: no right\n" in capsys.readouterr().err
 
 
 def test_what_is_no_matter_of_disks_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
