@@ -100,6 +100,11 @@ class Audit:
         self.refused[NOT_ONLY_READING] += 1
         log.warning("request_refused", broker=broker, why=why, **visitor.fields)
 
+    def probe(self, peer: str, code: str, why: str) -> None:
+        """A probe is ended by the relay."""
+        self.refused[code] += 1
+        log.warning("probe_refused", peer=peer, code=code, why=why)
+
     def stream(self, visitor: Visitor, code: str, why: str) -> None:
         """A stream is ended by the relay."""
         self.refused[code] += 1

@@ -35,6 +35,7 @@ from mirror.link.tcp_info import (
     send_buffer_is_full,
     tcp_info,
 )
+from mirror.relay.audit import TOO_SLOW, Audit
 from mirror.relay.line import UNREAD_BYTES_MAX, UNSENT_BYTES, Line, rest, tune
 from mirror.relay.news import steady_us
 from mirror.timetable import lowest
@@ -67,13 +68,15 @@ class Probe(Line):
 
     Args:
         peer: Who asks, for people.
+        audit: Told why it is refused.
         rate_now: Bytes a second that this relay's limits let through; None: no limit. A load that begins has
             it to its end, beside what mirrors are sent.
     """
 
-    def __init__(self, peer: str, rate_now: Callable[[], float | None]) -> None:
+    def __init__(self, peer: str, audit: Audit, rate_now: Callable[[], float | None]) -> None:
         super().__init__(UNSENT_BYTES)
         self._peer = peer
+        self._audit = audit
         self._rate_now = rate_now
         self._rate_limit: float | None = None
         self._messages = Messages(QUESTION_BYTES_MAX)
@@ -123,13 +126,12 @@ class Probe(Line):
         self.end()
 
     def _refuse(self, code: str, detail: str) -> None:
-        log.warning("probe_refused", peer=self._peer, code=code, why=detail)
+        self._audit.probe(self._peer, code, detail)
         self._write(messages.say(Down.BYE, {"code": code, "detail": detail}))
         self.close()
 
     def _lose_patience(self) -> None:
-        why = "it asks for nothing, or reads nothing"
-        log.warning("probe_refused", peer=self._peer, code="too_slow", why=why)
+        self._audit.probe(self._peer, TOO_SLOW, "it asks for nothing, or reads nothing")
         self.close()
         self.give_up()
 
@@ -222,7 +224,7 @@ class Probe(Line):
             return
         self._transport.write(data)
         if self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
-            log.warning("probe_refused", peer=self._peer, code="unread", why="it asks and does not read")
+            self._audit.probe(self._peer, "unread", "it asks and does not read")
             self._transport.abort()
 
 

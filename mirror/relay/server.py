@@ -246,7 +246,8 @@ class RelayServer:
             if any(isinstance(one, Probe) for one in self.tally.open):
                 detail = "somebody else is finding out what the link carries: it takes a minute or so"
                 raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, RUNNING, detail)
-            return await self._become(request, Probe(visitor.peer, lambda: self.rate_now), visitor, Way.PROBE)
+            one = Probe(visitor.peer, self.audit, lambda: self.rate_now)
+            return await self._become(request, one, visitor, Way.PROBE)
 
     @contextmanager
     def _let_in(self, request: web.Request, way: Way) -> Iterator[Visitor]:

@@ -18,6 +18,7 @@ from mirror.link import messages
 from mirror.link.messages import Messages
 from mirror.link.probe import Down, Up
 from mirror.relay import line, probe
+from mirror.relay.audit import Audit
 from mirror.relay.probe import Probe
 from tests.harness.node import until
 
@@ -26,13 +27,13 @@ LOAD: dict[str, Any] = {"seconds": 0.3, "settle_seconds": 0.1, "bytes_max": 1 <<
 
 @asynccontextmanager
 async def probing(
-    rate_now: float | None = None,
+    rate_now: float | None = None, audit: Audit | None = None
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, Probe]]:
     """A connection to a probe of this process."""
     made: list[Probe] = []
 
     def one() -> Probe:
-        made.append(Probe("a test", lambda: rate_now))
+        made.append(Probe("a test", audit or Audit(), lambda: rate_now))
         return made[-1]
 
     server = await asyncio.get_running_loop().create_server(one, "127.0.0.1", 0)
@@ -156,10 +157,10 @@ async def test_what_it_sends_cannot_be_compressed() -> None:
 )
 async def test_what_makes_no_sense_ends_it(said: bytes, words: str) -> None:
     """
-    With the reason, as the last thing that is said.
+    With the reason, as the last thing that is said, and counted by it.
     """
-    whole, heard = Messages(), [(0, b"{}")]
-    async with probing() as (reader, writer, one):
+    whole, heard, audit = Messages(), [(0, b"{}")], Audit()
+    async with probing(audit=audit) as (reader, writer, one):
         writer.write(said)
         while data := await asyncio.wait_for(reader.read(1 << 20), 10):
             heard += [(kind, bytes(payload)) for kind, payload in whole.received(data)]
@@ -169,6 +170,7 @@ async def test_what_makes_no_sense_ends_it(said: bytes, words: str) -> None:
     assert kind == Down.BYE
     assert json.loads(last)["code"] == "bad_message"
     assert words in json.loads(last)["detail"]
+    assert +audit.refused == {"bad_message": 1}
 
 
 @pytest.mark.parametrize("said", [b"", load(seconds=0.1)], ids=["asks for nothing", "reads nothing"])
@@ -176,13 +178,16 @@ async def test_a_mirror_that_does_not_go_on_is_not_waited_for(
     said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    Whether it says nothing, or takes nothing of what it has asked for: others want to probe, too.
+    Whether it says nothing, or takes nothing of what it has asked for: others want to probe, too. It counts.
     """
+    audit = Audit()
     monkeypatch.setattr(probe, "PATIENCE_SECONDS", 0.2)
-    async with probing() as (_, writer, one):
+    async with probing(audit=audit) as (_, writer, one):
         writer.write(said)
 
         await asyncio.wait_for(one.ended, 10)
+
+    assert +audit.refused == {"too_slow": 1}
 
 
 async def test_what_it_says_at_last_may_be_read_late(monkeypatch: pytest.MonkeyPatch) -> None:
