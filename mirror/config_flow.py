@@ -155,14 +155,15 @@ class ReadSettings(Section):
         default=4 * MIB,
         ge=64 * KIB,
         le=128 * MIB,
-        description=f"What one answer of a broker may bring.{NOT_BY_LINK}",
+        description="What one answer of a broker may bring; no more than limits.buffer_bytes_max."
+        f"{NOT_BY_LINK}",
     )
     partition_fetch_bytes_max: Bytes = Field(
         default=MIB,
         ge=16 * KIB,
         le=128 * MIB,
-        description="What one partition may bring in one answer; less where several are behind and share it, "
-        f"more for a batch that is larger.{NOT_BY_LINK}",
+        description="What one partition may bring in one answer, no more than read.fetch_bytes_max; less "
+        f"where several are behind and share it, more for a batch that is larger.{NOT_BY_LINK}",
     )
     fetch_wait_ms_max: Whole = Field(
         default=500,
@@ -213,9 +214,10 @@ class LimitsSettings(Section):
         default=2 * MIB,
         ge=64 * KIB,
         le=4 * GIB,
-        description="Batches of one partition; beyond it no more is fetched. Through a relay, where what is "
-        "on its way by then is sent in vain, a partition of which the target acknowledges nothing may have a "
-        "quarter of what is free where that is more, and any other half of buffer_bytes_max.",
+        description="Batches of one partition, no more than buffer_bytes_max; beyond it no more is fetched. "
+        "Through a relay, where what is on its way by then is sent in vain, a partition of which the target "
+        "acknowledges nothing may have a quarter of what is free where that is more, and any other half of "
+        "buffer_bytes_max.",
     )
 
 
@@ -236,7 +238,8 @@ class ApiSettings(Section):
     partition_metrics: Flag = Field(
         default=True,
         description="Whether /metrics has a series for each partition; else one for each topic: counts "
-        "summed, the worst lag, and no offsets. A thousand partitions make up to 30 000 series.",
+        "summed, twinsite_lag_records among them; the worst of twinsite_lag_seconds, headroom and "
+        "projections; and no offsets. A thousand partitions make up to 32 000 series.",
     )
     remote_control: Flag = Field(
         default=False,
@@ -249,7 +252,9 @@ class LogSettings(Section):
     """Log lines go to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="The least that is logged."
+        default="info",
+        description="The least that is logged. With --once on a terminal it is warning where nothing else is "
+        "said; reconcile, repair, link test and offsets translate log warnings and errors, whatever it says.",
     )
     format: Literal["json", "console", "auto"] = Field(
         default="auto", description="auto is console on a terminal, json elsewhere."

@@ -35,7 +35,7 @@ validate` checks a file, `twinsite config show` prints it with all defaults and 
 config schema` is a JSON Schema for editors. Unknown keys, keys that stand twice and values out of range are
 refused, with the path, the value and the reason, before anything is started.
 
-Sizes are bytes, or a text with a unit: `4 MiB`. Times are seconds unless the name ends in `_ms`. Regular
+Sizes are bytes, or a text with a unit: `4 MiB`. Times are seconds unless `_ms` is in the name. Regular
 expressions are Python's and match whole names. Relative paths of files count from the folder of the
 settings file. A secret is `{file: PATH}`, `{env: NAME}` or the text itself; a file is read anew at each use,
 so it can be rotated while the mirror runs.
@@ -122,14 +122,19 @@ passed on to brokers for them is in [permissions.md](permissions.md#through-a-re
 """
 
 
+LESS = {"link.security": ", without `sasl`: `protocol` is `PLAINTEXT` or `SSL`"}
+"""What sections do not take of the settings of those that they are like."""
+
+
 def page() -> str:
     """The whole page."""
     sections = [_section(Settings, "", "The flow")]
     seen: dict[Model, str] = {}
     for path, model in sorted(_sections(Settings, ""), key=lambda one: one[0].startswith("link")):
         if model in seen:
+            but = LESS.get(path, "")
             sections.append(
-                f"## `{path}`\n\nThe same settings as [`{seen[model]}`](#{_anchor(seen[model])}).\n"
+                f"## `{path}`\n\nThe same settings as [`{seen[model]}`](#{_anchor(seen[model])}){but}.\n"
             )
             continue
         seen[model] = path
@@ -145,9 +150,11 @@ def page() -> str:
 
 
 def _without_repeats(sections: list[str]) -> Iterator[str]:
-    """Of the target only one line: what stands under it is known from the source."""
+    """Of the target only one line: what stands under it is known from the source. Of the link's security
+    likewise, as far as there is anything.
+    """
     for text in sections:
-        if not text.startswith("## `target."):
+        if not text.startswith(("## `target.", "## `link.security.")):
             yield text
 
 
@@ -209,8 +216,22 @@ def _default(name: str, field: FieldInfo) -> str:
 
 
 def _values(schema: dict[str, Any], name: str, field: FieldInfo) -> str:
-    """What a value may be, from the field and from the JSON Schema of the setting."""
-    part = next(_forms(schema))
+    """What a value may be, from the field and from the JSON Schema of the setting.
+
+    Null, the text of a secret, and a number with a unit go without saying: the introduction has them.
+    """
+    parts = [part for part in _forms(schema) if part.get("type") != "null"]
+    if any("file" in part.get("properties", {}) for part in parts):
+        return "a secret"
+    if any(part.get("type") == "integer" for part in parts):
+        parts = [part for part in parts if "pattern" not in part]
+    return ", or ".join(_form(part, name, field) for part in parts)
+
+
+def _form(part: dict[str, Any], name: str, field: FieldInfo) -> str:
+    """One way to write a value."""
+    if "const" in part:
+        return f"`{part['const']}`"
     low, high = _bounds(field, part)
     if low is not None and high is not None:
         return f"{_figure(low, name)} to {_figure(high, name)}"
@@ -218,8 +239,6 @@ def _values(schema: dict[str, Any], name: str, field: FieldInfo) -> str:
         return ", ".join(f"`{value}`" for value in part["enum"])
     if "pattern" in part:
         return f"`{part['pattern']}`".replace("|", "\\|")
-    if "file" in part.get("properties", {}):
-        return "a secret"
     return "a section" if "$ref" in part else _KINDS[part["type"]]
 
 

@@ -465,7 +465,7 @@ def test_crc_failures_start_at_zero() -> None:
 
 def test_the_documents_say_how_many_series_a_partition_has() -> None:
     """
-    Of one of which everything is known: whoever sizes a Prometheus by it is not surprised.
+    Of one of which all is known, and something lost: whoever sizes a Prometheus by it is not surprised.
     """
 
     def series(*partitions: PartitionStatus) -> int:
@@ -473,7 +473,16 @@ def test_the_documents_say_how_many_series_a_partition_has() -> None:
         return sum(len(family.samples) for family in collected)
 
     one, another = (
-        a_partition(partition=at, retention_headroom_seconds=1.0, tombstone_headroom_seconds=1.0)
+        a_partition(
+            partition=at,
+            state=State.DATA_LOSS,
+            reason=Reason.LOG_START_MOVED,
+            lost_from=1,
+            lost_to=3,
+            retention_headroom_seconds=1.0,
+            tombstone_headroom_seconds=1.0,
+            outlook=Outlook(Forecast.EXPECTED, 10.0, Forecast.EXPECTED, 100.0, 1.0, 2.0),
+        )
         for at in range(2)
     )
     each = series(one, another) - series(one)
