@@ -324,7 +324,8 @@ class FlowState:
                 self._maps[tp].extend(added)
 
     async def drop_ahead(self, tp: TopicPartition, target_log_end: int) -> None:
-        """Forget the runs that were written ahead and not reached; call it before copying goes on.
+        """Forget the runs that were written ahead and not reached, as what is read there has other gaps; call
+        it before anything is sent that would reach them.
 
         Nothing is written when there are none.
         """

@@ -15,7 +15,12 @@ SAYING = {"warn_repeated", "log_retry", "self._warn_of"}
 
 
 def events_of(source: str) -> Iterator[str]:
-    """The events a module logs: the last text among the arguments that have no name."""
+    """The events a module logs: the last text among the arguments that have no name, or what a line is called
+    that somebody else has written.
+    """
+    for node in [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assign)]:
+        if any(ast.unparse(target).endswith("['event']") for target in node.targets):
+            yield ast.literal_eval(node.value)
     for call in [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]:
         says = ast.unparse(call.func)
         texts = [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
