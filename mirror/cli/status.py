@@ -43,7 +43,7 @@ def status(output: str, watch: bool, every: float, everything: bool, url: str) -
 
     Ends with 0 when every partition is ACTIVE; with 3 when one is not, when there is none at all, or
     when it is not known of a topic whether it is to be copied; with 1 when nobody answers. A relay has
-    no partitions: 0 when it answers.
+    no partitions: 0 when mirrors may come in, 3 while it waits for its source.
     """
     client = MirrorClient(url)
     if watch:
@@ -54,7 +54,7 @@ def status(output: str, watch: bool, every: float, everything: bool, url: str) -
     else:
         console().print(_table(seen, everything=everything))
     if isinstance(seen, RelayStatus):
-        return 0
+        return ExitCode.NOT_THERE if seen.waits_for else ExitCode.DONE
     known = all(topic.is_known for topic in seen.topics_left_out)
     fine = known and bool(seen.partitions) and all(one.state is State.ACTIVE for one in seen.partitions)
     return ExitCode.DONE if fine else ExitCode.NOT_THERE

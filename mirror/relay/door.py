@@ -48,18 +48,27 @@ class Door:
         self._handshakes: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
-    async def open(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
-        """Let connections in; answers the port.
+    async def take(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
+        """Have the address, and let nobody in yet; answers the port.
 
         Raises:
             OSError: The address cannot be listened on.
         """
         enter = self._enter if tls is None else partial(self._greet, tls)
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: _Guest(enter), host, port, backlog=BACKLOG
+            lambda: _Guest(enter), host, port, backlog=BACKLOG, start_serving=False
         )
         found: int = self._server.sockets[0].getsockname()[1]
         return found
+
+    async def open(self) -> None:
+        """Let connections in.
+
+        Raises:
+            OSError: The address cannot be listened on: somebody else has taken it, too, and was faster.
+        """
+        assert self._server is not None, "there is no door without an address"
+        await self._server.start_serving()
 
     async def close(self) -> None:
         """Let nobody in any more; whoever has not asked yet goes."""

@@ -77,9 +77,10 @@ async def _serve(settings: RelaySettings, stop: asyncio.Event, listens: asyncio.
         watch = Watch(server, cluster)
         eyes = await _watched(watch, cluster, settings, stop.is_set, shown)
         try:
+            await server.take(*host_and_port(listen.address), tls)
             await reach(cluster, patience_seconds=math.inf, not_reached=watch.not_reached)
             with _kept_fresh(cluster):
-                await server.start(*host_and_port(listen.address), tls)
+                await server.start()
                 watch.begun()
                 listens.set()
                 log.info("relay_listens", address=listen.address, port=server.port, tls=tls is not None)

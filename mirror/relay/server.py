@@ -147,21 +147,24 @@ class RelayServer:
         """Bytes a second that go to all mirrors together at most; None: no limit."""
         return self._turnstile.pace.rate
 
-    async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+    async def take(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+        """Have the address, and let nobody in yet.
+
+        Raises:
+            UsageError: The address cannot be listened on.
+        """
+        with _listening_on(f"{host}:{port}"):
+            self.port = await self._door.take(host, port, tls)
+
+    async def start(self) -> None:
         """Listen.
 
         Raises:
             UsageError: The address cannot be listened on.
         """
         await self._runner.setup()
-        try:
-            self.port = await self._door.open(host, port, tls)
-        except OSError as error:
-            await self._runner.cleanup()
-            words = f"cannot listen on {host}:{port}: {error.strerror}"
-            raise UsageError(
-                words, hint="choose another address with --listen, or listen in the settings"
-            ) from error
+        with _listening_on(f"port {self.port}"):
+            await self._door.open()
         clock = partial(datetime.now, UTC)
         calendar = partial(follow, self._turnstile, self._rates, clock)
         self._tasks = [
@@ -408,3 +411,13 @@ async def _handed_over(request: web.Request, other: Handed, protocol: str) -> No
     finally:
         other.close()
         handler.connection_lost(None)  # the transport tells it no more
+
+
+@contextmanager
+def _listening_on(address: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        words = f"cannot listen on {address}: {error.strerror}"
+        hint = "choose another address with --listen, or listen in the settings"
+        raise UsageError(words, hint=hint) from error

@@ -25,7 +25,8 @@ async def guests(
     """So many have come, one after the other."""
     audit = Audit()
     door = Door(asyncio.Protocol, audit, greeting_seconds=greeting_seconds, guests_max=GUESTS_MAX)
-    port = await door.open("127.0.0.1", 0, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if secured else None)
+    port = await door.take("127.0.0.1", 0, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if secured else None)
+    await door.open()
     opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
     for _, writer in opened:
         writer.write(says)

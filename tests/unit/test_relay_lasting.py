@@ -55,7 +55,8 @@ async def test_a_mistake_is_logged_and_the_work_begins_again(
 
     with capture_logs() as logged:
         server = RelayServer(nobody, ListenSettings())
-        await server.start("127.0.0.1", 0, None)
+        await server.take("127.0.0.1", 0, None)
+        await server.start()
         async with asyncio.timeout(5):
             await looked.again.wait()
         await server.close()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 
 import pytest
 from tenacity import stop_after_delay, wait_fixed
 
 from mirror.api.relay_schema import relay_from_json
 from mirror.config_relay import RelaySettings
-from mirror.errors import AuthenticationError, ConnectionFailedError
+from mirror.errors import AuthenticationError, ConnectionFailedError, UsageError
 from mirror.kafka import failures
 from mirror.kafka.cluster import Cluster
 from mirror.relay import run as relay
@@ -20,11 +21,13 @@ from tests.unit.test_beginning import CLOSED_PORT, probe, probe_until
 SOON_SECONDS = 10.0
 
 
-def settings_for(port: int) -> RelaySettings:
-    """A relay of a cluster that does not answer; ``port`` is for people."""
+def settings_for(port: int, listen_port: int | None = None) -> RelaySettings:
+    """A relay of a cluster that does not answer; ``port`` is for people, the other for mirrors, or any."""
+    listen_port = listen_port or free_ports(1)[0]
     return RelaySettings.model_validate(
         {
             "cluster": {"bootstrap_servers": f"127.0.0.1:{CLOSED_PORT}"},
+            "listen": {"address": f"127.0.0.1:{listen_port}"},
             "api": {"port": port},
         }
     )
@@ -94,3 +97,29 @@ async def test_a_relay_whose_credentials_are_refused_waits_for_nothing(
     with pytest.raises(AuthenticationError, match="wrong password"):
         async with asyncio.timeout(SOON_SECONDS):
             await relay._run(settings_for(-1), asyncio.Event())
+
+
+async def test_an_address_that_somebody_else_has_is_said_before_the_source_answers() -> None:
+    """
+    It may be hours until that does, and then the relay is needed.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}: "):
+            async with asyncio.timeout(SOON_SECONDS):
+                await relay._run(settings_for(-1, port), asyncio.Event())
+
+
+async def test_nobody_is_let_in_before_the_source_has_answered() -> None:
+    """
+    A mirror that is refused goes to another relay; one that is let in would wait.
+    """
+    stop, [port, listen_port] = asyncio.Event(), free_ports(2)
+    running = asyncio.create_task(relay._run(settings_for(port, listen_port), stop))
+
+    async with asyncio.timeout(SOON_SECONDS):
+        await probe_until(port, "/readyz", lambda text: "cannot connect" in text)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", listen_port)
+        stop.set()
+        await running

@@ -46,7 +46,8 @@ class NoCluster(Cluster):
 @asynccontextmanager
 async def served() -> AsyncIterator[RelayServer]:
     server = RelayServer(NoCluster(), ListenSettings(), ())
-    await server.start("127.0.0.1", 0, None)
+    await server.take("127.0.0.1", 0, None)
+    await server.start()
     try:
         yield server
     finally:

@@ -237,16 +237,17 @@ def test_words_of_a_mirror_do_not_move_the_cursor() -> None:
     assert "\x1b" not in shown(replace(STATUS, streams=(evil,)))
 
 
+@pytest.mark.parametrize(("waits_for", "ends_with"), [("", 0), ("source to answer", 3)])
 def test_the_status_command_shows_a_relay(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    waits_for: str, ends_with: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """
-    And ends with 0: a relay has no partitions that could be in trouble.
+    And ends with 0, as a relay has no partitions that could be in trouble; unless no mirror can come in yet.
     """
     with serving() as relay:
-        relay.answers["/status"] = (200, relay_to_json(STATUS))
+        relay.answers["/status"] = (200, relay_to_json(replace(STATUS, waits_for=waits_for)))
         monkeypatch.setenv("TWINSITE_URL", relay.url)
         code = main(["status"])
 
-    assert code == 0
+    assert code == ends_with
     assert "relay of cluster abc: 2 streams" in capsys.readouterr().out
