@@ -9,6 +9,7 @@ A leaf: it imports only the model.
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
 
 from mirror.model import Reason, TopicPartition
@@ -24,6 +25,13 @@ class ExitCode(IntEnum):
     REFUSED = 4
     TIME_IS_UP = 5
     DIFFERENT = 10
+
+
+OF_DISKS = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO),
+    *(errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
+}
+"""What the system says of a file or a disk that stands in the way: no fault of the program."""
 
 
 class TwinsiteError(Exception):

@@ -116,20 +116,17 @@ def digest(
         click.echo(f"{folder}: there is nothing to answer for the {site}")
         return
     files = comparing.absolute(segments)
-    records = comparing.records_of(settings, site, files, scope)
-    if files:
-        carried.note_files(folder, site, files)
-    with (
-        noting.noted(),
-        steps(sys.stderr) as shown,
-        comparing.spark_session(shown, spark_options) as spark,
-    ):
-        names, bytes_per_second = comparing.names_of(site, scope), comparing.bytes_per_second(rate)
-        asked = KafkaSite(spark, records, names, folder, keys_folder, shown.tell, bytes_per_second)
-        for name, question in questions:
-            shown.say(f"answering {name}")
-            with renamed_errors(f"answering {name}"):
-                carried.give(folder, name, question, asked)
+    with noting.noted():
+        records = comparing.records_of(settings, site, files, scope)
+        if files:
+            carried.note_files(folder, site, files)
+        with steps(sys.stderr) as shown, comparing.spark_session(shown, spark_options) as spark:
+            names, bytes_per_second = comparing.names_of(site, scope), comparing.bytes_per_second(rate)
+            asked = KafkaSite(spark, records, names, folder, keys_folder, shown.tell, bytes_per_second)
+            for name, question in questions:
+                shown.say(f"answering {name}")
+                with renamed_errors(f"answering {name}"):
+                    carried.give(folder, name, question, asked)
     click.echo(f"{folder}: {len(questions)} questions answered for the {site}")
 
 

@@ -9,7 +9,6 @@ there, 4 refused, 5 time is up, 10 the sites differ, 130 and 143 ended by a sign
 
 from __future__ import annotations
 
-import errno
 import importlib
 import io
 import os
@@ -20,7 +19,7 @@ import click
 
 from mirror import __version__
 from mirror.cli.words import clean
-from mirror.errors import ExitCode, TwinsiteError, UsageError
+from mirror.errors import OF_DISKS, ExitCode, TwinsiteError, UsageError
 
 COMMANDS = {
     "mirror": "mirror.cli.mirror:mirror",
@@ -37,11 +36,6 @@ COMMANDS = {
 }
 
 INTERRUPTED = 130
-OF_DISKS = {
-    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO),
-    *(errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
-}
-"""What the system says of a file or a disk that stands in the way: no fault of the program."""
 
 
 class LazyCommands(click.Group):

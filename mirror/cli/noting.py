@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from mirror.errors import TwinsiteError, UsageError
+from mirror.errors import OF_DISKS, TwinsiteError, UsageError
 from monitoring.comparisons import Comparison, textfile
 from spark_jobs.algorithms import Algorithm
 from spark_jobs.extent import Extent
@@ -60,7 +60,7 @@ def noted(note: Callable[[TwinsiteError], None] = lambda _: None) -> Iterator[No
     Raises:
         UnansweredError: As it is: nothing stands in the way.
         UsageError: As it is, and noted.
-        NotCompletedError: Instead of every other error, those of disks included.
+        NotCompletedError: Instead of every other error, those of the system included.
     """
     try:
         yield
@@ -79,7 +79,7 @@ def noted(note: Callable[[TwinsiteError], None] = lambda _: None) -> Iterator[No
 
 def _of_the_system(error: OSError) -> TwinsiteError:
     where = f"{error.filename}: " if error.filename else ""
-    hint = "see that there is room, and a right to write"
+    hint = "see that there is room, and a right to write" if error.errno in OF_DISKS else None
     return TwinsiteError(f"{where}{error.strerror or repr(error)}", hint=hint)
 
 

@@ -195,11 +195,12 @@ def test_a_cluster_that_refuses_leaves_every_comparison_not_completed(
     assert capsys.readouterr().err.endswith(f"error: {error}\nhint: {error.hint}\n")
 
 
+@pytest.mark.parametrize("where", ["records_of", "spark_session"])
 def test_a_cluster_that_refuses_leaves_an_answer_not_given(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    where: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """
-    Likewise.
+    Likewise, also where a secret is not at the site to which the comparison was carried.
     """
 
     async def asked(*_: object) -> Scope:
@@ -208,7 +209,7 @@ def test_a_cluster_that_refuses_leaves_an_answer_not_given(
     monkeypatch.setattr(asking, "scope", asked)
     assert main(["reconcile", "scope", "--config", "flow.yaml", "proof"]) == 0
     monkeypatch.setattr(carried, "unanswered", answering([("q1", None)]))
-    monkeypatch.setattr(comparing, "spark_session", answering(NotAuthorizedError("no right")))
+    monkeypatch.setattr(comparing, where, answering(NotAuthorizedError("no right")))
     capsys.readouterr()
 
     assert main(["reconcile", "digest", "--config", "flow.yaml", "--site", "source", "proof"]) == 1
