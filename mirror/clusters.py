@@ -126,14 +126,14 @@ async def both_connected(
     """
     async with contextlib.AsyncExitStack() as stack:
 
-        async def reach(name: str, one: ConnectionSettings) -> Cluster:
+        async def one_connected(name: str, one: ConnectionSettings) -> Cluster:
             way = connected(name, one, patience_seconds=patience_seconds, not_reached=not_reached)
             cluster = await stack.enter_async_context(way)
             reached(name)
             return cluster
 
         tasks = [
-            asyncio.create_task(reach(name, one))
+            asyncio.create_task(one_connected(name, one))
             for name, one in (("source", settings.way_to_source), ("target", settings.target))
         ]
         try:

@@ -64,8 +64,8 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
             "Grant CLUSTER_ACTION on the target cluster, which control markers need, or set offsets to auto."
         ),
         Reason.TARGET_NOT_EMPTY: (
-            "Delete the target topic, mirror to another name, or set offsets to mapped: then the copy "
-            "follows behind what is there."
+            "Mirror to another name, set offsets to mapped: then the copy follows behind what is there; or "
+            "delete the target topic, if nobody needs any of its partitions."
         ),
         Reason.ANOTHER_FLOW: (
             "Exclude the topic from one of the two flows; if it is one under another name, use the old name "

@@ -24,7 +24,8 @@ from mirror.link.parts import ASTRAY, Part, whole_batches
 PART_BYTES_CEILING = 128 << 20
 """No batch is larger than this."""
 BATCHES_AT_ONCE = 2
-"""Where batches are large, there is room for so many of them: the next one is seldom asked for twice."""
+"""Where batches are large, there is room for so many of the largest that came last, until nothing comes: the
+next one is seldom asked for twice."""
 ROUTE_TRIES = 30
 """So often it is looked where a partition is led, before its mirror is told that nobody leads it."""
 
