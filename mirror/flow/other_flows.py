@@ -114,8 +114,7 @@ class _State:
         elif self.flow is None:
             self.error = StateUnavailableError(
                 f"the state of flow {name} is not whole, and may be being written: it is waited for until "
-                f"nothing of it has come for {KEPT_SECONDS:g} s",
-                hint=f"where no mirror of flow {name} runs, start one: it completes its state",
+                f"nothing of it has come for {KEPT_SECONDS:g} s; a mirror of that flow completes it"
             )
 
     def forget(self) -> None:
@@ -133,7 +132,8 @@ class OtherFlows:
     """What flows have written down at a cluster. Of what was read once only what has come since is read.
 
     A state topic that somebody has deleted is made again by its flow, and written anew: what was known of the
-    flow is known still for a while, and where nothing was, it is not taken for none as long as that may last.
+    flow is known still for a while, and where nothing was, it is not taken for none as long as that may last,
+    once something of it is seen.
 
     Args:
         but_for: The name of a flow that is not read; none by default.
@@ -182,7 +182,10 @@ class OtherFlows:
 
     def _new(self, topic: str, topic_id: UUID, before: _State | None) -> _State:
         store = TopicStore(TopicLog(self._cluster, topic))
-        return _State(topic_id, store) if before is None else replace(before, topic_id=topic_id, store=store)
+        if before is None:
+            return _State(topic_id, store)
+        news_at = time.monotonic() if before.items else before.news_at  # what was there is gone
+        return replace(before, topic_id=topic_id, store=store, news_at=news_at)
 
     async def read(self) -> tuple[OtherFlow, ...]:
         """What they remember now."""

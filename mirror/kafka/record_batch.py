@@ -140,10 +140,11 @@ def seal(view: memoryview, producer_id: int, producer_epoch: int, base_sequence:
     broker wrote it, also in our memory, is still found by whoever checks it next.
 
     Raises:
-        ValueError: ``producer_id`` is negative: the broker would check nothing at all.
+        ValueError: One of the producer's fields is negative: the broker would check nothing at all.
     """
-    if producer_id < 0:
-        raise ValueError(f"producer id {producer_id} would switch the broker's checks off")
+    if producer_id < 0 or producer_epoch < 0 or base_sequence < 0:
+        ours = f"producer id {producer_id}, epoch {producer_epoch}, sequence {base_sequence}"
+        raise ValueError(f"{ours} would switch the broker's checks off")
     size = len(view)
     crc, attributes = _CRC_AND_ATTRIBUTES.unpack_from(view, CRC_AT)
     changing = view[ATTRIBUTES_AT:_PRODUCER_END]

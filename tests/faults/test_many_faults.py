@@ -316,8 +316,8 @@ def translates(source: KafkaCluster, target: KafkaCluster, copy: Copy) -> None:
     """
     owner = next(one.process for one in copy.mirrors if owns(one.process))
     dice = random.Random(SEED)
-    for topic, count in LOGS.items():
-        for number in range(count):
+    for topic in LOGS:
+        for number in watermarks(source.bootstrap, topic):
             expected = pairs(source, target, topic, number)
             some = dice.sample(range(max(expected) + 1), min(len(expected), TRANSLATED))
             found = {at: translate(owner, topic, number, at, "target_offset") for at in some}

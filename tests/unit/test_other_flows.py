@@ -59,8 +59,11 @@ class Site:
         monkeypatch.setattr("mirror.flow.other_flows.time", self.clock)
         monkeypatch.setattr("mirror.flow.other_flows.TopicStore", lambda _: self)
         monkeypatch.setattr("mirror.flow.other_flows.TopicLog", lambda *_: self)
+        self.relevant = True
         self.flows = OtherFlows(
-            cast(Any, self), relevant=lambda _: True, unread=lambda _, error: self.said.append(str(error))
+            cast(Any, self),
+            relevant=lambda _: self.relevant,
+            unread=lambda _, error: self.said.append(str(error)),
         )
 
     def write(self, items: Mapping[str, bytes] | None, ago_seconds: float = 0.0) -> None:
@@ -164,6 +167,36 @@ async def test_what_was_left_long_ago_holds_nothing_up(
         found.append(await site.look())
 
     assert found == [first, later, NONE]
+
+
+async def test_a_state_that_was_made_again_unseen_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    With the same part in it as before. And no clock is asked how long ago that was, once something was seen.
+    """
+    site = Site(monkeypatch)
+    site.write(PART)
+    found = [await site.look()]
+
+    for seconds, items, ago_seconds in ((119, PART, 0.0), (119, MORE, DAY), (119, MORE, DAY), (1, MORE, DAY)):
+        site.clock.now += seconds
+        if items is PART:
+            site.write(GONE)
+        site.write(items, ago_seconds)
+        found.append(await site.look())
+
+    assert found == [NOT_YET, NOT_YET, NOT_YET, NOT_YET, NONE]
+
+
+async def test_a_flow_that_is_no_concern_of_ours_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Whatever becomes of its state.
+    """
+    site = Site(monkeypatch)
+    site.relevant = False
+
+    assert await told(site, [(0, WHOLE, NONE), (9, GONE, NONE), (9, GONE, NONE)]) == [NONE, NONE, NONE]
 
 
 async def test_that_a_state_is_not_whole_is_said_and_until_when_it_is_waited_for(

@@ -191,10 +191,11 @@ def test_a_batch_goes_alone_where_the_broker_might_take_the_next_one_in_its_plac
 
 def test_an_old_batch_may_follow_new_ones_and_none_follows_it() -> None:
     """
-    The broker remembers who wrote the new ones, and would refuse the old one without them.
+    The broker remembers who wrote the new ones, and would refuse the old one without them. It may forget who
+    wrote the old one, so the next goes alone, too.
     """
     copy = proceeding(0)
-    ages = [NEW_MS, NEW_MS, OLD_MS, NEW_MS]
+    ages = [NEW_MS, NEW_MS, OLD_MS, NEW_MS, NEW_MS]
     batches = [batch(5 * number)._replace(max_timestamp_ms=at) for number, at in enumerate(ages)]
     (first,) = sent(copy, *batches)
     copy.answered(first, appended=True, now=NOW)
@@ -205,8 +206,11 @@ def test_an_old_batch_may_follow_new_ones_and_none_follows_it() -> None:
         copy.answered(one, appended=True, now=NOW)
         follows.append(copy.batch_ready)
 
+    copy.take()
+
     assert len(on_their_way) == 2
     assert follows == [False, True]
+    assert not copy.batch_ready
 
 
 def test_a_batch_pushed_elsewhere_than_at_the_end_is_a_bug() -> None:

@@ -348,15 +348,16 @@ def test_bits_that_are_not_known_stay() -> None:
     assert header_of(view).attributes == 0x80 | 0x4000
 
 
-def test_a_producer_id_of_minus_one_is_never_used() -> None:
+@pytest.mark.parametrize("ours", [(-1, 0, 0), (1, -1, 0), (1, 0, -1)])
+def test_a_producer_id_of_minus_one_is_never_used(ours: tuple[int, int, int]) -> None:
     """
-    With it the broker would check nothing at all; the batch is left as it was.
+    With it the broker would check nothing at all, nor are there such epochs; the batch is left as it was.
     """
     view = v2(entries(0, 1))
     before = bytes(view)
 
     with pytest.raises(ValueError, match="switch the broker's checks off"):
-        seal(view, -1, 0, 0)
+        seal(view, *ours)
 
     assert bytes(view) == before
 
