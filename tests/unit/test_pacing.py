@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections import Counter
 from datetime import UTC, datetime
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -90,6 +92,51 @@ async def test_the_urgent_of_all_goes_before_what_is_behind_and_each_in_turn() -
     urgent, behind = log[:3], [name for name, _ in log[3:]]
     assert sorted(urgent) == [(name, Channel.LIVE) for name in "abc"]
     assert behind == list("abc") * 6
+
+
+class AsksAgain(Somebody):
+    """Says with each slice that there is more, as one whose frame was sent to its end does."""
+
+    def __init__(self, turnstile: Turnstile, log: list[tuple[str, Channel]], name: str, **left: int) -> None:
+        super().__init__(log, name, **left)
+        self._turnstile = turnstile
+
+    def send_slice(self, channel: Channel, now: float) -> int:
+        if sent := super().send_slice(channel, now):
+            self._turnstile.wants(self, channel)
+        return sent
+
+
+async def test_who_asks_more_often_has_no_more_turns() -> None:
+    """
+    Neither by asking while others wait, nor with each slice; and a long row of slices is no deep one.
+    """
+    log: list[tuple[str, Channel]] = []
+    turnstile, count = held_up(), 2 * sys.getrecursionlimit()
+    one = AsksAgain(turnstile, log, "one", BULK=count)
+    other = Somebody(log, "other", BULK=count)
+    for somebody in (one, one, one, other):
+        turnstile.wants(somebody, Channel.BULK)
+
+    turnstile.change(None)
+
+    assert [name for name, _ in log] == ["one", "other"] * count
+
+
+async def test_however_many_ask_while_a_limit_holds_them_back_one_timer_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Each of them would come back with another one, as long as anything waits.
+    """
+    timers = Mock()
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", timers)
+    turnstile = held_up()
+
+    for name in "abc":
+        turnstile.wants(Somebody([], name, BULK=1), Channel.BULK)
+
+    assert timers.call_count == 1
 
 
 async def test_all_together_are_no_faster_than_allowed() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
-from mirror.relay.widening import CONNECTIONS_MAX, LOOKS, Held, Widening
+from mirror.link.tcp_info import SO_MEMINFO
+from mirror.relay.widening import CONNECTIONS_MAX, LOOKS, Held, Widening, held
 
 ROOM = Held(0.0, 0.0, buffer_full=False)
 Part = Callable[[float], Held]
@@ -134,3 +138,32 @@ def test_a_buffer_that_is_full_now_says_nothing_of_before() -> None:
 def test_without_connections_there_is_nothing_to_say() -> None:
     assert not any(looks(Widening(), count=10))
     assert ROOM.since(ROOM) == 0
+
+
+class Kernel:
+    """Has held a connection back for two seconds by its window, and for three by its buffer."""
+
+    def __init__(self, *, room: int, taken: int) -> None:
+        self._memory = struct.pack("=6I", 0, 0, 0, room, 0, taken)
+
+    def getsockopt(self, _: int, option: int, __: int) -> bytes:
+        if option == SO_MEMINFO:
+            return self._memory
+        info = bytearray(240)
+        struct.pack_into("=2Q", info, 176, 2_000_000, 3_000_000)
+        return bytes(info)
+
+
+@pytest.mark.parametrize(("taken", "full"), [(90, True), (10, False)])
+def test_what_holds_a_connection_back_is_what_its_kernel_says(taken: int, full: bool) -> None:
+    assert held(cast(Any, Kernel(room=100, taken=taken))) == Held(2.0, 3.0, buffer_full=full)
+
+
+def test_of_a_connection_of_which_nothing_is_said_nothing_holds_it_back() -> None:
+    """
+    No more connections are made because a kernel is old.
+    """
+    with socket.socket(socket.AF_UNIX) as nothing_of_tcp:
+        nothing_of_tcp.close()
+
+        assert held(nothing_of_tcp) == ROOM

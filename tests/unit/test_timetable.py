@@ -11,7 +11,7 @@ import pytest
 from mirror.cli.flags import relay_settings_of
 from mirror.config_limits import periods_of
 from mirror.errors import UsageError
-from mirror.timetable import Period, days_of, hours_of, rate_at
+from mirror.timetable import Period, days_of, hours_of, lowest, rate_at
 
 BERLIN = ZoneInfo("Europe/Berlin")
 OFFICE = Period(2.5e6, days_of("mon-fri"), *hours_of("08:00-18:00"), zone=BERLIN)
@@ -53,6 +53,26 @@ def test_hours_are_those_of_the_zone_in_summer_too() -> None:
     assert rate_at([OFFICE], datetime(2026, 1, 1, 7, 0, tzinfo=UTC)) == 2.5e6
 
 
+def test_hours_have_minutes() -> None:
+    """
+    A night that is said to begin at 24:00 begins with the next day.
+    """
+    assert hours_of("08:30-18:45") == (8 * 60 + 30, 18 * 60 + 45)
+    assert hours_of(" 23:59-24:00 ") == (24 * 60 - 1, 24 * 60)
+    late = Period(1e9, days_of("fri"), *hours_of("24:00-06:00"), zone=UTC)
+    assert rate_at([late], datetime(2026, 11, 20, 23, 59, tzinfo=UTC)) is None
+    assert rate_at([late], datetime(2026, 11, 21, 0, 0, tzinfo=UTC)) == 1e9
+    assert rate_at([late], datetime(2026, 11, 21, 6, 0, tzinfo=UTC)) is None
+
+
+def test_where_several_limits_hold_the_lowest_counts() -> None:
+    """
+    None is no limit, and not the lowest.
+    """
+    assert lowest(5e6, None, 2.5e6) == 2.5e6
+    assert lowest(None, None) is None
+
+
 def test_days_are_lists_and_ranges() -> None:
     """
     Also over the end of the week.
@@ -90,6 +110,8 @@ def test_rates_are_written_as_people_write_them(tmp_path: Path, rate: str, expec
         ("rate: 2.5mb/s", "Mbit/s or MB/s"),
         ("rate: 1 bit/s", "too small: at least 1000"),
         ("{rate: 1 MB/s, days: monday}", "must be days"),
+        ("{rate: 1 MB/s, days: mon-friday}", "must be days"),
+        ("{rate: 1 MB/s, days: mon-}", "must be days"),
         ("{rate: 1 MB/s, hours: '8-18'}", "must be hours like"),
         ("{rate: 1 MB/s, hours: '08:00-08:00'}", "some time has to pass"),
         ("{rate: 1 MB/s, hours: '24:00-00:00'}", "some time has to pass"),
