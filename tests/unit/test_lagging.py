@@ -13,7 +13,7 @@ import structlog
 from mirror.flow.context import Flow, Limits
 from mirror.flow.hints import severity
 from mirror.flow.lagging import Lag, LagMeter, LagWatch
-from mirror.flow.outlook import Outlooks, Projection, of_flow
+from mirror.flow.outlook import Outlooks, Projection, catching_up, forgetting, losing, of_flow
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.flow.receiving import Answers, Receiver
@@ -505,6 +505,119 @@ def test_retention_by_size_goes_on_while_a_partition_is_not_copied(
     assert (expected(bench).retention_loss_seconds or 0) > 6 * 86_400
 
 
+def taking(bench: Bench, seconds: int, *, produced: int, copied: int, log_start_offset: int) -> float:
+    """So many offsets a second, from a log that starts there all the while; answers when it takes what is
+    not copied.
+    """
+    end, position = bench.p.source_high_watermark or 0, bench.p.next_offset or 0
+    for second in range(1, seconds + 1):
+        bench.now += 1
+        bench.proceed(position + copied * second)
+        bench.source_says(end + produced * second, log_start_offset=log_start_offset)
+        bench.look()
+    loss = expected(bench).retention_loss_seconds
+    assert loss is not None
+    return loss
+
+
+@pytest.fixture
+def kept_by_size(bench: Bench) -> Bench:
+    """A copy of 90 offsets a second, of a log that loses a hundred of them; 2 500 lie between."""
+    bench.retention = Retention(7 * 86_400_000, MIB)
+    for second in range(1, 61):
+        bench.now += 1
+        bench.proceed(100 + 90 * second)
+        bench.source_says(60_000 + 100 * second, log_start_offset=max(0, 100 * second - 3_000))
+        bench.look()
+    return bench
+
+
+def test_a_copy_that_goes_on_after_a_pause_is_overtaken_as_fast_as_before(kept_by_size: Bench) -> None:
+    """
+    A log loses a segment now and then, and none in the first seconds: until one goes it is taken to lose as
+    much as it did. So it is when the copy is paused once more; from when the source has said that none went.
+    """
+    bench = kept_by_size
+    bench.p.stop(State.PAUSED, Reason.OPERATOR, "seen", None)
+    bench.look(10)
+
+    going_on = taking(bench, 10, produced=80, copied=50, log_start_offset=4_000)
+    bench.p.stop(State.PAUSED, Reason.OPERATOR, "seen", None)
+    bench.look(5)
+    paused = expected(bench).retention_loss_seconds
+    bench.p.heard(4_000, 70_000, -1, at=bench.now)
+    bench.look()
+    told = expected(bench).retention_loss_seconds
+    still = taking(bench, 10, produced=80, copied=50, log_start_offset=4_000)
+    moved = taking(bench, 1, produced=80, copied=50, log_start_offset=4_700)
+
+    assert going_on == pytest.approx((6_000 - 4_000) / (100 - 50), abs=1)
+    assert paused == pytest.approx((6_000 - 4_000) / 100 - 5, abs=1)
+    assert told == pytest.approx((6_000 - 4_000) / 100, abs=1)
+    assert still == pytest.approx((6_500 - 4_000) / (100 - 50), abs=1)
+    assert moved == pytest.approx((6_550 - 4_700) / (80 - 50), abs=1)
+
+
+@pytest.mark.parametrize("change", ["keeps more", "was looked into"])
+def test_what_a_log_lost_before_says_nothing_once_other_things_hold(kept_by_size: Bench, change: str) -> None:
+    """
+    Its topic keeps more, or somebody had to see to the partition: then it is lost by age alone.
+    """
+    bench = kept_by_size
+    bench.p.stop(State.PAUSED, Reason.OPERATOR, "seen", None)
+    bench.look(10)
+    if change == "was looked into":
+        taking(bench, 10, produced=80, copied=50, log_start_offset=4_000)
+        bench.p.stop(State.DATA_LOSS, Reason.LOG_START_MOVED, "seen", None)
+        bench.look(1)
+        bench.p.look_anew(bench.now)
+        bench.look(1)
+        bench.proceed(bench.p.next_offset or 0)
+        bench.look(1)
+        assert expected(bench).copied_per_second is None
+    before = taking(bench, 10, produced=80, copied=50, log_start_offset=4_000)
+    if change == "keeps more":
+        bench.retention = Retention(7 * 86_400_000, 2 * MIB)
+    after = taking(bench, 1, produced=80, copied=50, log_start_offset=4_000)
+
+    assert (before < 100) == (change == "keeps more")
+    assert after > 6 * 86_400
+
+
+def test_a_copy_that_has_lost_something_loses_it_no_more_later(bench: Bench) -> None:
+    """
+    What is lost already is lost now, whatever its topic keeps.
+    """
+    going(bench, 10, produced=100, copied=50)
+    bench.p.stop(State.DATA_LOSS, Reason.LOG_START_MOVED, "seen", None)
+
+    assert (expected(bench).retention_loss, expected(bench).retention_loss_seconds) == (Forecast.EXPECTED, 0)
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "beside"),
+    [
+        (100.0, ", not long after it has caught up in 100 s"),
+        (150.0, ", not long after it has caught up in 2 min"),
+        (151.0, ", before it has caught up"),
+        (math.inf, ", before it has caught up"),
+        (None, ""),
+    ],
+)
+def test_what_is_about_to_be_lost_is_told_beside_the_end_of_the_lag(
+    catch_up: float | None, beside: str
+) -> None:
+    """
+    Of records as of deletes.
+    """
+    projection = Projection(10, catch_up, 150.0, Pace())
+
+    assert losing(projection) == f"at this pace records are lost in 2 min{beside}"
+    words = "deletes that are not copied are safe from compaction for 2 min"
+    assert forgetting(150.0, catch_up) == f"{words}{beside}"
+    assert bool(catching_up(projection)) == (catch_up is not None)
+
+
 def test_a_partition_that_keeps_up_has_caught_up_and_loses_nothing(bench: Bench) -> None:
     """
     Whatever is on its way just now, and whoever has looked for how long.
@@ -520,16 +633,82 @@ def test_a_partition_that_keeps_up_has_caught_up_and_loses_nothing(bench: Bench)
     assert first.retention_loss is Forecast.NEVER
 
 
+def test_one_that_has_caught_up_has_its_pace_as_long_as_it_moves(bench: Bench) -> None:
+    """
+    Though all of it is copied whenever one looks.
+    """
+    going(bench, 20, produced=100, copied=50)
+    going(bench, 10, produced=100, copied=200)
+    going(bench, 40, produced=100, copied=100)
+
+    said = expected(bench)
+    assert said.catch_up_seconds == 0
+    assert said.produced_per_second == pytest.approx(100)
+
+
 def test_nothing_is_kept_of_partitions_that_stand_still(bench: Bench) -> None:
     """
     Thousands of them cost nothing; those that move are remembered for as long as the window.
     """
     idle = bench.outlooks.wants(bench.p, math.inf)
     going(bench, 10, produced=100, copied=0)
-    moving = bench.outlooks.wants(bench.p, math.inf)
+    moving = [bench.outlooks.wants(bench.p, bench.now + seconds) for seconds in (0, 4.9, 5, math.inf)]
     going(bench, 120, produced=0, copied=100)
 
-    assert (idle, moving, bench.outlooks.wants(bench.p, math.inf)) == (False, True, False)
+    assert (idle, moving) == (False, [False, False, True, True])
+    assert not bench.outlooks.wants(bench.p, math.inf)
+
+
+def test_one_that_goes_on_after_a_pause_is_looked_at_though_it_has_no_news(bench: Bench) -> None:
+    going(bench, 10, produced=100, copied=50)
+    bench.p.stop(State.PAUSED, Reason.OPERATOR, "seen", None)
+    bench.look(1)
+
+    assert bench.outlooks.wants(bench.p, bench.now)
+
+
+@pytest.mark.parametrize(
+    ("state", "catch_up"),
+    [
+        (State.ACTIVE, Forecast.UNKNOWN),
+        (State.LAGGING, Forecast.UNKNOWN),
+        (State.UNKNOWN, Forecast.UNKNOWN),
+        (State.STANDBY, Forecast.UNKNOWN),
+        (State.PAUSED, Forecast.NEVER),
+        (State.BLOCKED, Forecast.NEVER),
+        (State.DIVERGED, Forecast.NEVER),
+    ],
+)
+def test_what_has_just_begun_may_be_fast_and_what_is_stopped_is_not(state: State, catch_up: Forecast) -> None:
+    """
+    A thousand offsets are missing, and none was seen to be copied. Nobody knows how old they are, so it is
+    not in time because it is not late.
+    """
+    bench = Bench(a_flow())
+    bench.proceed(0)
+    bench.source_says(1_000)
+    bench.p.state = state
+
+    assert expected(bench).catch_up is catch_up
+
+
+def test_what_a_silent_source_may_remove_is_counted_from_when_it_was_heard(bench: Bench) -> None:
+    """
+    A copy that is complete loses nothing as long as the source says so, and an hour later than that else.
+    """
+    bench.retention = Retention(3_600_000, NO_LIMIT)
+
+    def headroom() -> float | None:
+        lag, now_ms = bench.lag(), int(bench.now * 1000)
+        return bench.outlooks.headroom_seconds(bench.p, lag.progress, now=bench.now, now_ms=now_ms)
+
+    heard = headroom()
+    bench.now += 600
+    silent = headroom()
+    bench.p = PartitionCopy(ORDERS_0, ORDERS_0, bytes(16), in_flight_max=5)
+
+    assert (heard, headroom()) == (math.inf, None)
+    assert silent == pytest.approx(3_000, abs=1)
 
 
 def test_a_flow_is_as_late_as_its_last_partition_and_loses_with_its_first() -> None:
@@ -545,7 +724,15 @@ def test_a_flow_is_as_late_as_its_last_partition_and_loses_with_its_first() -> N
     said = of_flow([slow, fast, in_time, paused])
     with_lost = of_flow([slow, fast, in_time, lost])
 
-    assert of_flow([slow, fast, in_time]).catch_up_seconds == 500
+    together, alone = of_flow([slow, fast, in_time]), of_flow([paused])
+    unknown = of_flow([slow, Projection(10, None, None, Pace(None, 5))])
+    with_busy = of_flow([slow, fast, Projection(0, 0.0, math.inf, Pace(7, 7))])
+
+    assert together.catch_up_seconds == 500
+    assert (together.produced_per_second, together.copied_per_second) == (18, 60)
+    assert (with_busy.produced_per_second, with_busy.copied_per_second) == (25, 67)
+    assert (unknown.produced_per_second, unknown.backlog) == (None, Forecast.UNKNOWN)
+    assert (alone.backlog_records, alone.backlog, alone.produced_per_second) == (None, Forecast.UNKNOWN, None)
     assert said.catch_up is Forecast.UNKNOWN
     assert (said.retention_loss, said.retention_loss_seconds) == (Forecast.EXPECTED, 7_200)
     assert (with_lost.catch_up, with_lost.retention_loss_seconds) == (Forecast.NEVER, 7_200)
