@@ -69,8 +69,12 @@ def test_it_changes_over_when_it_has_caught_up() -> None:
 
     assert to.to(1, partition) is before
     partition.answered(sent, appended=True, now=1.0)
-    assert to.to(1, partition).urgent
+    after = to.to(1, partition)
+    assert after.urgent
     assert before.left == [partition]
+    partition.take()
+    assert to.to(1, partition) is after
+    assert (before.left, after.left) == ([partition], [])
 
 
 def test_what_falls_behind_a_little_stays() -> None:

@@ -8,17 +8,34 @@ from typing import Any
 import pytest
 
 from mirror.link.advising import BUFFER_CEILING, HERE, THERE, advice, enough_buffer_bytes, window_wanted_bytes
-from mirror.link.measuring import Clock, Limit
+from mirror.link.measuring import Clock, Limit, Rate, RoundTrips
 from tests.unit.links import MB, REPORT, a_link
 
 WINDOW_BYTES = 16 << 20
 
 
-def test_nothing_is_said_of_a_link_that_is_as_it_should_be() -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"clock": Clock(-0.9, 0.05)},
+        {"clock": Clock(1.4, 0.5)},
+        {"loss": 0.05},
+        {"loss": None},
+        {"loaded_wire_seconds": None},
+        {"loaded_wire_seconds": 0.5},
+        {"idle": RoundTrips(3, 0.3, 0.3, 0.3), "loaded_wire_seconds": 0.85},
+        {"receive_buffer_bytes_max": 500_000, "send_buffer_bytes_max": 500_000},
+        {"receive_buffer_bytes_max": None, "send_buffer_bytes_max": None},
+        {"rate": Rate(160 * MB, 8.0, None, None), "loaded": None},
+    ],
+)
+def test_nothing_is_said_of_a_link_that_is_as_it_should_be(changes: dict[str, Any]) -> None:
     """
-    A clock that is a few seconds off is not.
+    A clock that is a few seconds off is not, nor a queue that makes a link three times as long, and half a
+    second longer.
     """
-    link = replace(a_link(), clock=Clock(0.9, 0.05))
+    link = replace(a_link(), **({"clock": Clock(0.9, 0.05)} | changes))
 
     assert advice(link, WINDOW_BYTES) == []
 
@@ -42,37 +59,58 @@ def test_without_bbr_it_is_said_how_to_have_it(available: tuple[str, ...] | None
 
 
 @pytest.mark.parametrize(
-    ("changes", "about", "where", "command"),
+    ("changes", "about", "where", "command", "words"),
     [
         (
             {"limit": Limit.RECEIVE_BUFFER, "receive_buffer_bytes_max": 6 << 20},
             "receive buffer",
             HERE,
             f'sysctl -w net.ipv4.tcp_rmem="4096 131072 {32 << 20}"',
+            "the receive buffer of a connection may grow to 6.3 MB: it is what holds the link back",
         ),
         (
             {"limit": Limit.SEND_BUFFER, "send_buffer_bytes_max": 4 << 20},
             "send buffer",
             THERE,
             f'sysctl -w net.ipv4.tcp_wmem="4096 16384 {16 << 20}"',
+            "the send buffer of a connection may grow to 4.2 MB: it is what holds the link back",
         ),
         (
             {"buffer_bytes_wanted": 5 << 20, "send_buffer_bytes_max": 4 << 20},
             "send buffer",
             THERE,
             f'sysctl -w net.ipv4.tcp_wmem="4096 16384 {16 << 20}"',
+            "the send buffer of a connection may grow to 4.2 MB: what is on its way wants 5.2 MB",
         ),
-        ({"limit": Limit.PROGRAMS}, "processors", "", None),
-        ({"loss": 0.08}, "loss", "", None),
-        ({"loaded_wire_seconds": 2.0}, "queue", "", None),
-        ({"clock": Clock(-3.0, 0.05)}, "clock", "on both machines", "chronyc tracking"),
+        (
+            {
+                "buffer_bytes_wanted": 7 << 20,
+                "receive_buffer_bytes_max": 6 << 20,
+                "send_buffer_bytes_max": 8 << 20,
+            },
+            "receive buffer",
+            HERE,
+            f'sysctl -w net.ipv4.tcp_rmem="4096 131072 {16 << 20}"',
+            "the receive buffer of a connection may grow to 6.3 MB: what is on its way wants 7.3 MB",
+        ),
+        (
+            {"limit": Limit.RECEIVE_BUFFER, "receive_buffer_bytes_max": None},
+            "receive buffer",
+            HERE,
+            f'sysctl -w net.ipv4.tcp_rmem="4096 131072 {1 << 20}"',
+            "may grow to a size the kernel does not say: it is what holds the link back",
+        ),
+        ({"limit": Limit.PROGRAMS}, "processors", "", None, "the link could carry more"),
+        ({"loss": 0.08}, "loss", "", None, "8.0 % of all segments were sent again"),
+        ({"loaded_wire_seconds": 2.0}, "queue", "", None, "waits 1.9 s in a queue"),
+        ({"clock": Clock(-3.0, 0.05)}, "clock", "on both machines", "chronyc tracking", "differ by 3.0 s"),
     ],
 )
 def test_each_thing_has_its_way_out(
-    changes: dict[str, Any], about: str, where: str, command: str | None
+    changes: dict[str, Any], about: str, where: str, command: str | None, words: str
 ) -> None:
     """
-    What it is about, at which machine, and the command.
+    What it is about, at which machine, the command, and what was measured.
     """
     link = replace(a_link(), **({"clock": Clock(0.0, 0.05)} | changes))
 
@@ -80,6 +118,7 @@ def test_each_thing_has_its_way_out(
 
     assert (found.about, found.where) == (about, where)
     assert found.commands == (() if command is None else (command,))
+    assert words in found.words
 
 
 def test_a_window_that_is_too_small_is_said_with_one_that_is_not() -> None:
@@ -92,6 +131,7 @@ def test_a_window_that_is_too_small_is_said_with_one_that_is_not() -> None:
 
     assert window_wanted_bytes(link) == pytest.approx(4 * MB)
     assert found.about == "window"
+    assert found.words == "link.window_bytes is 2.1 MB: a full link has 4.0 MB on their way"
     assert found.commands == ("link: {window_bytes: 8 MiB}",)
 
 

@@ -49,6 +49,20 @@ def test_one_second_alone_has_no_slowest() -> None:
     assert (found.slowest, found.fastest) == (None, None)
 
 
+def test_two_seconds_have_a_slowest() -> None:
+    found = rate(steadily(MB, 2.1, 0), 0.0)
+
+    assert found is not None
+    assert (found.slowest, found.fastest) == pytest.approx((MB, MB))
+
+
+def test_what_came_in_a_moment_has_no_rate() -> None:
+    """
+    However many pieces it was noted in.
+    """
+    assert rate([Arrival(100.0, 0), Arrival(103.0, MB), Arrival(103.0, 2 * MB)], 2.0) is None
+
+
 def test_round_trips_are_those_before_the_load_and_those_meanwhile() -> None:
     """
     The clock is told by the shortest of all, and is as uncertain as that is long.
@@ -70,6 +84,22 @@ def test_what_is_lost_is_what_was_sent_again() -> None:
     assert a_link().loss == pytest.approx(0.01)
 
 
+@pytest.mark.parametrize(
+    "counted",
+    [{"segments_sent": None}, {"segments_sent": 0, "segments_resent": 0}, {"segments_resent": None}],
+)
+def test_what_is_lost_is_not_known_of_a_kernel_that_does_not_count_both(
+    counted: dict[str, int | None],
+) -> None:
+    """
+    Nor where nothing was sent.
+    """
+    link = a_link(report=kernel(**counted))
+
+    assert link.loss is None
+    assert "does not say what it has sent again" in link.unknown["loss"]
+
+
 def test_what_is_on_its_way_is_bandwidth_times_delay() -> None:
     """
     Buffers have to be twice as large, as the kernel counts them; a window is what comes in a round trip.
@@ -89,6 +119,12 @@ def test_what_is_on_its_way_is_bandwidth_times_delay() -> None:
         ({"report": kernel(receive_window_limited_seconds=6.0)}, None, Limit.RECEIVE_BUFFER),
         ({"report": kernel(receive_window_limited_seconds=6.0)}, 32 << 20, Limit.PROGRAMS),
         ({"report": kernel(receive_window_limited_seconds=1.0)}, 500_000, Limit.LINK),
+        (
+            {"report": kernel(receive_window_limited_seconds=None, send_buffer_limited_seconds=None)},
+            500_000,
+            Limit.LINK,
+        ),
+        ({"report": kernel(0.9, send_buffer_limited_seconds=1.0)}, 6 << 20, Limit.LINK),
         ({"report": kernel(send_buffer_limited_seconds=6.0)}, 6 << 20, Limit.PROGRAMS),
         ({"report": kernel(0.9, send_buffer_limited_seconds=6.0)}, 6 << 20, Limit.SEND_BUFFER),
         ({"report": kernel(None, send_buffer_limited_seconds=6.0)}, 6 << 20, Limit.SEND_BUFFER),
@@ -97,6 +133,8 @@ def test_what_is_on_its_way_is_bandwidth_times_delay() -> None:
         ({"load": Load(10.0, 2.0, rate_max=9_000_000)}, 6 << 20, Limit.LINK),
         ({"report": replace(REPORT, rate_limit=2_600_000.0)}, 6 << 20, Limit.RATE_MAX),
         ({"report": kernel(busy_seconds=None)}, 6 << 20, None),
+        ({"report": replace(REPORT, kernel=None)}, 6 << 20, None),
+        ({"arrivals": (), "load": Load(10.0, 2.0, rate_max=2_600_000)}, 6 << 20, None),
     ],
 )
 def test_what_holds_the_link_back_is_said(
@@ -168,9 +206,11 @@ def test_a_long_link_has_more_time_to_find_its_pace(
     round_trip_seconds: float, seconds: float, settle_seconds: float
 ) -> None:
     """
-    Thirty round trips, a second at least, and half of what there is at most.
+    Thirty round trips, the longest of all, a second at least, and half of what there is at most.
     """
-    load = load_for([Echo(round_trip_seconds, 0.0)], seconds, 5)
+    echoes = [Echo(round_trip_seconds / 2, 0.0), Echo(round_trip_seconds, 0.0)]
+
+    load = load_for(echoes, seconds, 5)
 
     assert load.settle_seconds == pytest.approx(settle_seconds)
     assert (load.seconds, load.rate_max) == (seconds, 5)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirror.flow import ranking
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.ranking import (
     DANGER_SECONDS,
+    HEADROOM_SECONDS,
     TOMBSTONES_SECONDS_MIN,
     Ranker,
     TopicClass,
@@ -22,7 +25,8 @@ from mirror.kafka.fetch import Key
 from mirror.model import TopicPartition
 
 classes = st.sampled_from(TopicClass)
-headrooms = st.one_of(st.none(), st.floats(0, 1e8))
+borders = st.sampled_from([0.0, *HEADROOM_SECONDS, math.inf])
+headrooms = st.one_of(st.none(), borders, borders.map(lambda border: max(border - 1, 0)), st.floats(0, 1e8))
 
 
 @given(classes, classes, headrooms, headrooms)
@@ -49,9 +53,10 @@ def test_classes_are_whole_names() -> None:
     """
     As everywhere in the settings.
     """
-    first, last = [r"orders\..*"], [r".*\.log", r"orders\.old"]
+    first, last = [r"orders\..*", "payments"], [r".*\.log", r"orders\.old"]
 
     assert class_of("orders.eu", first, last) is TopicClass.FIRST
+    assert class_of("payments", first, last) is TopicClass.FIRST
     assert class_of("orders.old", first, last) is TopicClass.FIRST
     assert class_of("a.log", first, last) is TopicClass.LAST
     assert class_of("a.logs", first, last) is TopicClass.OTHER
@@ -87,6 +92,35 @@ def test_tombstones_that_may_be_gone_wait_for_records_that_will_be() -> None:
     deletes, records = rank_of(TopicClass.LAST, most_urgent(math.inf, 0.0)), rank_of(TopicClass.LAST, 1_700.0)
 
     assert records < deletes < rank_of(TopicClass.FIRST, DANGER_SECONDS)
+
+
+def test_of_what_is_in_danger_the_first_to_be_lost_goes_first_whatever_the_settings_say() -> None:
+    """
+    A few minutes are left to one, half an hour to the other; with about as much left it is the settings.
+    """
+    assert rank_of(TopicClass.LAST, 300.0) < rank_of(TopicClass.FIRST, 2_000.0)
+    assert rank_of(TopicClass.FIRST, 500.0) < rank_of(TopicClass.LAST, 300.0)
+
+
+async def test_partitions_are_ranked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Nobody asks for it.
+    """
+    monkeypatch.setattr(ranking, "RANK_SECONDS", 0.001)
+    orders_0 = TopicPartition("orders", 0)
+    copy = PartitionCopy(orders_0, orders_0, b"orders".ljust(16), in_flight_max=5)
+    told: asyncio.Queue[int] = asyncio.Queue()
+    headroom = {copy: 60.0}
+    ranker = Ranker([], [], headroom.__getitem__, lambda ranks: told.put_nowait(ranks[copy.key]))
+
+    running = asyncio.create_task(ranker.run(lambda: [copy]))
+    async with asyncio.timeout(5):
+        soon = await told.get()
+        headroom[copy] = math.inf
+        never = await told.get()
+    running.cancel()
+
+    assert soon < never
 
 
 def test_only_what_has_changed_is_told() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import pytest
+
 from mirror.flow.holding import HOLD_SECONDS, LATE_SECONDS, LOOK_SECONDS
 from mirror.flow.owner import TAKEOVER_WAIT_SECONDS
 from mirror.flow.turn import COUNTS_FOR_SECONDS, Turn
@@ -65,9 +67,24 @@ def test_a_proof_counts_from_when_it_was_asked_for_and_for_less_than_a_new_owner
     clock.now += 0.2
 
     assert (at_first, turn.is_ours(), connection.withdrawn) == (True, False, 0)
+    assert turn.proof_age_seconds == pytest.approx(COUNTS_FOR_SECONDS + 0.1)
     turn.withdraw()
     assert (turn.is_ours(), connection.withdrawn) == (False, 1)
     assert HOLD_SECONDS + LATE_SECONDS + LOOK_SECONDS < COUNTS_FOR_SECONDS < TAKEOVER_WAIT_SECONDS
+
+
+def test_a_proof_that_comes_too_late_takes_back_what_waits() -> None:
+    """
+    It was asked for while it was our turn, and read when it is another's, perhaps.
+    """
+    turn, clock, connection = a_turn()
+    asked_at = clock.now
+    turn.proven(asked_at)
+    clock.now += COUNTS_FOR_SECONDS
+
+    turn.proven(asked_at)
+
+    assert (turn.is_ours(), connection.withdrawn) == (False, 1)
 
 
 def test_an_old_answer_takes_nothing_back() -> None:
