@@ -114,6 +114,70 @@ def test_a_pace_is_forgotten_within_the_window() -> None:
     assert trail.stands_still
 
 
+@pytest.mark.parametrize(
+    ("trail", "still"),
+    [
+        (a_trail(29), False),
+        (a_trail(30), True),
+        (a_trail(60, produced=1), False),
+        (a_trail(60, copied=1), False),
+        (a_trail(60, ageing=1.0, removed=5), True),
+    ],
+    ids=[
+        "not for long",
+        "for half of the window",
+        "the source moves",
+        "the copy moves",
+        "only its log start",
+    ],
+)
+def test_a_partition_stands_still_where_neither_side_moves_for_a_while(trail: Trail, still: bool) -> None:
+    assert trail.stands_still is still
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "at", "now", "produced"),
+    [
+        ({}, {"heard_at": 20.0, "end": 2_400}, 21.0, 45.0, 20.0),
+        ({}, {"heard_at": 20.0, "end": 2_400}, 21.0, 51.0, None),
+        ({}, {"heard_at": 4.0, "end": 2_400}, 10.0, 10.0, None),
+        ({}, {"end": 1_900}, 10.0, 10.0, 0.0),
+        ({"heard_at": None}, {}, 10.0, 10.0, None),
+        ({}, {"heard_at": None}, 10.0, 10.0, None),
+        ({"end": None}, {}, 10.0, 10.0, None),
+        ({}, {"end": None}, 10.0, 10.0, None),
+    ],
+)
+def test_what_is_produced_is_known_of_a_source_that_was_heard_for_long_and_not_long_ago(
+    first: dict[str, Any], last: dict[str, Any], at: float, now: float, produced: float | None
+) -> None:
+    """
+    By when it was heard, whenever that was looked at. A log that was cut produces nothing.
+    """
+    older, latest = a_sample(0.0, **first), a_sample(at, **last)
+
+    assert pace(Trail(older, older, latest), now=now).produced_per_second == produced
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "ageing"),
+    [(600.0, 605.0, 0.5), (600.0, 900.0, 1.0), (None, 600.0, None), (600.0, None, None)],
+)
+def test_what_is_missing_becomes_no_older_than_time_passes(
+    first: float | None, last: float | None, ageing: float | None
+) -> None:
+    """
+    A bound that grows faster, as where a clock was set, says no more than that nothing is copied.
+    """
+    older, latest = a_sample(0.0, age_seconds=first), a_sample(10.0, age_seconds=last)
+
+    assert pace(Trail(older, older, latest), now=10.0).ageing == ageing
+
+
+def test_a_copy_that_stands_has_the_pace_of_its_source_and_none_of_its_own() -> None:
+    assert standing_still(Pace(5, 9, -3, 7)) == Pace(5, 0, 1, 7)
+
+
 def test_a_source_that_is_not_heard_produces_an_unknown_number() -> None:
     """
     What it did before says nothing of now; the copy's own pace is known all the same.
@@ -132,10 +196,11 @@ def test_a_source_that_is_not_heard_produces_an_unknown_number() -> None:
     "odd",
     [
         {"at": 200.0, "next_offset": 1_500},
+        {"at": 70.1, "next_offset": 1_500},
         {"at": 41.0, "next_offset": 900},
         {"at": 41.0, "next_offset": 9_000, "lost_offsets": 8_000},
     ],
-    ids=["nobody looked for long", "the copy is shorter", "a loss was accepted"],
+    ids=["nobody looked for long", "nor for half a minute", "the copy is shorter", "a loss was accepted"],
 )
 def test_what_does_not_go_on_from_before_is_begun_anew(odd: dict[str, Any]) -> None:
     """
@@ -146,6 +211,7 @@ def test_what_does_not_go_on_from_before_is_begun_anew(odd: dict[str, Any]) -> N
     after = trail.then(a_sample(**odd))
 
     assert after == Trail.begun(after.latest)
+    assert trail.then(a_sample(70.0, next_offset=1_500)).older == trail.newer
 
 
 @pytest.mark.parametrize("field", ["end", "age_seconds"])
@@ -154,18 +220,24 @@ def test_what_becomes_known_for_the_first_time_is_where_its_pace_begins(field: s
     A first copy knows neither at the start.
     """
     trail = Trail.begun(a_sample(0, **{field: None}))
-    for at in range(1, 20):
-        trail = trail.then(a_sample(at, **({field: None} if at < 10 else {})))
+    for at in range(1, 10):
+        trail = trail.then(a_sample(at, **{field: None}))
+    unknown = trail
+    for at in range(10, 20):
+        trail = trail.then(a_sample(at))
 
-    assert trail.older.at == 10
+    assert (unknown.older.at, trail.older.at) == (0, 10)
 
 
 def test_a_log_that_leapt_once_is_taken_to_lose_what_is_produced() -> None:
     """
-    Two leaps are a pace; one says that the log is as long as it may be; none says nothing.
+    Two leaps are a pace; one says that the log is as long as it may be; none says nothing. That a start is
+    not known for a moment is no leap.
     """
     never, once = a_trail(20, produced=40), a_trail(20, produced=40)
     once = once.then(a_sample(21, end=2_840, next_offset=1_000, log_start_offset=500))
+    for start in (None, None, 500):
+        once = once.then(once.latest._replace(log_start_offset=start))
 
     assert pace(never, now=20).removed_per_second is None
     assert pace(once, now=21).removed_per_second == pytest.approx(40)
@@ -314,6 +386,7 @@ def test_a_loss_by_age_comes_when_the_headroom_is_used_up(
         ({"age_seconds": 7_200.0}, HOUR, 0.0),
         ({"log_start_offset": 1_001}, FOREVER, 0.0),
         ({"log_start_offset": None}, FOREVER, math.inf),
+        ({}, Retention(0, NO_LIMIT), 0.0),
     ],
 )
 def test_a_loss_is_told_as_far_as_it_is_known(
@@ -330,8 +403,13 @@ def test_a_loss_is_told_as_far_as_it_is_known(
     [
         (Pace(50, 10, None, 50), 25.0),
         (Pace(50, 60, None, 50), math.inf),
+        (Pace(50, 50, None, 50), math.inf),
         (Pace(50, 60, None, None), math.inf),
+        (Pace(50, 50, None, None), math.inf),
+        (Pace(0.2, 0.5, None, None), math.inf),
+        (Pace(0, 0, None, None), None),
         (Pace(50, 10, None, None), None),
+        (Pace(None, 10, None, None), None),
         (Pace(None, None, None, 50), None),
     ],
 )
@@ -340,6 +418,9 @@ def test_a_loss_by_size_comes_when_the_start_of_the_log_is_there(going: Pace, se
     A thousand offsets lie between them; a log that was never seen to leap may have room for years.
     """
     assert loss(going, Retention(NO_LIMIT, 1 << 30)) == seconds
+    assert loss(going, Retention(NO_LIMIT, 0), log_start_offset=200, next_offset=1_200) == seconds
+    assert loss(going, Retention(NO_LIMIT, None)) is None
+    assert loss(going, Retention(NO_LIMIT, 1 << 30), log_start_offset=None) is None
 
 
 def test_the_sooner_of_both_losses_is_told() -> None:
