@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.align import Record, differences
+from spark_jobs.align import RELATED_MAX, Record, differences
 from spark_jobs.findings import Difference, Kind, Part
 
 
@@ -94,6 +95,13 @@ def test_a_record_that_moved_far_shifts_nothing() -> None:
     assert found(log(*range(8)), log(0, 6, 1, 2, 3, 4, 5, 7)) == [(Kind.REORDERED, 6, 1)]
 
 
+def test_a_record_that_moved_and_left_a_hole_shifts_nothing_either() -> None:
+    source = log(*range(8))
+    moved = source[1]._replace(offset=8, place=8)
+
+    assert found(source, [source[0], *source[2:], moved]) == [(Kind.REORDERED, 1, 8)]
+
+
 @pytest.mark.parametrize(
     ("fields", "parts"),
     [
@@ -127,6 +135,20 @@ def test_a_changed_record_beside_a_missing_one_is_told_apart() -> None:
         (Kind.CHANGED, 2, 1),
         (Kind.SHIFTED, 2, 1),
     ]
+
+
+def test_of_very_many_that_changed_beside_some_that_are_missing_places_decide() -> None:
+    """
+    To hold each against each other would take too long.
+    """
+    source = log(*range(600))
+    target = [record(at, 10_000 + at) for at in range(600) if at % 6]
+
+    told = differences(source, target)
+
+    assert len(source) * len(target) > RELATED_MAX
+    assert Counter(d.kind for d in told) == {Kind.CHANGED: 500, Kind.MISSING: 100}
+    assert all(d.source_offset == d.target_offset for d in told if d.kind is Kind.CHANGED)
 
 
 def test_a_whole_copy_that_stands_elsewhere_is_one_row() -> None:

@@ -43,6 +43,18 @@ def test_slices_are_all_there_is_and_nothing_twice(ranges: list[list[Range]], of
     assert all(offsets_of(turn) <= max(offsets, len(whole)) for turn in taken)
 
 
+def test_partitions_of_which_nothing_is_asked_for_are_not_read() -> None:
+    """
+    One that has something is, though a part of it is nothing.
+    """
+    empty, some = TopicPartition("t", 0), TopicPartition("t", 1)
+    slices = Slices({empty: [Range(3, 3)], some: [Range(0, 0), Range(5, 8)]})
+
+    assert len(slices) == 1
+    assert {tp: joined(ranges) for tp, ranges in slices.take(10).items()} == {some: [Range(5, 8)]}
+    assert not slices
+
+
 def test_a_range_without_an_end_is_read_in_one_slice() -> None:
     """
     Behind what it has when somebody reads it, there is nothing that could be asked for.

@@ -137,7 +137,11 @@ def test_a_plan_is_read_as_it_was_written() -> None:
     assert plan_of_document(document, "plan.json") == PLANNED
 
 
-@pytest.mark.parametrize("document", [[], {"schema": 2}, {"schema": 1, "run": "r"}])
+@pytest.mark.parametrize(
+    "document",
+    [[], {"schema": 2}, {"schema": 1, "run": "r"}, plan_to_document(PLANNED) | {"schema": 2}],
+    ids=["a list", "nothing", "half of one", "of another version"],
+)
 def test_what_is_no_plan_is_refused_by_name(document: object) -> None:
     with pytest.raises(UsageError, match=r"some/plan\.json"):
         plan_of_document(document, "some/plan.json")

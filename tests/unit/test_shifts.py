@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,50 @@ def test_rows_that_go_backwards_give_way_to_longer_ones() -> None:
     seen = [Anchors(0, 4_000, 0, 250), Anchors(4_100, 4_200, -3_000, 5), Anchors(4_300, 9_000, 2, 250)]
 
     assert pieces(seen, LOG) == [Piece(0, 4_302, 0), Piece(4_302, 10_000, 2)]
+
+
+@pytest.mark.parametrize(
+    "short",
+    [
+        Anchors(4_900, 5_100, -200, 5),
+        Anchors(4_900, 5_000, -200, 5),
+        Anchors(4_000, 4_990, 500, 5),
+        Anchors(4_000, 4_499, 500, 5),
+    ],
+    ids=["in its midst", "at its first", "at the target in its midst", "at the target at its first"],
+)
+def test_a_row_that_runs_into_a_longer_one_gives_way_to_it(short: Anchors) -> None:
+    """
+    At the source or at the target: a record is at one place.
+    """
+    assert pieces([short, Anchors(5_000, 9_000, -1, 250)], LOG) == [Piece(0, 10_000, -1)]
+
+
+@pytest.mark.parametrize(("records", "shifts"), [(2, [0, 2]), (3, [0, 1, 2])])
+def test_three_records_in_a_row_are_a_shift_of_their_own(records: int, shifts: list[int]) -> None:
+    """
+    Fewer have moved, most likely, though nothing contradicts them.
+    """
+    seen = [Anchors(0, 4_000, 0, 250), Anchors(4_100, 4_200, 1, records), Anchors(4_300, 9_000, 2, 250)]
+
+    assert [piece.shift for piece in pieces(seen, LOG)] == shifts
+
+
+@given(st.integers(0, 60), st.integers(0, 9), st.integers(-9, 9), st.integers(0, 60), st.integers(0, 30))
+def test_of_a_row_that_is_what_stands_in_a_range_of_the_target(
+    first: int, more: int, shift: int, start: int, length: int
+) -> None:
+    """
+    Place by place.
+    """
+    row, target = Anchors(first, first + more, shift, 5), Range(start, start + length)
+
+    found = row.within(target)
+
+    there = [place for place in range(row.first, row.last + 1) if target.holds(place + shift)]
+    assert found.records == (5 if there else 0)
+    if there:
+        assert (found.first, found.last, found.shift) == (there[0], there[-1], shift)
 
 
 def test_what_shifts_changes_where_it_begins_and_where_it_ends() -> None:
@@ -77,6 +122,24 @@ def test_every_target_offset_is_somewhere(borders: list[int], data: st.DataObjec
     read = joined(target_ranges(log, places_of(log)))
 
     assert read == [Range(borders[0], borders[-1])]
+
+
+@given(cuts, st.integers(-9, 310), st.integers(0, 99), st.data())
+def test_of_some_places_those_target_offsets_are_read_that_have_to_stand_there(
+    borders: list[int], start: int, length: int, data: st.DataObject
+) -> None:
+    """
+    Offset by offset, and nothing twice.
+    """
+    shifts = [data.draw(st.integers(-9, 9)) for _ in borders[1:]]
+    log = [Piece(*pair, shift) for pair, shift in zip(pairwise(borders), shifts, strict=True)]
+    places = Range(start, start + length)
+
+    read = list(target_ranges(log, places))
+
+    wanted = [at for one in log for at in range(one.start, one.end) if places.holds(at - one.shift)]
+    assert [at for one in read for at in range(*one)] == wanted
+    assert all(one.offsets > 0 for one in read)
 
 
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 9)), max_size=6))

@@ -84,6 +84,35 @@ def test_at_the_start_a_record_may_belong_to_what_the_other_side_has_deleted() -
     assert comparable([first, row(51, 9, 1)], {50: 50}, edges) == [first, row(51, 9, 1)]
 
 
+def test_between_records_that_both_sides_have_nothing_has_its_counterpart_beyond_them() -> None:
+    """
+    However far they are shifted: what is missing or too many there is so.
+    """
+    missing, extra = (
+        Difference(kind=Kind.MISSING, source_offset=50),
+        Difference(kind=Kind.EXTRA, target_offset=5),
+    )
+    late: list[Item] = [row(0, 50, 60), missing, row(51, 9, 59)]
+    early: list[Item] = [row(60, 5, -60), extra, row(65, 9, -59)]
+    edges = Edges(source=Range(0, 50), target=Range(0, 100), begin=0, source_end=200)
+
+    assert comparable(late, {50: 50}, edges) == late
+    assert comparable(early, {}, edges) == early
+
+
+def test_where_nothing_is_the_same_what_stands_within_both_is_told() -> None:
+    """
+    Of the places that were read up to the last one.
+    """
+    items: list[Item] = [
+        Difference(kind=Kind.EXTRA, target_offset=60),
+        Difference(kind=Kind.MISSING, source_offset=99),
+    ]
+    edges = Edges(source=Range(50, 100), target=Range(50, 100), begin=0, source_end=500)
+
+    assert comparable(items, {99: 99}, edges) == items
+
+
 def test_before_the_first_record_there_was_nothing_to_delete() -> None:
     """
     Neither a first record that is missing nor a first one too many has a counterpart before it.
