@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,12 +56,10 @@ def test_places_are_what_the_map_says(steps: list[tuple[int, int]]) -> None:
         assert place(lines, offset) == known.committed_to_target(offset, target)
 
 
-@given(st.integers(0, 8), st.integers(0, 8))
-def test_the_source_offsets_of_places_are_those_that_have_to_stand_there(start: int, length: int) -> None:
-    lines = lines_of_runs(RUNS, Range(0, 12))
+def mapped(lines: list[Line] | None) -> Log:
     nothing = Range(0, 0)
     window = Window(Range(0, 12), Range(0, 8), *[nothing] * 7)
-    log = Log(
+    return Log(
         name=TopicPartition("t", 0),
         target_topic="t",
         window=window,
@@ -71,6 +70,21 @@ def test_the_source_offsets_of_places_are_those_that_have_to_stand_there(start: 
         source_end_place=8,
         lines=lines,
     )
+
+
+@pytest.mark.parametrize(("end", "in_gap"), [(3, False), (5, True), (6, False), (9, True), (12, False)])
+def test_a_log_ends_in_a_gap_where_its_map_has_no_records_at_its_end(end: int, in_gap: bool) -> None:
+    """
+    A gap before its last records is none.
+    """
+    assert mapped(lines_of_runs(RUNS, Range(0, end))).ends_in_gap is in_gap
+    assert not mapped(None).ends_in_gap
+
+
+@given(st.integers(0, 8), st.integers(0, 8))
+def test_the_source_offsets_of_places_are_those_that_have_to_stand_there(start: int, length: int) -> None:
+    lines = lines_of_runs(RUNS, Range(0, 12))
+    log = mapped(lines)
 
     offsets = log.source_offsets(Range(start, start + length))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -129,6 +130,29 @@ def test_a_log_is_not_read_where_it_has_lost_its_end() -> None:
     assert (here.ranges, there.ranges) == ({one.name: [Range(0, 80)]}, {one.name: [Range(0, 60)]})
     assert (one.target_known, one.target_read) == (Range(0, 80), Range(0, 60))
     assert one.lost == Range(60, 80)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "end", "known", "expired"),
+    [
+        (Range(0, 7), Range(0, 10), None, Range(0, 10), 0),
+        (Range(0, 12), Range(0, 7), 5, Range(0, 5), 0),
+        (Range(2, 10), Range(5, 10), None, Range(5, 10), 3),
+        (Range(5, 10), Range(2, 10), None, Range(5, 10), 3),
+    ],
+    ids=["beyond the source", "an end was asked for", "gone at the target", "gone at the source"],
+)
+def test_the_target_is_read_to_its_end_unless_less_was_asked_for(
+    source: Range, target: Range, end: int | None, known: Range, expired: int
+) -> None:
+    """
+    What somebody else wrote behind the copy is found; what only one side still has is counted, whichever it
+    is.
+    """
+    one = replace(log("log", is_compacted=False), window=window(source, target, SameOffsets(), end=end))
+
+    assert one.target_known == one.target_read == known
+    assert Compared(log=one).expired == expired
 
 
 def test_a_plan_is_read_as_it_was_written() -> None:
