@@ -154,7 +154,7 @@ def test_records_that_are_the_same_contradict_digests_that_are_not(
     lost: tuple[int, ...], contradicts: bool
 ) -> None:
     """
-    But for one at the end that is left out, since it may be on its way.
+    Wherever one is missing, they do not.
     """
     reads = plan(stretch(0, 1))
     ends = Range(0, RANGE_PLACES)
@@ -171,3 +171,38 @@ def test_records_that_are_the_same_contradict_digests_that_are_not(
     compared = Naming(known, Side(whole, keys), Side(rest, keys)).compared({})
 
     assert compared.contradicts is contradicts
+
+
+def test_where_something_is_left_out_or_not_read_nothing_is_contradicted() -> None:
+    """
+    A source record whose place is where the target's log ends may be on its way; what is not read may differ.
+    """
+    reads, ends = plan(stretch(0, 1)), Range(0, RANGE_PLACES)
+    log = replace(reads.log, window=window(ends, ends, SameOffsets()))
+    known, cut = Plan(log, [Piece(*ends, shift=0)], reads.reads), replace(reads, unread=[stretch(7, 1)])
+    whole, keys = [record(at, at) for at in range(RANGE_PLACES)], dict.fromkeys(range(RANGE_PLACES))
+    on_its_way = whole[-1]._replace(place=RANGE_PLACES)
+
+    left_out = Naming(known, Side([*whole[:-1], on_its_way], keys), Side(whole[:-1], keys)).compared({})
+    not_read = Naming(cut, Side(whole, keys), Side(whole, keys)).compared({})
+
+    assert [(found.findings, found.contradicts) for found in (left_out, not_read)] == [([], False)] * 2
+
+
+def test_a_finding_has_the_key_of_its_record_and_a_row_has_none() -> None:
+    """
+    That of the source, where it has the record.
+    """
+    source = [record(at, at) for at in range(9)]
+    target = [record(at, content) for at, content in enumerate([0, 99, 1, 2, 4, 5, 6, 8])]
+    here, there = ({at: b"%s %d" % (side, at) for at in range(9)} for side in (b"source", b"target"))
+
+    found = Naming(plan(stretch(0, 1)), Side(source, here), Side(target, there)).compared({}).findings
+
+    assert [(one.difference.kind, one.key) for one in found] == [
+        (Kind.EXTRA, b"target 1"),
+        (Kind.SHIFTED, None),
+        (Kind.MISSING, b"source 3"),
+        (Kind.MISSING, b"source 7"),
+        (Kind.SHIFTED, None),
+    ]
