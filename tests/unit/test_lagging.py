@@ -466,23 +466,30 @@ def test_a_paused_partition_is_warned_of_too(bench: Bench) -> None:
     assert expected(bench).catch_up is Forecast.NEVER
 
 
-@pytest.mark.parametrize(
-    ("state", "reason"),
-    [(State.PAUSED, Reason.OPERATOR), (State.BLOCKED, Reason.TARGET_UNAVAILABLE)],
-)
-def test_retention_by_size_goes_on_while_a_partition_is_not_copied(
-    bench: Bench, state: State, reason: Reason
-) -> None:
-    """
-    At the pace at which it went until then, and from where the log was seen to start last. What it was by is
-    not known any more once the topic keeps more.
-    """
+@pytest.fixture
+def kept_by_size(bench: Bench) -> Bench:
+    """A copy of 90 offsets a second, of a log that loses a hundred of them; 2 500 lie between."""
     bench.retention = Retention(7 * 86_400_000, MIB)
     for second in range(1, 61):
         bench.now += 1
         bench.proceed(100 + 90 * second)
         bench.source_says(60_000 + 100 * second, log_start_offset=max(0, 100 * second - 3_000))
         bench.look()
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [(State.PAUSED, Reason.OPERATOR), (State.BLOCKED, Reason.TARGET_UNAVAILABLE)],
+)
+def test_retention_by_size_goes_on_while_a_partition_is_not_copied(
+    kept_by_size: Bench, state: State, reason: Reason
+) -> None:
+    """
+    At the pace at which it went until then, and from where the log was seen to start last. What it was by is
+    not known any more once the topic keeps more.
+    """
+    bench = kept_by_size
     copying = expected(bench).retention_loss_seconds
 
     bench.p.stop(state, reason, "seen", None)
@@ -518,18 +525,6 @@ def taking(bench: Bench, seconds: int, *, produced: int, copied: int, log_start_
     loss = expected(bench).retention_loss_seconds
     assert loss is not None
     return loss
-
-
-@pytest.fixture
-def kept_by_size(bench: Bench) -> Bench:
-    """A copy of 90 offsets a second, of a log that loses a hundred of them; 2 500 lie between."""
-    bench.retention = Retention(7 * 86_400_000, MIB)
-    for second in range(1, 61):
-        bench.now += 1
-        bench.proceed(100 + 90 * second)
-        bench.source_says(60_000 + 100 * second, log_start_offset=max(0, 100 * second - 3_000))
-        bench.look()
-    return bench
 
 
 def test_a_copy_that_goes_on_after_a_pause_is_overtaken_as_fast_as_before(kept_by_size: Bench) -> None:
