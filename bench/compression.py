@@ -19,11 +19,13 @@ from rich.console import Console
 from rich.table import Table
 
 from mirror.link.frames import Compression, Sealer
-from tests.harness.data import debian_packages, json_rows
+from tests.harness.data import debian_packages, device_rows, json_rows
 
 FRAME_BYTES, MEGABYTES = 1 << 20, 64
 SMALL_FRAME_BYTES, SMALL_FRAMES = 4096, 2000
 """As of what is up to date: a few records at a time."""
+DEVICES = 15_000
+"""Of 400 B each: what repeats does so after 6 MB."""
 DICTIONARY_BYTES = 112_640
 """zstd's own default."""
 
@@ -60,11 +62,11 @@ def with_dictionary(frames: Frames) -> int:
     return 2 * sum(len(compressor.compress(frame)) for frame in frames[len(half) :])
 
 
-def with_window(level: int, window_log: int = 24) -> Way:
-    """As a relay does it: one window over all frames."""
+def with_window(level: int, window_log: int = 24, *, long: bool = False) -> Way:
+    """As a relay does it: one window over all frames, or anew when it is full."""
 
     def way(frames: Frames) -> int:
-        sealer = Sealer(Compression(level, window_log))
+        sealer = Sealer(Compression(level, window_log, long))
         return sum(len(piece) for frame in frames for piece in sealer.seal(1, 0, [frame]))
 
     return way
@@ -74,23 +76,35 @@ WAYS: dict[str, Way] = {
     "prefix codes alone": prefix_codes_alone,
     "matches alone (lz4)": matches_alone,
     "zstd 3, frame by frame": both_in_a_frame(3),
-    "zstd 3, window of 1 MiB kept": with_window(3, 20),
-    "zstd -5, window of 1 MiB kept": with_window(-5, 20),
-    "zstd -1, window of 1 MiB kept": with_window(-1, 20),
-    "zstd 1, window of 1 MiB kept": with_window(1, 20),
-    "zstd 1, window of 16 MiB kept": with_window(1),
-    "zstd 3, window of 16 MiB kept": with_window(3),
-    "zstd 9, window of 16 MiB kept": with_window(9),
+    "zstd -5, 16 MiB": with_window(-5),
+    "zstd -1, 16 MiB": with_window(-1),
+    "zstd 1, 16 MiB": with_window(1),
+    "zstd 2, 4 MiB": with_window(2, 22),
+    "zstd 2, 16 MiB": with_window(2),
+    "zstd 3, 16 MiB": with_window(3),
+    "zstd 6, 16 MiB": with_window(6),
+    "zstd 9, 16 MiB": with_window(9),
+    "zstd 1, long, 16 MiB": with_window(1, long=True),
+    "zstd 2, long, 16 MiB": with_window(2, long=True),
+    "zstd 3, long, 16 MiB": with_window(3, long=True),
+    "zstd 6, long, 16 MiB": with_window(6, long=True),
+    "zstd 9, long, 16 MiB": with_window(9, long=True),
 }
 OF_SMALL_ONES: dict[str, Way] = {
     "zstd 3, frame by frame": both_in_a_frame(3),
     "the same with a dictionary": with_dictionary,
-    "zstd 3, window of 16 MiB kept": with_window(3),
+    "zstd 2, 16 MiB": with_window(2),
+    "zstd 2, long, 16 MiB": with_window(2, long=True),
+    "zstd 3, long, 16 MiB": with_window(3, long=True),
 }
 
 
 def json_of(size: int) -> Iterator[bytes]:
     return (row.value or b"" for row in json_rows(MEGABYTES * 1_000_000 // size, size))
+
+
+def of_devices() -> Iterator[bytes]:
+    return (row.value or b"" for row in device_rows(MEGABYTES * 2500, DEVICES))
 
 
 def packages() -> Iterator[bytes]:
@@ -101,6 +115,7 @@ KINDS: dict[str, Callable[[], Iterator[bytes]]] = {
     "JSON of 1 KiB": lambda: json_of(1024),
     "JSON of 100 B": lambda: json_of(100),
     "Debian's package index": packages,
+    "JSON, again after 6 MB": of_devices,
 }
 
 

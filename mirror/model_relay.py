@@ -59,7 +59,7 @@ class StreamStatus:
     level: int | None
     """Of zstd, for what is behind; null until the stream has begun."""
     window_bytes: int | None
-    """What repeats over so many bytes is sent once; 0: nothing is compressed; null likewise."""
+    """What repeats over so many bytes is sent once; 0: that is not looked for; null likewise."""
     recode: bool | None
     """Whether batches of lz4, gzip and snappy are inflated for the way; null likewise."""
     why: str

@@ -172,7 +172,7 @@ def _produced(made: Production) -> Rows:
     if made.wire_share is None:
         yield "over the link", _unknown(made.unknown["wire_share"])
     else:
-        sample = f"by {size(made.sample_bytes)} of batches, zstd level 3"
+        sample = f"by {size(made.sample_bytes)} of batches, zstd level 2"
         yield "over the link", f"{_percent(made.wire_share)} of these bytes ({sample})"
     if made.partitions_unknown:
         yield "not counted", f"{number(made.partitions_unknown)} partitions whose ends could not be told"

@@ -40,7 +40,7 @@ class Production:
         records_per_second: Offsets, to be exact: transactions have some without a record.
         bytes_per_second: As the source's brokers hold them, compressed or not.
         sample_bytes: Of the batches that were looked at.
-        wire_share: So much of their bytes crosses the link, by zstd at level 3.
+        wire_share: So much of their bytes crosses the link, by zstd at level 2.
     """
 
     topics: int

@@ -9,6 +9,7 @@ No I/O. Sources: RFC 8878 (zstd, flushed blocks), the BLAKE3 paper (keyed hashin
 
 from __future__ import annotations
 
+import math
 import secrets
 import struct
 from collections.abc import Callable, Sequence
@@ -60,15 +61,24 @@ class Header(NamedTuple):
 
 
 class Compression(NamedTuple):
-    """How a channel is compressed: the level of zstd, 0 for not at all, and the logarithm of its window."""
+    """How a channel is compressed.
 
-    level: int = 3
+    Attributes:
+        level: Of zstd; 0 for not at all.
+        window_log: The logarithm of its window.
+        long: What repeats is looked for all over the window, which moves on ("long distance matching"), and
+            not only nearby. Without, the window begins anew when it is full: zstd takes longer where
+            it has to look behind the seam of its buffer.
+    """
+
+    level: int = 2
     window_log: int = 24
+    long: bool = False
 
     @property
-    def window_bytes(self) -> int:
-        """What repeats over so many bytes is sent once; none where nothing is compressed."""
-        return 1 << self.window_log if self.level else 0
+    def long_bytes(self) -> int:
+        """What repeats over so many bytes is sent once; 0 where that is not looked for."""
+        return 1 << self.window_log if self.level and self.long else 0
 
 
 class Sealer:
@@ -81,7 +91,7 @@ class Sealer:
     def __init__(self, compression: Compression) -> None:
         self.key = secrets.token_bytes(KEY_BYTES)
         self._level = compression.level
-        self._zstd = _compressor(compression)
+        self._window = _Window(compression)
         self._next: Compression | None = None
         self._sequence = 0
 
@@ -113,21 +123,38 @@ class Sealer:
         return [fields + _digest(self.key, fields, wire), *wire]
 
     def _deflated(self, body: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
-        wire: list[bytes | memoryview] = []
-        if self._next is not None:
-            wire.append(self._zstd.flush())
-            self._zstd, self._next = _compressor(self._next), None
-        zstd = self._zstd
-        wire += [zstd.compress(piece) for piece in body]
-        wire.append(zstd.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
-        return wire
+        if self._next is None:
+            return self._window.compressed(body)
+        end = self._window.end()
+        self._window, self._next = _Window(self._next), None
+        return [end, *self._window.compressed(body)]
 
 
-def _compressor(compression: Compression) -> zstandard.ZstdCompressionObj:
-    parameters = zstandard.ZstdCompressionParameters.from_level(
-        compression.level, window_log=compression.window_log
-    )
-    return zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+class _Window:
+    """What zstd goes back to. Unless that is all of it, it begins anew where it would have to be moved on."""
+
+    def __init__(self, compression: Compression) -> None:
+        parameters = zstandard.ZstdCompressionParameters.from_level(
+            compression.level, window_log=compression.window_log, enable_ldm=compression.long
+        )
+        self._compressor = zstandard.ZstdCompressor(compression_params=parameters)
+        self._zstd = self._compressor.compressobj()
+        self._bytes_max = math.inf if compression.long else 1 << compression.window_log
+        self._bytes = 0
+
+    def compressed(self, body: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+        """The pieces of a body, and whatever makes them come out at the other side."""
+        size, end = sum(map(len, body)), b""
+        if self._bytes + size > self._bytes_max:
+            end = self.end()
+            self._zstd, self._bytes = self._compressor.compressobj(), 0
+        self._bytes += size
+        compress = self._zstd.compress
+        return [end, *map(compress, body), self._zstd.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)]
+
+    def end(self) -> bytes:
+        """What stands before the next window."""
+        return self._zstd.flush()
 
 
 class Opener:

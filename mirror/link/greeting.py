@@ -63,7 +63,7 @@ class Choice:
 
     Attributes:
         connections: Over so many it would send more; 0: over those there are.
-        window_bytes: Over so many what repeats is sent once; None where it does not say.
+        window_bytes: Over so many what repeats is sent once, 0: none; None where it does not say.
     """
 
     level: int

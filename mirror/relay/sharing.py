@@ -54,7 +54,7 @@ UNREAD_SECONDS = 2.0
 """A broker that a group has asked in vain for so long is left to its mirrors for a while: it may have no more
 connections for this relay than theirs.
 """
-COMPRESSION = Compression(3, 22)
+COMPRESSION = Compression(2, 22, long=True)
 FRAME_BYTES_MIN = 64 << 10
 """Who has room for less in a frame reads for itself: others would get as little at a time."""
 

@@ -34,14 +34,13 @@ from mirror.relay.pacing import Turnstile
 from mirror.relay.reading import SourceReader
 from mirror.relay.sending import Sender
 from mirror.relay.sharing import Kind, Member, Sharing, Who
-from mirror.relay.tuning import is_near, ladder
+from mirror.relay.tuning import LONG, Step, is_near, ladder
 from mirror.relay.widening import LOOK_SECONDS, Widening
 
 log = structlog.get_logger(__name__)
 
 SILENT_SECONDS_MAX = 30.0
 """A mirror says something every few seconds; after so long without a word it is gone."""
-LIVE_LEVEL = 3
 GOING_AWAY = "going_away"
 
 
@@ -251,7 +250,7 @@ class Stream(Line):
         reach("hello_taken")
         windows = dict(zip(Channel, hello.windows, strict=True))
         steps = {
-            Channel.LIVE: ladder(LIVE_LEVEL, recode=hello.recode),
+            Channel.LIVE: [Step(LONG, hello.recode)],
             Channel.BULK: ladder(hello.level, recode=hello.recode, level_max=self._level_max),
         }
         near = is_near(self._way_seconds, self._turnstile.pace.rate)
@@ -303,7 +302,7 @@ class Stream(Line):
         step = tuner.step
         choice = {
             "level": step.compression.level,
-            "window_bytes": step.compression.window_bytes,
+            "window_bytes": step.compression.long_bytes,
             "recode": step.recode,
             "why": tuner.why,
             "connections": self._widening.connections,

@@ -71,7 +71,7 @@ def _stream(stream: Stream) -> StreamStatus:
         round_trip_seconds=stream.round_trip_seconds,
         congestion=stream.congestion,
         level=tuner.step.compression.level if tuner else None,
-        window_bytes=tuner.step.compression.window_bytes if tuner else None,
+        window_bytes=tuner.step.compression.long_bytes if tuner else None,
         recode=tuner.step.recode if tuner else None,
         why=tuner.why if tuner else "",
         partitions_wanted=len(reader.places) if reader else 0,

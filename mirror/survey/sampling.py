@@ -30,7 +30,6 @@ PARTITION_BYTES_MAX = 256 << 10
 SAMPLE_SECONDS_MAX = 5.0
 SAMPLE_BYTES_MIN, SAMPLE_BYTES_MAX = 64 << 10, 4 << 20
 """A sample crosses the link, too: it takes a few seconds of it at most."""
-COMPRESSION = Compression(3, 24)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,5 +139,5 @@ def wire_share(each: Sequence[memoryview], *, recode: bool) -> float | None:
     for view in views:
         inflated = recoded(view, RECODED_BYTES_MAX) if recode else None
         pieces += [view] if inflated is None else inflated
-    wire = Sealer(COMPRESSION).seal(-1, 0, pieces)
+    wire = Sealer(Compression()).seal(-1, 0, pieces)
     return sum(map(len, wire)) / sum(map(len, views))

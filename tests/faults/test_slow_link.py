@@ -6,7 +6,7 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from bench.measuring import resident_megabytes
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured, partition, partitions
 from tests.harness.checker import assert_exact, watermarks
-from tests.harness.data import Row, json_rows, load
+from tests.harness.data import Row, device_rows, json_rows, load
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import free_ports
 from tests.harness.process import Twinsite, events
@@ -35,8 +35,8 @@ RECORD_BYTES, RECORDS_AT_ONCE = 1_000, 100
 LAGGING_SECONDS, FAR_BEHIND_SECONDS = 3, 15
 HELD_UP_RECORDS, GROWTH_MEGABYTES_MAX = 80_000, 40.0
 """Eighty megabytes that do not get through, and half of that: zstd takes more at the level of a full link."""
-BEHIND_RECORDS, OVER_LESS = 400_000, " at level 3 over 1 MiB"
-"""So many, and the window is tried that is next to the one it begins with."""
+BEHIND_BYTES, FAR_BACK = 300_000_000, " at level 2 over 16 MiB"
+"""So many, and it is tried to look for what repeats all over the window."""
 SILENCES_MAX = 1
 """Where others leave no processor to the far end for seconds; it was one with each frame."""
 
@@ -96,15 +96,30 @@ async def test_a_link_slower_than_production_makes_a_lag_that_is_told_and_made_u
     assert [round(b - a, 1) for a, b in zip(before, after, strict=True) if b - a > GROWTH_MEGABYTES_MAX] == []
 
 
+@pytest.mark.parametrize(
+    ("rows", "window_bytes", "share_max"),
+    [
+        (lambda: json_rows(BEHIND_BYTES // RECORD_BYTES, RECORD_BYTES), 0, 0.3),
+        (lambda: device_rows(BEHIND_BYTES // 400, devices=15_000, value_bytes=400), 16 << 20, 0.35),
+    ],
+    ids=["all that repeats is near", "it repeats after 6 MB"],
+)
 async def test_what_is_behind_is_compressed_as_a_full_link_needs_it_and_the_status_says_so(
-    link: Wan, source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+    link: Wan,
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    rows: Callable[[], Iterator[Row]],
+    window_bytes: int,
+    share_max: float,
 ) -> None:
     """
-    Both ends say what was chosen, and what of all that was tried made it the best. A window of a megabyte has
-    all that repeats in these records.
+    Both ends say what was chosen, and what of all that was tried made it the best: where nothing repeats but
+    nearby it is not worth its time to look further back; else a half of all bytes become a twentieth.
     """
     name = await topic(source, partitions=2, prefix="much-behind")
-    await asyncio.to_thread(load, source.bootstrap, name, json_rows(BEHIND_RECORDS, RECORD_BYTES))
+    await asyncio.to_thread(load, source.bootstrap, name, rows())
     address = f"{link.far}:{free_ports(1)[0]}"
     listen = ("relay", "--cluster", source.bootstrap, "--listen", address)
     settings = {"topics": {"include": [name]}, "link": {"relays": [address]}}
@@ -120,7 +135,7 @@ async def test_what_is_behind_is_compressed_as_a_full_link_needs_it_and_the_stat
                 why = str(chosen.get("why"))
                 return (
                     why.startswith("the link takes no more; of what was tried this is best")
-                    and OVER_LESS in why
+                    and FAR_BACK in why
                 )
 
             await mirror.wait_for(chose, "it is known what is best", 90)
@@ -129,10 +144,9 @@ async def test_what_is_behind_is_compressed_as_a_full_link_needs_it_and_the_stat
             crossed = link.counted()[0].bytes
 
     assert_exact(source.bootstrap, target.bootstrap, [name])
-    assert (chosen["recode"], chosen["level"] >= 1) == (True, True)
-    assert chosen["window_bytes"] in {1 << 20, 16 << 20}
+    assert (chosen["recode"], chosen["level"], chosen["window_bytes"]) == (True, 2, window_bytes)
     assert "MB/s go over the link; a core makes " in chosen["why"]
-    assert first_bytes < crossed < 0.3 * BEHIND_RECORDS * RECORD_BYTES
+    assert first_bytes < crossed < share_max * BEHIND_BYTES
 
 
 def one_of(mirror: Twinsite) -> dict[str, Any]:

@@ -118,6 +118,19 @@ def json_rows(count: int, value_bytes: int = 1024, seed: int = 1, keys: int | No
         yield Row(key=b"%012d" % key, value=f'{text[: value_bytes - 2]}"}}'.encode())
 
 
+def device_rows(count: int, devices: int, value_bytes: int = 400, seed: int = 1) -> Iterator[Row]:
+    """JSON records of devices that report in turn, each much the same as the time before.
+
+    So what repeats does so after ``devices`` times ``value_bytes`` bytes, and not before.
+    """
+    dice = random.Random(seed)
+    tells = [dice.randbytes(value_bytes // 2 - 20).hex() for _ in range(devices)]
+    for number in range(count):
+        device = number % devices
+        value = f'{{"id": {number:012d}, "tells": "{tells[device]}"}}'
+        yield Row(key=b"%012d" % device, value=value.encode())
+
+
 def edge_rows(first_timestamp_ms: int = 1_700_000_000_000) -> list[Row]:
     """One record of every odd kind a producer may write to a topic that is not compacted."""
     keys = (None, b"", b"k", b"\x00\xff" * 50)

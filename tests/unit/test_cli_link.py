@@ -200,7 +200,7 @@ def test_the_page_says_all_that_was_measured() -> None:
         "TLSv1.3, TLS_AES_256_GCM_SHA384",
         "production: 2 topics, 2 partitions",
         "1 000/s",
-        "50.00 % of these bytes (by 500.0 kB of batches, zstd level 3)",
+        "50.00 % of these bytes (by 500.0 kB of batches, zstd level 2)",
         "yes: the link carries 5.0 times what is produced",
         "51 ms on the way, 149 ms while something catches up",
         "an hour of it is caught up in 15 min",

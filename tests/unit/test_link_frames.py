@@ -233,6 +233,34 @@ def test_the_compression_changes_between_frames() -> None:
     assert [len(wire) >= 100_000 for _, wire in came] == [True, False, True, True, True]
 
 
+@pytest.mark.parametrize(("long", "found"), [(True, True), (False, False)], ids=["long", "not long"])
+def test_a_window_moves_on_or_begins_anew_when_it_is_full(long: bool, found: bool) -> None:
+    """
+    What came 800 kB before, of a window of a megabyte, is known or not; either way all comes out again.
+    """
+    one, other = os.urandom(400_000), os.urandom(400_000)
+    bodies = one, other, one, other, one
+
+    key, came = sealed(*bodies, compression=Compression(1, 20, long))
+
+    assert opened(key, came) == list(bodies)
+    assert [len(wire) < 1_000 for _, wire in came] == [False, False, found, found, found]
+
+
+@pytest.mark.parametrize("long", [True, False])
+@settings(deadline=None, max_examples=30)
+@given(sizes=st.lists(st.integers(0, 3 << 10), max_size=30))
+def test_frames_of_any_sizes_come_out_whatever_the_window_does(long: bool, sizes: list[int]) -> None:
+    """
+    Also those that are larger than the window, of a kilobyte.
+    """
+    bodies = [os.urandom(size) for size in sizes]
+
+    key, came = sealed(*bodies, compression=Compression(1, 10, long))
+
+    assert opened(key, came) == bodies
+
+
 def test_what_is_not_compressed_keeps_its_length() -> None:
     """
     Claimed otherwise, it is refused.

@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 
 from mirror.relay.tuning import (
+    FIRST,
     FORGET_SECONDS,
     NEAR_SECONDS,
     PERIOD_SECONDS,
-    SHORT_WINDOW_LOG,
     Spent,
     Tuner,
     is_near,
     ladder,
 )
 
-SHORT = 2
-"""Stands for level 3 over a short window."""
-SPEEDS = {0: 2000.0, 1: 200.0, SHORT: 165.0, 3: 150.0, 6: 60.0, 9: 25.0}
+LONG = 3
+"""Stands for level 2 over all of the window."""
+SPEEDS = {0: 2000.0, 1: 200.0, 2: 165.0, LONG: 150.0, 6: 60.0, 9: 25.0}
 """MB/s of records that a core makes into frames, by level."""
 MEGABYTES = 35
 """Of records in a period, or more."""
-SHARES = {0: 1.0, 1: 0.34, SHORT: 0.32, 3: 0.28, 6: 0.27, 9: 0.25}
+SHARES = {0: 1.0, 1: 0.34, 2: 0.3, LONG: 0.28, 6: 0.27, 9: 0.25}
 
 
 def run(
@@ -69,20 +69,20 @@ def run(
 
 
 def taken_by(tuner: Tuner) -> int:
-    """Its level, or SHORT."""
-    level, window_log = tuner.step.compression
-    return SHORT if (level, window_log) == (3, SHORT_WINDOW_LOG) else level
+    """Its level, or LONG."""
+    level, _, long = tuner.step.compression
+    return LONG if (level, long) == (2, True) else level
 
 
 @pytest.mark.parametrize("recode", [True, False])
 @pytest.mark.parametrize(
     ("shares", "tried", "best"),
     [
-        ({1: 0.2, SHORT: 0.25}, {1, SHORT, 3}, 1),
-        ({1: 0.3, SHORT: 0.2}, {1, SHORT, 3}, SHORT),
-        ({3: 0.2}, {SHORT, 3, 6}, 3),
-        ({6: 0.2}, {SHORT, 3, 6, 9}, 6),
-        ({6: 0.24, 9: 0.2}, {SHORT, 3, 6, 9}, 9),
+        ({1: 0.2, 2: 0.25}, {1, 2}, 1),
+        ({2: 0.2}, {1, 2, LONG}, 2),
+        ({LONG: 0.2}, {1, 2, LONG, 6}, LONG),
+        ({6: 0.2}, {1, 2, LONG, 6, 9}, 6),
+        ({6: 0.24, 9: 0.2}, {1, 2, LONG, 6, 9}, 9),
     ],
 )
 def test_on_a_slow_link_it_finds_what_makes_least(
@@ -95,31 +95,40 @@ def test_on_a_slow_link_it_finds_what_makes_least(
 
     taken = run(tuner, 1.0, SHARES | shares)
 
-    assert {3, *taken} == tried
-    assert taken[4:] == [best] * 8
+    assert {2, *taken} == tried
+    assert taken[5:] == [best] * 7
     assert tuner.why.startswith("the link takes no more; of what was tried this is best: ")
-    level = {1: "level 1 over 1 MiB", SHORT: "level 3 over 1 MiB"}.get(best, f"level {best}")
-    assert re.search(f"0.200 at {level}[,;]", tuner.why)
+    level = {1: "1", 2: "2", LONG: "2 over 16 MiB"}.get(best, f"{best} over 16 MiB")
+    assert re.search(f"0.200 at level {level}[,;]", tuner.why)
     assert tuner.why.endswith(f"; 1.0 MB/s go over the link; a core makes {SPEEDS[best]:.0f} MB/s")
     assert tuner.step.recode is recode
 
 
 def test_what_makes_little_less_is_not_worth_its_time() -> None:
     """
-    Level 6 and 9 take three and six times as long as level 3 for a twentieth of the bytes.
+    Level 6 and 9 take three and six times as long as level 2 for a twentieth of the bytes.
     """
     tuner = Tuner(ladder(0, recode=True), 0.0)
 
-    assert run(tuner, 1.0, SHARES | {3: 0.213, 6: 0.205, 9: 0.203}, periods=14)[4:] == [3] * 10
+    assert run(tuner, 1.0, SHARES | {LONG: 0.213, 6: 0.205, 9: 0.203}, periods=14)[5:] == [LONG] * 9
 
 
-def test_a_window_that_makes_nothing_less_is_not_worth_its_time() -> None:
+def test_to_look_far_back_is_not_worth_its_time_where_nothing_repeats() -> None:
     """
-    Nothing repeats but nearby.
+    Nothing but nearby.
     """
     tuner = Tuner(ladder(0, recode=True), 0.0)
 
-    assert run(tuner, 1.0, SHARES | {SHORT: 0.214, 3: 0.213}, periods=14)[4:] == [SHORT] * 10
+    assert run(tuner, 1.0, SHARES | {2: 0.214, LONG: 0.213}, periods=14)[5:] == [2] * 9
+
+
+def test_what_repeats_over_megabytes_is_found() -> None:
+    """
+    No level finds it that looks nearby only, and the lightest makes about as much as the next.
+    """
+    tuner = Tuner(ladder(0, recode=True), 0.0)
+
+    assert run(tuner, 1.0, {0: 1.0, 1: 0.47, 2: 0.48, LONG: 0.055, 6: 0.057, 9: 0.058})[5:] == [LONG] * 7
 
 
 def test_on_a_fast_link_it_does_not_compress() -> None:
@@ -137,17 +146,17 @@ def test_on_a_fast_link_it_does_not_compress() -> None:
     assert tuner.step.recode is False
     assert why == (
         "compression is the limit; of what was tried this is best: 1.000 at level 0, "
-        "0.340 at level 1 over 1 MiB, 0.320 at level 3 over 1 MiB, 0.280 at level 3"
+        "0.340 at level 1, 0.300 at level 2"
     )
 
 
 def test_in_between_it_stays_where_both_have_the_same_time() -> None:
     """
-    45 MB/s: level 3 carries what the core can and the link can; the next one would be too slow.
+    45 MB/s: level 2 carries what the core can and the link can; level 6 would be too slow.
     """
     tuner = Tuner(ladder(0, recode=True), 0.0)
 
-    assert run(tuner, 45.0, SHARES)[-1] in {1, 3}
+    assert set(run(tuner, 45.0, SHARES, periods=30)[15:]) <= {2, LONG}
 
 
 def test_nothing_more_is_tried_of_a_link_that_is_not_the_limit() -> None:
@@ -156,11 +165,11 @@ def test_nothing_more_is_tried_of_a_link_that_is_not_the_limit() -> None:
     """
     tuner = Tuner(ladder(0, recode=True), 0.0)
 
-    assert run(tuner, 1000.0, SHARES, taker=20.0) == [3] * 12
+    assert run(tuner, 1000.0, SHARES, taker=20.0) == [2] * 12
     assert tuner.why.startswith("the mirror is the limit; of what was tried this is best: ")
 
 
-@pytest.mark.parametrize(("taker", "best"), [(60.0, 3), (90.0, 1), (150.0, 0)])
+@pytest.mark.parametrize(("taker", "best"), [(60.0, 2), (90.0, 1), (150.0, 0)])
 def test_where_the_mirror_is_the_limit_bytes_are_saved_as_far_as_a_core_has_time(
     taker: float, best: int
 ) -> None:
@@ -173,7 +182,7 @@ def test_where_the_mirror_is_the_limit_bytes_are_saved_as_far_as_a_core_has_time
     taken = run(tuner, 1000.0, SHARES, taker=taker, began=100.0, periods=30)
 
     assert taken[-1] == best
-    assert set(taken) <= {0, 1, SHORT, 3}
+    assert set(taken) <= {0, 1, 2}
 
 
 def test_where_the_mirror_is_the_limit_no_more_is_sent_than_the_link_carries() -> None:
@@ -183,7 +192,7 @@ def test_where_the_mirror_is_the_limit_no_more_is_sent_than_the_link_carries() -
     tuner = Tuner(ladder(0, recode=True), 0.0)
     run(tuner, 50.0, SHARES)
 
-    assert run(tuner, 50.0, SHARES, taker=130.0, began=100.0) == [3] * 12
+    assert run(tuner, 50.0, SHARES, taker=130.0, began=100.0) == [2] * 12
 
 
 def test_where_the_mirror_is_the_limit_of_a_link_that_has_become_wider_it_stays() -> None:
@@ -193,7 +202,7 @@ def test_where_the_mirror_is_the_limit_of_a_link_that_has_become_wider_it_stays(
     tuner = Tuner(ladder(0, recode=True), 0.0)
     before = run(tuner, 10.0, SHARES)[-1]
 
-    assert run(tuner, 1000.0, SHARES, taker=60.0, began=100.0)[-1] == before == 3
+    assert run(tuner, 1000.0, SHARES, taker=60.0, began=100.0)[-1] == before == 2
 
 
 def test_nothing_is_tried_before_the_link_was_full_for_two_seconds() -> None:
@@ -207,8 +216,8 @@ def test_nothing_is_tried_before_the_link_was_full_for_two_seconds() -> None:
     run(other, 5000.0, SHARES, periods=100)
     later = run(other, 50.0, SHARES, periods=3, began=12.0)
 
-    assert at_first == ([3, 3], [SHORT])
-    assert later == [0, 3, 3]
+    assert at_first == ([2, 2], [1])
+    assert later == [0, 2, 2]
 
 
 def test_of_a_wide_link_that_is_full_uncompressed_it_is_known_at_once() -> None:
@@ -216,11 +225,11 @@ def test_of_a_wide_link_that_is_full_uncompressed_it_is_known_at_once() -> None:
     400 Mbit/s, and slow cores: one look at what goes without compression is enough.
     """
     tuner = Tuner(ladder(0, recode=True), 0.0)
-    shares = SHARES | {1: 0.3, SHORT: 0.217, 3: 0.215}
+    shares = SHARES | {1: 0.3, 2: 0.215}
 
-    taken = run(tuner, 50.0, shares, speeds=SPEEDS | {1: 130.0, SHORT: 110.0, 3: 100.0})
+    taken = run(tuner, 50.0, shares, speeds=SPEEDS | {1: 130.0, 2: 100.0})
 
-    assert taken == [SHORT, 1, 0, *[1] * 9]
+    assert taken == [1, 0, *[1] * 10]
 
 
 @pytest.mark.parametrize(("before", "after", "level"), [(1000.0, 1.0, 6), (1.0, 1000.0, 0)])
@@ -239,9 +248,9 @@ def test_what_was_found_out_is_found_out_again() -> None:
     After a while, as other data comes.
     """
     tuner = Tuner(ladder(0, recode=True), 0.0)
-    assert run(tuner, 1.0, SHARES | {1: 0.22, SHORT: 0.22})[-1] == 1
+    assert run(tuner, 1.0, SHARES | {1: 0.22, 2: 0.22, LONG: 0.22, 6: 0.22})[-1] == 1
 
-    assert run(tuner, 1.0, SHARES | {1: 0.31, SHORT: 0.31}, began=FORGET_SECONDS)[-1] == 6
+    assert run(tuner, 1.0, SHARES | {1: 0.35, 2: 0.31, 6: 0.25}, began=FORGET_SECONDS)[-1] == 6
 
 
 def test_what_was_slow_once_is_tried_again() -> None:
@@ -249,11 +258,11 @@ def test_what_was_slow_once_is_tried_again() -> None:
     Something else keeps the core busy when the mirror begins: soon after that it does what it can.
     """
     tuner, link = Tuner(ladder(0, recode=True), 0.0), 12.5
-    shares = SHARES | {1: 0.31, SHORT: 0.31, 3: 0.22, 6: 0.22, 9: 0.22}
-    assert run(tuner, link, shares, speeds=SPEEDS | {3: 20.0}, periods=1) == [SHORT]
-    assert run(tuner, link, shares, began=20.0)[-1] == SHORT
+    shares = SHARES | {1: 0.31, 2: 0.22, LONG: 0.22, 6: 0.22, 9: 0.22}
+    assert run(tuner, link, shares, speeds=SPEEDS | {2: 20.0}, periods=1) == [1]
+    assert run(tuner, link, shares, began=20.0)[-1] == 1
 
-    assert run(tuner, link, shares, began=140.0)[-1] == 3
+    assert run(tuner, link, shares, began=140.0)[-1] == 2
 
 
 def test_where_link_and_core_are_the_limit_in_turn_it_stays() -> None:
@@ -261,9 +270,9 @@ def test_where_link_and_core_are_the_limit_in_turn_it_stays() -> None:
     A level that makes more and takes less time would carry less: it knows that after the first time.
     """
     tuner = Tuner(ladder(0, recode=True), 0.0)
-    shares = SHARES | {1: 0.31, 3: 0.217, 6: 0.217, 9: 0.217}
+    shares = SHARES | {1: 0.31, 2: 0.217, LONG: 0.217, 6: 0.217, 9: 0.217}
 
-    assert run(tuner, 12.5, shares, speeds=SPEEDS | {1: 60.0, 3: 52.0, 6: 20.0}, periods=40)[5:] == [3] * 35
+    assert run(tuner, 12.5, shares, speeds=SPEEDS | {1: 60.0, 2: 52.0, 6: 20.0}, periods=40)[5:] == [2] * 35
 
 
 @pytest.mark.parametrize(
@@ -294,7 +303,7 @@ def test_while_both_have_time_nothing_changes() -> None:
     for number in range(5):
         tuner.watched(Spent(0.2, 0.2, 50_000_000, 15_000_000), number + 1.0)
 
-    assert tuner.step.compression.level == 3
+    assert tuner.step.compression == FIRST
 
 
 @pytest.mark.parametrize(
@@ -353,7 +362,7 @@ def test_where_the_link_to_one_that_is_near_is_full_after_all_it_finds_what_make
     """
     tuner = Tuner(ladder(0, recode=True), 0.0, near=True)
 
-    assert run(tuner, 1.0, SHARES | {3: 0.2})[-6:] == [3] * 6
+    assert run(tuner, 1.0, SHARES | {LONG: 0.2})[-6:] == [LONG] * 6
     assert tuner.why.startswith("the link takes no more; of what was tried this is best: ")
 
 
@@ -395,8 +404,8 @@ def test_what_is_configured_stays() -> None:
         (19, 9, [9], "level 19 was asked for; listen.level_max of the relay is 9"),
         (9, 9, [9], "as configured"),
         (19, 19, [19], "as configured"),
-        (0, 3, [0, 1, 3, 3], "not measured yet"),
-        (0, 19, [0, 1, 3, 3, 6, 9], "not measured yet"),
+        (0, 3, [0, 1, 2, 2], "not measured yet"),
+        (0, 19, [0, 1, 2, 2, 6, 9], "not measured yet"),
     ],
 )
 def test_no_level_is_above_what_the_relay_allows(
@@ -409,4 +418,15 @@ def test_no_level_is_above_what_the_relay_allows(
 
     assert [step.compression.level for step in steps] == levels
     assert Tuner(steps, 0.0).why == why
-    assert Tuner(steps, 0.0).step.compression.level == (min(level_max, 3) if asked == 0 else levels[0])
+    assert Tuner(steps, 0.0).step.compression.level == (min(level_max, 2) if asked == 0 else levels[0])
+
+
+@pytest.mark.parametrize(("asked", "long"), [(1, False), (2, False), (3, True), (19, True)])
+def test_who_asks_for_level_3_or_more_has_all_of_the_window_looked_at(asked: int, long: bool) -> None:
+    """
+    It takes a quarter more time, which those who ask for less want to save.
+    """
+    (step,) = ladder(asked, recode=True)
+
+    assert step.compression == (asked, 24, long)
+    assert step.compression.long_bytes == (16 << 20 if long else 0)
