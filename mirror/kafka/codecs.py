@@ -19,6 +19,7 @@ import lz4.frame
 import zstandard
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+BytesLike = bytes | bytearray | memoryview
 _XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -59,12 +60,12 @@ def inflate(codec: int, data: memoryview, bytes_max: int, *, old_lz4: bool = Fal
     return out
 
 
-def deflate(codec: int, data: bytes | bytearray) -> bytes:
+def deflate(codec: int, data: BytesLike) -> bytes:
     """Compress as Kafka's own clients do."""
     return _DEFLATERS[codec](data)
 
 
-def deflate_harder(codec: int, data: bytes | bytearray) -> bytes:
+def deflate_harder(codec: int, data: BytesLike) -> bytes:
     """Compress as small as clients do that are told a high level, which takes ten times as long and more."""
     return _HARDER.get(codec, _DEFLATERS[codec])(data)
 
@@ -89,7 +90,7 @@ def _gunzip(data: bytes, bytes_max: int) -> bytes:
     return bytes(out)
 
 
-def _gzip(data: bytes | bytearray, level: int = zlib.Z_DEFAULT_COMPRESSION) -> bytes:
+def _gzip(data: BytesLike, level: int = zlib.Z_DEFAULT_COMPRESSION) -> bytes:
     writer = zlib.compressobj(level, wbits=31)
     return writer.compress(data) + writer.flush()
 
@@ -105,7 +106,7 @@ def is_plain_gzip(data: memoryview) -> bool:
     return data[:4] == _GZIP_MAGIC + b"\x08\x00" and len(data) > GZIP_HEAD_BYTES
 
 
-def gzip_behind(head: bytes, data: bytes) -> bytes:
+def gzip_behind(head: bytes, data: BytesLike) -> bytes:
     """Compress as zlib does, behind the header of another encoder: each names its system there.
 
     Args:
@@ -144,7 +145,7 @@ def _unsnappy_block(data: bytes, bytes_before: int, bytes_max: int) -> bytes:
     return bytes(cramjam.snappy.decompress_raw(data))
 
 
-def _snappy(data: bytes | bytearray) -> bytes:
+def _snappy(data: BytesLike) -> bytes:
     out = bytearray(_XERIAL_HEADER)
     for at in range(0, len(data), _XERIAL_BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(data[at : at + _XERIAL_BLOCK_BYTES]))
@@ -160,7 +161,7 @@ def _unlz4(data: bytes, bytes_max: int) -> bytes:
     return out
 
 
-def _lz4(data: bytes | bytearray, level: int = 0) -> bytes:
+def _lz4(data: BytesLike, level: int = 0) -> bytes:
     blocks = lz4.frame.BLOCKSIZE_MAX64KB
     packed: bytes = lz4.frame.compress(
         data, compression_level=level, block_size=blocks, block_linked=False, store_size=False
@@ -184,7 +185,7 @@ def _unzstd(data: bytes, bytes_max: int) -> bytes:
     return bytes(out)
 
 
-def _zstd(data: bytes | bytearray, level: int = 3) -> bytes:
+def _zstd(data: BytesLike, level: int = 3) -> bytes:
     return zstandard.ZstdCompressor(level=level).compress(data)
 
 
@@ -220,14 +221,14 @@ _INFLATERS: dict[int, Callable[[bytes, int], bytes]] = {
     LZ4: _unlz4,
     ZSTD: _unzstd,
 }
-_DEFLATERS: dict[int, Callable[[bytes | bytearray], bytes]] = {
+_DEFLATERS: dict[int, Callable[[BytesLike], bytes]] = {
     NONE: bytes,
     GZIP: _gzip,
     SNAPPY: _snappy,
     LZ4: _lz4,
     ZSTD: _zstd,
 }
-_HARDER: dict[int, Callable[[bytes | bytearray], bytes]] = {
+_HARDER: dict[int, Callable[[BytesLike], bytes]] = {
     GZIP: partial(_gzip, level=9),
     LZ4: partial(_lz4, level=12),
     ZSTD: partial(_zstd, level=19),

@@ -20,6 +20,7 @@ from mirror.kafka.codecs import (
     GZIP_HEAD_BYTES,
     LZ4,
     SNAPPY,
+    BytesLike,
     CodecError,
     deflate,
     gzip_behind,
@@ -57,7 +58,7 @@ class _Recoding(NamedTuple):
 
     begins_so: Callable[[memoryview], bool]
     head_bytes: int
-    restore: Callable[[bytes, bytes], bytes]
+    restore: Callable[[bytes, BytesLike], bytes]
     is_tried: bool = False
 
 
@@ -133,7 +134,7 @@ def _restored(entry: memoryview) -> tuple[memoryview, bytes]:
             f"an entry of {len(entry)} bytes, attributes {header.attributes}, cannot be restored"
         )
     begins = HEADER_BYTES + recoding.head_bytes
-    return entry[:HEADER_BYTES], recoding.restore(bytes(entry[HEADER_BYTES:begins]), bytes(entry[begins:]))
+    return entry[:HEADER_BYTES], recoding.restore(bytes(entry[HEADER_BYTES:begins]), entry[begins:])
 
 
 def restore(entries: memoryview, records: memoryview) -> Restored:
@@ -154,17 +155,18 @@ def restore(entries: memoryview, records: memoryview) -> Restored:
         if kind == _INFLATED:
             head, payload = _restored(head)
         after = filled + len(head) + len(payload)
-        if kind == _INFLATED and (after > len(records) or not _is_whole(head, payload)):
+        fits = after <= len(records)
+        if fits:
+            records[filled : filled + len(head)] = head
+            records[filled + len(head) : after] = payload
+        if kind == _INFLATED and not (fits and _is_whole(records[filled:after])):
             return Restored(filled, BatchHeader._make(HEADER.unpack_from(head)).next_offset)
-        if after > len(records):
+        if not fits:
             raise AnswerError(f"{len(records)} bytes of records become {after}")
-        records[filled : filled + len(head)] = head
-        records[filled + len(head) : after] = payload
         filled = after
     return Restored(filled, odd_end=None)
 
 
-def _is_whole(head: memoryview, payload: bytes) -> bool:
-    batch = memoryview(bytes(head) + payload)
+def _is_whole(batch: memoryview) -> bool:
     found = next(walk(batch), None)
     return found is not None and len(found[1]) == len(batch) and crc_matches(*found)
