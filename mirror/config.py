@@ -24,6 +24,7 @@ from mirror.config_cluster import (
     SecuritySettings,
     TokenEndpointSettings,
     security_warnings,
+    without_login,
 )
 from mirror.config_flow import (
     ApiSettings,
@@ -158,6 +159,9 @@ def json_schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of a settings file, for editors and for checking a chart's values."""
     schema = Settings.model_json_schema(mode="validation")
     schema["oneOf"] = [{"required": ["source"]}, {"required": ["link"]}]
+    sections = schema["$defs"]
+    sections["LinkSecuritySettings"] = without_login(sections["SecuritySettings"])
+    sections["LinkSettings"]["properties"]["security"]["$ref"] = "#/$defs/LinkSecuritySettings"
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "twinsite settings"}
 
 

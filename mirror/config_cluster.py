@@ -5,7 +5,8 @@ A leaf: it imports only leaves.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
@@ -27,6 +28,8 @@ from mirror.config_values import (
 )
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+ProtocolOfRelays = Literal["PLAINTEXT", "SSL"]
+"""A relay knows mirrors by their certificates: there is no login."""
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
 
@@ -251,11 +254,18 @@ class LinkSettings(ConnectionSettings):
 
     @model_validator(mode="after")
     def _no_login(self) -> Self:
-        if self.security.uses_sasl:
+        if self.security.protocol not in get_args(ProtocolOfRelays):
             raise ValueError(
                 "a relay knows mirrors by their certificates: security.protocol is PLAINTEXT or SSL"
             )
         return self
+
+
+def without_login(security: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of :class:`SecuritySettings`, of which a relay is told no login."""
+    properties = {name: found for name, found in security["properties"].items() if name != "sasl"}
+    properties["protocol"] = properties["protocol"] | {"enum": [*get_args(ProtocolOfRelays)]}
+    return {**security, "title": "LinkSecuritySettings", "properties": properties}
 
 
 def security_warnings(name: str, security: SecuritySettings) -> list[str]:

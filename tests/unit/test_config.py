@@ -612,6 +612,23 @@ def test_the_schema_refuses_unknown_keys_and_takes_what_is_taken() -> None:
     assert {"type": "string", "enum": ["same", "auto", "mapped"]} in schema["properties"]["offsets"]["anyOf"]
 
 
+def test_the_schema_has_no_login_at_a_relay() -> None:
+    """
+    It is refused there, and an editor offered it.
+    """
+    sections = json_schema()["$defs"]
+
+    def security_of(name: str) -> dict[str, Any]:
+        found = sections[name]["properties"]["security"]["$ref"].removeprefix("#/$defs/")
+        return sections[found]["properties"]  # type: ignore[no-any-return]
+
+    cluster, link = security_of("ClusterSettings"), security_of("LinkSettings")
+
+    assert (cluster.keys() - link.keys(), link.keys() - cluster.keys()) == ({"sasl"}, set())
+    assert link["protocol"]["enum"] == ["PLAINTEXT", "SSL"]
+    assert cluster["protocol"]["enum"] == ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+
+
 @pytest.mark.parametrize(
     ("kind", "written", "taken"),
     [
