@@ -257,5 +257,7 @@ class LogSettings(Section):
         "said; reconcile, repair, link test and offsets translate log warnings and errors, whatever it says.",
     )
     format: Literal["json", "console", "auto"] = Field(
-        default="auto", description="auto is console on a terminal, json elsewhere."
+        default="auto",
+        description="auto is console on a terminal, json elsewhere. It holds for reconcile, repair, link "
+        "test and offsets translate, too.",
     )

@@ -56,7 +56,7 @@ def loaded(config: Path) -> Settings:
             f"{settings.read.isolation}), which a comparison leaves out at the source and would call extra",
             hint="where no producer of the source uses transactions, give it settings with read_committed",
         )
-    logs.set_up(level="warning")
+    logs.set_up(level="warning", form=settings.log.format)
     return settings
 
 

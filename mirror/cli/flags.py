@@ -70,8 +70,11 @@ def relay_settings_of(options: Mapping[str, Any]) -> RelaySettings:
     return config_relay.parse(document, where=where, folder=path.absolute().parent if path else None)
 
 
-def link_settings_of(options: Mapping[str, Any]) -> tuple[LinkSettings, TopicsSettings | None]:
-    """The way to relays, and the topics that are to come that way, where any are named.
+def link_settings_of(
+    options: Mapping[str, Any],
+) -> tuple[LinkSettings, TopicsSettings | None, Settings | None]:
+    """The way to relays, the topics that are to come that way, where any are named, and the file's settings,
+    where there is a file.
 
     Raises:
         UsageError: No relay is named, or something is not accepted.
@@ -87,7 +90,8 @@ def link_settings_of(options: Mapping[str, Any]) -> tuple[LinkSettings, TopicsSe
         raise UsageError(words, hint="as in --relay HOST:PORT, or --config FILE with link.relays")
     topics = settings.topics.model_dump() if settings else {}
     topics |= _lists(options.get("topics") or ())
-    return link, checked(TopicsSettings, topics, where="--topics", folder=None) if topics else None
+    wanted = checked(TopicsSettings, topics, where="--topics", folder=None) if topics else None
+    return link, wanted, settings
 
 
 def overrides(options: Mapping[str, Any]) -> dict[str, Any]:

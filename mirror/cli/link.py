@@ -66,8 +66,8 @@ def test(output: str, seconds: float, rate_max: int | None, **options: Any) -> i
     from mirror.cli.main import show_error
     from mirror.survey.run import Wish, survey
 
-    settings, topics = link_settings_of(options)
-    logs.set_up(level="warning")
+    settings, topics, flow = link_settings_of(options)
+    logs.set_up(level="warning", form=flow.log.format if flow else "auto")
     found = asyncio.run(survey(settings, Wish(seconds, rate_max, topics), _say))
     if output == "json":
         print_json(document(found))

@@ -85,5 +85,5 @@ def _from_target(path: Path, tp: TopicPartition, offset: int, *, reverse: bool, 
     from mirror.config import load
 
     settings = load(path)
-    logs.set_up(level="warning")
+    logs.set_up(level="warning", form=settings.log.format)
     return asyncio.run(offline.translate(settings, tp, offset, reverse=reverse, committed=committed))

@@ -56,7 +56,7 @@ def run(config: Path, path: Path, wanted: Wanted, output: str) -> int:
         TwinsiteError: As :func:`mirror.repairing.run.repair`.
     """
     settings = load(config)
-    logs.set_up(level="warning")
+    logs.set_up(level="warning", form=settings.log.format)
     file = path / PLAN if path.is_dir() else path
     plan = _read(file)
     audit = _Audit(file.with_name(AUDIT), plan.run)

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from mirror import service
+from mirror import logs, service
 from mirror.cli.main import COMMANDS, main
 from mirror.config import Settings, parse
-from mirror.errors import AuthenticationError
+from mirror.errors import AuthenticationError, UsageError
 from mirror.model import FlowStatus, Reason, State, TopicLeftOut
 from mirror.waiting import Waiting
 from tests.harness.terminal import on_terminal
@@ -594,6 +594,42 @@ def test_help_does_not_wait_for_the_mirror_to_be_imported() -> None:
     )
 
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("reconcile",),
+        ("reconcile", "scope", "proof"),
+        ("reconcile", "digest", "--site", "source", "proof"),
+        ("repair", "plan"),
+        ("link", "test"),
+        ("offsets", "translate", "--topic", "orders", "--partition", "0", "--offset", "7"),
+    ],
+)
+@pytest.mark.parametrize("form", ["json", "console", "auto"])
+def test_a_command_beside_the_mirror_logs_in_the_form_of_the_settings(
+    command: tuple[str, ...], form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Who collects lines wants those of a nightly comparison as they are of the mirror; only what is worse than
+    info is said.
+    """
+    asked: list[dict[str, str]] = []
+
+    def set_up(**how: str) -> None:
+        asked.append(how)
+        raise UsageError("nothing more is wanted")
+
+    monkeypatch.setattr(logs, "set_up", set_up)
+    path = tmp_path / "flow.yaml"
+    link = "link: {relays: ['east:9650']}\ntarget: {bootstrap_servers: 'west:9092'}\ntopics: {include: [a]}\n"
+    path.write_text(f"{link}log: {{level: debug, format: {form}}}\n")
+
+    code = main([*command, "--config", str(path)])
+
+    assert code == 2
+    assert asked == [{"level": "warning", "form": form}]
 
 
 def test_a_copy_without_a_port_does_not_wait_for_the_server_to_be_imported() -> None:
