@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from mirror.cli.output import Finite, console, output_option, print_json
+from mirror.cli.output import Finite, clean, console, output_option, print_json
 from mirror.errors import ExitCode
 from mirror.link.probe import RATE_MIN, SECONDS_MAX
 
@@ -68,7 +68,7 @@ def test(output: str, seconds: float, rate_max: int | None, **options: Any) -> i
 
     settings, topics, flow = link_settings_of(options)
     logs.set_up(level="warning", form=flow.log.format if flow else "auto")
-    found = asyncio.run(survey(settings, Wish(seconds, rate_max, topics), _say))
+    found = asyncio.run(survey(settings, Wish(seconds, rate_max, topics, flow), _say))
     if output == "json":
         print_json(document(found))
     else:
@@ -81,4 +81,4 @@ def test(output: str, seconds: float, rate_max: int | None, **options: Any) -> i
 
 
 def _say(words: str) -> None:
-    click.echo(words, err=True)
+    click.echo(clean(words), err=True)

@@ -162,6 +162,8 @@ def _production(survey: Survey) -> list[RenderableType]:
 
 
 def _produced(made: Production) -> Rows:
+    if made.topics_left_out:
+        yield "left out", f"{_counted(made.topics_left_out, 'topic')}, as copies of what the target has"
     yield "watched for", duration(made.seconds)
     yield "records", f"{number(made.records_per_second)}/s"
     stored = made.bytes_per_second

@@ -35,6 +35,7 @@ class Production:
     """What is written to the topics of a flow.
 
     Attributes:
+        topics_left_out: That its lists want besides, and that are copies of what the target has.
         partitions_unknown: Of the partitions, those whose ends could not be told; they count as nothing.
         seconds: For so long it was watched.
         records_per_second: Offsets, to be exact: transactions have some without a record.
@@ -44,6 +45,7 @@ class Production:
     """
 
     topics: int
+    topics_left_out: int
     partitions: int
     partitions_unknown: int
     seconds: float
@@ -93,6 +95,7 @@ def produced(
     seconds: float,
     samples: Mapping[TopicPartition, Sample],
     wire_share: float | None,
+    topics_left_out: int = 0,
 ) -> Production:
     """What was written between two looks at the ends of partitions.
 
@@ -111,6 +114,7 @@ def produced(
     )
     return Production(
         topics=len(topics),
+        topics_left_out=topics_left_out,
         partitions=len(before),
         partitions_unknown=len(before) - len(grown),
         seconds=seconds,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from mirror.clusters import connected
-from mirror.config import LinkSettings, TopicsSettings, host_and_port
+from mirror.config import LinkSettings, Settings, TopicsSettings, host_and_port
 from mirror.config_limits import periods_of
 from mirror.errors import TwinsiteError, UsageError
 from mirror.kafka.cluster import Cluster
@@ -23,11 +23,10 @@ from mirror.link.measuring import Measured, load_for, measured
 from mirror.link.probe import RATE_MIN
 from mirror.link.probing import observe
 from mirror.link.tcp_info import RECEIVE_BUFFERS, buffer_bytes_max
-from mirror.survey.sampling import Ends, ends, follow, production
+from mirror.survey.choosing import PATIENCE_SECONDS, Chosen, choose
+from mirror.survey.sampling import Ends, ends, production
 from mirror.timetable import lowest, rate_at
 
-PATIENCE_SECONDS = 5.0
-"""For so long a source that does not answer through the relays is tried again."""
 NO_LINK = "no link was measured, and so nothing was looked at meanwhile"
 NO_TOPICS = "no topics were named: --topics, or --config with the mirror's settings"
 
@@ -88,11 +87,13 @@ class Wish:
         seconds: For so long each link is filled.
         rate_max: Bytes a second, at most; None: what the settings allow at this time, or the link carries.
         topics: Whose production counts; None: of none.
+        flow: The target of these settings says which of them the flow leaves out; None: nobody does.
     """
 
     seconds: float
     rate_max: int | None
     topics: TopicsSettings | None
+    flow: Settings | None = None
 
 
 async def survey(link: LinkSettings, wish: Wish, say: Callable[[str], None]) -> Survey:
@@ -105,8 +106,8 @@ async def survey(link: LinkSettings, wish: Wish, say: Callable[[str], None]) -> 
         UsageError: Topics were named, and the source has none of them.
     """
     async with contextlib.AsyncExitStack() as stack:
-        watch = _Watch(link, wish.topics)
-        await watch.begin(stack)
+        watch = _Watch(link, wish.topics, wish.flow)
+        await watch.begin(stack, say)
         links = [await _measure(relay, link, wish, say) for relay in link.relays]
         await watch.end([one for one in links if isinstance(one, Measured)])
     why = str(watch.error) if watch.error else NO_TOPICS if wish.topics is None else NO_LINK
@@ -162,20 +163,23 @@ class _Watch:
 
     link: LinkSettings
     topics: TopicsSettings | None
+    flow: Settings | None
     found: Production | None = None
     error: TwinsiteError | None = None
     _source: Cluster | None = None
-    _chosen: Sequence[str] = ()
+    _chosen: Chosen | None = None
     _before: Ends | None = None
 
-    async def begin(self, stack: contextlib.AsyncExitStack) -> None:
+    async def begin(self, stack: contextlib.AsyncExitStack, say: Callable[[str], None]) -> None:
         """Look for the first time."""
         if self.topics is None:
             return
         try:
             way = connected("source", self.link, patience_seconds=PATIENCE_SECONDS)
             self._source = await stack.enter_async_context(way)
-            self._chosen = await follow(self._source, self.topics)
+            self._chosen = await choose(self._source, self.topics, self.flow, say)
+            self._source.follow(self._chosen.topics)
+            await self._source.refresh()
             self._before = await ends(self._source)
         except UsageError:
             raise
@@ -184,7 +188,7 @@ class _Watch:
 
     async def end(self, links: Sequence[Measured]) -> None:
         """Look again."""
-        if self._source is None or self._before is None or not links:
+        if self._source is None or self._chosen is None or self._before is None or not links:
             return
         rates = [one.rate.bytes_per_second for one in links if one.rate]
         recode = self.link.recode == "auto"

@@ -10,8 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mirror.config import TopicsSettings
-from mirror.errors import TwinsiteError, UsageError
+from mirror.errors import TwinsiteError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Want
 from mirror.kafka.offsets import LATEST, by_leader, list_offsets
@@ -22,7 +21,7 @@ from mirror.link.frames import Compression, Sealer
 from mirror.link.parts import RECODED_BYTES_MAX
 from mirror.link.recoding import recoded
 from mirror.model import TopicPartition
-from mirror.sync.names import TopicSelector
+from mirror.survey.choosing import Chosen
 
 PARTITIONS_MAX = 16
 """Of so many batches are looked at: those with most news."""
@@ -40,28 +39,6 @@ class Ends:
     offsets: Mapping[TopicPartition, int | None]
 
 
-async def follow(source: Cluster, topics: TopicsSettings) -> list[str]:
-    """Choose the topics of a flow, and have their partitions in the cluster's snapshot.
-
-    Raises:
-        UsageError: There is none.
-        ConnectionFailedError: The source does not answer.
-    """
-    selector = TopicSelector(topics.include, topics.exclude)
-    found = await source.describe_topics(None)
-    internal = [topic.name for topic in found.topics.values() if topic.internal]
-    chosen = list(selector.select(found.topics, internal=internal).chosen)
-    if not chosen:
-        patterns = ", ".join(topics.include)
-        raise UsageError(
-            f"none of the {len(found.topics)} topics at the source matches {patterns}",
-            hint="see topics.include and topics.exclude, or --topics; a topic without Describe is not seen",
-        )
-    source.follow(chosen)
-    await source.refresh()
-    return chosen
-
-
 async def ends(source: Cluster) -> Ends:
     """Where all partitions of the snapshot end; None where a broker does not say."""
     tps = [
@@ -77,7 +54,7 @@ async def ends(source: Cluster) -> Ends:
 
 
 async def production(
-    source: Cluster, topics: Sequence[str], before: Ends, rate: float | None, *, recode: bool
+    source: Cluster, chosen: Chosen, before: Ends, rate: float | None, *, recode: bool
 ) -> Production:
     """What was produced since a first look.
 
@@ -90,7 +67,10 @@ async def production(
     records = await _read(source, wanted, sample_bytes(rate))
     samples = {tp: sample_of(one) for tp, one in records.items()}
     share = await asyncio.to_thread(wire_share, list(records.values()), recode=recode)
-    return produced(topics, before.offsets, after.offsets, after.at - before.at, samples, share)
+    seconds = after.at - before.at
+    return produced(
+        chosen.topics, before.offsets, after.offsets, seconds, samples, share, topics_left_out=chosen.left_out
+    )
 
 
 def sample_bytes(rate: float | None) -> int:

@@ -103,6 +103,8 @@ def test_settings_bring_the_link_and_the_topics(asked: FakeSurvey, tmp_path: Pat
     assert asked.wish.seconds == 3.0
     assert asked.wish.topics is not None
     assert (asked.wish.topics.include, asked.wish.topics.exclude) == (("audit",), ("tmp",))
+    assert asked.wish.flow is not None
+    assert asked.wish.flow.target.bootstrap_servers == ("west:9092",)
 
 
 @pytest.mark.parametrize(

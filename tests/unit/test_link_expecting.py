@@ -24,6 +24,7 @@ from tests.unit.links import MB, a_link
 ORDERS, AUDIT = TopicPartition("orders", 0), TopicPartition("audit", 0)
 PRODUCTION = Production(
     topics=2,
+    topics_left_out=0,
     partitions=2,
     partitions_unknown=0,
     seconds=10.0,

@@ -1,0 +1,95 @@
+"""Which topics of a source a flow copies: what its lists want, but for copies of what the target has.
+
+What is a copy is known with the target only: whether it is the same cluster, what it has under a name, and
+what the flow has begun there. Where no target is named, or it does not answer, the lists alone count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from mirror.clusters import connected
+from mirror.config import Settings, TopicsSettings
+from mirror.errors import TwinsiteError, UsageError
+from mirror.flow.memory import FlowMemory
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.cluster_info import ClusterInfo
+from mirror.offline import NoStateError, flow_state
+from mirror.sync.names import NamePolicy, TopicSelector
+from mirror.sync.returning import Returning
+
+PATIENCE_SECONDS = 5.0
+"""For so long a cluster that does not answer is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Topics of a flow, by their names at the source.
+
+    Attributes:
+        left_out: How many the lists want besides; they are copies of what the target has.
+    """
+
+    topics: tuple[str, ...]
+    left_out: int
+
+
+async def choose(
+    source: Cluster, topics: TopicsSettings, flow: Settings | None, say: Callable[[str], None]
+) -> Chosen:
+    """Choose as a mirror would that starts now. What it could not know yet counts as copied.
+
+    Args:
+        flow: Whose target is asked; None: nobody's.
+        say: Told that a target could not be asked.
+
+    Raises:
+        UsageError: The lists want no topic of the source.
+        ConnectionFailedError: The source does not answer.
+    """
+    found = await source.describe_topics(None)
+    wanted = _wanted(found, topics)
+    left_out: Collection[str] = ()
+    if flow is not None:
+        try:
+            left_out = await _copies_of_target(source, found, wanted, topics, flow)
+        except TwinsiteError as error:
+            say(f"warning: topics that are copies of what the target has are counted, too: {error}")
+    return Chosen(tuple(name for name in wanted if name not in left_out), len(left_out))
+
+
+def _wanted(found: ClusterInfo, topics: TopicsSettings) -> Mapping[str, str]:
+    selector = TopicSelector(topics.include, topics.exclude, NamePolicy(topics.prefix or ""))
+    internal = [topic.name for topic in found.topics.values() if topic.internal]
+    wanted = selector.select(found.topics, internal=internal).chosen
+    if not wanted:
+        patterns = ", ".join(topics.include)
+        raise UsageError(
+            f"none of the {len(found.topics)} topics at the source matches {patterns}",
+            hint="see topics.include and topics.exclude, or --topics; a topic without Describe is not seen",
+        )
+    return wanted
+
+
+async def _copies_of_target(
+    source: Cluster, found: ClusterInfo, wanted: Mapping[str, str], topics: TopicsSettings, flow: Settings
+) -> set[str]:
+    """Those of the topics wanted of which it is known that the flow leaves them out."""
+    async with connected("target", flow.target, patience_seconds=PATIENCE_SECONDS) as target:
+        policy = NamePolicy(topics.prefix or "")
+        same_cluster = source.info.cluster_id == target.info.cluster_id
+        selector = TopicSelector(topics.include, topics.exclude, policy, same_cluster=same_cluster)
+        own = {name for name in wanted if selector.why_not(name) is not None}
+        others = {name: copy for name, copy in wanted.items() if name not in own}
+        begun = await _begun(target, flow.flow)
+        left = await Returning(source, target, policy.prefix).left_out(found, others, begun)
+        return own | {name for name, one in left.items() if one.is_known}
+
+
+async def _begun(target: Cluster, flow: str) -> set[str]:
+    """Topics that the flow copies already; whatever became known of them since, it does so."""
+    try:
+        return {tp.topic for tp in FlowMemory(await flow_state(target, flow)).topic_ids}
+    except NoStateError:
+        return set()
