@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import structlog
+
 from mirror import broker_codes as codes
 from mirror.errors import BrokerError, NotAuthorizedError, TwinsiteError
 from mirror.kafka.cluster import Cluster
@@ -21,6 +23,8 @@ from mirror.kafka.cluster_info import ClusterInfo
 from mirror.model import Reason
 from mirror.sync.names import NamePolicy
 from mirror.sync.topics import Conflict
+
+log = structlog.get_logger(__name__)
 
 
 class MissingTopics:
@@ -37,6 +41,8 @@ class MissingTopics:
         self._policy = policy
         self._without_copy: frozenset[str] = frozenset()
         """Topics that are gone, and whose copies were gone as well when that was asked last."""
+        self._told = False
+        """Whether it was said that the source shows nothing."""
 
     @property
     def gone(self) -> frozenset[str]:
@@ -55,11 +61,19 @@ class MissingTopics:
             TwinsiteError: The source cannot be asked.
         """
         if not found.topics:
+            self._tell_nothing_shown(begun)
             return
+        self._told = False
         names = sorted(name for name in begun if name not in found.topics)
         errors = (await self._source.describe_topics(names)).errors if names else {}
         said = {name: self._why(name, errors.get(name)) or self.why.get(name) for name in names}
         self.why = {name: why for name, why in said.items() if why is not None}
+
+    def _tell_nothing_shown(self, begun: Collection[str]) -> None:
+        """Say so once, where topics are copied: all of them are gone, or hidden, and nobody knows which."""
+        if begun and not self._told:
+            log.warning("no_topics_shown", topics=len(begun))
+        self._told = bool(begun)
 
     def _why(self, name: str, error: TwinsiteError | None) -> Conflict | None:
         target = self._policy.to_target(name)

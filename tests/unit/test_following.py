@@ -288,6 +288,25 @@ async def test_a_source_that_shows_nothing_says_nothing(sites: Sites) -> None:
     assert sites.orders.state is State.UNKNOWN
 
 
+async def test_that_a_source_shows_nothing_is_said_once(sites: Sites) -> None:
+    """
+    Until it shows something again; not where nothing is copied, as there is another word for that.
+    """
+    shown, told = dict(sites.source.topics), list[tuple[str, int]]()
+
+    for topics in ({}, {}, shown, {}):
+        sites.source.topics = dict(topics)
+        with capture_logs() as logged:
+            await sites.mirror.follow()
+        told += [(line["log_level"], line["topics"]) for line in logged if line["event"] == "no_topics_shown"]
+
+    with capture_logs() as logged:
+        await follower_of(Shown("source"), Shown("target"), Engine()).follow()
+
+    assert told == [("warning", 2)] * 2
+    assert logged == []
+
+
 async def test_an_operator_who_resumes_what_is_gone_changes_nothing(sites: Sites) -> None:
     """
     It is not looked at where there is nothing; what he has paused stays so, and is gone all the same.
