@@ -334,6 +334,18 @@ class TopicLeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnerStatus:
+    """Where the mirror runs that holds the right to copy the flow, as it has said itself."""
+
+    host: str
+    process_id: int
+    since_ms: int
+    """When it took the right; since 1970."""
+    url: str
+    """Of its port, as it is reached from its own machine at least; empty when it has none."""
+
+
+@dataclass(frozen=True, slots=True)
 class FlowStatus:
     """A snapshot of the whole mirror."""
 
@@ -361,6 +373,8 @@ class FlowStatus:
     outlook: FlowOutlook = FlowOutlook()
     topics_left_out: tuple[TopicLeftOut, ...] = ()
     """Those that the lists want and that are not copied all the same: copies of what the target has."""
+    copied_by: OwnerStatus | None = None
+    """Who copies while this mirror stands by; null where it is this one, or has not said where it runs."""
 
     @property
     def is_there(self) -> bool:

@@ -250,6 +250,7 @@ class Service:
             outlooks=outlooks,
             tombstones=follower.tombstones,
             lost_ranges=memory.lost_ranges,
+            owner_word=lambda: memory.owner,
             started_at_ms=waiting.started_at_ms,
             started_at=waiting.started_at,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -102,7 +103,7 @@ class _StatusTable:
         partitions = sorted(self.status.partitions, key=_by_need)
         head = _headline(self.status)
         rows: Sequence[PartitionStatus] = self._rows(partitions)
-        notes = _notes(partitions, self._alike_max)
+        notes = self._notes(partitions, self._alike_max)
         if self.one_screen:
             lines = _Lines(console, options)
             room = options.max_height - lines.of(head)
@@ -126,11 +127,19 @@ class _StatusTable:
             return partitions
         return [one for one in partitions if one.state is not State.ACTIVE][:ROWS_MAX]
 
+    def _notes(self, partitions: Sequence[PartitionStatus], alike_max: int | None) -> list[Text]:
+        """Of what another mirror copies the headline says so, once."""
+        told = [one for one in partitions if one.detail and not _in_order(one)]
+        if _stands_by(self.status):
+            told = [one for one in told if one.state is not State.STANDBY]
+        lost = [one for one in partitions if one.lost_ranges]
+        return [*_troubles(told, alike_max), *_losses(lost, alike_max)]
+
     def _notes_in(self, lines: _Lines, room: int, partitions: Sequence[PartitionStatus]) -> list[Text]:
         """As many as leave half of the room to the table; rather each way out than each partition."""
         share = max(room // 2, room - len(partitions) - 1)
         for alike_max in (self._alike_max, *FEWER_ALIKE):
-            notes = _notes(partitions, alike_max)
+            notes = self._notes(partitions, alike_max)
             if lines.of(*notes) <= share:
                 return notes
         if lines.of(*notes) <= room - TABLE_LINES:
@@ -174,6 +183,8 @@ def _headline(status: FlowStatus) -> Text:
         words += f"\n  {_link(status.link)}"
     if counts[State.LAGGING]:
         words += f"\n  {_outlook(status)}"
+    if _stands_by(status):
+        words += f"\n  {_standing_by(status)}"
     for known, what in ((True, "as copies of what the target has"), (False, "as they may be such copies")):
         topics = [one for one in status.topics_left_out if one.is_known is known]
         if topics:
@@ -182,6 +193,24 @@ def _headline(status: FlowStatus) -> Text:
         return Text(f"{words}\n  waits for {clean(status.waits_for)}")
     nothing = not status.partitions and not status.topics_left_out
     return Text(f"{words}\n{NOTHING_COPIED}" if nothing else words)
+
+
+def _stands_by(status: FlowStatus) -> bool:
+    return not status.owner and any(one.state is State.STANDBY for one in status.partitions)
+
+
+def _standing_by(status: FlowStatus) -> str:
+    """Who copies, where to ask how the copy is, and what becomes of this mirror."""
+    other = status.copied_by
+    after = "this one takes over when that ends or moves nothing"
+    if other is None:
+        return f"stands by: another mirror of the flow copies, and has not said where it runs; {after}"
+    since = datetime.fromtimestamp(other.since_ms / 1000, UTC)
+    words = f"stands by: the mirror on {clean(other.host)}, process {other.process_id}, has had the right to "
+    words += f"copy since {since:%Y-%m-%d %H:%M:%S} UTC; {after}"
+    return (
+        f"{words}\n  ask it how the copy is: twinsite status --url {clean(other.url)}" if other.url else words
+    )
 
 
 def _left_out(topics: Sequence[TopicLeftOut], what: str) -> str:
@@ -240,20 +269,17 @@ def _table(partitions: Sequence[PartitionStatus], width: int) -> Table:
 # -- what is to be said of some ------------------------------------------------------------------------
 
 
-def _notes(partitions: Sequence[PartitionStatus], alike_max: int | None) -> list[Text]:
-    """What was seen of each partition in trouble, with each way out; then what was given up.
+def _troubles(partitions: Sequence[PartitionStatus], alike_max: int | None) -> Iterator[Text]:
+    """What was seen of each partition, with each way out.
 
     Args:
         alike_max: So many of those that have the same way out; None for all.
     """
     groups: dict[tuple[State, str], list[PartitionStatus]] = {}
     for one in partitions:
-        if one.detail and not _in_order(one):
-            groups.setdefault((one.state, one.hint), []).append(one)
-    notes = [
-        note for (state, hint), group in groups.items() for note in _trouble(state, hint, group, alike_max)
-    ]
-    return [*notes, *_losses([one for one in partitions if one.lost_ranges], alike_max)]
+        groups.setdefault((one.state, one.hint), []).append(one)
+    for (state, hint), group in groups.items():
+        yield from _trouble(state, hint, group, alike_max)
 
 
 def _in_order(partition: PartitionStatus) -> bool:

@@ -120,11 +120,17 @@ async def announced(owner: Owner, memory: FlowMemory, url: str) -> AsyncIterator
         yield
 
 
+def word_of(word: OwnerRecord | None, holder: Token | None) -> OwnerRecord | None:
+    """Where the holder of the right runs; None where the last word is not its own."""
+    return word if word is not None and holder is not None and word.producer_epoch == holder.epoch else None
+
+
 def copied_by(word: OwnerRecord | None, holder: Token | None) -> str:
     """Who copies what this mirror does not, in words."""
-    if word is None or holder is None or word.producer_epoch != holder.epoch:
+    its_own = word_of(word, holder)
+    if its_own is None:
         return "another mirror of the flow copies it"
-    return f"the mirror on {word.place}, copies it"
+    return f"the mirror on {its_own.place}, copies it"
 
 
 async def require_owner(owner: Owner, memory: FlowMemory, tp: TopicPartition) -> None:
@@ -136,16 +142,17 @@ async def require_owner(owner: Owner, memory: FlowMemory, tp: TopicPartition) ->
         NotOwnerError: It is not; says who is and what to do.
         TwinsiteError: The coordinator cannot be asked.
     """
-    known, holder = memory.owner, await owner.holder()
+    holder = await owner.holder()
     if holder == owner.token:
         return
-    if known is None or holder is None or known.producer_epoch != holder.epoch:
+    word = word_of(memory.owner, holder)
+    if word is None:
         raise NotOwnerError(
             f"{tp}: the owner of the flow is another mirror, and has not said where it runs",
             hint="ask the mirror whose status says owner: true; if there is none any more, restart this one",
         )
-    way = f" with --url {known.url}" if known.url else ""
+    way = f" with --url {word.url}" if word.url else ""
     raise NotOwnerError(
-        f"{tp}: the owner of the flow is the mirror on {known.place}",
+        f"{tp}: the owner of the flow is the mirror on {word.place}",
         hint=f"ask that one{way}; if it is gone for good, restart this one: it becomes the owner",
     )

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from checkpoint.model import OwnerRecord
 from mirror import __version__
+from mirror.flow.announcing import word_of
 from mirror.flow.context import Flow
 from mirror.flow.hints import hint
 from mirror.flow.lagging import LagMeter
@@ -16,7 +18,15 @@ from mirror.flow.outlook import NOTHING_EXPECTED, Outlooks, Projection, of_flow
 from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
 from mirror.link.stream import LinkStream
-from mirror.model import FlowStatus, LinkStatus, PartitionStatus, State, TopicLeftOut, TopicPartition
+from mirror.model import (
+    FlowStatus,
+    LinkStatus,
+    OwnerStatus,
+    PartitionStatus,
+    State,
+    TopicLeftOut,
+    TopicPartition,
+)
 from monitoring.tombstones import Tombstones, tombstone_headroom_seconds
 
 
@@ -29,6 +39,7 @@ class Snapshots:
         outlooks: What is to be expected of a partition.
         tombstones: How long a source topic keeps them.
         lost_ranges: The ledger: source ranges [from, to) of a partition that were given up.
+        owner_word: Where an owner has said last that it runs.
     """
 
     flow: Flow
@@ -37,6 +48,7 @@ class Snapshots:
     outlooks: Outlooks
     tombstones: Callable[[str], Tombstones]
     lost_ranges: Callable[[TopicPartition], tuple[tuple[int, int], ...]]
+    owner_word: Callable[[], OwnerRecord | None]
     started_at_ms: int
     started_at: float
 
@@ -70,6 +82,7 @@ class Snapshots:
             link=_link(flow.stream) if flow.stream else None,
             outlook=of_flow([projection for _, projection in seen if projection is not None]),
             topics_left_out=left_out,
+            copied_by=None if self.owner.held else _owner(word_of(self.owner_word(), self.owner.seen)),
         )
 
     def _partition(
@@ -144,6 +157,10 @@ def peak_resident_bytes() -> int:
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
         peak = next(line for line in status if line.startswith("VmHWM:"))
     return int(peak.split()[1]) * 1024
+
+
+def _owner(word: OwnerRecord | None) -> OwnerStatus | None:
+    return None if word is None else OwnerStatus(word.host, word.process_id, word.since_ms, word.url)
 
 
 def _link(stream: LinkStream) -> LinkStatus:

@@ -13,6 +13,7 @@ from mirror.model import (
     LinkStatus,
     OffsetMode,
     Outlook,
+    OwnerStatus,
     PartitionStatus,
     Reason,
     State,
@@ -140,6 +141,22 @@ def a_flow(*partitions: PartitionStatus, **changes: Any) -> FlowStatus:
         ),
     )
     return replace(made, **changes)
+
+
+def a_standby(*partitions: PartitionStatus, owner: OwnerStatus | None, **changes: Any) -> FlowStatus:
+    """A flow that another mirror copies, by its own word; of these partitions, or of one."""
+    stood_by = partitions or (
+        a_partition(
+            state=State.STANDBY,
+            reason=Reason.ANOTHER_MIRROR,
+            detail="another mirror of the flow copies it",
+            target_log_end_offset=None,
+            lag_records=None,
+            lag_seconds=None,
+            outlook=Outlook(),
+        ),
+    )
+    return a_flow(*stood_by, owner=False, copied_by=owner, outlook=FlowOutlook(), **changes)
 
 
 def a_link(**changes: Any) -> LinkStatus:

@@ -12,8 +12,16 @@ from rich.console import Console
 from mirror.cli.columns import shortened
 from mirror.cli.output import PIPE_COLUMNS, number
 from mirror.cli.render import ALIKE_MAX, status_table
-from mirror.model import LinkStatus, PartitionStatus, Reason, State, TopicLeftOut
-from tests.unit.statuses import a_flow, a_late_partition, a_link, a_loss, a_partition, an_unknown_partition
+from mirror.model import LinkStatus, OwnerStatus, PartitionStatus, Reason, State, TopicLeftOut
+from tests.unit.statuses import (
+    a_flow,
+    a_late_partition,
+    a_link,
+    a_loss,
+    a_partition,
+    a_standby,
+    an_unknown_partition,
+)
 
 LONG = "orders-of-the-north-region-with-a-name-of-sixty-letters-east"
 
@@ -356,3 +364,42 @@ def test_topics_left_out_are_counted_and_a_few_of_them_named() -> None:
     unsure = TopicLeftOut("west.new", "not_known", "")
     assert "as copies of what the target has: 1 (west.t0)" in head([copies[0], unsure])
     assert "as they may be such copies: 1 (west.new)" in head([copies[0], unsure])
+
+
+def test_a_mirror_that_stands_by_says_once_who_copies_and_where_to_ask() -> None:
+    """
+    Not of each partition; what else is in its way, and what was given up, is told as ever.
+    """
+    waiting = [
+        a_partition(
+            "orders",
+            number,
+            state=State.STANDBY,
+            reason=Reason.ANOTHER_MIRROR,
+            detail="the mirror on west-4 copies it",
+        )
+        for number in range(3)
+    ]
+
+    def shown(owner: OwnerStatus | None, *, held: bool = False) -> str:
+        out = io.StringIO()
+        lost = a_partition("lost", state=State.STANDBY, detail="likewise", lost_ranges=((0, 5),))
+        status = replace(a_standby(*waiting, lost, blocked(), owner=owner), owner=held)
+        Console(file=out, width=200, markup=False, highlight=False).print(status_table(status))
+        return out.getvalue()
+
+    known = shown(OwnerStatus("west-4", 4711, 1_700_000_000_000, "http://west-4:9640"))
+    unknown, turning = shown(None), shown(None, held=True)
+
+    assert known.splitlines()[1:3] == [
+        "  stands by: the mirror on west-4, process 4711, has had the right to copy since "
+        "2023-11-14 22:13:20 UTC; this one takes over when that ends or moves nothing",
+        "  ask it how the copy is: twinsite status --url http://west-4:9640",
+    ]
+    assert "stands by: another mirror of the flow copies, and has not said where it runs" in unknown
+    for screen in (known, unknown):
+        assert "STANDBY:" not in screen
+        assert "held-0: BLOCKED: error 31 was the answer" in screen
+        assert "lost-0: 5 offsets given up: 0 to 5" in screen
+    assert "stands by" not in turning
+    assert "orders-2: STANDBY: the mirror on west-4 copies it" in turning

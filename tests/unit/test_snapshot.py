@@ -8,9 +8,11 @@ from unittest.mock import Mock
 
 import pytest
 
+from checkpoint.model import OwnerRecord
 from mirror.flow.snapshot import Snapshots
 from mirror.flow.states import PATIENCE, Refusal
-from mirror.model import Forecast, OffsetMode, PartitionStatus, Reason, State
+from mirror.kafka.transactions import Token
+from mirror.model import Forecast, OffsetMode, OwnerStatus, PartitionStatus, Reason, State
 from monitoring.metrics import FlowCollector
 from monitoring.outlook import Retention
 from monitoring.tombstones import Tombstones
@@ -41,6 +43,7 @@ def snapshots(bench: Bench) -> Snapshots:
         outlooks=bench.outlooks,
         tombstones=lambda _: Tombstones(HOUR_MS),
         lost_ranges=lambda _: (),
+        owner_word=lambda: OwnerRecord(6, "west-4", 4711, "http://west-4:9640", 1_700_000_000_000),
         started_at_ms=0,
         started_at=0.0,
     )
@@ -99,6 +102,25 @@ def test_of_what_another_mirror_copies_only_the_position_is_known() -> None:
     assert [one.next_offset for one in (in_time, behind, away)] == [300, 400, 400]
     assert all(unknown(one) for one in (in_time, behind, away))
     assert series(bench, "twinsite_lag_seconds") == []
+
+
+@pytest.mark.parametrize(
+    ("held", "holder", "named"),
+    [(True, (1, 6), False), (False, (1, 6), True), (False, (1, 7), False), (False, None, False)],
+)
+def test_who_copies_is_said_by_a_mirror_that_stands_by(
+    held: bool, holder: tuple[int, int] | None, named: bool
+) -> None:
+    """
+    Where the last word is that of who holds the right; a word of one before it would send people astray.
+    """
+    taken = snapshots(an_owner())
+    taken.owner = Mock(held=held, seen=holder and Token(*holder))
+
+    said = taken.take([], 0)
+
+    whose = OwnerStatus("west-4", 4711, 1_700_000_000_000, "http://west-4:9640")
+    assert (said.owner, said.copied_by) == (held, whose if named else None)
 
 
 def test_headroom_is_what_retention_by_size_leaves_too() -> None:

@@ -9,14 +9,22 @@ from typing import Any
 import pytest
 
 from mirror.api.schema import UnreadableStatusError, json_schema, status_from_json, status_to_json
-from mirror.model import TopicLeftOut
+from mirror.model import OwnerStatus, TopicLeftOut
 from tests.unit.statuses import a_flow, a_link, a_loss, a_partition, an_unknown_partition
 
 HERE = Path(__file__).parent
 SCHEMA_FILE = HERE.parents[1] / "docs" / "status.schema.json"
 
 LEFT_OUT = TopicLeftOut("west.orders", "copy_of_target", "flow west-to-east has copied it")
-FLOW = a_flow(a_partition(), a_loss(), an_unknown_partition(), link=a_link(), topics_left_out=(LEFT_OUT,))
+OWNER = OwnerStatus("west-4", 4711, 1_700_000_000_000, "http://west-4:9640")
+FLOW = a_flow(
+    a_partition(),
+    a_loss(),
+    an_unknown_partition(),
+    link=a_link(),
+    topics_left_out=(LEFT_OUT,),
+    copied_by=OWNER,
+)
 
 
 def complaints(value: Any, schema: dict[str, Any], root: dict[str, Any], at: str = "$") -> list[str]:
