@@ -111,6 +111,9 @@ const sumOf = (parts, field) => parts.reduce((sum, p) => sum + (p[field] || 0), 
 const unknownOf = (parts, field) => parts.filter((p) => p[field] === null && !p.topic_gone).length;
 const behindOf = (parts) =>
   parts.some((p) => p.lag_records !== null) ? sumOf(parts, "lag_records") : null;
+const nothingThere = (parts) => parts.length && parts.every((p) => p.topic_gone);
+const lagOf = (parts) => nothingThere(parts) ? "none" : duration(maxOf(parts, "lag_seconds"));
+const missingOf = (parts) => nothingThere(parts) ? "none" : whole(behindOf(parts));
 const plain = (reason) => reason.replaceAll("_", " ");
 const stateTag = (state, text) => h("span", { class: `tag ${tone(state)}` }, text || state);
 
@@ -228,8 +231,8 @@ function figures(status) {
   };
   const per = (value) => rates === null ? "\u2013" : value;
   put("figures",
-    figure(duration(lag), named("worst lag", "lag_seconds", lag)),
-    figure(whole(behind), named("records behind", "lag_records", behind)),
+    figure(lagOf(parts), named("worst lag", "lag_seconds", lag)),
+    figure(missingOf(parts), named("records behind", "lag_records", behind)),
     figure(per(rates && `${bytes(rates.bytes)}/s`), "appended"),
     figure(per(rates && whole(rates.records)), "records per second"),
     ...forecast("caught up in, at this pace", status.outlook.catch_up, status.outlook.catch_up_seconds,
@@ -250,8 +253,8 @@ function row(kind, name, parts, more) {
   const reasons = [...new Set(parts.filter((p) => p.state === state).map((p) => p.reason))];
   return h("tr", { class: kind }, h("td", { class: "name" }, name),
     h("td", {}, stateTag(state), ` ${why(reasons, parts)}`),
-    h("td", { class: "right" }, duration(maxOf(parts, "lag_seconds"))),
-    h("td", { class: "right" }, whole(behindOf(parts))),
+    h("td", { class: "right" }, lagOf(parts)),
+    h("td", { class: "right" }, missingOf(parts)),
     h("td", { class: "right" }, whole(sumOf(parts, "records"))),
     h("td", { class: "right" }, more),
     h("td", {}, [...new Set(parts.map((p) => p.offset_mode || "unknown"))].join(", ")));

@@ -18,6 +18,8 @@ NAME_COLUMNS = 32
 NAME_COLUMNS_MIN = 12
 CUT = ".."
 TARGET_NAMES = "target names"
+NONE = "none"
+"""The lag of a topic that the source does not have any more: neither unknown, nor 0 as of a live copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,8 @@ COLUMNS = (
     Column("NEXT", lambda one: number(one.next_offset)),
     Column("SOURCE END", lambda one: number(one.source_high_watermark)),
     Column("TARGET END", lambda one: number(one.target_log_end_offset)),
-    Column("LAG", lambda one: number(one.lag_records)),
-    Column("LAG TIME", lambda one: duration(one.lag_seconds)),
+    Column("LAG", lambda one: NONE if one.topic_gone else number(one.lag_records)),
+    Column("LAG TIME", lambda one: NONE if one.topic_gone else duration(one.lag_seconds)),
     Column("CAUGHT UP IN", _catch_up, is_optional=True),
     Column("LOSS IN", _loss, is_optional=True),
     Column("RECORDS", lambda one: number(one.records)),

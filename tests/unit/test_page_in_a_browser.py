@@ -130,7 +130,8 @@ def test_what_is_not_known_is_not_shown_as_none(tmp_path: Path) -> None:
 
 def test_a_topic_that_is_gone_is_none_of_those_whose_lag_is_not_known(tmp_path: Path) -> None:
     """
-    Whatever state its partitions keep: they have no lag. Nor do its figures read 0 where it is all there is.
+    Whatever state its partitions keep: they have no lag. Where it is all there is, its figures read neither 0
+    nor unknown.
     """
     kept = {"lag_seconds": None, "lag_records": None, "outlook": Outlook(), "topic_gone": True}
     gone = [
@@ -141,7 +142,7 @@ def test_a_topic_that_is_gone_is_none_of_those_whose_lag_is_not_known(tmp_path: 
 
     alone, beside = shown(tmp_path, a_flow(*gone), a_flow(*gone, behind))
 
-    assert alone.figures["records behind"] == "unknown"
+    assert (alone.figures["records behind"], alone.figures["worst lag"]) == ("none", "none")
     assert (beside.figures["records behind"], beside.figures["worst lag"]) == ("250", "30 min")
 
 

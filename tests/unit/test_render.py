@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -130,6 +131,22 @@ def test_what_is_to_come_has_columns_only_where_something_lags() -> None:
     assert " ".join(behind[:6]) == "late-0 > east.late LAGGING retention near"
     assert "never 2 h 10 min" in " ".join(behind)
     assert "never" not in in_time
+
+
+def test_a_topic_that_is_gone_has_no_lag() -> None:
+    """
+    A question mark would say that something may be missing.
+    """
+    unknown: dict[str, Any] = {"state": State.BLOCKED, "lag_records": None, "lag_seconds": None}
+    gone, hidden = (
+        a_partition(topic, reason=reason, topic_gone=reason is Reason.TOPIC_DELETED, **unknown)
+        for topic, reason in (("gone", Reason.TOPIC_DELETED), ("hidden", Reason.SOURCE_NOT_AUTHORIZED))
+    )
+
+    first, second = rows(drawn(gone, hidden, columns=200))
+
+    assert first[-3:-1] == ["none", "none"]
+    assert second[-3:-1] == ["?", "?"]
 
 
 def test_a_flow_that_lags_says_when_it_is_there_and_what_it_will_lose() -> None:
