@@ -54,8 +54,8 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
             "Nothing: it is copied once the other flow has it ready. See how that one is if it takes long."
         ),
         Reason.SOURCE_NOT_AUTHORIZED: (
-            "Grant the mirror, or the relay it comes through, READ and DESCRIBE on the source topic, see "
-            "docs/permissions.md; or add the topic to the mirror's role at the relay (listen.roles)."
+            "Grant the mirror, or its relay, READ and DESCRIBE on the source topic (docs/permissions.md), or "
+            "add the topic to the mirror's role there (listen.roles); exclude it if it was deleted."
         ),
         Reason.TARGET_NOT_AUTHORIZED: (
             "Grant the mirror what docs/permissions.md lists for the target topic."

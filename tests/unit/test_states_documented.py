@@ -120,6 +120,13 @@ def test_a_hint_knows_the_state_where_that_matters() -> None:
     assert "anew" in hint(State.DIVERGED, Reason.FOREIGN_WRITE)
 
 
+def test_what_may_not_be_seen_may_be_gone() -> None:
+    """
+    A topic that was deleted with its ACLs is said to be hidden, for ever; and there is nothing to be granted.
+    """
+    assert "exclude it if it was deleted" in hint(State.BLOCKED, Reason.SOURCE_NOT_AUTHORIZED)
+
+
 @pytest.mark.parametrize("reason", [Reason.FOREIGN_WRITE, Reason.OFFSETS_DIFFER])
 def test_what_others_have_written_may_stay_before_a_topic_is_copied_anew(reason: Reason) -> None:
     """
