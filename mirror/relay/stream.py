@@ -297,6 +297,9 @@ class Stream(Line):
         await self.sender.send(channel, news, as_is, taken, gone)
 
     def _chosen(self, channel: Channel) -> None:
+        """The mirror is told how what is behind is sent; what is up to date always is alike."""
+        if channel is not Channel.BULK:
+            return
         assert self.sender is not None
         tuner = self.sender.makers[channel].tuner
         step = tuner.step

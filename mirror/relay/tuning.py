@@ -29,6 +29,9 @@ DRY_ABOVE = 0.5
 PACED_ABOVE = 0.5
 """So much of the waiting for the link, and it is a limit of the settings."""
 LIMITED = "limits let no more through"
+FULL = "the link takes no more"
+CORE = "compression is the limit"
+MIRROR = "the mirror is the limit"
 HELD_ABOVE = 0.1
 """So much waiting for the mirror, and more than for the link, and that is the limit."""
 ROOMY = 2.0
@@ -183,20 +186,29 @@ class Tuner:
             return False
         spent, self._spent, self._since = self._spent, Spent(), now
         if len(self._steps) == 1:
-            return False
+            return self._say(_limit(spent, period))
         before = self._at, self._limit
         self._made = {at: made for at, made in self._made.items() if now < made.good_until}
         self._conclude(spent, period, now)
         return (self._at, self._limit) != before
 
+    def _say(self, limit: str) -> bool:
+        """There is nothing to choose; where another limit holds than before people are told."""
+        if not limit or limit == self._limit:
+            return False
+        self._limit = limit
+        self.why = f"{self.step.why}; {limit}"
+        return True
+
     def _conclude(self, spent: Spent, period: float, now: float) -> None:
-        if spent.held > max(spent.waited, HELD_ABOVE * period):
+        limit = _limit(spent, period)
+        if not limit:
+            return
+        self._limit = limit
+        if limit == MIRROR:
             self._save_bytes(spent, period, now)
             return
-        if spent.waited + spent.sealed < OCCUPIED_ABOVE * period:
-            return
-        full = spent.waited > WAITING_ABOVE * period or spent.dry < DRY_ABOVE * spent.sealed
-        self._limit = _what_is_full(spent) if full else "compression is the limit"
+        full = limit != CORE
         self._learn_link_rate(spent.wire_bytes / period, full=full)
         self._learn_made(spent, now + (FORGET_SECONDS if full else FORGET_SLOW_SECONDS))
         if full:
@@ -212,7 +224,6 @@ class Tuner:
         roomy = {at: made.share for at, made in able.items() if made.core_rate >= ROOMY * rate}
         beside = self._at + 1 if self._at in roomy else self._at - 1
         untried = beside if 0 <= beside <= self._first and beside not in self._made else None
-        self._limit = "the mirror is the limit"
         shares = roomy or {at: made.share for at, made in able.items()}
         self._take(untried, min(shares, key=shares.__getitem__))
 
@@ -287,8 +298,15 @@ class Tuner:
         return self._steps[at].compression.level
 
 
-def _what_is_full(spent: Spent) -> str:
-    return LIMITED if spent.paced > PACED_ABOVE * spent.waited else "the link takes no more"
+def _limit(spent: Spent, period: float) -> str:
+    """What most of a period went into; empty where that was nothing."""
+    if spent.held > max(spent.waited, HELD_ABOVE * period):
+        return MIRROR
+    if spent.waited + spent.sealed < OCCUPIED_ABOVE * period:
+        return ""
+    if spent.waited > WAITING_ABOVE * period or spent.dry < DRY_ABOVE * spent.sealed:
+        return LIMITED if spent.paced > PACED_ABOVE * spent.waited else FULL
+    return CORE
 
 
 def _at(compression: Compression, steps: Sequence[Step]) -> int:

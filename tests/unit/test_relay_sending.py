@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from mirror.relay.lane import FRAMES_READY_MAX, Frame
 from mirror.relay.news import News
 from mirror.relay.pacing import Turnstile
 from mirror.relay.sending import AGAIN_BYTES_MAX, Sender
+from mirror.relay.stream import Stream
 from mirror.relay.tuning import Spent, ladder
 
 MB = 1 << 20
@@ -93,6 +95,21 @@ def test_what_is_urgent_goes_twice_while_it_is_little() -> None:
     assert len(first.written) == 10
     assert behind.bytes > 100_000
     assert sender.totals[Channel.LIVE].sent_bytes == 3_000 + again.bytes
+
+
+def test_a_mirror_is_told_how_what_is_behind_is_sent_and_no_more() -> None:
+    """
+    What is up to date has a limit as well, and is always sent alike: it is not taken for that.
+    """
+    sender, *_ = sending()
+    said: list[bytes] = []
+    stream = SimpleNamespace(sender=sender, write=said.append, _widening=SimpleNamespace(connections=1))
+
+    for channel in Channel:
+        Stream._chosen(cast(Any, stream), channel)
+
+    [choice] = said
+    assert b'"level":3' in choice.replace(b" ", b"")
 
 
 def test_much_that_is_urgent_goes_once() -> None:

@@ -386,13 +386,27 @@ def test_near_is_who_is_in_the_same_place_and_costs_nothing(
 
 def test_what_is_configured_stays() -> None:
     """
-    One level, with recoding or without.
+    One level, with recoding or without; what the limit is, is said all the same, when it has become another.
     """
-    fixed = Tuner(ladder(6, recode=True), 0.0)
+    fixed, limited = Tuner(ladder(6, recode=True), 0.0), Tuner(ladder(19, recode=True, level_max=6), 0.0)
+    before = fixed.why
 
-    assert run(fixed, 1.0, SHARES) == [6] * 12
-    assert not fixed.watched(Spent(100.0, 0.0, 100_000_000, 30_000_000), 10_000.0)
-    assert fixed.why == "as configured"
+    assert run(fixed, 1.0, SHARES) == run(limited, 1.0, SHARES, paced=True) == [6] * 12
+    assert (before, fixed.why) == ("as configured", "as configured; the link takes no more")
+    assert limited.why == (
+        "level 19 was asked for; listen.level_max of the relay is 6; limits let no more through"
+    )
+    told = [
+        fixed.watched(Spent(records_bytes=100_000_000, wire_bytes=30_000_000, **spent), now)
+        for now, spent in (
+            (10_000.0, {"waited": 5_000.0}),
+            (10_001.0, {"waited": 0.9}),
+            (10_002.0, {"waited": 0.9, "paced": 0.9}),
+            (10_003.0, {"sealed": 0.1}),
+        )
+    ]
+    assert told == [False, False, True, False]
+    assert fixed.why == "as configured; limits let no more through"
     assert Tuner(ladder(6, recode=True), 0.0, near=True).step == fixed.step
     assert [step.recode for step in ladder(6, recode=False)] == [False]
 
