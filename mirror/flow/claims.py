@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import structlog
 
 from mirror.errors import ConnectionFailedError, TwinsiteError
+from mirror.flow.facts import TargetLook
 from mirror.flow.other_flows import OtherFlow, OtherFlows
-from mirror.flow.position import TargetLook
 from mirror.flow.taking import Claim, claim
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo

@@ -26,8 +26,9 @@ from mirror.broker_codes import OFFSET_OUT_OF_RANGE
 from mirror.errors import BatchError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.encode import DECODED_BYTES_MAX, decode
+from mirror.flow.facts import Known, Tail, TargetLook
 from mirror.flow.intake import take
-from mirror.flow.position import Known, Stop, Tail, TargetLook, replaced
+from mirror.flow.position import Stop, replaced
 from mirror.flow.records import Record
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.failures import broker_error

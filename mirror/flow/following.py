@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from checkpoint.errors import UntranslatableError
 from mirror.errors import TwinsiteError
 from mirror.flow.context import Flow
+from mirror.flow.facts import Known
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.position import Known
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Isolation
 from mirror.kafka.offsets import LATEST, list_offsets

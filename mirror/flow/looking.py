@@ -18,8 +18,8 @@ from mirror.broker_codes import OFFSET_OUT_OF_RANGE
 from mirror.errors import ConnectionFailedError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.ends import tail_of
+from mirror.flow.facts import SourceLook, Tail, TargetLook
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.position import SourceLook, Tail, TargetLook
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.failures import broker_error
 from mirror.kafka.fetch import Fetched, Want

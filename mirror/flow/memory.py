@@ -18,7 +18,8 @@ from checkpoint.model import FlowRecord, Insertion, OwnerRecord, PartitionRecord
 from checkpoint.offset_map import OffsetMap
 from mirror.errors import ExitCode, TwinsiteError, UsageError
 from mirror.failpoints import reach
-from mirror.flow.position import Known, Register
+from mirror.flow.facts import Known
+from mirror.flow.position import Register
 from mirror.model import OffsetMode, TopicPartition
 
 

@@ -11,8 +11,9 @@ from typing import Protocol
 from checkpoint.model import OwnerRecord
 from mirror.errors import TwinsiteError
 from mirror.flow import log_ends
+from mirror.flow.facts import Known, TargetLook
 from mirror.flow.inserting import InsertionMemory
-from mirror.flow.position import Known, Register, TargetLook
+from mirror.flow.position import Register
 from mirror.flow.taking import Claim
 from mirror.kafka.transactions import Token
 from mirror.model import TopicPartition

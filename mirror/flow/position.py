@@ -9,118 +9,15 @@ Sources: KIP-98 (sequences), KIP-320 (log truncation), docs/design.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from checkpoint.errors import UntranslatableError
-from checkpoint.insertions import Insertions
 from checkpoint.model import Insertion
+from mirror.flow.facts import Known, SourceLook, TargetLook
 from mirror.model import OffsetMode, Reason, State
 
 SEQUENCES = 2**31
 """Sequence numbers run from 0 to 2^31 - 1 and begin again (KIP-98)."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceLook:
-    """What the source says of a partition.
-
-    Attributes:
-        leader_epoch: Of the leader that says so; -1 when not known.
-    """
-
-    topic_id: str
-    log_start_offset: int
-    high_watermark: int
-    leader_epoch: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """The last batch of a target log, without its records.
-
-    Attributes:
-        records_crc: CRC-32C of the records, compressed as they are.
-        control: True for a control marker.
-    """
-
-    producer_id: int
-    base_offset: int
-    records: int
-    base_timestamp: int
-    records_crc: int
-    control: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TargetLook:
-    """What the target says of a partition, read in one stable moment.
-
-    Attributes:
-        target_log_end_offset: Where the next batch would be appended, acknowledged ones or not.
-        last_sequence: Of our producer id; None when the broker remembers nothing of it.
-        producer_epoch: Of our producer id; None likewise.
-        coordinator_epoch: One above that of the last control marker of ours; 0 when there was none.
-        last_producer_id: Who wrote the last batch of the log; None when there is none to look at.
-        tail: That batch, to be held against the source's; None likewise. Where something was inserted at the
-            end of the log, the one before it.
-        unreplicated: Offsets at the end that are not on all replicas in sync yet: they may vanish again.
-        topic_id: Of the topic looked at; None where the cluster's picture does not have it just now.
-    """
-
-    target_log_start_offset: int
-    target_log_end_offset: int
-    last_sequence: int | None
-    producer_epoch: int | None
-    coordinator_epoch: int
-    last_producer_id: int | None
-    tail: Tail | None = None
-    unreplicated: int = 0
-    topic_id: str | None = None
-
-
-NO_INSERTIONS = Insertions()
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What the flow's durable state says of a partition.
-
-    Attributes:
-        start_offset: Source offset of the first record copied.
-        prepared: False while the target partition is being made to start there.
-        to_source: The source offset to go on with for a target log end; raises UntranslatableError.
-        target_start_offset: Where the first record copied is at the target; what is below is not ours.
-        loss_accepted: An operator allowed to leave out these source offsets, [from, to).
-        target_topic: Where it is copied to.
-        target_topic_id: Of that topic, when it was written down last; None when it never was.
-        shared: The target partition held records of others when the copy began.
-        insertions: Target offsets that hold something that is no copy.
-        insertion: What is about to be appended and is no copy, and may stand there already.
-        producer_epoch: With which it is written to.
-        epoch_before: The source's leader epoch of the last record below a source offset, as it was noted when
-            that was copied; -1 when not known.
-    """
-
-    topic_id: str
-    mode: OffsetMode
-    start_offset: int
-    prepared: bool
-    to_source: Callable[[int], int]
-    loss_accepted: tuple[int, int] = (0, 0)
-    target_start_offset: int = 0
-    target_topic: str = ""
-    target_topic_id: str | None = None
-    shared: bool = False
-    insertions: Insertions = NO_INSERTIONS
-    insertion: Insertion | None = None
-    producer_epoch: int = 0
-    epoch_before: Callable[[int], int] = lambda _: -1
-
-    def may_lose(self, begin: int, end: int) -> bool:
-        """Whether an operator has allowed to leave out these source offsets, all of them."""
-        accepted_from, accepted_to = self.loss_accepted
-        return accepted_from <= begin and end <= accepted_to
 
 
 @dataclass(frozen=True, slots=True)

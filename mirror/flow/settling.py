@@ -18,23 +18,13 @@ from mirror.errors import NotAuthorizedError, PartitionError, TwinsiteError
 from mirror.flow.announcing import copied_by
 from mirror.flow.context import Flow
 from mirror.flow.ends import End, compare_ends, end_of
+from mirror.flow.facts import SourceLook, TargetLook
 from mirror.flow.following import SideError, look_at_ends
 from mirror.flow.inserting import finish
 from mirror.flow.looking import Seen, look_at_source, look_at_target
 from mirror.flow.needs import Claims, Memory, Right
 from mirror.flow.partition import HOPELESS, PartitionCopy
-from mirror.flow.position import (
-    Decision,
-    Insert,
-    Prepare,
-    Proceed,
-    Register,
-    SourceLook,
-    Stop,
-    TargetLook,
-    Unreplicated,
-    decide,
-)
+from mirror.flow.position import Decision, Insert, Prepare, Proceed, Register, Stop, Unreplicated, decide
 from mirror.flow.prepare import NotPreparableError, prepare
 from mirror.flow.states import RETRY_SECONDS_FIRST, RETRY_SECONDS_MAX, UNREPLICATED, look_refusal
 from mirror.flow.succession import STANDBY_LOOK_SECONDS_MIN

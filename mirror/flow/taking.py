@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from checkpoint.model import PartitionRecord
-from mirror.flow.position import Decision, Known, Prepare, Proceed, Register, TargetLook
+from mirror.flow.facts import Known, TargetLook
+from mirror.flow.position import Decision, Prepare, Proceed, Register
 from mirror.model import TopicPartition
 from mirror.topic_names import STATE_TOPIC_PREFIX
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from mirror.errors import StateConflictError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.ends import End, compare_ends, end_of
+from mirror.flow.facts import Known, SourceLook, TargetLook
 from mirror.flow.looking import BusyError, look_at_source, look_at_target
 from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
-from mirror.flow.position import Decision, Known, Proceed, SourceLook, Stop, TargetLook, decide
+from mirror.flow.position import Decision, Proceed, Stop, decide
 from mirror.kafka.failures import retrying
 from mirror.kafka.offsets import Answers
 from mirror.model import Reason, State, TopicPartition

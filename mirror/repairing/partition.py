@@ -9,9 +9,10 @@ from typing import TypeVar
 from checkpoint.insertions import Inserted, united
 from checkpoint.model import Insertion
 from mirror.errors import TwinsiteError
+from mirror.flow.facts import Known
 from mirror.flow.foreign import foreign_stretches
 from mirror.flow.inserting import PRODUCER_EPOCH_MAX, Standing, finish, insertion_of, stands_at
-from mirror.flow.position import Decision, Insert, Known, Proceed, Stop
+from mirror.flow.position import Decision, Insert, Proceed, Stop
 from mirror.flow.reading import read_batches, read_records, read_some
 from mirror.flow.records import Record, key_of, tombstone
 from mirror.kafka.cluster import Cluster

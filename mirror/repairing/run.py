@@ -21,9 +21,10 @@ from mirror.config import Settings
 from mirror.errors import StateConflictError, TwinsiteError, UsageError
 from mirror.flow.announcing import announced
 from mirror.flow.engine import Engine
+from mirror.flow.facts import Known
 from mirror.flow.holding import hold
 from mirror.flow.memory import FlowMemory
-from mirror.flow.position import Decision, Known, Stop
+from mirror.flow.position import Decision, Stop
 from mirror.flow.turn import Turn
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.topics import describe_configs

@@ -14,9 +14,9 @@ from typing import Protocol
 from uuid import UUID
 
 from mirror.flow.context import Flow
+from mirror.flow.facts import Known
 from mirror.flow.log_ends import PARTITIONS_AT_ONCE, Right, not_as_left
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.position import Known
 from mirror.model import Reason, State, TopicPartition
 from mirror.sync.names import NamePolicy
 

@@ -9,8 +9,8 @@ import pytest
 from mirror.clusters import connected
 from mirror.config import parse
 from mirror.errors import BrokerError
+from mirror.flow.facts import Tail
 from mirror.flow.looking import last_batches
-from mirror.flow.position import Tail
 from mirror.kafka.offsets import LATEST, list_offsets, offsets_of_all
 from mirror.model import TopicPartition
 from tests.conftest import TopicFactory

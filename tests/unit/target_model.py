@@ -20,8 +20,9 @@ from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from mirror.errors import BatchError, ConnectionFailedError
 from mirror.flow.appending import AppendLane
 from mirror.flow.context import Flow, Limits
+from mirror.flow.facts import TargetLook
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.position import SEQUENCES, TargetLook
+from mirror.flow.position import SEQUENCES
 from mirror.kafka.answers import OnAnswer
 from mirror.kafka.append import PRODUCE_VERSION_MAX
 from mirror.kafka.buffers import BufferPool

@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 
 from checkpoint.offset_map import OffsetMap
 from mirror.flow import passage
+from mirror.flow.facts import Known, SourceLook
 from mirror.flow.partition import HOPELESS
-from mirror.flow.position import SEQUENCES, Known, Proceed, SourceLook, Stop, decide
+from mirror.flow.position import SEQUENCES, Proceed, Stop, decide
 from mirror.model import Batch, Gap, OffsetMode, Reason, State
 from tests.unit.target_model import (
     FOREIGN,

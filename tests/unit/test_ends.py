@@ -20,7 +20,8 @@ from mirror.errors import ConnectionFailedError, TwinsiteError
 from mirror.flow import ends
 from mirror.flow.context import Flow
 from mirror.flow.ends import End, compare_ends, end_of, tail_of
-from mirror.flow.position import Known, Stop, Tail, TargetLook
+from mirror.flow.facts import Known, Tail, TargetLook
+from mirror.flow.position import Stop
 from mirror.kafka.fetch import Fetched, FetchLimits, Key, Want
 from mirror.kafka.record_batch import LOG_APPEND_TIME, TRANSACTIONAL, seal, walk
 from mirror.model import OffsetMode, Reason, State, TopicPartition

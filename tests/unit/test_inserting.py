@@ -15,9 +15,9 @@ from checkpoint.model import Insertion, PartitionRecord
 from mirror.errors import BrokerError, ConnectionFailedError, PartitionError, TwinsiteError
 from mirror.flow import inserting, reading
 from mirror.flow.context import Flow
+from mirror.flow.facts import Known
 from mirror.flow.inserting import Standing, finish, insertion_of
 from mirror.flow.memory import FlowMemory
-from mirror.flow.position import Known
 from mirror.flow.records import Record
 from mirror.kafka.fetch import Fetched, Key, Want
 from mirror.kafka.offsets import EARLIEST, ProducerState

@@ -9,11 +9,12 @@ import pytest
 
 from checkpoint.errors import UntranslatableError
 from checkpoint.flow_state import FlowState
+from mirror.flow.facts import SourceLook, TargetLook
 from mirror.flow.keeping import Ledger
 from mirror.flow.memory import AnotherClusterError, FlowMemory, OtherNamesError
 from mirror.flow.needs import Memory
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.position import Proceed, Register, SourceLook, TargetLook, decide
+from mirror.flow.position import Proceed, Register, decide
 from mirror.model import OffsetMode, TopicPartition
 from tests.harness.memory_store import MemoryStore
 from tests.unit.target_model import source_batch

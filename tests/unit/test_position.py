@@ -12,17 +12,15 @@ from checkpoint.errors import UntranslatableError
 from checkpoint.insertions import Insertions
 from checkpoint.model import Insertion
 from checkpoint.offset_map import OffsetMap
+from mirror.flow.facts import Known, SourceLook, TargetLook
 from mirror.flow.position import (
     SEQUENCES,
     Decision,
     Insert,
-    Known,
     Prepare,
     Proceed,
     Register,
-    SourceLook,
     Stop,
-    TargetLook,
     Unreplicated,
     decide,
     next_sequence,

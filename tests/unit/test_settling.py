@@ -17,10 +17,11 @@ from mirror.errors import ConnectionFailedError, CorruptBatchError, PartitionErr
 from mirror.flow import engine as engine_module
 from mirror.flow import settling
 from mirror.flow.engine import Engine
+from mirror.flow.facts import Known, SourceLook, Tail, TargetLook
 from mirror.flow.following import Ends, SideError
 from mirror.flow.lagging import LagMeter
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.position import Insert, Known, Proceed, SourceLook, Stop, Tail, TargetLook
+from mirror.flow.position import Insert, Proceed, Stop
 from mirror.flow.prepare import NotPreparableError
 from mirror.flow.settling import PREPARING_AT_ONCE, Look, Settler
 from mirror.flow.states import PATIENCE

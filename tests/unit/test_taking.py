@@ -18,8 +18,9 @@ from checkpoint.model import FlowRecord, PartitionRecord
 from checkpoint.topic_store import TopicStore
 from mirror.errors import ConnectionFailedError, NotAuthorizedError, TwinsiteError
 from mirror.flow.claims import Claims
+from mirror.flow.facts import Known, TargetLook
 from mirror.flow.other_flows import OtherFlow
-from mirror.flow.position import Decision, Known, Prepare, Proceed, Register, Stop, TargetLook
+from mirror.flow.position import Decision, Prepare, Proceed, Register, Stop
 from mirror.flow.taking import Claim, claim, takes, to_note, yields
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
 from mirror.model import OffsetMode, Reason, State, TopicPartition

@@ -16,8 +16,9 @@ from structlog.testing import capture_logs
 import mirror.sync.target_topics
 from mirror.config import TopicsSettings
 from mirror.errors import ConnectionFailedError, NotAuthorizedError, TwinsiteError
+from mirror.flow.facts import Known
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.position import Known, Proceed
+from mirror.flow.position import Proceed
 from mirror.flow.states import look_refusal
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
 from mirror.kafka.dial import Address
