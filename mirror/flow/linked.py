@@ -35,13 +35,14 @@ from mirror.flow.states import pause_seconds
 from mirror.kafka.buffers import Buffer
 from mirror.kafka.failures import AUTHORIZATION_CODES
 from mirror.kafka.fetch import Key
+from mirror.link.channels import Came
 from mirror.link.frames import Header, Opener
 from mirror.link.greeting import Hello
 from mirror.link.loops import first_to_end, in_thread
 from mirror.link.messages import Channel, Position
 from mirror.link.parts import ASTRAY, Part, decode_parts, ends_here, goes_on, restored
 from mirror.link.recodable import Recodable
-from mirror.link.stream import Came, LinkStream
+from mirror.link.stream import LinkStream
 from mirror.logs import Repeats, warn_repeated
 from mirror.timetable import TIMETABLE_SECONDS, rate_at
 
@@ -144,7 +145,7 @@ class LinkLane:
         way, stream = self._ways.get(partition.key), self._flow.stream
         if stream is None or way is None or way not in self._answered_at:
             return None
-        signs = [stream.piece_at()]
+        signs = [stream.channels.piece_at()]
         if way[0] == Channel.BULK:
             signs += [at for (channel, _), at in self._answered_at.items() if channel == Channel.BULK]
         return max((at for at in signs if at is not None), default=None)
@@ -238,7 +239,7 @@ class LinkLane:
         log.info("stream_begun", relay=str(stream.relay), congestion=stream.welcome.congestion)
         self._repeats = Repeats()
         flow.stream = stream
-        stream.on_moved = self._moved
+        stream.channels.on_moved = self._moved
         if flow.link is None:
             flow.link = limits
             flow.hooks.stale(flow.source)  # then all partitions come back
@@ -355,7 +356,7 @@ class LinkLane:
         share = limit // LIVE_SHARE
         limit -= 0 if live else share
         while True:
-            came = await stream.next_frame(channel)
+            came = await stream.channels.next_frame(channel)
             size = min(came.arrived.header.body_bytes, limit - share)
             await self._room.enough(size, limit, first=live)
             try:
@@ -365,7 +366,7 @@ class LinkLane:
             stream.took(came)
 
     async def _take_frame(self, stream: LinkStream, came: Came) -> None:
-        (header, buffer), opener = came.arrived, stream.opener(came.channel)
+        (header, buffer), opener = came.arrived, stream.channels.opener(came.channel)
         pool, large = self._flow.pool, header.body_bytes > INLINE_BYTES_MAX and not header.stored
         pool.count(buffer)
         held = [buffer]
@@ -381,7 +382,7 @@ class LinkLane:
                 held.append(pool.take(size))
                 buffers = [held[-1] if part.recoded_bytes else opened for part in parts]
                 parts, others = await _run(large, restored, parts, held[-1].memory[:size])
-            numbers = [stream.number_of(came.channel, part) for part in parts]
+            numbers = [stream.channels.number_of(came.channel, part) for part in parts]
             await self._take_parts((came.channel, header.node), came.read_at, parts, numbers, buffers, others)
         finally:
             for buffer in held:

@@ -4,8 +4,7 @@ What is urgent has one for itself, so that it does not stand behind what is not,
 once more as long as that is little, so that it does not wait for a packet that was lost. Where the relay's
 kernel takes a lost packet for a full link there are more for the rest, as each of them slows down for itself.
 
-Who reads it says what it wants and what it has taken; what has come waits here, no more of it than both sides
-have agreed on. Frames are not opened here.
+Who reads it says what it wants and what it has taken; what has come waits in its :class:`Channels`.
 
 Source: docs/protocol.md.
 """
@@ -17,10 +16,10 @@ import itertools
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import structlog
@@ -38,30 +37,13 @@ from mirror.kafka.fetch import Key
 from mirror.kafka.nonblocking import receive_into, send_all
 from mirror.kafka.relayed import upgrade
 from mirror.link import messages
-from mirror.link.channel_state import (
-    FRAME_COSTS_BYTES,
-    SHARED_WINDOW_LOG_MAX,
-    WINDOW_LOG_MAX,
-    ChannelState,
-)
+from mirror.link.channels import Came, Channels
 from mirror.link.clocks import Distance
-from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, KEY_BYTES, Arrived, Opener, wire_bound
 from mirror.link.greeting import Choice, Hello, Trouble, Welcome, read_choice, read_trouble, read_welcome
 from mirror.link.joining import JOIN_TRIES, further_connections, join_pause_seconds
 from mirror.link.lifeline import end_when_dead
 from mirror.link.loops import first_to_end
-from mirror.link.messages import (
-    CARRIES,
-    CHANNELS_MAX,
-    JOIN,
-    PATH,
-    PROTOCOL,
-    Channel,
-    Down,
-    Messages,
-    Up,
-)
-from mirror.link.parts import Part
+from mirror.link.messages import CARRIES, JOIN, PATH, PROTOCOL, Channel, Down, Messages, Up
 from mirror.link.waking import Waking
 
 log = structlog.get_logger(__name__)
@@ -77,27 +59,10 @@ UNSENT_BYTES_MAX = 16 << 20
 ENTRIES_AT_ONCE = 50_000
 CONNECTIONS_BEHIND_MAX = 32
 """No more carry what is behind, whatever a relay asks for."""
-FRAME_BYTES_MAX = HEADER_BYTES + wire_bound(BODY_BYTES_MAX)
-FRAMES_AT_ONCE = 8
-"""So many frames of all channels may go beyond their windows at a time, and one of the largest size."""
-UNCERTAIN_BYTES = messages.MESSAGE_BYTES_MAX
-"""Of what has just come part may be counted twice."""
 OLD_EPOCH = "old_epoch"
 """Code of a BYE to a mirror that was deposed."""
 
-
 T = TypeVar("T")
-Wanted = tuple[Key, int]
-"""A partition, and the number with which it was wanted."""
-OnMoved = Callable[[int, Sequence[Wanted]], Iterable[Wanted]]
-
-
-class Came(NamedTuple):
-    """A frame: its channel, what has arrived, and a moment not after it was read, in monotonic seconds."""
-
-    channel: int
-    arrived: Arrived
-    read_at: float
 
 
 class LinkStream:
@@ -110,8 +75,7 @@ class LinkStream:
         bytes_sent: Likewise.
         choice: What the relay has said last; None before that.
         rate_limit: What it was told, in bytes a second; None: no limit.
-        on_moved: Told by which channel partitions come from now on, and with which numbers they were wanted;
-            answers which of them are still wanted so. Others will never be taken.
+        channels: What has come and is not taken yet.
     """
 
     def __init__(
@@ -132,15 +96,11 @@ class LinkStream:
         self.bytes_received = self.bytes_sent = 0
         self.choice: Choice | None = None
         self.rate_limit: float | None = None
-        self.on_moved: OnMoved = _none
         self._sock = sock
         self._hello = hello
         self._more: list[socket.socket] = []
         self._asked_for_more = asyncio.Event()
         self._not_joined_said = False
-        self._channels: dict[int, ChannelState] = {}
-        self._pool = pool
-        self._came: dict[Channel, asyncio.Queue[Came]] = {c: asyncio.Queue() for c in Channel}
         self._troubles: dict[int, Trouble] = {}
         self._in_trouble = asyncio.Event()
         self._outgoing = bytearray()
@@ -150,6 +110,7 @@ class LinkStream:
         self._asked: dict[int, float] = {}
         """What is not answered yet, by its number, and when it was asked, in monotonic seconds."""
         self._distance = Distance()
+        self.channels = Channels(hello, pool, self._distance)
         self._clock_offsets: deque[tuple[float, float]] = deque(maxlen=CLOCK_OFFSETS)
 
     @classmethod
@@ -189,7 +150,7 @@ class LinkStream:
             await send_all(self._sock, messages.say(Up.HELLO, asdict(self._hello)))
         except OSError as error:
             raise self._lost(error) from error
-        came = Messages(on_slice=self._heard_slice)
+        came = Messages(on_slice=self.channels.heard_slice)
         room = memoryview(bytearray(RECEIVE_BYTES))
         while self._welcome is None:
             await self._receive(self._sock, came, room)
@@ -232,17 +193,7 @@ class LinkStream:
 
     def took(self, came: Came) -> None:
         """A frame is out of the way: as much more may come."""
-        size = HEADER_BYTES + came.arrived.header.wire_bytes
-        channel = self._channels[came.channel]
-        channel.untaken_bytes -= size
-        channel.taken_bytes += size
-        self._say(messages.taken(came.channel, channel.taken_bytes))
-        self._drop_ended(came.channel)
-
-    def _drop_ended(self, number: int) -> None:
-        channel = self._channels[number]
-        if channel.ended and not channel.untaken_bytes:
-            del self._channels[number]
+        self._say(messages.taken(came.channel, self.channels.took(came)))
 
     def _say_in_parts(self, message: Callable[[Iterable[T]], bytes], entries: Iterable[T]) -> None:
         """More than a message may hold is said in several."""
@@ -256,19 +207,6 @@ class LinkStream:
 
     # -- what comes ----------------------------------------------------------------------------------
 
-    async def next_frame(self, channel: Channel) -> Came:
-        """The next frame of a channel; of LIVE, the next of it or of any that is shared."""
-        return await self._came[channel].get()
-
-    def number_of(self, channel: int, part: Part) -> int | None:
-        """With which number a part that came by some channel was wanted; None where it was not."""
-        return part.number if channel in self._came else self._channels[channel].moved.get(part.fetched.key)
-
-    def piece_at(self) -> float | None:
-        """When something of a frame that is not whole yet came last, in monotonic seconds; else None."""
-        torn = [channel.piece_at for channel in self._channels.values() if channel.frames.torn]
-        return max(torn, default=None)
-
     async def next_trouble(self) -> Trouble:
         """The next broker that cannot be read."""
         while not self._troubles:
@@ -276,10 +214,6 @@ class LinkStream:
             await self._in_trouble.wait()
         await asyncio.sleep(0)
         return self._troubles.pop(next(iter(self._troubles)))
-
-    def opener(self, channel: int) -> Opener:
-        """Opens the frames of a channel; one for its whole life."""
-        return self._channels[channel].opener
 
     async def run(self) -> None:
         """Keep it going until it ends.
@@ -323,7 +257,7 @@ class LinkStream:
             else:
                 end_when_dead(sock)
                 self._more.append(sock)
-                await self._receive_on(sock, Messages(on_slice=self._heard_slice))
+                await self._receive_on(sock, Messages(on_slice=self.channels.heard_slice))
 
     def _not_joined(self, tries: int, error: TwinsiteError) -> None:
         """Said once of a stream, however many connections it is to have."""
@@ -352,7 +286,7 @@ class LinkStream:
     async def _look_on(self) -> None:
         while True:
             now = time.monotonic()
-            silent = max(now - at for at in (self._heard_at, *self._held_up()))
+            silent = max(now - at for at in (self._heard_at, *self.channels.held_up()))
             if silent > self._options.request_timeout_seconds:
                 raise ConnectionFailedError(f"relay {self.relay}: silent for {silent:.0f} s")
             if len(self._outgoing) > UNSENT_BYTES_MAX:
@@ -367,10 +301,6 @@ class LinkStream:
         if len(self._asked) > PINGS_MAX:
             del self._asked[next(iter(self._asked))]
         self._say(messages.ping(number))
-
-    def _held_up(self) -> list[float]:
-        """Since when one of the connections has held up what came over others."""
-        return [channel.whole_at for channel in self._channels.values() if channel.in_order.incomplete]
 
     async def _receive(self, sock: socket.socket, came: Messages, room: memoryview) -> None:
         try:
@@ -396,10 +326,7 @@ class LinkStream:
                 raise AnswerError(f"a message of kind {kind} came where a welcome was due")
             self._welcome = read_welcome(messages.document(payload))
             self._compare_clocks(self._asked.pop(HELLO_NUMBER), self._welcome.steady_us)
-            self._channels = {
-                c: self._new_channel(self._welcome.keys[c], WINDOW_LOG_MAX, repeats=c is Channel.LIVE)
-                for c in Channel
-            }
+            self.channels.begin(self._welcome.keys, self._heard_at)
         elif kind == Down.SLICE:
             pass  # it has been heard as it came
         elif kind == Down.TROUBLE:
@@ -408,56 +335,11 @@ class LinkStream:
             self.choice = read_choice(messages.document(payload))
             self._asked_for_more.set()
         elif kind in {Down.SHARED, Down.MOVED, Down.ENDED}:
-            self._heard_of_shared(kind, payload)
+            self.channels.heard_of_shared(kind, payload, self._heard_at)
         elif kind == Down.PONG:
             self._heard_pong(messages.read_pong(payload))
         else:
             raise AnswerError(f"there are no messages of kind {kind}")
-
-    def _heard_slice(self, number: int, at: int, data: memoryview) -> None:
-        now = time.monotonic()
-        channel = self._channel(number)
-        base = _base(number)
-        if channel.held_bytes + len(data) > self._hello.windows[base] + FRAME_BYTES_MAX:
-            raise AnswerError("it sends more than it was allowed to")
-        self._claim(len(data))
-        for arrived in channel.received(at, data, now):
-            read_at = self._distance.ours(arrived.header.read_us / 1e6, now)
-            self._came[base].put_nowait(Came(number, arrived, read_at))
-
-    def _claim(self, size: int) -> None:
-        """So many bytes more are to be kept: what is here of all channels, and has a buffer, is bounded."""
-        held = sum(channel.held_bytes + channel.frames.missing_bytes for channel in self._channels.values())
-        held += FRAME_COSTS_BYTES * sum(came.qsize() for came in self._came.values())
-        windows = sum(self._hello.windows[_base(number)] for number in self._channels)
-        frames = FRAMES_AT_ONCE * self._hello.frame_bytes + FRAME_BYTES_MAX
-        if held + size > windows + frames + UNCERTAIN_BYTES:
-            raise AnswerError("it sends more than it was allowed to, on all channels together")
-
-    def _new_channel(self, key: bytes, window_log_max: int, *, repeats: bool = False) -> ChannelState:
-        now = self._heard_at
-        return ChannelState(key, now, self._pool, self._claim, window_log_max, repeats=repeats)
-
-    def _channel(self, number: int) -> ChannelState:
-        channel = self._channels.get(number)
-        if channel is None or channel.ended:
-            raise AnswerError(f"there is no channel {number}")
-        return channel
-
-    def _heard_of_shared(self, kind: int, payload: memoryview) -> None:
-        number, rest = messages.read_channel(payload)
-        if kind == Down.MOVED:
-            moved = self._channel(number).moved
-            moved.update(self.on_moved(*messages.read_moved(payload)))
-        elif number in self._came:
-            raise AnswerError(f"channel {number} is not shared")
-        elif kind == Down.ENDED:
-            self._channel(number).ended = True
-            self._drop_ended(number)
-        elif number in self._channels or number >= CHANNELS_MAX or len(rest) != KEY_BYTES:
-            raise AnswerError(f"channel {number} cannot begin")
-        else:
-            self._channels[number] = self._new_channel(bytes(rest), SHARED_WINDOW_LOG_MAX)
 
     def _heard_trouble(self, trouble: Trouble) -> None:
         if len(self._troubles) < TROUBLES_MAX:
@@ -488,15 +370,6 @@ class LinkStream:
 
     def _lost(self, error: OSError) -> ConnectionFailedError:
         return ConnectionFailedError(f"relay {self.relay}: connection lost: {error}")
-
-
-def _base(channel: int) -> Channel:
-    """Whose window a channel has."""
-    return Channel.BULK if channel == Channel.BULK else Channel.LIVE
-
-
-def _none(_channel: int, _: Sequence[Wanted]) -> Sequence[Wanted]:
-    return ()
 
 
 async def _ask_for_stream(sock: socket.socket, relay: str) -> None:

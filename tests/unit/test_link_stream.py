@@ -125,7 +125,7 @@ async def test_frames_of_nothing_are_counted_as_what_they_cost(monkeypatch: pyte
     """
     Nobody takes them here, as where there is no room.
     """
-    monkeypatch.setattr("mirror.link.stream.FRAME_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr("mirror.link.channels.FRAME_BYTES_MAX", 1 << 20)
     sealer = Sealer(Compression(0))
     frames = b"".join(b"".join(sealer.seal(1, 0, [])) for _ in range(16_000))
     assert len(frames) < HELLO.windows[0]
@@ -161,9 +161,9 @@ async def test_of_what_moves_only_that_is_kept_which_is_wanted_so() -> None:
 
     async with relay(welcome(), messages.shared(2, KEY)) as options:
         stream = await LinkStream.open(options, HELLO, BufferPool(0), connections=1)
-        stream.on_moved = wanted
+        stream.channels.on_moved = wanted
         stream._heard(Down.MOVED, memoryview(messages.moved(2, said)[5:-4]))
-        kept = stream._channels[2].moved
+        kept = stream.channels._states[2].moved
         stream.close()
 
     assert asked == [(2, said)]
@@ -242,7 +242,7 @@ async def test_a_window_and_a_frame_of_each_channel_are_kept() -> None:
         try:
             async with asyncio.timeout(20):
                 for _ in shared:
-                    await stream.next_frame(Channel.LIVE)
+                    await stream.channels.next_frame(Channel.LIVE)
             ended = running.done()
         finally:
             running.cancel()
@@ -289,7 +289,7 @@ async def test_slices_of_several_connections_come_in_their_order() -> None:
         running = asyncio.ensure_future(stream.run())
         try:
             async with asyncio.timeout(20):
-                came = [await stream.next_frame(Channel.BULK) for _ in range(3)]
+                came = [await stream.channels.next_frame(Channel.BULK) for _ in range(3)]
             now = asyncio.get_running_loop().time()
         finally:
             running.cancel()
@@ -315,7 +315,7 @@ async def test_what_is_urgent_may_come_twice() -> None:
         running = asyncio.ensure_future(stream.run())
         try:
             async with asyncio.timeout(20):
-                came = [await stream.next_frame(Channel.LIVE) for _ in range(3)]
+                came = [await stream.channels.next_frame(Channel.LIVE) for _ in range(3)]
             held = [bytes(frame.arrived.wire) for frame in came]
         finally:
             running.cancel()

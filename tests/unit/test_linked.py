@@ -18,10 +18,10 @@ from mirror.flow.position import Proceed
 from mirror.flow.receiving import Room
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Fetched, FetchLimits, Key
+from mirror.link.channels import Came
 from mirror.link.frames import Compression, Frames, Opener, Sealer
 from mirror.link.messages import Channel, Position
 from mirror.link.parts import ASTRAY, Part, encode_parts
-from mirror.link.stream import Came
 from mirror.model import Batch, OffsetMode, TopicPartition
 from tests.harness.node import until
 from tests.unit.batches import entries, v2
@@ -33,7 +33,7 @@ FOR_WHAT_IS_BEHIND = BUFFERS - BUFFERS // 8
 
 
 class Stream:
-    """Notes which partitions are to be sent, and which no more."""
+    """Notes which partitions are to be sent, and which no more; has its channels itself."""
 
     relay = "relay-1.east:9650"
 
@@ -43,6 +43,7 @@ class Stream:
         self.frames: dict[int, asyncio.Queue[Came]] = {channel: asyncio.Queue() for channel in Channel}
         self.taken: list[int] = []
         self.piece_came_at: float | None = None
+        self.channels = self
         self._sealer = Sealer(Compression(0))
         self._opener = Opener(self._sealer.key, 27)
 
