@@ -32,6 +32,7 @@ from mirror.flow.crowding import Crowding
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.receiving import Answers, Outcome, Receiver, Room, not_read
 from mirror.flow.states import pause_seconds
+from mirror.flow.ways import Way, Ways
 from mirror.kafka.buffers import Buffer
 from mirror.kafka.failures import AUTHORIZATION_CODES
 from mirror.kafka.fetch import Key
@@ -66,11 +67,6 @@ TRIES_MAX = 5
 NOT_OF_A_BROKER = -1
 """The node of frames in which the relay speaks for itself."""
 NOWHERE = -1
-Way = tuple[int, int]
-"""A channel and a broker, as the relay reads it: what an answer does not mention has not changed. On BULK it
-may have waited for its turn; so may what is on its way there."""
-OWN = frozenset(Channel)
-"""By these comes what is read for this mirror alone."""
 
 
 class LinkLane:
@@ -90,10 +86,7 @@ class LinkLane:
         self._coming: dict[Key, tuple[int, int]] = {}
         self._numbers = itertools.count(1)
         self._wanted: dict[Key, Position] = {}
-        self._ways: dict[Key, Way] = {}
-        self._shared: dict[Key, int] = {}
-        """Of what does not come by the mirror's own channels: by which it does."""
-        self._answered_at: dict[Way, float] = {}
+        self._ways = Ways(flow.limits.fetch.isolation)
         self._heard_at: float | None = None
         self._work = asyncio.Event()
         self._repeats = Repeats()
@@ -130,33 +123,20 @@ class LinkLane:
         return self._crowding.full(partition.key, waiting, partition.acknowledged_at, used)
 
     def answered_at(self, partition: PartitionCopy) -> float | None:
-        """When the relay last told news of a partition, or the lack of them; of what is behind only news."""
-        way = self._ways.get(partition.key)
-        if way is None or way not in self._answered_at:
-            return None
-        return partition.told_at if way[0] == Channel.BULK else self._answered_at[way]
+        """As :meth:`Ways.answered_at`."""
+        return self._ways.answered_at(partition)
 
     def arriving_at(self, partition: PartitionCopy) -> float | None:
-        """When a piece came last of a frame that is on its way, and has news of a partition or delays them.
-
-        What is behind is delayed by what is more urgent, from whichever broker, and what is changing over by
-        what comes by the other channel. None where the relay has trouble with its broker.
-        """
-        way, stream = self._ways.get(partition.key), self._flow.stream
-        if stream is None or way is None or way not in self._answered_at:
-            return None
-        signs = [stream.channels.piece_at()]
-        if way[0] == Channel.BULK:
-            signs += [at for (channel, _), at in self._answered_at.items() if channel == Channel.BULK]
-        return max((at for at in signs if at is not None), default=None)
+        """As :meth:`Ways.arriving_at`; None while there is no stream."""
+        stream = self._flow.stream
+        return None if stream is None else self._ways.arriving_at(partition, stream.channels)
 
     def _want(self, key: Key, partition: PartitionCopy) -> None:
         number = next(self._numbers) % (1 << 32)
         recode = self._recodable.allows(key, partition.fetch_offset, time.monotonic())
         (self._as_is.discard if recode else self._as_is.add)(key)
         self._coming[key] = number, partition.ask_offset
-        self._lose_way(key, partition)
-        self._shared.pop(key, None)
+        self._ways.forget(key, partition)
         if not self._wanted:
             asyncio.get_running_loop().call_soon(self._tell)
         self._wanted[key] = Position(
@@ -180,31 +160,9 @@ class LinkLane:
 
     def _forget(self, key: Key, partition: PartitionCopy | None) -> None:
         self._wanted.pop(key, None)
-        self._lose_way(key, partition)
-        self._shared.pop(key, None)
+        self._ways.forget(key, partition)
         if self._coming.pop(key, None) is not None and self._flow.stream is not None:
             self._flow.stream.forget([key])
-
-    def _lose_way(
-        self, key: Key, partition: PartitionCopy | None, but: tuple[Way, float | None] | None = None
-    ) -> None:
-        """Nothing is known of a partition until another part comes; up to the last answer it was as was told.
-
-        Args:
-            but: Of this way an answer before the last one counts.
-        """
-        self._note(key, partition, but)
-        self._ways.pop(key, None)
-
-    def _note(
-        self, key: Key, partition: PartitionCopy | None, but: tuple[Way, float | None] | None = None
-    ) -> None:
-        way = self._ways.get(key)
-        if partition is None or way is None or way[0] == Channel.BULK:
-            return
-        at = but[1] if but is not None and but[0] == way else self._answered_at.get(way)
-        if at is not None:
-            partition.still_so(at)
 
     # -- the loop --------------------------------------------------------------------------------
 
@@ -266,10 +224,7 @@ class LinkLane:
             flow.source.count(stream.bytes_received, stream.bytes_sent)
             self._coming.clear()
             self._wanted.clear()
-            for key in list(self._ways):
-                self._lose_way(key, self._members.get(key))
-            self._shared.clear()
-            self._answered_at.clear()
+            self._ways.clear(self._members)
 
     def _see_whose(self, stream: LinkStream) -> None:
         """
@@ -284,16 +239,8 @@ class LinkLane:
         """Nothing is known of these until they come by their new channel; answers which still count."""
         still = [(key, number) for key, number in moved if self._coming.get(key, (None, 0))[0] == number]
         for key, _ in still:
-            self._lose_way(key, self._members.get(key))
-            self._shared.pop(key, None)
-            if channel not in OWN:
-                self._shared[key] = channel
+            self._ways.moved(key, self._members.get(key), channel)
         return still
-
-    def _comes_by(self, key: Key, channel: int) -> bool:
-        """False where a partition has moved: what still comes of it by this channel is the last of it."""
-        shared = self._shared.get(key)
-        return channel in OWN if shared is None else channel == shared
 
     def _given_up(self, error: TwinsiteError, attempts: int) -> float:
         """There is no stream; answers after how many seconds another one is to be begun."""
@@ -337,10 +284,7 @@ class LinkLane:
         while True:
             trouble = await stream.next_trouble()
             words = f"relay {stream.relay}: {trouble.detail}"
-            for key in [key for key, way in self._ways.items() if trouble.node in {way[1], -1}]:
-                self._note(key, self._members.get(key))
-            for way in [way for way in self._answered_at if trouble.node in {way[1], -1}]:
-                del self._answered_at[way]  # until it is heard again
+            self._ways.trouble(trouble.node, self._members)
             for partition in self._members.values():
                 if trouble.node < 0 or self._flow.source.info.leader(partition.tp) == trouble.node:
                     partition.detail = words
@@ -407,8 +351,8 @@ class LinkLane:
                 there they are asked for as they are.
         """
         reach("fetched")
-        before = self._answered_at.get(way)
-        self._answered_at[way] = read_at
+        before = self._ways.heard_at.get(way)
+        self._ways.heard_at[way] = read_at
         self._heard_at = max(self._heard_at or read_at, read_at)
         self._flow.source.last_answer_at = max(self._flow.source.last_answer_at or read_at, read_at)
         for part, number, buffer in zip(parts, numbers, buffers, strict=True):
@@ -418,29 +362,29 @@ class LinkLane:
                 continue  # it was sent before the relay knew what is wanted now
             at = partition.fetch_offset
             if part.offset > at:
-                self._lose_way(key, partition, (way, before))
+                self._ways.lose(key, partition, (way, before))
                 self._want(key, partition)  # what stands before it went another way, and comes later or never
                 continue
             astray = part.offset == part.next_offset == partition.ask_offset
             if part.offset < at and part.next_offset <= at and not astray:
                 if ends_here(part):
-                    self._lose_way(key, partition, (way, before))
+                    self._ways.lose(key, partition, (way, before))
                     self._want(key, partition)  # what it says was of another place, and nothing more comes
                 continue  # it has come the other way, or is only what stands before a batch in doubt
-            here = self._comes_by(key, way[0])
+            here = self._ways.comes_by(key, way[0])
             if part.fetched.error_code == ASTRAY:
                 if here:
-                    self._lose_way(key, partition, (way, before))
+                    self._ways.lose(key, partition, (way, before))
                 continue
             if key in others:
                 self._recodable.met(key, others[key], time.monotonic())
-            told = way[0] != Channel.BULK and self._ways.get(key) == way
+            told = way[0] != Channel.BULK and self._ways.of.get(key) == way
             answers = Answers(read_at, before if told else None)
             in_order = goes_on(part, cut=key in others)
             if not in_order or ends_here(part):
-                self._lose_way(key, partition, (way, before))  # how the source is by now it does not say
+                self._ways.lose(key, partition, (way, before))  # how the source is by now it does not say
             elif here:
-                self._ways[key] = self._next_way(part, way, read_at)
+                self._ways.of[key] = self._ways.after(part, way, read_at)
             self._coming[key] = number, part.next_offset
             if in_order:
                 outcome = await self._receiver.take(partition, part.fetched, part.offset, buffer, answers)
@@ -452,16 +396,6 @@ class LinkLane:
             if way[1] == NOT_OF_A_BROKER and part.fetched.error_code in AUTHORIZATION_CODES:
                 partition.detail = self._not_in_role(partition)
             self._flow.hooks.changed(partition)
-
-    def _next_way(self, part: Part, way: Way, read_at: float) -> Way:
-        """By which more comes of a partition. One that could be read further may be changing over, and only
-        its own parts have news of it: so it is on BULK, which is heard from then on.
-        """
-        if part.next_offset >= part.fetched.readable_end(self._flow.limits.fetch.isolation):
-            return way
-        behind = Channel.BULK, way[1]
-        self._answered_at.setdefault(behind, read_at)
-        return behind
 
     def _not_in_role(self, partition: PartitionCopy) -> str:
         return (
