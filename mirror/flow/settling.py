@@ -3,6 +3,7 @@
 Whatever happened before, a restart, a refusal, a lost answer, a partition comes
 here and leaves with a position read from the target, or with a state and a reason.
 What somebody else has decided for a partition meanwhile, an operator above all, stands.
+How it is looked at, and what is to be done with it: :mod:`mirror.flow.judging`.
 """
 
 from __future__ import annotations
@@ -10,29 +11,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
-from checkpoint.insertions import Insertions
 from mirror.errors import NotAuthorizedError, PartitionError, TwinsiteError
 from mirror.flow.announcing import copied_by
 from mirror.flow.context import Flow
-from mirror.flow.ends import End, compare_ends, end_of
-from mirror.flow.facts import SourceLook, TargetLook
 from mirror.flow.following import SideError, look_at_ends
 from mirror.flow.inserting import finish
-from mirror.flow.looking import Seen, look_at_source, look_at_target
+from mirror.flow.judging import Judge
+from mirror.flow.looking import Seen
 from mirror.flow.needs import Claims, Memory, Right
 from mirror.flow.partition import HOPELESS, PartitionCopy
-from mirror.flow.position import Decision, Insert, Prepare, Proceed, Register, Stop, Unreplicated, decide
+from mirror.flow.position import Decision, Insert, Prepare, Proceed, Register, Stop, Unreplicated
 from mirror.flow.prepare import NotPreparableError, prepare
 from mirror.flow.states import RETRY_SECONDS_FIRST, RETRY_SECONDS_MAX, UNREPLICATED, look_refusal
 from mirror.flow.succession import STANDBY_LOOK_SECONDS_MIN
 from mirror.flow.taking import Claim, takes, to_note, yields
-from mirror.kafka.fetch import Isolation
-from mirror.kafka.offsets import Answers
-from mirror.link.loops import both
-from mirror.model import OffsetMode, Reason, State, TopicPartition
+from mirror.model import OffsetMode, Reason, State
 
 PREPARING_AT_ONCE = 4
 
@@ -84,7 +80,7 @@ class Settler:
         self._memory = memory
         self._right = right
         self._offsets = offsets
-        self._continue_after_loss = continue_after_loss
+        self._judge = Judge(flow, memory, offsets=offsets, continue_after_loss=continue_after_loss)
         self._at_once = asyncio.Semaphore(PREPARING_AT_ONCE)
         self.is_owner = False
         self.busy: set[PartitionCopy] = set()
@@ -129,50 +125,27 @@ class Settler:
 
     async def _settle(self, look: Look) -> None:
         partitions = look.generations
-        sources, targets = await asyncio.gather(
-            look_at_source(self._flow, [p.tp for p in partitions]), self._look_at_target(partitions)
-        )
-        seen = Seen(sources, targets)
-        decisions = await self._judge(partitions, seen, look)
+        seen = await self._judge.look(partitions)
+        decisions = await self._decide(partitions, seen, look)
         final = {p for p, one in decisions.items() if isinstance(one, Stop) and one.state in HOPELESS}
         async with asyncio.TaskGroup() as group:
             others = {p: one for p, one in decisions.items() if p not in final}
             group.create_task(self._act_on(others, seen, look))
             if final:
-                group.create_task(self._settle_in_order(final, sources, look))
+                group.create_task(self._settle_in_order(final, seen, look))
 
-    async def _settle_in_order(
-        self, partitions: Collection[PartitionCopy], before: Answers[SourceLook], look: Look
-    ) -> None:
-        """What an operator is to decide is looked at once more, so that nothing can be overtaken.
-
-        Other mirrors of the flow copy meanwhile. What the target has was at the source before, and is in the
-        flow's state if it belongs there; whoever has stood still only believes to be its sole writer. What
-        the source has no more may be at the target by now.
-        """
+    async def _settle_in_order(self, partitions: Collection[PartitionCopy], before: Seen, look: Look) -> None:
+        """What an operator is to decide is looked at once more, so that nothing can be overtaken."""
         try:
-            await self._memory.refresh(sole_writer=False)
-            targets = await self._look_at_target(partitions)
-            sources, _ = await both(
-                look_at_source(self._flow, [p.tp for p in partitions]),
-                self._memory.refresh(sole_writer=False),
-            )
+            seen = await self._judge.look_in_order(partitions, before)
         except TwinsiteError as error:
             for partition in partitions:
                 self._failed(partition, error, look, at_source=False)
             return
-        for tp, source in sources.items():
-            first = before[tp]
-            if isinstance(source, SourceLook) and isinstance(first, SourceLook):
-                sources[tp] = replace(source, log_start_offset=first.log_start_offset)
-        seen = Seen(sources, targets)
-        decisions = await self._judge(partitions, seen, look)
+        decisions = await self._decide(partitions, seen, look)
         await self._act_on(decisions, seen, look)
 
-    def _look_at_target(self, partitions: Collection[PartitionCopy]) -> Awaitable[Answers[TargetLook]]:
-        return look_at_target(self._flow, [p.target for p in partitions], self._insertions(partitions))
-
-    async def _judge(
+    async def _decide(
         self,
         partitions: Iterable[PartitionCopy],
         seen: Seen,
@@ -187,8 +160,8 @@ class Settler:
             elif isinstance(target, TwinsiteError):
                 self._failed(partition, target, look, at_source=False)
             else:
-                decisions[partition] = self._decide(partition, source, target)
-        for partition, stop in (await self._compare_ends(decisions, seen)).items():
+                decisions[partition] = self._judge.decide(partition, source, target)
+        for partition, stop in (await self._judge.compare_ends(decisions, seen)).items():
             if isinstance(stop, TwinsiteError):
                 self._failed(partition, stop, look, at_source=True)
                 del decisions[partition]
@@ -196,47 +169,9 @@ class Settler:
                 decisions[partition] = stop
         return decisions
 
-    def _insertions(self, partitions: Iterable[PartitionCopy]) -> dict[TopicPartition, Insertions]:
-        known = ((p.target, self._memory.known(p.tp)) for p in partitions)
-        return {target: one.insertions for target, one in known if one is not None}
-
     def _done(self, partition: PartitionCopy) -> None:
         self.busy.discard(partition)
         self._flow.hooks.changed(partition)
-
-    def _decide(self, partition: PartitionCopy, source: SourceLook, target: TargetLook) -> Decision:
-        stable = -1 if self._committed_only else source.high_watermark
-        partition.heard(source.log_start_offset, source.high_watermark, stable)
-        return decide(
-            self._memory.known(partition.tp),
-            source,
-            target,
-            producer_id=self._flow.producer_id,
-            producer_epoch=self._flow.producer_epoch,
-            wanted=self._offsets,
-            acknowledged_target_offset=partition.acknowledged_target_offset,
-            continue_after_loss=self._continue_after_loss,
-            padding_limit=self._flow.limits.padding_limit,
-        )
-
-    async def _compare_ends(
-        self, decisions: Mapping[PartitionCopy, Decision], seen: Seen
-    ) -> dict[PartitionCopy, Stop | TwinsiteError | None]:
-        """For partitions that are to go on: whether the last record copied stands where it belongs."""
-        ends: dict[TopicPartition, End] = {}
-        for partition, decision in decisions.items():
-            known = self._memory.known(partition.tp)
-            if isinstance(decision, Proceed) and known is not None:
-                epoch = self._memory.epoch_at(partition.tp, decision.next_offset)
-                end = end_of(known, seen.target(partition), partition.target, epoch)
-                if end is not None:
-                    ends[partition.tp] = end
-        found = await compare_ends(self._flow, ends)
-        return {partition: found[partition.tp] for partition in decisions if partition.tp in found}
-
-    @property
-    def _committed_only(self) -> bool:
-        return self._flow.limits.fetch.isolation is Isolation.READ_COMMITTED
 
     def _failed(self, partition: PartitionCopy, error: TwinsiteError, look: Look, *, at_source: bool) -> None:
         if look.counts_for(partition):

@@ -15,7 +15,7 @@ import pytest
 from checkpoint.model import Insertion, OwnerRecord
 from mirror.errors import ConnectionFailedError, CorruptBatchError, PartitionError, TwinsiteError
 from mirror.flow import engine as engine_module
-from mirror.flow import settling
+from mirror.flow import judging, settling
 from mirror.flow.engine import Engine
 from mirror.flow.facts import Known, SourceLook, Tail, TargetLook
 from mirror.flow.following import Ends, SideError
@@ -145,7 +145,9 @@ class World:
         )
         self.settler.is_owner = True
         self.ends: Ends | SideError = Ends(10, 10, 0)
-        for name in ("look_at_source", "look_at_target", "look_at_ends", "compare_ends", "prepare"):
+        for name in ("look_at_source", "look_at_target", "compare_ends"):
+            monkeypatch.setattr(judging, name, getattr(self, name))
+        for name in ("look_at_ends", "prepare"):
             monkeypatch.setattr(settling, name, getattr(self, name))
 
     async def look_at_source(self, _flow: object, tps: Collection[TopicPartition]) -> Answers[SourceLook]:
@@ -333,7 +335,7 @@ async def test_a_partition_paused_while_an_insertion_is_finished_stays_paused(
     async def finish(*_: object) -> None:
         copy.stop(State.PAUSED, Reason.OPERATOR, "paused", None)
 
-    monkeypatch.setattr(settling, "decide", lambda *_, **__: Insert(Insertion(10, 1, 1, b"")))
+    monkeypatch.setattr(judging, "decide", lambda *_, **__: Insert(Insertion(10, 1, 1, b"")))
     monkeypatch.setattr(settling, "finish", finish)
     async with world.looking(copy):
         pass
@@ -380,7 +382,7 @@ async def test_a_look_that_failed_refuses_nobody_who_has_changed(monkeypatch: py
         await world.seen.wait()
         return {tp: ConnectionFailedError("no answer for 30 s") for tp in tps}
 
-    monkeypatch.setattr(settling, "look_at_target", no_answer)
+    monkeypatch.setattr(judging, "look_at_target", no_answer)
     async with world.looking(copy):
         copy.look_anew(7.0)
 
@@ -483,7 +485,7 @@ async def test_where_the_last_record_cannot_be_compared_nothing_goes_on(
     async def no_answer(_flow: object, ends: Collection[TopicPartition]) -> Answers[Stop | None]:
         return dict.fromkeys(ends, ConnectionFailedError("source: gone"))
 
-    monkeypatch.setattr(settling, "compare_ends", no_answer)
+    monkeypatch.setattr(judging, "compare_ends", no_answer)
     async with world.looking(copy):
         pass
 
@@ -710,7 +712,7 @@ async def test_nobody_waits_while_it_is_looked_up_what_other_flows_have(
         await answered.wait()
         return {copy.target: ConnectionFailedError("away")}
 
-    monkeypatch.setattr(settling, "look_at_target", look)
+    monkeypatch.setattr(judging, "look_at_target", look)
     world.settler._claims = cast(Any, SimpleNamespace(objections=objections))
     async with asyncio.TaskGroup() as group:
         async with asyncio.timeout(SOON):
