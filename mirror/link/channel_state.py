@@ -12,13 +12,6 @@ from mirror.kafka.fetch import Key
 from mirror.link.frames import Arrived, Frames, Opener
 from mirror.link.ordering import InOrder
 
-WINDOW_LOG_MAX, SHARED_WINDOW_LOG_MAX = 27, 23
-"""A relay that compresses with a window above 128 MiB is refused, and above 8 MiB on a channel that is
-shared: there can be thirty of those, and each has one.
-"""
-FRAME_COSTS_BYTES = 1 << 10
-"""So much memory a frame takes here, however short it is."""
-
 
 class ChannelState:
     """What has come of one channel.

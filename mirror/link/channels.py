@@ -17,18 +17,19 @@ from mirror.errors import AnswerError
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Key
 from mirror.link import messages
-from mirror.link.channel_state import (
-    FRAME_COSTS_BYTES,
-    SHARED_WINDOW_LOG_MAX,
-    WINDOW_LOG_MAX,
-    ChannelState,
-)
+from mirror.link.channel_state import ChannelState
 from mirror.link.clocks import Distance
 from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, KEY_BYTES, Arrived, Opener, wire_bound
 from mirror.link.greeting import Hello
 from mirror.link.messages import CHANNELS_MAX, Channel, Down
 from mirror.link.parts import Part
 
+WINDOW_LOG_MAX, SHARED_WINDOW_LOG_MAX = 27, 23
+"""A relay that compresses with a window above 128 MiB is refused, and above 8 MiB on a channel that is
+shared: there can be thirty of those, and each has one.
+"""
+FRAME_COSTS_BYTES = 1 << 10
+"""So much memory a frame takes here, however short it is."""
 FRAME_BYTES_MAX = HEADER_BYTES + wire_bound(BODY_BYTES_MAX)
 FRAMES_AT_ONCE = 8
 """So many frames of all channels may go beyond their windows at a time, and one of the largest size."""
