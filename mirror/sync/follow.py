@@ -35,6 +35,7 @@ from mirror.sync.carry_acls import carry_acls, principals
 from mirror.sync.missing import MissingTopics
 from mirror.sync.names import Ignored, NamePolicy, TopicSelector
 from mirror.sync.returning import Returning
+from mirror.sync.source_topics import SourceTopics
 from mirror.sync.target_topics import TargetTopics
 from mirror.sync.topics import Conflict
 from monitoring.outlook import Retention
@@ -76,7 +77,10 @@ class Follower:
         )
         self._returning = Returning(flow.source, flow.target, self._policy.prefix)
         self._in_flight_max = settings.append.batches_in_flight_max
-        self._topics = TargetTopics(settings.topics, flow, memory, engine.partitions, self._policy, right)
+        self._source_topics = SourceTopics(settings.topics, flow.source, memory, self._policy)
+        self._topics = TargetTopics(
+            settings.topics, flow, self._source_topics, memory, engine.partitions, self._policy, right
+        )
         self._conflicts: dict[TopicPartition, Conflict] = {}
         """What is in the way of partitions, as of the last pass."""
         self._missing = MissingTopics(flow.source, flow.target, self._policy)
@@ -89,11 +93,11 @@ class Follower:
 
     def retention(self, topic: str) -> Retention:
         """What a source topic keeps; without limits where it is compacted only."""
-        return self._topics.retention(topic)
+        return self._source_topics.retention(topic)
 
     def tombstones(self, topic: str) -> Tombstones:
         """How long a source topic keeps tombstones."""
-        return self._topics.tombstones(topic)
+        return self._source_topics.tombstones(topic)
 
     def why_nothing(self) -> tuple[str, str]:
         """Why no topic that was seen is copied, and which could have been meant."""

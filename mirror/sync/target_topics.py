@@ -1,21 +1,19 @@
 """Make the target's topics what copying needs, and keep their settings in step.
 
-What is planned in :mod:`mirror.sync.topics` is carried out here. A topic is changed
-only where it is the flow's, and by the mirror that copies (:mod:`mirror.sync.ownership`).
-Whatever else bears the name may hold records of somebody, which a taken over retention
-would let expire.
+What is planned in :mod:`mirror.sync.topics` is carried out here, with what is known of the
+source (:mod:`mirror.sync.source_topics`) and no longer than a pass may wait
+(:mod:`mirror.sync.target_requests`). A topic is changed only where it is the flow's, and by
+the mirror that copies (:mod:`mirror.sync.ownership`). Whatever else bears the name may hold
+records of somebody, which a taken over retention would let expire.
 
 Sources: KIP-107 (DeleteRecords), docs/design.md.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import structlog
 
@@ -26,23 +24,23 @@ from mirror.flow.context import Flow
 from mirror.flow.log_ends import Right, look_at
 from mirror.flow.partition import PartitionCopy
 from mirror.kafka.cluster_info import ClusterInfo, TopicInfo
-from mirror.kafka.offsets import EARLIEST, list_offsets
-from mirror.kafka.topics import NewTopic, create_partitions, create_topics, set_configs, topic_defaults
+from mirror.kafka.topics import NewTopic
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, TopicPartition
 from mirror.sync.describe import describe
 from mirror.sync.names import NamePolicy
 from mirror.sync.ownership import Memory, Ownership
-from mirror.sync.preparing import PREPARING_CONFIGS, being_prepared, is_set_up_to_be_prepared, unready
-from mirror.sync.topic_configs import (
-    ALL,
-    MESSAGE_BYTES_MAX,
-    REPLICATION_FACTOR,
-    TIMESTAMP_TYPE,
-    excluded,
-    retention_of,
-    tombstones_kept_ms,
+from mirror.sync.preparing import PREPARING_CONFIGS, is_set_up_to_be_prepared
+from mirror.sync.source_topics import SourceTopics
+from mirror.sync.target_requests import (
+    add_partitions,
+    ask_defaults,
+    change_settings,
+    list_topics,
+    make_topics,
+    wait_until_led,
 )
+from mirror.sync.topic_configs import ALL, MESSAGE_BYTES_MAX, REPLICATION_FACTOR, TIMESTAMP_TYPE, excluded
 from mirror.sync.topics import (
     AddPartitions,
     AlterConfigs,
@@ -54,30 +52,14 @@ from mirror.sync.topics import (
     TopicPlan,
     plan_topics,
 )
-from monitoring.outlook import Retention
-from monitoring.tombstones import Tombstones
 
 log = structlog.get_logger(__name__)
 
-VISIBLE_SECONDS = 30.0
-"""How long a topic just made may take until all its partitions have leaders."""
-VISIBLE_PAUSE_SECONDS = 0.05
-SETTINGS_SECONDS = 3.0
-"""How long a pass waits for settings of new source topics that a broker cannot tell just now."""
-STARTS_SECONDS = 3.0
-"""How long it waits for where partitions of new source topics start."""
-CHANGE_SECONDS = 3.0
-"""How long a change may take: copying does not wait longer for a controller that hangs."""
-CREATION_SECONDS = 10.0
-"""The same of hundreds of topics that are made with one request."""
 UNANSWERED = frozenset({Reason.SOURCE_UNAVAILABLE, Reason.TARGET_UNAVAILABLE})
 NO_REFUSALS: Mapping[type[TwinsiteError], Reason] = {
     NotAuthorizedError: Reason.TARGET_NOT_AUTHORIZED,
     ConnectionFailedError: Reason.TARGET_UNAVAILABLE,
 }
-PROBE = "twinsite-settings-probe"
-
-T = TypeVar("T")
 
 
 class TargetTopics:
@@ -94,6 +76,7 @@ class TargetTopics:
         self,
         settings: TopicsSettings,
         flow: Flow,
+        source: SourceTopics,
         memory: Memory,
         partitions: Mapping[TopicPartition, PartitionCopy],
         policy: NamePolicy,
@@ -102,13 +85,11 @@ class TargetTopics:
         self.unanswered = False
         self._settings = settings
         self._flow = flow
+        self._source = source
         self._partitions = partitions
         self._policy = policy
         self._memory = memory
         self._ownership = Ownership(flow, memory, partitions, policy, right)
-        self._retention: dict[str, Retention] = {}
-        self._tombstones: dict[str, Tombstones] = {}
-        self._source_facts: dict[str, TopicFacts] = {}
         self._there: dict[str, TopicFacts] = {}
         self._left_alone: dict[str, AlterConfigs] = {}
         self._not_added: dict[str, AddPartitions] = {}
@@ -119,14 +100,6 @@ class TargetTopics:
         """Topics whose settings may not be changed."""
         self._told: set[Note] = set()
         self._repeats = Repeats()
-
-    def retention(self, topic: str) -> Retention:
-        """What a source topic keeps; without limits where it is compacted only."""
-        return self._retention.get(topic, Retention())
-
-    def tombstones(self, topic: str) -> Tombstones:
-        """How long a source topic keeps tombstones."""
-        return self._tombstones.get(topic, Tombstones())
 
     async def bring_up(self, chosen: Mapping[str, TopicInfo]) -> dict[str, Conflict]:
         """Make and change what these source topics need.
@@ -139,9 +112,9 @@ class TargetTopics:
         """
         self._forget_gone(chosen)
         names = {self._policy.to_target(name) for name in chosen}
-        there = await self._list_target(names)
-        source = await self._describe_source(chosen)
-        not_ready = await self._unready_sources(chosen, source)
+        there = await list_topics(self._flow.target, names)
+        source = await self._source.describe(chosen)
+        not_ready = await self._source.unready(chosen, source)
         self._there = await describe(self._flow.target, [t for n, t in there.topics.items() if n in names])
         self._ownership.begin_pass(
             {self._policy.to_target(name): topic.topic_id for name, topic in chosen.items()},
@@ -152,7 +125,8 @@ class TargetTopics:
             for name, topic in there.topics.items()
             if name not in names
         }
-        defaults, silent = await self._defaults() if names - there.topics.keys() else (None, "")
+        missing = names - there.topics.keys()
+        defaults, silent = await ask_defaults(self._flow.target) if missing else (None, "")
         self._find_unfinished()
         owners = self._ownership
         target = Target(
@@ -185,10 +159,9 @@ class TargetTopics:
     def _forget_gone(self, chosen: Mapping[str, TopicInfo]) -> None:
         """Remember nothing of source topics that are gone; what is only hidden may come back."""
         kept = {*chosen, *(copy.tp.topic for copy in self._partitions.values() if not copy.topic_gone)}
-        limits = self._flow.batch_bytes_max
-        for of_topics in (self._source_facts, self._retention, self._tombstones, limits):
-            for name in of_topics.keys() - kept:
-                of_topics.pop(name)
+        self._source.forget_but(kept)
+        for name in self._flow.batch_bytes_max.keys() - kept:
+            self._flow.batch_bytes_max.pop(name)
         self._told = {note for note in self._told if note.topic in kept}
 
     def _was_elsewhere(self, copy: PartitionCopy, there: ClusterInfo) -> bool:
@@ -235,41 +208,28 @@ class TargetTopics:
             change = self._left_alone.get(name)
             if change is not None:
                 await self._change_at_last(change)
-        added = {name: self._not_added[name].partitions for name in self._not_added if name in ours}
-        return await self._add_at_last(added)
+        return await self._add_at_last([one for one in self._not_added.values() if one.name in ours])
 
     async def _change_at_last(self, change: AlterConfigs) -> None:
         if await self._change(change) is None:
             self._note_batch_limit(change.name, change.changes.get(MESSAGE_BYTES_MAX))
         self._left_alone.pop(change.name, None)
 
-    async def _add_at_last(self, wanted: Mapping[str, int]) -> frozenset[str]:
-        for name, partitions in wanted.items():
-            refusal = await self._add_to(AddPartitions(name, partitions))
+    async def _add_at_last(self, additions: Sequence[AddPartitions]) -> frozenset[str]:
+        for addition in additions:
+            name, refusal = addition.name, await self._add_to(addition)
             if refusal is None:
-                self._added[name] = partitions
+                self._added[name] = addition.partitions
             else:
                 key = ("partitions", name)
                 warn_repeated(log, self._repeats, key, "partitions_not_added", topic=name, error=str(refusal))
             self._not_added.pop(name, None)
         if self._added:
-            await self._wait_for(self._added)
+            await wait_until_led(self._flow.target, self._added)
         added, self._added = self._added, {}
         return frozenset(self._policy.to_source(name) or name for name in added)
 
     # -- what is planned -------------------------------------------------------------------------
-
-    async def _list_target(self, names: Collection[str]) -> ClusterInfo:
-        """All topics of the target; those of the names that are not listed are asked for by name.
-
-        A list leaves out what may not be described, as if it did not exist.
-        """
-        listed = await self._flow.target.describe_topics(None)
-        missing = [name for name in sorted(names) if name not in listed.topics]
-        if not missing:
-            return listed
-        named = await self._flow.target.describe_topics(missing)
-        return replace(listed, topics={**listed.topics, **named.topics}, errors=named.errors)
 
     async def _plan(self, source: Collection[TopicFacts], target: Target) -> TopicPlan:
         """What is to be done; of topics to be changed it is asked first whether others write to them."""
@@ -280,59 +240,6 @@ class TargetTopics:
             return plan
         target = replace(target, settled=target.settled - doubtful)
         return plan_topics(source, target, self._policy, self._settings)
-
-    async def _describe_source(self, chosen: Mapping[str, TopicInfo]) -> dict[str, TopicFacts]:
-        """Settings are read once a topic, and at every pass where they are to be followed.
-
-        What cannot be read just now is as it was, and read at the next pass where nothing was known.
-        """
-        for name, info in chosen.items():
-            known = self._source_facts.get(name)
-            if known is not None:
-                self._source_facts[name] = replace(known, partitions=len(info.partitions))
-        wanted = chosen if self._settings.sync_configs else set(chosen) - set(self._source_facts)
-        found = await self._read_source([chosen[name] for name in wanted])
-        read = {name: topic for name, topic in found.items() if not topic.unread}
-        self._source_facts.update(read)
-        now = time.monotonic()
-        for name, topic in read.items():
-            values = topic.configs.values
-            self._retention[name] = retention_of(values)
-            self._tombstones[name] = self.tombstones(name).then(tombstones_kept_ms(values), now=now)
-        return {name: self._source_facts.get(name) or found[name] for name in chosen}
-
-    async def _read_source(self, topics: Collection[TopicInfo]) -> dict[str, TopicFacts]:
-        """Source topics; a little is waited for settings of new ones that a broker does not know yet."""
-        end = time.monotonic() + SETTINGS_SECONDS
-        found = await describe(self._flow.source, topics)
-        while time.monotonic() < end:
-            new = [t for t in topics if found[t.name].unread and t.name not in self._source_facts]
-            if not new:
-                break
-            await asyncio.sleep(VISIBLE_PAUSE_SECONDS)
-            found |= await describe(self._flow.source, new)
-        return found
-
-    async def _unready_sources(
-        self, chosen: Mapping[str, TopicInfo], source: Mapping[str, TopicFacts]
-    ) -> dict[str, Conflict]:
-        """Source topics that another flow makes ready just now; what was begun before is copied on.
-
-        Their settings are read anew at the next pass: they are not those with which a copy is made.
-        """
-        doubtful = [chosen[name] for name, topic in source.items() if is_set_up_to_be_prepared(topic)]
-        doubtful = [topic for topic in doubtful if not self._begun(topic)]
-        if not doubtful:
-            return {}
-        self._flow.source.follow(chosen)
-        found = await unready(self._flow.source, doubtful, answer_seconds=STARTS_SECONDS)
-        for name in found:
-            self._source_facts.pop(name, None)
-        to_target = self._policy.to_target
-        return {name: being_prepared(name, to_target(name), first) for name, first in found.items()}
-
-    def _begun(self, topic: TopicInfo) -> bool:
-        return any(self._memory.known(TopicPartition(topic.name, number)) for number in topic.partitions)
 
     async def _carry_out(self, plan: TopicPlan, chosen: Mapping[str, TopicInfo]) -> list[Conflict]:
         """Do what is planned; what is refused for one topic is that topic's conflict.
@@ -385,26 +292,6 @@ class TargetTopics:
         named = next((named for kind, named in NO_REFUSALS.items() if isinstance(error, kind)), reason)
         return Conflict(self._policy.to_source(name) or name, name, named, str(error), first_partition)
 
-    async def _answered(self, change: Awaitable[T], what: str) -> T:
-        """What the target says to a change.
-
-        Raises:
-            ConnectionFailedError: It did not say it in time.
-        """
-        try:
-            async with asyncio.timeout(CHANGE_SECONDS):
-                return await change
-        except TimeoutError as slow:
-            raise ConnectionFailedError(f"target: no answer within {CHANGE_SECONDS:g} s to {what}") from slow
-
-    async def _defaults(self) -> tuple[dict[str, str] | None, str]:
-        """What new topics would get, as far as that may be read; and why it cannot be just now."""
-        try:
-            asked = topic_defaults(self._flow.target, PROBE)
-            return await self._answered(asked, "the question what new topics get"), ""
-        except ConnectionFailedError as error:
-            return None, str(error)
-
     async def _add_to(self, addition: AddPartitions) -> TwinsiteError | None:
         """Add partitions; says why not where that is refused.
 
@@ -413,9 +300,7 @@ class TargetTopics:
         """
         name, total = addition.name, addition.partitions
         try:
-            await self._answered(
-                create_partitions(self._flow.target, name, total), f"adding partitions to {name}"
-            )
+            await add_partitions(self._flow.target, name, total)
         except (NotAuthorizedError, BrokerError) as error:
             return error
         reach("partitions_added")
@@ -430,7 +315,7 @@ class TargetTopics:
         """
         name, keys = change.name, sorted(change.changes)
         try:
-            await self._set(name, change.changes)
+            await change_settings(self._flow.target, name, change.changes)
         except (NotAuthorizedError, BrokerError) as error:
             key = ("settings", name)
             warn_repeated(
@@ -441,14 +326,11 @@ class TargetTopics:
         log.info("settings_changed", topic=name, settings=keys)
         return None
 
-    async def _set(self, name: str, values: Mapping[str, str | None]) -> None:
-        await self._answered(set_configs(self._flow.target, name, values), f"a change of settings of {name}")
-
     async def _create(
         self, creations: Sequence[CreateTopic], chosen: Mapping[str, TopicInfo]
     ) -> list[Conflict]:
         """Make topics, all in one go; those whose source starts late are made ready for that."""
-        late = await self._starting_late(creations, chosen)
+        late = await self._source.starting_late(creations, chosen)
         topics: list[NewTopic] = []
         for creation in creations:
             configs = dict(creation.configs)
@@ -458,8 +340,7 @@ class TargetTopics:
             topics.append(NewTopic(creation.name, creation.partitions, creation.replication_factor, configs))
         partitions = {topic.name: topic.partitions for topic in topics}
         refused: list[Conflict] = []
-        limit_ms = int(CREATION_SECONDS * 1000)
-        for name, made in (await create_topics(self._flow.target, topics, timeout_ms=limit_ms)).items():
+        for name, made in (await make_topics(self._flow.target, topics)).items():
             reach("topic_created")
             if isinstance(made, TwinsiteError):
                 self._preparing.pop(name, None)
@@ -468,26 +349,6 @@ class TargetTopics:
                 self._ownership.note_made(name)
                 log.info("topic_created", topic=name, partitions=partitions[name])
         return refused
-
-    async def _starting_late(
-        self, creations: Sequence[CreateTopic], chosen: Mapping[str, TopicInfo]
-    ) -> set[str]:
-        """Those of the target topics whose source has a partition that does not say that it starts at 0.
-
-        What was made ready for a late start may start at 0 all the same.
-        """
-        sources = {self._policy.to_source(creation.name): creation.name for creation in creations}
-        tps = [TopicPartition(n, p) for n in chosen if n in sources for p in chosen[n].partitions]
-        if not tps:
-            return set()
-        self._flow.source.follow(chosen)
-        try:
-            async with asyncio.timeout(STARTS_SECONDS):
-                await self._flow.source.refresh()
-                starts = await list_offsets(self._flow.source, tps, EARLIEST)
-        except TimeoutError:
-            return {sources[tp.topic] for tp in tps}
-        return {sources[tp.topic] for tp, start in starts.items() if start != 0}
 
     async def _see_topics(
         self, chosen: Mapping[str, TopicInfo], made: Mapping[str, int], conflicts: Mapping[str, Conflict]
@@ -501,16 +362,7 @@ class TargetTopics:
         partitions |= {name: conflict.first_partition for name, conflict in conflicts.items()}
         wanted = {self._policy.to_target(name): count for name, count in partitions.items() if count}
         self._flow.target.follow(wanted)
-        await self._wait_for({name: made[name] for name in made if name in wanted})
-
-    async def _wait_for(self, missing: Mapping[str, int]) -> None:
-        """Until these topics have so many partitions with a leader, or for long enough."""
-        end = time.monotonic() + VISIBLE_SECONDS
-        while missing and time.monotonic() < end:
-            missing = _not_led(await self._flow.target.describe_topics(missing), missing)
-            if missing:
-                await asyncio.sleep(VISIBLE_PAUSE_SECONDS)
-        await self._flow.target.refresh()
+        await wait_until_led(self._flow.target, {name: made[name] for name in made if name in wanted})
 
     async def _note_batch_limits(self, chosen: Mapping[str, TopicInfo]) -> None:
         """Limits are read once a topic, and again where they may have changed or a record is above them."""
@@ -535,7 +387,7 @@ class TargetTopics:
         What they get afterwards is what the source has by then.
         """
         for name, topic in self._there.items():
-            source = self._source_facts.get(self._policy.to_source(name) or "")
+            source = self._source.facts(self._policy.to_source(name) or "")
             if source is None or not source.configs.values:
                 continue
             if not is_set_up_to_be_prepared(topic):
@@ -549,7 +401,7 @@ class TargetTopics:
 
     async def _end_preparing(self, name: str, final: Mapping[str, str | None]) -> None:
         try:
-            await self._set(name, final)
+            await change_settings(self._flow.target, name, final)
         except (NotAuthorizedError, BrokerError) as error:
             warn_repeated(log, self._repeats, name, "topic_settings_not_final", topic=name, error=str(error))
             self._kept_as_prepared.add(name)
@@ -557,14 +409,3 @@ class TargetTopics:
         reach("settings_final")
         self._preparing.pop(name, None)
         log.info("topic_prepared", topic=name)
-
-
-def _not_led(info: ClusterInfo, wanted: Mapping[str, int]) -> dict[str, int]:
-    """Those of the topics that do not have so many partitions yet, or not a leader for each."""
-    missing = {}
-    for name, count in wanted.items():
-        topic = info.topics.get(name)
-        led = topic is not None and all(p.leader >= 0 for p in topic.partitions.values())
-        if topic is None or len(topic.partitions) < count or not led:
-            missing[name] = count
-    return missing

@@ -16,7 +16,7 @@ from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.kafka.security import SaslMechanism, SaslOptions, SecretSource, Security, SecurityProtocol
 from mirror.kafka.topics import topic_defaults
 from mirror.kafka.transactions import init_producer_id
-from mirror.sync.target_topics import PROBE
+from mirror.sync.target_requests import PROBE
 from tests.harness.acls import (
     CLUSTER,
     Grant,

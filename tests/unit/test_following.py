@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 import mirror.sync.follow
-import mirror.sync.target_topics
+import mirror.sync.target_requests
 from mirror.config import parse
 from mirror.errors import ConnectionFailedError
 from mirror.flow.partition import PartitionCopy
@@ -119,7 +119,7 @@ async def test_a_copy_that_ends_makes_a_topic_as_soon_as_the_target_answers(
     """
     It makes no other pass: what has come to the source since it began is none of it.
     """
-    monkeypatch.setattr(mirror.sync.target_topics, "CHANGE_SECONDS", 0.05)
+    monkeypatch.setattr(mirror.sync.target_requests, "CHANGE_SECONDS", 0.05)
     monkeypatch.setattr(mirror.sync.follow, "TEND_SECONDS", 0.01)
     source, target, engine = Shown("source", orders=SHORT), Shown("target"), Engine()
     rounds: list[bool] = []

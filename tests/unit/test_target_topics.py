@@ -13,7 +13,8 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-import mirror.sync.target_topics
+import mirror.sync.source_topics
+import mirror.sync.target_requests
 from mirror.config import TopicsSettings
 from mirror.errors import ConnectionFailedError, NotAuthorizedError, TwinsiteError
 from mirror.flow.facts import Known
@@ -30,6 +31,7 @@ from mirror.model import OffsetMode, Reason, State, TopicPartition
 from mirror.sync import preparing
 from mirror.sync.names import NamePolicy
 from mirror.sync.preparing import PREPARING_CONFIGS
+from mirror.sync.source_topics import SourceTopics
 from mirror.sync.target_topics import TargetTopics
 from mirror.sync.topics import Conflict
 from monitoring.outlook import Retention
@@ -194,12 +196,19 @@ class Side:
         )
         self.partitions: dict[TopicPartition, PartitionCopy] = {}
         self.prepared, self.noted = True, ORDERS_ID
-        self.topics = TargetTopics(
+        asked, memory, policy = (
             TopicsSettings.model_validate({"include": [".*"]} | settings),
-            cast(Any, flow),
             cast(Any, self),
-            self.partitions,
             NamePolicy(""),
+        )
+        self.source_topics = SourceTopics(asked, cast(Any, source), memory, policy)
+        self.topics = TargetTopics(
+            asked,
+            cast(Any, flow),
+            self.source_topics,
+            memory,
+            self.partitions,
+            policy,
             cast(Any, self.right),
         )
 
@@ -440,7 +449,7 @@ async def test_a_topic_whose_settings_cannot_be_read_is_made_at_a_pass_in_which_
     """
     It would keep everything, for ever where settings do not follow.
     """
-    monkeypatch.setattr(mirror.sync.target_topics, "SETTINGS_SECONDS", 0.0)
+    monkeypatch.setattr(mirror.sync.source_topics, "SETTINGS_SECONDS", 0.0)
     side = Side(Cluster("source", orders=SHORT), Cluster("target"), sync_configs=sync_configs)
     side.source.unknown = {"orders": 1}
 
@@ -461,11 +470,11 @@ async def test_settings_that_cannot_be_read_just_now_change_nothing_and_no_right
     """
     What was known of the source topic still holds.
     """
-    monkeypatch.setattr(mirror.sync.target_topics, "SETTINGS_SECONDS", 0.0)
+    monkeypatch.setattr(mirror.sync.source_topics, "SETTINGS_SECONDS", 0.0)
     await side.pass_by()
     side.look(side.partitions[TopicPartition("orders", 0)])
     await side.topics.finish(again=False)
-    kept = side.topics.retention("orders")
+    kept = side.source_topics.retention("orders")
     changed = list(side.target.changed)
     cluster = side.source if at_source else side.target
     cluster.unknown = {"orders": 1}
@@ -474,7 +483,7 @@ async def test_settings_that_cannot_be_read_just_now_change_nothing_and_no_right
         await side.pass_by()
 
     assert side.target.changed == changed
-    assert side.topics.retention("orders") == kept
+    assert side.source_topics.retention("orders") == kept
     assert kept.ms == 3_600_000
     assert [line for line in logs if line["event"] == "setting_left_out"] == []
 
@@ -542,7 +551,7 @@ async def test_a_target_that_lets_changes_wait_holds_up_the_copying_of_no_topic(
     Its controller may hang. One topic is waited for, not each; all are changed when it answers. A topic that
     would replace the times of records has to wait for that.
     """
-    monkeypatch.setattr(mirror.sync.target_topics, "CHANGE_SECONDS", 0.05)
+    monkeypatch.setattr(mirror.sync.target_requests, "CHANGE_SECONDS", 0.05)
     times = {"message.timestamp.type": "LogAppendTime"} if append_times else {}
     names = ["orders", *(f"orders{n}" for n in range(20))]
     source = Cluster("source", **dict.fromkeys(names, SHORT))
@@ -572,7 +581,7 @@ async def test_a_target_that_cannot_make_topics_just_now_holds_up_the_copying_of
     """
     Its controller may hang: without what a new topic gets by itself none is made, at the next pass it is.
     """
-    monkeypatch.setattr(mirror.sync.target_topics, "CHANGE_SECONDS", 0.05)
+    monkeypatch.setattr(mirror.sync.target_requests, "CHANGE_SECONDS", 0.05)
     side = Side(Cluster("source", orders=SHORT, new=SHORT), Cluster("target", orders=SHORT | AS_RECORDED))
     side.look(side.begin())
     side.target.hangs = True
@@ -614,7 +623,7 @@ async def test_a_topic_of_which_nobody_has_heard_that_it_was_made_is_ours_when_i
     """
     It starts late, and is known again by what it keeps meanwhile; then it gets its own settings.
     """
-    monkeypatch.setattr(mirror.sync.target_topics, "CREATION_SECONDS", 0.05)
+    monkeypatch.setattr(mirror.sync.target_requests, "CREATION_SECONDS", 0.05)
     source, target = Cluster("source", orders=SHORT), Mute("target")
     source.ends[TopicPartition("orders", 0)] = 5
     side = Side(source, target)
@@ -643,7 +652,7 @@ async def test_partitions_that_are_added_without_an_answer_hold_up_no_pass(
     """
     The first topic is waited for, not each; all are asked for again between passes.
     """
-    monkeypatch.setattr(mirror.sync.target_topics, "CHANGE_SECONDS", 0.05)
+    monkeypatch.setattr(mirror.sync.target_requests, "CHANGE_SECONDS", 0.05)
     names = [f"orders{n}" for n in range(20)]
     configs = dict.fromkeys(names, SHORT | AS_RECORDED)
     side = Side(Cluster("source", **configs), Cluster("target", **configs))
@@ -703,7 +712,7 @@ async def test_a_topic_of_which_nobody_says_where_it_starts_is_made_to_start_lat
     """
     Its other partitions do not wait for the one whose leader is away; when that is back it is as any other.
     """
-    monkeypatch.setattr(mirror.sync.target_topics, "STARTS_SECONDS", 0.05)
+    monkeypatch.setattr(mirror.sync.source_topics, "STARTS_SECONDS", 0.05)
     side = Side(Frozen("source", orders=SHORT), Cluster("target"))
     side.source.topics["orders"] = a_topic("orders", leader=leader)
 
@@ -742,7 +751,7 @@ async def test_a_pass_that_makes_a_topic_does_not_wait_for_leaders_of_another(
     """
     A partition without a leader may be without one for hours; new topics are not held up by it.
     """
-    monkeypatch.setattr(mirror.sync.target_topics, "VISIBLE_SECONDS", 60.0)
+    monkeypatch.setattr(mirror.sync.target_requests, "VISIBLE_SECONDS", 60.0)
     source = Cluster("source", orders=SHORT, old={})
     target = Cluster("target", old={})
     target.topics["old"] = a_topic("old", leader=-1)
@@ -760,7 +769,7 @@ async def test_a_pass_whose_changes_are_refused_waits_for_nothing(
     """
     There is nothing to be seen of them.
     """
-    monkeypatch.setattr(mirror.sync.target_topics, "VISIBLE_SECONDS", 60.0)
+    monkeypatch.setattr(mirror.sync.target_requests, "VISIBLE_SECONDS", 60.0)
     side.look(side.partitions[TopicPartition("orders", 0)])
     side.source.topics["old"] = side.target.topics["old"] = a_topic("old", leader=-1)
     side.source.configs["old"] = side.target.configs["old"] = {}
@@ -997,7 +1006,7 @@ async def test_a_topic_that_cannot_be_seen_to_be_ready_does_not_hold_up_a_pass(
     It is not ready, and looked at again at the next one.
     """
     side, logs = chain
-    monkeypatch.setattr(mirror.sync.target_topics, "STARTS_SECONDS", 0.05)
+    monkeypatch.setattr(mirror.sync.source_topics, "STARTS_SECONDS", 0.05)
     logs.hold(0, RECORDS, end=1)
     logs.hold(1, RECORDS, end=1)
     logs.hangs = True
@@ -1042,7 +1051,7 @@ async def test_nothing_is_remembered_of_a_topic_that_is_gone() -> None:
     side = Side(Cluster("source", orders=SHORT, audit=SHORT), Cluster("target", orders=SHORT, audit=SHORT))
     orders, audit = side.begin(), side.begin(topic="audit")
     await side.pass_by()
-    there = (side.topics.retention("orders"), dict(side.limits))
+    there = (side.source_topics.retention("orders"), dict(side.limits))
 
     side.source.topics = {}
     orders.topic_gone = True
@@ -1050,6 +1059,6 @@ async def test_nothing_is_remembered_of_a_topic_that_is_gone() -> None:
 
     assert audit.topic_gone is False
     assert there == (Retention(3_600_000, -1), {"orders": 1_048_588, "audit": 1_048_588})
-    assert side.topics.retention("orders") == Retention()
-    assert side.topics.retention("audit") == Retention(3_600_000, -1)
+    assert side.source_topics.retention("orders") == Retention()
+    assert side.source_topics.retention("audit") == Retention(3_600_000, -1)
     assert side.limits == {"audit": 1_048_588}
