@@ -47,7 +47,7 @@ def register_metrics(
         settings.flow,
         settings_hash(shown(settings)),
         expiries=lambda: expiries(known),
-        in_flight=lambda: {cluster.name: cluster.unanswered for cluster in known},
+        in_flight=lambda: {cluster.name: cluster.connections.unanswered for cluster in known},
         up=lambda: dict.fromkeys(not_reached(), False) | {cluster.name: cluster.up for cluster in known},
         fenced=fenced,
     )
@@ -63,5 +63,6 @@ def expiries(clusters: Iterable[Cluster]) -> Iterator[Expiry]:
         until = cluster.options.security.certificate_valid_until
         if until is not None:
             yield Expiry(cluster.name, "client", until)
-        if cluster.certificate_valid_until is not None:
-            yield Expiry(cluster.name, "broker", cluster.certificate_valid_until)
+        until = cluster.connections.certificate_valid_until
+        if until is not None:
+            yield Expiry(cluster.name, "broker", until)

@@ -221,7 +221,7 @@ class LinkLane:
         finally:
             flow.stream = None
             stream.close()
-            flow.source.count(stream.bytes_received, stream.bytes_sent)
+            flow.source.connections.count(stream.bytes_received, stream.bytes_sent)
             self._coming.clear()
             self._wanted.clear()
             self._ways.clear(self._members)

@@ -75,8 +75,9 @@ class Snapshots:
             uptime_seconds=now - self.started_at,
             cpu_seconds=time.process_time(),
             resident_bytes=resident_bytes(),
-            bytes_fetched=flow.source.bytes_received + (flow.stream.bytes_received if flow.stream else 0),
-            bytes_appended=flow.target.bytes_sent,
+            bytes_fetched=flow.source.connections.bytes_received
+            + (flow.stream.bytes_received if flow.stream else 0),
+            bytes_appended=flow.target.connections.bytes_sent,
             partitions=tuple(status for status, _ in seen),
             topics_ignored=topics_ignored,
             link=_link(flow.stream) if flow.stream else None,

@@ -1,8 +1,8 @@
 """The way to one Kafka cluster: whom to ask, over which connection, and what it looks like now.
 
 Connections are opened when first needed and shared by purpose (a *lane*): bulk
-data and small questions never wait for each other. What the cluster looks like
-is a snapshot that is read again when a broker says it has changed.
+data and small questions never wait for each other (``connection_pool``). What the
+cluster looks like is a snapshot that is read again when a broker says it has changed.
 
 Source: the Kafka protocol guide (Metadata, FindCoordinator).
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
@@ -19,6 +19,16 @@ from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from mirror.errors import AuthenticationError, ConnectionFailedError, OtherClusterError, TwinsiteError
 from mirror.kafka.cluster_info import ClusterInfo, cluster_info, newer_leaders
 from mirror.kafka.connection import Connection
+from mirror.kafka.connection_pool import (
+    ANY,
+    CHANGES,
+    CONTROL,
+    PROMPT,
+    SILENT_SECONDS,
+    ConnectionPool,
+    Key,
+    speaks,
+)
 from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.kafka.failures import BeforeSleep, broker_error, retrying
 
@@ -26,28 +36,17 @@ OPENING_PAUSE_SECONDS = 0.5
 """After a broker refused a connection it is left alone for this long."""
 
 METADATA_VERSION = 12
+TRANSACTION = 1
+"""What a transactional id is to who looks for its coordinator."""
 
 T = TypeVar("T")
-
-ANY = -1
-"""Stands for the id of a broker that is asked by its address: what several know."""
-
-CONTROL, PROMPT = "control", "prompt"
-"""The connection to a broker for questions of all kinds; and one for those that do not take long."""
-CHANGES, DELETIONS = "changes", "deletions"
-"""One for what is to be changed, which a broker passes on to the controller; and one for records that are to
-be deleted, for which it waits for other replicas. Nothing else there is answered meanwhile.
-"""
-WAITING = frozenset({CHANGES, DELETIONS})
-"""Where a broker that lets something wait may be waiting for another one."""
-SILENT_SECONDS = 3.0
-"""A broker that lets a question wait for so long is asked nothing that others can answer."""
 
 
 class Cluster:
     """The way to one cluster. Use :meth:`start` before anything else and :meth:`close` at the end.
 
     Attributes:
+        connections: Those that are open, or were.
         on_auth_failure: Told when a connection is not opened because one side does not accept the other.
 
     Args:
@@ -66,18 +65,17 @@ class Cluster:
     ) -> None:
         self.name = name
         self.options = options
+        self.connections = ConnectionPool()
         self.refresh_seconds = refresh_seconds
         self.info = ClusterInfo("", -1, {}, {})
         self.last_answer_at: float | None = None
         self._last_failure_at: float | None = None
         self.on_auth_failure: Callable[[AuthenticationError], None] | None = None
         self._bootstrap = list(bootstrap)
-        self._connections: dict[tuple[int, str], Connection] = {}
-        self._opening: dict[tuple[int, str], asyncio.Lock] = {}
-        self._bytes_before = (0, 0)
+        self._opening: dict[Key, asyncio.Lock] = {}
         self._refused: dict[Address, tuple[float, TwinsiteError]] = {}
         self._refreshing = asyncio.Lock()
-        self._coordinators: dict[tuple[int, str], int] = {}
+        self._coordinators: dict[str, int] = {}
         self._topics: tuple[str, ...] | None = ()
         self._begun: set[asyncio.Task[Any]] = set()
 
@@ -99,36 +97,7 @@ class Cluster:
         """Close all connections."""
         for task in self._begun:
             task.cancel()
-        connections, self._connections = self._connections, {}
-        for connection in connections.values():
-            connection.close()
-
-    @property
-    def bytes_received(self) -> int:
-        """What all connections of this cluster have received, closed ones included."""
-        return self._bytes_before[0] + sum(c.bytes_received for c in self._connections.values())
-
-    @property
-    def bytes_sent(self) -> int:
-        """What all connections of this cluster have sent, closed ones included."""
-        return self._bytes_before[1] + sum(c.bytes_sent for c in self._connections.values())
-
-    @property
-    def unanswered(self) -> int:
-        """Requests on all connections that wait for their answer."""
-        return sum(c.unanswered for c in self._connections.values() if not c.closed)
-
-    @property
-    def certificate_valid_until(self) -> float | None:
-        """When the first of the certificates that brokers have shown expires, in seconds since 1970; of each
-        address the one that was shown last.
-        """
-        ends = {
-            connection.address: end
-            for connection in self._connections.values()
-            if (end := connection.certificate_valid_until) is not None
-        }
-        return min(ends.values(), default=None)
+        self.connections.close()
 
     # -- what the cluster looks like -------------------------------------------------------------
 
@@ -163,7 +132,7 @@ class Cluster:
         answer, connection = await self._ask_any(request, METADATA_VERSION)
         self._see_whose(answer.cluster_id, connection)
         info = cluster_info(answer, seen_at=asked_at)
-        self._forget_gone(info.brokers)
+        self.connections.forget_gone(info.brokers, (*info.brokers.values(), *self._bootstrap))
         return info
 
     def _see_whose(self, cluster_id: str | None, connection: Connection) -> None:
@@ -183,33 +152,9 @@ class Cluster:
         connection.close(words)
         raise OtherClusterError(f"{connection.address} {words}")
 
-    def _forget_gone(self, brokers: Mapping[int, Address]) -> None:
-        here = {str(address) for address in (*brokers.values(), *self._bootstrap)}
-        for key in [(node, lane) for node, lane in self._connections if node not in brokers]:
-            if key[0] == ANY and key[1] in here:
-                continue
-            connection = self._connections.pop(key)
-            self._count(connection)
-            connection.close("the broker has left the cluster")
-
-    def _keep(self, key: tuple[int, str], opened: Connection) -> Connection:
-        replaced = self._connections.pop(key, None)
-        if replaced is not None:
-            self._count(replaced)
-        self._connections[key] = opened  # behind all that were made before
-        return opened
-
-    def _count(self, gone: Connection) -> None:
-        self.count(gone.bytes_received, gone.bytes_sent)
-
     def note_failure(self) -> None:
         """A question was not answered."""
         self._last_failure_at = time.monotonic()
-
-    def count(self, received: int, sent: int) -> None:
-        """So many bytes more have gone between us and the cluster, on ways that are none of ours."""
-        before = self._bytes_before
-        self._bytes_before = (before[0] + received, before[1] + sent)
 
     @property
     def up(self) -> bool | None:
@@ -261,7 +206,7 @@ class Cluster:
             answered = [one for one in done if one.exception() is None]
             if answered or not asking:
                 return (answered or list(done))[0].result()
-            if not done and begun < len(self._addresses()) and not any(map(_speaks, asked)):
+            if not done and begun < len(self._addresses()) and not any(map(speaks, asked)):
                 begun += 1
                 asking.add(self._begin(ask()))
 
@@ -306,7 +251,7 @@ class Cluster:
 
     def _controller(self) -> int | None:
         """The broker to be asked for changes; None while none is known."""
-        brokers, silent = self.info.brokers, self._silent()
+        brokers, silent = self.info.brokers, self.connections.silent()
         if self.info.controller in brokers:
             return self.info.controller
         return min(brokers, key=lambda node: brokers[node] in silent, default=None)
@@ -319,18 +264,18 @@ class Cluster:
             AuthenticationError: It does not accept us, or we do not accept it.
         """
         key = (node, lane)
-        existing = self._connections.get(key)
-        if existing is not None and not existing.closed:
+        existing = self.connections.get(key)
+        if existing is not None:
             return existing
         async with self._opening.setdefault(key, asyncio.Lock()):
-            existing = self._connections.get(key)
-            if existing is not None and not existing.closed:
+            existing = self.connections.get(key)
+            if existing is not None:
                 return existing
             address = self.info.brokers.get(node)
             if address is None:
                 raise ConnectionFailedError(f"{self.name}: broker {node} is not in the cluster just now")
             opened = self._open(address) if self.options.relays is None else self._open_any(address)
-            return self._keep(key, await opened)
+            return self.connections.keep(key, await opened)
 
     def open_ahead(self, nodes: Iterable[int]) -> None:
         """Open connections that will be needed soon. Returns at once; what fails is met by who needs it."""
@@ -346,18 +291,18 @@ class Cluster:
         Raises:
             ConnectionFailedError: None of the known brokers and bootstrap addresses answers.
         """
-        silent, best = {*self._silent(), *but}, self._heard_last(but)
+        silent, best = {*self.connections.silent(), *but}, self.connections.heard_last(but)
         if best is not None and best.address not in silent:
             return best
         failures: list[TwinsiteError] = []
         for address in sorted(self._addresses(), key=lambda address: address in but):
             key = (ANY, str(address))
             async with self._opening.setdefault(key, asyncio.Lock()):
-                existing = self._connections.get(key)
-                if existing is not None and not existing.closed:
+                existing = self.connections.get(key)
+                if existing is not None:
                     return existing
                 try:
-                    return self._keep(key, await self._open_any(address))
+                    return self.connections.keep(key, await self._open_any(address))
                 except TwinsiteError as error:
                     failures.append(error)
         raise self._worst(failures)
@@ -389,7 +334,7 @@ class Cluster:
 
     def _addresses(self) -> list[Address]:
         """Where somebody may answer; last where nobody did, or opening a connection has failed."""
-        doubtful = self._silent() | self._refused.keys()
+        doubtful = self.connections.silent() | self._refused.keys()
         addresses = dict.fromkeys([*self.info.brokers.values(), *self._bootstrap])
         return sorted(addresses, key=lambda address: address in doubtful)
 
@@ -404,34 +349,10 @@ class Cluster:
                 answer = await self._call(opened, request, METADATA_VERSION)
                 self._see_whose(answer.cluster_id, opened)
             except BaseException:
-                self._count(opened)
+                self.connections.count_in(opened)
                 opened.close()
                 raise
         return opened
-
-    def _silent(self) -> set[Address]:
-        """Brokers that leave a question unanswered, or were not heard since a connection to them ended."""
-        heard = self._heard()
-        connections = [c for (_, lane), c in self._connections.items() if lane not in WAITING]
-        overdue = {c.address for c in connections if c.unanswered_seconds > SILENT_SECONDS}
-        return overdue | {c.address for c in connections if (c.closed_at or 0.0) > heard[c.address]}
-
-    def _heard_last(self, but: Collection[Address]) -> Connection | None:
-        """Of the connections on which nothing is on its way, one to the broker that was heard last.
-
-        Those that may be used in our turn only are not for questions, and some questions take long.
-        """
-        heard, silent = self._heard(), {*self._silent(), *but}
-        for_all = [c for (_, lane), c in self._connections.items() if lane not in {PROMPT, *WAITING}]
-        free = [c for c in for_all if not (c.closed or c.guarded or c.unanswered)]
-        return max(free, key=lambda c: (c.address not in silent, heard[c.address]), default=None)
-
-    def _heard(self) -> dict[Address, float]:
-        """When a broker last answered, on any connection."""
-        heard: dict[Address, float] = {}
-        for c in self._connections.values():
-            heard[c.address] = max(c.answered_at, heard.get(c.address, 0.0))
-        return heard
 
     async def _open(self, address: Address) -> Connection:
         refused = self._refused.get(address)
@@ -464,32 +385,26 @@ class Cluster:
         An answer that says the coordinator has moved makes the next call look again: pass it to
         :meth:`forget_coordinator`.
         """
-        key = (1, transactional_id)
-        if key not in self._coordinators:
-            self._coordinators[key] = await self._find_coordinator(key)
-        return await self.call(request, node=self._coordinators[key], highest=highest, lane=PROMPT)
+        if transactional_id not in self._coordinators:
+            self._coordinators[transactional_id] = await self._find_coordinator(transactional_id)
+        node = self._coordinators[transactional_id]
+        return await self.call(request, node=node, highest=highest, lane=PROMPT)
 
     def coordinator_of(self, transactional_id: str) -> Address | None:
         """Where it is, as far as that is known."""
-        return self.info.brokers.get(self._coordinators.get((1, transactional_id), ANY))
+        return self.info.brokers.get(self._coordinators.get(transactional_id, ANY))
 
     def forget_coordinator(self, transactional_id: str) -> None:
-        self._coordinators.pop((1, transactional_id), None)
+        self._coordinators.pop(transactional_id, None)
 
-    async def _find_coordinator(self, key: tuple[int, str]) -> int:
-        kind, name = key
-        answer = await self.call(FindCoordinatorRequest(key=name, key_type=kind, coordinator_keys=[name]))
+    async def _find_coordinator(self, transactional_id: str) -> int:
+        keys = [transactional_id]
+        request = FindCoordinatorRequest(key=transactional_id, key_type=TRANSACTION, coordinator_keys=keys)
+        answer = await self.call(request)
         found = answer.coordinators[0] if answer.coordinators else answer
         if found.error_code:
-            raise broker_error(
-                found.error_code, f"{self.name}: finding the coordinator of {name}", found.error_message
-            )
+            what = f"{self.name}: finding the coordinator of {transactional_id}"
+            raise broker_error(found.error_code, what, found.error_message)
         if found.node_id not in self.info.brokers:
             await self.refresh()
         return int(found.node_id)
-
-
-def _speaks(connection: Connection) -> bool:
-    """Whether an answer is coming: over a slow link a long one takes its time."""
-    at = connection.arriving_at
-    return at is not None and time.monotonic() - at < SILENT_SECONDS

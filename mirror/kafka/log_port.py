@@ -15,9 +15,10 @@ import structlog
 from mirror.broker_codes import INVALID_TIMESTAMP
 from mirror.errors import ConnectionFailedError, ExitCode, NotAuthorizedError, TwinsiteError
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, decode_answer, encode_request
-from mirror.kafka.cluster import PROMPT, Cluster
+from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import TopicInfo
 from mirror.kafka.codecs import CodecError
+from mirror.kafka.connection_pool import PROMPT
 from mirror.kafka.failures import STALE_METADATA_CODES, broker_error, retrying
 from mirror.kafka.fetch import Key, Want
 from mirror.kafka.offsets import EARLIEST, LATEST, list_offsets

@@ -21,8 +21,9 @@ from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
 from mirror.errors import BrokerError, ConnectionFailedError, TwinsiteError
-from mirror.kafka.cluster import CONTROL, DELETIONS, Cluster
+from mirror.kafka.cluster import Cluster
 from mirror.kafka.connection import Connection
+from mirror.kafka.connection_pool import CONTROL, DELETIONS
 from mirror.kafka.failures import broker_error, retrying
 from mirror.kafka.fetch import Isolation
 from mirror.model import TopicPartition

@@ -219,7 +219,7 @@ class BrokerLane:
         if self._connection is not None:
             now = self._connection.bytes_received, self._connection.bytes_sent
             before, self._counted = self._counted, now
-            self._reader.cluster.count(now[0] - before[0], now[1] - before[1])
+            self._reader.cluster.connections.count(now[0] - before[0], now[1] - before[1])
 
     @property
     def _part_bytes(self) -> int:

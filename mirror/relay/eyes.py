@@ -130,6 +130,6 @@ def expiries(shown_until: float | None, cluster: Cluster) -> Iterator[RelayExpir
     ends = {
         "listen": shown_until,
         "client": cluster.options.security.certificate_valid_until,
-        "broker": cluster.certificate_valid_until,
+        "broker": cluster.connections.certificate_valid_until,
     }
     yield from (RelayExpiry(cert, until) for cert, until in ends.items() if until is not None)

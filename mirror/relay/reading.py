@@ -21,8 +21,9 @@ from typing import Any, Protocol
 
 from mirror.errors import AnswerError, TwinsiteError
 from mirror.kafka.buffers import BufferPool
-from mirror.kafka.cluster import SILENT_SECONDS, Cluster
+from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo
+from mirror.kafka.connection_pool import SILENT_SECONDS
 from mirror.kafka.fetch import Isolation, Key
 from mirror.link.messages import Channel, Position
 from mirror.link.parts import Part

@@ -48,7 +48,7 @@ class Tally:
                 }
             elif isinstance(one, Tunnel):
                 self._tunnelled_bytes += one.bytes_sent
-                self._cluster.count(one.broker.bytes_received, one.broker.bytes_sent)
+                self._cluster.connections.count_in(one.broker)
 
     @property
     def streams(self) -> list[Stream]:
@@ -77,7 +77,7 @@ class Tally:
     def bytes_read(self) -> int:
         """What brokers have sent to the relay, for whatever purpose."""
         tunnelled = sum(tunnel.broker.bytes_received for tunnel in self.tunnels)
-        return self._cluster.bytes_received + tunnelled
+        return self._cluster.connections.bytes_received + tunnelled
 
 
 def of_channel(stream: Stream, channel: Channel) -> ChannelTotals:

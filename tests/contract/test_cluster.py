@@ -9,7 +9,7 @@ import pytest
 from kafka.protocol.metadata import MetadataRequest
 
 from mirror.errors import ConnectionFailedError
-from mirror.kafka.cluster import SILENT_SECONDS
+from mirror.kafka.connection_pool import SILENT_SECONDS
 from mirror.kafka.transactions import current_token
 from tests.contract.connected import NUMBERS, connected
 from tests.harness.kafka import KafkaCluster

@@ -15,9 +15,10 @@ import pytest
 from kafka.protocol.admin import CreateTopicsRequest
 
 from mirror.errors import ConnectionFailedError
-from mirror.kafka.cluster import PROMPT, Cluster
+from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import PartitionInfo, TopicInfo
 from mirror.kafka.connection import Connection
+from mirror.kafka.connection_pool import PROMPT
 from mirror.kafka.dial import Address, ConnectionOptions, Relays
 from mirror.kafka.offsets import LATEST, delete_records, list_offsets
 from mirror.kafka.topics import describe_configs, set_configs
@@ -186,7 +187,7 @@ async def test_of_an_address_the_certificate_counts_that_was_shown_last(opened: 
         one.certificate_valid_until = end
 
     assert [one.address for one in opened] == [ONE, TWO, TWO, THREE, TWO]
-    assert cluster.certificate_valid_until == 4000.0
+    assert cluster.connections.certificate_valid_until == 4000.0
 
 
 async def test_what_may_take_long_does_not_go_where_prompt_answers_are_wanted(opened: list[Asked]) -> None:

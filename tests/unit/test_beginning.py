@@ -355,7 +355,7 @@ async def test_what_waited_is_not_started_anew_when_it_begins(monkeypatch: pytes
     Status and metrics tell since when the mirror runs, not since when the clusters have answered.
     """
     settings, owner, memory = settings_for(CLOSED_PORT), Mock(), Mock(producer_id=-1)
-    source, target = (Mock(bytes_received=0, bytes_sent=0) for _ in range(2))
+    source, target = (Mock(connections=Mock(bytes_received=0, bytes_sent=0)) for _ in range(2))
     waiting = Waiting(settings)
     before = waiting.status()
     monkeypatch.setattr(time, "time", lambda: before.started_at_ms / 1000 + 3_600)

@@ -17,6 +17,7 @@ from mirror.errors import AnswerError, ConnectionFailedError, UnsupportedVersion
 from mirror.kafka.buffers import SMALL_BYTES
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
+from mirror.kafka.connection_pool import ConnectionPool
 from mirror.kafka.dial import Address
 from mirror.kafka.fetch import FETCH_SESSION_ID_NOT_FOUND, FETCH_VERSION, Isolation, Key
 from mirror.link.messages import Channel, Position
@@ -261,9 +262,7 @@ class Source:
             {"topic": TopicInfo("topic", TOPIC, False, partitions)},
         )
         self.options = None
-
-    def count(self, received: int, sent: int) -> None:
-        """Nobody wants to know."""
+        self.connections = ConnectionPool()
 
     async def refresh(self, **_: float) -> ClusterInfo:
         return self.info

@@ -43,7 +43,7 @@ async def test_a_mirror_takes_its_word_back_however_it_ends(how: str) -> None:
         await asyncio.Event().wait()
 
     settings = settings_for(CLOSED_PORT)
-    source, target = (Mock(bytes_received=0, bytes_sent=0) for _ in range(2))
+    source, target = (Mock(connections=Mock(bytes_received=0, bytes_sent=0)) for _ in range(2))
     owner = ClaimedOwner(OURS, OURS)
     mirror = Service.of(settings, source, target, owner, memory, None, Waiting(settings))
     idle = {ORDERS_0: PartitionCopy(ORDERS_0, ORDERS_0, bytes(16), in_flight_max=5)}

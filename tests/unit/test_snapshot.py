@@ -35,7 +35,7 @@ def an_owner() -> Bench:
 
 def snapshots(bench: Bench) -> Snapshots:
     cluster: Any = bench.flow.source
-    cluster.info.cluster_id, cluster.bytes_received, cluster.bytes_sent = "id", 0, 0
+    cluster.info.cluster_id, cluster.connections = "id", Mock(bytes_received=0, bytes_sent=0)
     return Snapshots(
         flow=bench.flow,
         owner=Mock(held=True),

@@ -17,6 +17,7 @@ from mirror.flow.linked import LinkLane
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.kafka.buffers import BufferPool
+from mirror.kafka.connection_pool import ConnectionPool
 from mirror.kafka.dial import Address, ConnectionOptions, Relays
 from mirror.kafka.fetch import FetchLimits
 from mirror.link import messages
@@ -71,7 +72,7 @@ async def mirror(options: ConnectionOptions, rates: Sequence[Period] = ()) -> As
     engine = Engine()
     source = SimpleNamespace(
         options=options,
-        count=lambda *_: None,
+        connections=ConnectionPool(),
         info=SimpleNamespace(cluster_id="east", partition=lambda _: None),
     )
     limits = Limits(
