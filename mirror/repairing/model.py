@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from checkpoint.insertions import Inserted
+from mirror.errors import TwinsiteError
 from spark_jobs.plan import Mend, PartitionPlan
+
+
+class RefusedError(TwinsiteError):
+    """Nothing may be written to a partition; the message says why."""
 
 
 class Status(StrEnum):

@@ -1,12 +1,17 @@
-"""A partition while it is repaired."""
+"""A partition while it is repaired: first it is made ready, then differences are put right, batch by batch.
+
+What may stay as it is, is decided in :mod:`mirror.repairing.accepting`, how much goes into a batch in
+:mod:`mirror.repairing.bounds`.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
-from checkpoint.insertions import Inserted, united
+from checkpoint.insertions import Inserted
 from checkpoint.model import Insertion
 from mirror.errors import TwinsiteError
 from mirror.flow.facts import Known
@@ -18,11 +23,11 @@ from mirror.flow.records import Record, key_of, tombstone
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.offsets import EARLIEST, LATEST, offsets_of_all
 from mirror.model import OffsetMode, Reason, TopicPartition
+from mirror.repairing.accepting import acceptable, check_foreign
 from mirror.repairing.bounds import Bounds
-from mirror.repairing.model import Begun, Note, Repaired, Status, Step, Wanted
+from mirror.repairing.model import Begun, Note, RefusedError, Repaired, Status, Step, Wanted
 from mirror.repairing.part import FOREIGN, KnownOf, Part
-from spark_jobs.findings import Kind
-from spark_jobs.plan import Beyond, Mend, PartitionPlan
+from spark_jobs.plan import Mend, PartitionPlan
 from spark_jobs.result import key_text
 
 MENDS_AT_ONCE = 200
@@ -31,17 +36,8 @@ REFUSALS_MAX = 100
 """Records that the broker refuses one by one; where there are more, it is hardly for what is in them."""
 KEYS_BEHIND_MAX = 2_000_000
 """Records behind the plan; where there are more, a new one is cheaper than to hold their keys."""
-ACCEPTED_SPAN_MAX = 1_024
-"""Offsets from the place of a record that has moved to where it stands, both included: all between differ in
-place, are accepted with it, and are not compared any more."""
-ACCEPTED_MAX = 10_000
-"""Ranges of a partition: they are in one record of the flow's state."""
 
 T = TypeVar("T")
-
-
-class _RefusedError(TwinsiteError):
-    """Nothing may be written to a partition; the message says why."""
 
 
 class PartitionRepair:
@@ -86,7 +82,7 @@ class PartitionRepair:
         """See that the partition may be written to, and let it be known for what it is.
 
         Raises:
-            _RefusedError: It may not.
+            RefusedError: It may not.
         """
         if self._wanted.apply:
             await self._part.be_owner()
@@ -95,38 +91,21 @@ class PartitionRepair:
             await self._finish(decision.insertion)
             decision = await self._decide()
         if isinstance(decision, Stop) and decision.reason is Reason.ANOTHER_FLOW:
-            raise _RefusedError(decision.detail)
+            raise RefusedError(decision.detail)
         known = self._known()
         if self._begun is not None and known.insertion is None and self._wanted.apply:
             await self._tell_end(self._begun, known)
         self._done.foreign = await self._foreign(known, decision)
-        self._check_foreign()
+        check_foreign(self._plan, self._done.foreign, accept=self._wanted.accept)
         inserts = self._plan.mends or self._done.foreign
         self._done.becomes_mapped = bool(inserts) and known.mode is OffsetMode.SAME
         if self._done.becomes_mapped and not self._wanted.to_mapped:
-            raise _RefusedError(
+            raise RefusedError(
                 "it keeps the source's offsets, and what is appended would shift what follows: let it become "
                 "mapped (--to-mapped), write the keys again at the source, or copy the topic anew"
             )
         if self._wanted.apply:
             await self._become_what_it_is()
-
-    def _check_foreign(self) -> None:
-        """See that what others have written may stay.
-
-        Raises:
-            _RefusedError: It was not compared, or consumers would see it.
-        """
-        if any(end > self._plan.target_end for _, end in self._done.foreign):
-            raise _RefusedError(
-                "others have written to it since the plan was made: take away their right to, and reconcile "
-                "again"
-            )
-        if self._done.foreign and not (self._plan.is_compacted or self._wanted.accept):
-            raise _RefusedError(
-                "others have written to it, and consumers go on seeing that: let it stay (--accept), or copy "
-                "the topic anew"
-            )
 
     async def _become_what_it_is(self) -> None:
         name, done = self._plan.name, self._done
@@ -141,45 +120,23 @@ class PartitionRepair:
         """Let what differs be as it is. What others have written is; what it has shifted is where it belongs.
 
         Raises:
-            _RefusedError: That would hide more than what is named.
+            RefusedError: That would hide more than what is named.
         """
-        beyond = self._plan.beyond_repair
-        if self._done.foreign or not beyond:
+        if self._done.foreign:
             return
-        if self._plan.unnamed or any(one.kind is Kind.SHIFTED for one in beyond):
-            raise _RefusedError("more differs than records that are named: copy the topic anew")
-        places = [self._places(one) for one in beyond]
-        if (apart := max(end - start for start, end in places)) > ACCEPTED_SPAN_MAX:
-            raise _RefusedError(
-                f"a record stands {apart} offsets from its place, and all between would be accepted: "
-                f"{ACCEPTED_SPAN_MAX} is the most: copy the topic anew"
-            )
-        accepted = united(places)
-        if len(accepted) > ACCEPTED_MAX:
-            raise _RefusedError(
-                f"{len(accepted)} places differ, {ACCEPTED_MAX} is the most: copy the topic anew"
-            )
-        self._done.accepted = accepted
-        if self._wanted.apply:
+        name, end = self._plan.name, self._plan.target_end
+        place = partial(self._memory.translate, name, reverse=False, target_log_end=end)
+        self._done.accepted = acceptable(self._plan, place)
+        if self._done.accepted and self._wanted.apply:
             self._say("accepted", target_offsets=[list(one) for one in self._done.accepted])
-            await self._memory.note_accepted(self._plan.name, self._done.accepted)
-
-    def _places(self, beyond: Beyond) -> Inserted:
-        """The target offsets a difference is about; of a record that has moved, all it has pushed aside."""
-        places = [] if beyond.target_offset is None else [beyond.target_offset]
-        if beyond.source_offset is not None:
-            name, end = self._plan.name, self._plan.target_end
-            places.append(
-                self._memory.translate(name, beyond.source_offset, reverse=False, target_log_end=end)
-            )
-        return min(places), max(places) + 1
+            await self._memory.note_accepted(name, self._done.accepted)
 
     def _known(self) -> Known:
         known = self._memory.known(self._plan.name)
         if known is None:
-            raise _RefusedError(f"flow {self._flow.name} does not copy it")
+            raise RefusedError(f"flow {self._flow.name} does not copy it")
         if known.topic_id != self._plan.topic_id:
-            raise _RefusedError("the topic was made anew at the source since the plan was made")
+            raise RefusedError("the topic was made anew at the source since the plan was made")
         return known
 
     async def _foreign(self, known: Known, decision: Decision) -> Sequence[Inserted]:
@@ -187,7 +144,7 @@ class PartitionRepair:
         if isinstance(decision, Proceed | Insert):
             return ()
         if not isinstance(decision, Stop) or decision.reason not in FOREIGN or known.shared:
-            raise _RefusedError(_why_not(decision))
+            raise RefusedError(_why_not(decision))
         start, end = (
             max(known.target_start_offset, await self._offset_at(EARLIEST)),
             await self._offset_at(LATEST),
@@ -199,10 +156,10 @@ class PartitionRepair:
             then = await self._decide(lambda name: self._memory.known_mapped(name, found))
             if isinstance(then, Proceed):
                 return found
-            raise _RefusedError(
+            raise RefusedError(
                 f"{_why_not(decision)}; and without what others have written: {_why_not(then)}"
             )
-        raise _RefusedError(_why_not(decision))
+        raise RefusedError(_why_not(decision))
 
     # -- where it goes on ------------------------------------------------------------------------
 
@@ -224,7 +181,7 @@ class PartitionRepair:
         """Where the next batch goes.
 
         Raises:
-            _RefusedError: None may be appended.
+            RefusedError: None may be appended.
         """
         while True:
             decision = await self._decide()
@@ -234,7 +191,7 @@ class PartitionRepair:
                 case Insert(insertion):
                     await self._finish(insertion)
                 case _:
-                    raise _RefusedError(_why_not(decision))
+                    raise RefusedError(_why_not(decision))
 
     # -- what is appended ------------------------------------------------------------------------
 
@@ -289,11 +246,11 @@ class PartitionRepair:
         """Note which keys were written since, up to a target offset."""
         now_ms = _now_ms()
         if end < self._read_to:
-            raise _RefusedError(f"the target ended at {self._read_to} and now ends at {end}: reconcile again")
+            raise RefusedError(f"the target ended at {self._read_to} and now ends at {end}: reconcile again")
         if end - self._read_to + len(self._behind) > KEYS_BEHIND_MAX:
-            raise _RefusedError(f"more than {KEYS_BEHIND_MAX} records were copied since: reconcile again")
+            raise RefusedError(f"more than {KEYS_BEHIND_MAX} records were copied since: reconcile again")
         if outlived := bounds.outlived(now_ms - self._read_at_ms):
-            raise _RefusedError(outlived)
+            raise RefusedError(outlived)
         async for record in read_records(self._flow.target, self._plan.target_name, self._read_to, end):
             self._behind.add(key_of(record))
         self._read_to, self._read_at_ms = end, now_ms
@@ -314,7 +271,7 @@ class PartitionRepair:
         several, and nobody knows which.
         """
         if place.producer_epoch >= PRODUCER_EPOCH_MAX:
-            raise _RefusedError(f"it was repaired {place.producer_epoch} times: copy the topic anew")
+            raise RefusedError(f"it was repaired {place.producer_epoch} times: copy the topic anew")
         run = [records[mend] for mend in mends]
         insertion = insertion_of(run, self._flow.producer_id, place.producer_epoch, place.target_next_offset)
         self._say(
@@ -342,13 +299,13 @@ class PartitionRepair:
             return None
         self._refusals += 1
         if self._refusals > REFUSALS_MAX:
-            raise _RefusedError(why)
+            raise RefusedError(why)
         return {mend: Step(mend, Status.REFUSED, why=why) for mend in mends}
 
     async def _finish(self, insertion: Insertion) -> Standing:
         """Bring an insertion to its end."""
         if not self._wanted.apply:
-            raise _RefusedError("an earlier repair was interrupted here: run it again with --apply")
+            raise RefusedError("an earlier repair was interrupted here: run it again with --apply")
         name, target = self._plan.name, self._plan.target_name
         standing = await finish(self._flow, self._memory, name, target, insertion)
         self._say_end(standing, records=insertion.records)
