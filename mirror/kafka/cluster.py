@@ -4,7 +4,7 @@ Connections are opened when first needed and shared by purpose (a *lane*): bulk
 data and small questions never wait for each other (``connection_pool``). What the
 cluster looks like is a snapshot that is read again when a broker says it has changed.
 
-Source: the Kafka protocol guide (Metadata, FindCoordinator).
+Source: the Kafka protocol guide (Metadata).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
-from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.metadata import MetadataRequest
 
 from mirror.errors import AuthenticationError, ConnectionFailedError, OtherClusterError, TwinsiteError
 from mirror.kafka.cluster_info import ClusterInfo, cluster_info, newer_leaders
@@ -23,21 +23,18 @@ from mirror.kafka.connection_pool import (
     ANY,
     CHANGES,
     CONTROL,
-    PROMPT,
     SILENT_SECONDS,
     ConnectionPool,
     Key,
     speaks,
 )
 from mirror.kafka.dial import Address, ConnectionOptions
-from mirror.kafka.failures import BeforeSleep, broker_error, retrying
+from mirror.kafka.failures import BeforeSleep, retrying
 
 OPENING_PAUSE_SECONDS = 0.5
 """After a broker refused a connection it is left alone for this long."""
 
 METADATA_VERSION = 12
-TRANSACTION = 1
-"""What a transactional id is to who looks for its coordinator."""
 
 T = TypeVar("T")
 
@@ -48,6 +45,7 @@ class Cluster:
     Attributes:
         connections: Those that are open, or were.
         on_auth_failure: Told when a connection is not opened because one side does not accept the other.
+        coordinators: The brokers that coordinate transactional ids, as far as they were looked up.
 
     Args:
         name: How people call it: ``source`` or ``target``.
@@ -71,11 +69,11 @@ class Cluster:
         self.last_answer_at: float | None = None
         self._last_failure_at: float | None = None
         self.on_auth_failure: Callable[[AuthenticationError], None] | None = None
+        self.coordinators: dict[str, int] = {}
         self._bootstrap = list(bootstrap)
         self._opening: dict[Key, asyncio.Lock] = {}
         self._refused: dict[Address, tuple[float, TwinsiteError]] = {}
         self._refreshing = asyncio.Lock()
-        self._coordinators: dict[str, int] = {}
         self._topics: tuple[str, ...] | None = ()
         self._begun: set[asyncio.Task[Any]] = set()
 
@@ -373,38 +371,3 @@ class Cluster:
         self._refused.pop(address, None)
         self.last_answer_at = time.monotonic()
         return opened
-
-    # -- coordinators ----------------------------------------------------------------------------
-
-    async def call_transaction_coordinator(
-        self, transactional_id: str, request: Any, *, highest: int | None = None
-    ) -> Any:
-        """Ask the coordinator of a transactional id; it is looked up when not known. Nothing that takes long
-        stands before the question.
-
-        An answer that says the coordinator has moved makes the next call look again: pass it to
-        :meth:`forget_coordinator`.
-        """
-        if transactional_id not in self._coordinators:
-            self._coordinators[transactional_id] = await self._find_coordinator(transactional_id)
-        node = self._coordinators[transactional_id]
-        return await self.call(request, node=node, highest=highest, lane=PROMPT)
-
-    def coordinator_of(self, transactional_id: str) -> Address | None:
-        """Where it is, as far as that is known."""
-        return self.info.brokers.get(self._coordinators.get(transactional_id, ANY))
-
-    def forget_coordinator(self, transactional_id: str) -> None:
-        self._coordinators.pop(transactional_id, None)
-
-    async def _find_coordinator(self, transactional_id: str) -> int:
-        keys = [transactional_id]
-        request = FindCoordinatorRequest(key=transactional_id, key_type=TRANSACTION, coordinator_keys=keys)
-        answer = await self.call(request)
-        found = answer.coordinators[0] if answer.coordinators else answer
-        if found.error_code:
-            what = f"{self.name}: finding the coordinator of {transactional_id}"
-            raise broker_error(found.error_code, what, found.error_message)
-        if found.node_id not in self.info.brokers:
-            await self.refresh()
-        return int(found.node_id)

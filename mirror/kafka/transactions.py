@@ -2,9 +2,10 @@
 
 No transaction is ever begun. The coordinator keeps, durably and for everybody, one
 producer id per transactional id; every InitProducerId raises its epoch, so whoever
-called last can prove it.
+called last can prove it. Which broker that is, is asked once, and again after any doubt.
 
-Sources: KIP-98 (InitProducerId), KIP-664 (DescribeTransactions), KIP-890.
+Sources: KIP-98 (InitProducerId), KIP-664 (DescribeTransactions), KIP-890, the Kafka protocol
+guide (FindCoordinator).
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ import time
 from typing import Any, NamedTuple
 
 from kafka.protocol.admin import DescribeTransactionsRequest
+from kafka.protocol.metadata import FindCoordinatorRequest
 from kafka.protocol.producer import InitProducerIdRequest
 
 from mirror.errors import BrokerError, ConnectionFailedError, TwinsiteError
 from mirror.kafka.cluster import Cluster
+from mirror.kafka.connection_pool import PROMPT
 from mirror.kafka.failures import broker_error, retrying
 
+TRANSACTIONAL_ID = 1
+"""What is looked up of a coordinator: that of a group would be 0."""
 TRANSACTIONAL_ID_NOT_FOUND = 105
 COORDINATOR_CODES = frozenset({14, 15, 16})
 WORTH_ANOTHER_TRY = COORDINATOR_CODES | {41, 51}
@@ -89,18 +94,16 @@ async def _ask(
         with attempt:
             try:
                 async with asyncio.timeout(max(0.0, ends_at - time.monotonic()) if cut_off else None):
-                    whole = await cluster.call_transaction_coordinator(
-                        transactional_id, request, highest=highest
-                    )
+                    whole = await _call_coordinator(cluster, transactional_id, request, highest)
             except TimeoutError as late:
                 raise _unanswered(cluster, transactional_id, timeout_seconds) from late
             except TwinsiteError:
-                cluster.forget_coordinator(transactional_id)
+                cluster.coordinators.pop(transactional_id, None)
                 raise
             states = getattr(whole, "transaction_states", None)
             answer = whole if states is None else states[0]
             if answer.error_code in COORDINATOR_CODES:
-                cluster.forget_coordinator(transactional_id)
+                cluster.coordinators.pop(transactional_id, None)
             if answer.error_code not in {0, TRANSACTIONAL_ID_NOT_FOUND}:
                 error = broker_error(
                     answer.error_code, f"{cluster.name}: transactional id {transactional_id}"
@@ -112,9 +115,35 @@ async def _ask(
 
 
 def _unanswered(cluster: Cluster, transactional_id: str, seconds: float) -> ConnectionFailedError:
-    where = cluster.coordinator_of(transactional_id) or cluster.name
-    cluster.forget_coordinator(transactional_id)
+    where = cluster.info.brokers.get(cluster.coordinators.pop(transactional_id, -1)) or cluster.name
     cluster.note_failure()
     return ConnectionFailedError(
         f"{where}: the coordinator of {transactional_id} has not answered within {seconds:g} s"
     )
+
+
+async def _call_coordinator(
+    cluster: Cluster, transactional_id: str, request: Any, highest: int | None
+) -> Any:
+    """Ask the coordinator; it is looked up when not known. No question that takes long stands before this.
+
+    Raises:
+        TwinsiteError: It is not known, could not be asked, or did not answer.
+    """
+    known = cluster.coordinators
+    if transactional_id not in known:
+        known[transactional_id] = await _find_coordinator(cluster, transactional_id)
+    return await cluster.call(request, node=known[transactional_id], highest=highest, lane=PROMPT)
+
+
+async def _find_coordinator(cluster: Cluster, transactional_id: str) -> int:
+    keys = [transactional_id]
+    request = FindCoordinatorRequest(key=transactional_id, key_type=TRANSACTIONAL_ID, coordinator_keys=keys)
+    answer = await cluster.call(request)
+    found = answer.coordinators[0] if answer.coordinators else answer
+    if found.error_code:
+        what = f"{cluster.name}: finding the coordinator of {transactional_id}"
+        raise broker_error(found.error_code, what, found.error_message)
+    if found.node_id not in cluster.info.brokers:
+        await cluster.refresh()
+    return int(found.node_id)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from mirror.errors import BrokerError, NotAuthorizedError, TwinsiteError
+from mirror.kafka import transactions
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.kafka.transactions import Token, init_producer_id
 
-NONE, REQUEST_TIMED_OUT, COORDINATOR_LOADING, CONCURRENT = 0, 7, 14, 51
+NONE, REQUEST_TIMED_OUT, COORDINATOR_LOADING, NOT_COORDINATOR, CONCURRENT = 0, 7, 14, 16, 51
 INVALID_PRODUCER_EPOCH, NOT_AUTHORIZED = 47, 53
 
 
@@ -25,7 +28,7 @@ def coordinator(
     async def answer(*_: object, **__: object) -> SimpleNamespace:
         return SimpleNamespace(error_code=left.pop(0), producer_id=producer_id, producer_epoch=3)
 
-    monkeypatch.setattr(cluster, "call_transaction_coordinator", answer)
+    monkeypatch.setattr(transactions, "_call_coordinator", answer)
     return cluster, left
 
 
@@ -70,3 +73,28 @@ async def test_a_coordinator_that_refuses_is_not_asked_again(
         await init_producer_id(cluster, "twinsite.orders")
 
     assert (refused.value.retriable, left) == (False, [NONE])
+
+
+async def test_a_coordinator_is_looked_up_once_and_again_where_it_has_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    A broker that is none any more says so; nobody else does.
+    """
+    cluster = Cluster("target", [Address("127.0.0.1", 1)], ConnectionOptions())
+    cluster.info = replace(cluster.info, brokers={1: Address("east", 1), 2: Address("east", 2)})
+    leads, asked = [1, 2], list[int]()
+
+    async def answer(request: Any, *, node: int | None = None, **_: object) -> SimpleNamespace:
+        if node is None:
+            found = SimpleNamespace(error_code=NONE, node_id=leads.pop(0))
+            return SimpleNamespace(coordinators=[found])
+        asked.append(node)
+        code = NOT_COORDINATOR if node == 1 else NONE
+        return SimpleNamespace(error_code=code, producer_id=4000, producer_epoch=3)
+
+    monkeypatch.setattr(cluster, "call", answer)
+
+    tokens = [await init_producer_id(cluster, "twinsite.orders") for _ in range(2)]
+
+    assert (tokens, asked, leads) == ([Token(4000, 3)] * 2, [1, 2, 2], [])
