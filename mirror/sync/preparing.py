@@ -1,4 +1,5 @@
-"""Topics that are being made to start where their sources do: how they are set up, and when they are ready.
+"""Topics that are being made to start where their sources do: how they are set up, when they are ready, and
+what they get then.
 
 Until then their logs hold padding, which is deleted in the end. A flow that copies from
 there would take it for records that somebody has written. That a topic may be so is told by
@@ -10,7 +11,7 @@ Sources: docs/design.md, :mod:`mirror.flow.prepare`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from mirror.errors import TwinsiteError
 from mirror.kafka.cluster import Cluster
@@ -20,8 +21,8 @@ from mirror.kafka.offsets import EARLIEST, LATEST, by_leader, list_offsets
 from mirror.kafka.peek import peek_at
 from mirror.kafka.record_batch import is_null_batch, walk
 from mirror.model import Reason, TopicPartition
-from mirror.sync.topic_configs import KEEP_ALL, LONG_MAX
-from mirror.sync.topics import Conflict, TopicFacts
+from mirror.sync.topic_configs import KEEP_ALL, LONG_MAX, excluded
+from mirror.sync.topics import Changes, Conflict, TopicFacts
 
 PREPARING_CONFIGS = KEEP_ALL | {"retention.bytes": LONG_MAX}
 """While a log is made to start at its offset: DeleteRecords wants ``delete``, and nothing may expire. Nobody
@@ -29,6 +30,53 @@ else says that so: by it a topic is known again that was being prepared when a m
 """
 PEEK_BYTES_MAX = 64 << 10
 """Of each partition, to see its first batch; a larger one comes alone."""
+
+
+class Preparations:
+    """Topics of the target that are being prepared, and what each gets afterwards.
+
+    Attributes:
+        final: Settings, by topic; None takes one off.
+
+    Args:
+        exclude: Settings that are not the source's; see :func:`mirror.sync.topic_configs.excluded`.
+    """
+
+    def __init__(self, exclude: Sequence[str]) -> None:
+        self.final: dict[str, Changes] = {}
+        self._exclude = exclude
+        self._refused: set[str] = set()
+
+    def begin(self, name: str, configs: Mapping[str, str]) -> Mapping[str, str]:
+        """With which settings a topic is made, so that it can be prepared, in place of these."""
+        self.final[name] = {key: configs.get(key) for key in PREPARING_CONFIGS}
+        return {**configs, **PREPARING_CONFIGS}
+
+    def see(self, topic: TopicFacts, source: TopicFacts | None) -> None:
+        """Whether a topic is being prepared, or was when a mirror ended, is told by its settings.
+
+        What it gets afterwards is what the source has by then.
+        """
+        if source is None or not source.configs.values or not is_set_up_to_be_prepared(topic):
+            return
+        values = source.configs.values
+        final = {key: None if excluded(key, self._exclude) else values.get(key) for key in PREPARING_CONFIGS}
+        if final == PREPARING_CONFIGS:  # the source says so, too: there is nothing to be given afterwards
+            self.end(topic.name)
+        else:
+            self.final[topic.name] = final
+
+    def unfinished(self, *, again: bool) -> set[str]:
+        """Topics that are not what they are to be; with ``again`` also those that refused to become it."""
+        return {name for name in self.final if again or name not in self._refused}
+
+    def refuse(self, name: str) -> None:
+        """The settings of a topic may not be changed."""
+        self._refused.add(name)
+
+    def end(self, name: str) -> None:
+        """A topic is what it is to be, or is not there."""
+        self.final.pop(name, None)
 
 
 def is_set_up_to_be_prepared(topic: TopicFacts) -> bool:

@@ -30,7 +30,7 @@ from mirror.model import Reason, TopicPartition
 from mirror.sync.describe import describe
 from mirror.sync.names import NamePolicy
 from mirror.sync.ownership import Memory, Ownership
-from mirror.sync.preparing import PREPARING_CONFIGS, is_set_up_to_be_prepared
+from mirror.sync.preparing import Preparations
 from mirror.sync.source_topics import SourceTopics
 from mirror.sync.target_requests import (
     add_partitions,
@@ -40,7 +40,7 @@ from mirror.sync.target_requests import (
     make_topics,
     wait_until_led,
 )
-from mirror.sync.topic_configs import ALL, MESSAGE_BYTES_MAX, REPLICATION_FACTOR, TIMESTAMP_TYPE, excluded
+from mirror.sync.topic_configs import ALL, MESSAGE_BYTES_MAX, REPLICATION_FACTOR, TIMESTAMP_TYPE
 from mirror.sync.topics import (
     AddPartitions,
     AlterConfigs,
@@ -95,9 +95,7 @@ class TargetTopics:
         self._not_added: dict[str, AddPartitions] = {}
         self._added: dict[str, int] = {}
         """Target topics that were given partitions at last, and have so many; until somebody is told."""
-        self._preparing: dict[str, dict[str, str | None]] = {}
-        self._kept_as_prepared: set[str] = set()
-        """Topics whose settings may not be changed."""
+        self._preparations = Preparations(settings.config_exclude)
         self._told: set[Note] = set()
         self._repeats = Repeats()
 
@@ -127,14 +125,15 @@ class TargetTopics:
         }
         missing = names - there.topics.keys()
         defaults, silent = await ask_defaults(self._flow.target) if missing else (None, "")
-        self._find_unfinished()
+        for name, topic in self._there.items():
+            self._preparations.see(topic, self._source.facts(self._policy.to_source(name) or ""))
         owners = self._ownership
         target = Target(
             {**others, **self._there},
             len(there.brokers),
             defaults,
             silent,
-            held=frozenset(self._preparing),
+            held=frozenset(self._preparations.final),
             unprepared=frozenset(filter(owners.unprepared, self._there)),
             owned=frozenset(filter(owners.owned, self._there)),
             settled=frozenset(filter(owners.settled, self._there)),
@@ -195,13 +194,11 @@ class TargetTopics:
             ConnectionFailedError: The target cannot be asked.
         """
         owners = self._ownership
-        ending = {
-            n for n in self._preparing if (again or n not in self._kept_as_prepared) and owners.prepared(n)
-        }
+        ending = set(filter(owners.prepared, self._preparations.unfinished(again=again)))
         changing = {name for name in self._left_alone if not owners.unprepared(name)}
         ours = await owners.confirmed(ending | changing | self._not_added.keys())
         for name in sorted(ending & ours):
-            final = self._preparing.get(name)  # done, where this was asked for twice
+            final = self._preparations.final.get(name)  # done, where this was asked for twice
             if final is not None:
                 await self._end_preparing(name, final)
         for name in sorted(changing & ours):
@@ -209,6 +206,17 @@ class TargetTopics:
             if change is not None:
                 await self._change_at_last(change)
         return await self._add_at_last([one for one in self._not_added.values() if one.name in ours])
+
+    async def _end_preparing(self, name: str, final: Mapping[str, str | None]) -> None:
+        try:
+            await change_settings(self._flow.target, name, final)
+        except (NotAuthorizedError, BrokerError) as error:
+            warn_repeated(log, self._repeats, name, "topic_settings_not_final", topic=name, error=str(error))
+            self._preparations.refuse(name)
+            return
+        reach("settings_final")
+        self._preparations.end(name)
+        log.info("topic_prepared", topic=name)
 
     async def _change_at_last(self, change: AlterConfigs) -> None:
         if await self._change(change) is None:
@@ -333,17 +341,16 @@ class TargetTopics:
         late = await self._source.starting_late(creations, chosen)
         topics: list[NewTopic] = []
         for creation in creations:
-            configs = dict(creation.configs)
+            configs = creation.configs
             if creation.name in late:
-                self._preparing[creation.name] = {key: configs.get(key) for key in PREPARING_CONFIGS}
-                configs |= PREPARING_CONFIGS
+                configs = self._preparations.begin(creation.name, configs)
             topics.append(NewTopic(creation.name, creation.partitions, creation.replication_factor, configs))
         partitions = {topic.name: topic.partitions for topic in topics}
         refused: list[Conflict] = []
         for name, made in (await make_topics(self._flow.target, topics)).items():
             reach("topic_created")
             if isinstance(made, TwinsiteError):
-                self._preparing.pop(name, None)
+                self._preparations.end(name)
                 refused.append(self._refused(name, made, Reason.TARGET_TOPIC_MISSING))
             elif made:
                 self._ownership.note_made(name)
@@ -378,34 +385,3 @@ class TargetTopics:
         source = self._policy.to_source(name)
         if limit is not None and source is not None:
             self._flow.batch_bytes_max[source] = int(limit)
-
-    # -- topics that start late ------------------------------------------------------------------
-
-    def _find_unfinished(self) -> None:
-        """Topics that are being prepared, or were when a mirror ended, are told by their settings.
-
-        What they get afterwards is what the source has by then.
-        """
-        for name, topic in self._there.items():
-            source = self._source.facts(self._policy.to_source(name) or "")
-            if source is None or not source.configs.values:
-                continue
-            if not is_set_up_to_be_prepared(topic):
-                continue
-            kept = [key for key in PREPARING_CONFIGS if excluded(key, self._settings.config_exclude)]
-            final = {key: source.configs.values.get(key) for key in PREPARING_CONFIGS} | dict.fromkeys(kept)
-            if final == PREPARING_CONFIGS:  # the source says so, too: there is nothing to be given afterwards
-                self._preparing.pop(name, None)
-            else:
-                self._preparing[name] = final
-
-    async def _end_preparing(self, name: str, final: Mapping[str, str | None]) -> None:
-        try:
-            await change_settings(self._flow.target, name, final)
-        except (NotAuthorizedError, BrokerError) as error:
-            warn_repeated(log, self._repeats, name, "topic_settings_not_final", topic=name, error=str(error))
-            self._kept_as_prepared.add(name)
-            return
-        reach("settings_final")
-        self._preparing.pop(name, None)
-        log.info("topic_prepared", topic=name)
