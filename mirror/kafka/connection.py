@@ -18,11 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import socket
 import ssl
 import struct
-import termios
 import time
 from collections.abc import Callable
 from functools import partial
@@ -44,12 +42,6 @@ _HEAD = struct.Struct(">ihhih")
 
 def _plain_buffer(size: int) -> memoryview:
     return memoryview(bytearray(size))
-
-
-def _unacknowledged(sock: socket.socket) -> int:
-    """Bytes given to the kernel that the other side's has not acknowledged (``SIOCOUTQ``)."""
-    waiting: tuple[int] = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))
-    return waiting[0]
 
 
 def _resolve(future: asyncio.Future[memoryview], answer: memoryview | Ended) -> None:
@@ -392,9 +384,7 @@ class Connection:
 
     def withdraw(self) -> None:
         """Close the connection if something was to go over it that the broker's kernel does not have yet."""
-        if self.closed:
-            return
-        if self._outgoing.buffers or self._session.held or _unacknowledged(self._sock):
+        if not self.closed and (self._session.held or self._outgoing.undelivered):
             self._end_of_turn()
 
     def _end_of_turn(self) -> None:
@@ -435,8 +425,8 @@ class Connection:
             self._timer.cancel()
         self._session.end()
         with contextlib.suppress(OSError):
-            if self.guarded:  # else the kernel goes on delivering, for minutes, what counts as lost
-                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            if self.guarded:
+                self._outgoing.take_back()
         with contextlib.suppress(OSError):
             self._sock.close()
         self._outgoing.buffers.clear()

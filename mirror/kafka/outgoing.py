@@ -6,8 +6,11 @@ handed them as a list, TLS one after the other; so batches are copied by the ker
 
 from __future__ import annotations
 
+import fcntl
 import socket
 import ssl
+import struct
+import termios
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -39,6 +42,18 @@ class Outgoing:
         self.may_send: Callable[[], bool] | None = None
         self._sock = sock
         self._tls = isinstance(sock, ssl.SSLSocket)
+
+    @property
+    def undelivered(self) -> bool:
+        """Whether something was to be sent that the broker's kernel does not have yet."""
+        return bool(self.buffers) or _unacknowledged(self._sock) > 0
+
+    def take_back(self) -> None:
+        """Let what the kernel has not delivered go with the socket when that is closed.
+
+        Else the kernel goes on delivering, for minutes, what counts as lost.
+        """
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     def send(self) -> None:
         """Send all of it.
@@ -76,3 +91,9 @@ class Outgoing:
     def _ask(self) -> None:
         if self.may_send is not None and not self.may_send():
             raise WithheldError
+
+
+def _unacknowledged(sock: socket.socket) -> int:
+    """Bytes given to the kernel that the other side's has not acknowledged (``SIOCOUTQ``)."""
+    waiting: tuple[int] = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))
+    return waiting[0]

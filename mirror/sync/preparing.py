@@ -67,7 +67,7 @@ class Preparations:
             self.final[topic.name] = final
 
     def unfinished(self, *, again: bool) -> set[str]:
-        """Topics that are not what they are to be; with ``again`` also those that refused to become it."""
+        """Topics that are not what they are to be; with ``again`` also those whose settings were refused."""
         return {name for name in self.final if again or name not in self._refused}
 
     def refuse(self, name: str) -> None:
