@@ -1,41 +1,28 @@
-"""One connection to one broker: requests go out in order, answers come back in order.
+"""One connection to one broker: how it is opened, and what is asked over it, in which version.
 
-The socket is ours and non-blocking: a large answer is received straight into one buffer (``recv_into``), but
-for its first thousand bytes, which come before its size is known; a request leaves as a list of buffers
-(``sendmsg``). So record batches are copied by the kernel only. Plain and TLS sockets share all of it.
+Small questions are generated requests of kafka-python; what holds record batches is coded by hand and not
+copied (``submit``). How either leaves, how answers come, and how a connection ends stands in ``transport``;
+what is said in the beginning in ``greeting``, and when that is said again in ``session``.
 
-After any error the connection is closed and every unanswered request fails:
-whoever asked must look again, because nobody knows what the broker did.
-
-Here is when something happens: opening, sending, receiving, giving up; when a session is renewed, in
-``session``. What is said in the beginning stands in ``greeting``, how bytes leave in ``outgoing``, and
-how bytes that came become answers in ``answers``; those three need no event loop.
-
-Source: the Kafka protocol guide (framing, headers).
+Source: the Kafka protocol guide (headers).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
-import ssl
 import struct
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from mirror.errors import AnswerError, ConnectionFailedError, UnsupportedVersionError
-from mirror.kafka.answers import Allocate, Answers, Due, Ended, OnAnswer
+from mirror.kafka.answers import Allocate, Due, Ended, OnAnswer
 from mirror.kafka.dial import Address, ConnectionOptions, dial
 from mirror.kafka.greeting import Versions, ask_versions
-from mirror.kafka.outgoing import Buffers, Outgoing, WithheldError
-from mirror.kafka.security import rename_ssl_error
-from mirror.kafka.session import Session, Way
-
-RECEIVE_ROUNDS_MAX = 32
-"""``recv_into`` calls in one turn of the event loop, so that one peer cannot starve the others."""
+from mirror.kafka.outgoing import Buffers
+from mirror.kafka.session import Way
+from mirror.kafka.transport import Transport
 
 _HEAD = struct.Struct(">ihhih")
 
@@ -53,34 +40,14 @@ def _resolve(future: asyncio.Future[memoryview], answer: memoryview | Ended) -> 
         future.set_exception(answer)
 
 
-class Connection:
-    """An open, authenticated connection. Make one with :meth:`open`.
-
-    Attributes:
-        on_closed: Told, soon, of the connection's end, whoever ended it.
-    """
+class Connection(Transport):
+    """An open, authenticated connection. Make one with :meth:`open`."""
 
     def __init__(self, sock: socket.socket, address: Address, options: ConnectionOptions) -> None:
-        self.address = address
+        super().__init__(sock, address, options)
         self.api_versions: Versions = {}
-        self.closed_at: float | None = None
-        self.bytes_received = 0
-        self.closed_because: Ended | None = None
-        self.on_closed: Callable[[], None] | None = None
-        self._options = options
         self._client_id = options.client_id.encode()
-        self._sock = sock
-        self._tls = isinstance(sock, ssl.SSLSocket)
-        self._loop = asyncio.get_running_loop()
         self._correlation_id = 0
-        self._answers = Answers(str(address))
-        self._outgoing = Outgoing(sock)
-        self._writer_armed = False
-        self._wakes_at = 1
-        self._timer: asyncio.TimerHandle | None = None
-        self._session = Session(options.security, str(address))
-        self._paused = False
-        self._why_not = "", ""
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -119,51 +86,11 @@ class Connection:
             raise
         return connection
 
-    def _start(self) -> None:
-        self._loop.add_reader(self._sock.fileno(), self._on_readable)
-
     def _not_believed(self, error: Ended) -> None:
         self._fail(error)
         self.closed_because = error
 
     # -- asking ----------------------------------------------------------------------------------
-
-    @property
-    def closed(self) -> bool:
-        return self.closed_because is not None
-
-    @property
-    def bytes_sent(self) -> int:
-        return self._outgoing.bytes_sent
-
-    @property
-    def answered_at(self) -> float:
-        """When the last answer came, in monotonic seconds; before the first, when the connection was made."""
-        return self._answers.answered_at
-
-    @property
-    def arriving_at(self) -> float | None:
-        """When the last bytes came of an answer that is not whole, in monotonic seconds; None without one."""
-        return None if self.closed else self._answers.arriving_at
-
-    @property
-    def unanswered(self) -> int:
-        """Requests that wait for their answer."""
-        return len(self._answers.due) + len(self._session.held or ())
-
-    @property
-    def certificate_valid_until(self) -> float | None:
-        """When the certificate the broker has shown expires, in seconds since 1970; None without TLS."""
-        if self.closed or not isinstance(self._sock, ssl.SSLSocket):
-            return None
-        shown = self._sock.getpeercert()
-        return float(ssl.cert_time_to_seconds(str(shown["notAfter"]))) if shown else None
-
-    @property
-    def unanswered_seconds(self) -> float:
-        """For how long the oldest of them has been waiting; 0 when there is none."""
-        due = self._answers.due
-        return time.monotonic() - due[0].sent_at if due else 0.0
 
     def version(self, api_key: int, highest: int, name: str = "", *, lowest: int = 0) -> int:
         """The highest version of an API both sides speak.
@@ -274,163 +201,3 @@ class Connection:
         correlation_id = int.from_bytes(request[4:8], "big", signed=True)
         due = Due(correlation_id, on_answer, time.monotonic(), _plain_buffer, 0)
         self._submit(due, [len(request).to_bytes(4, "big"), request])
-
-    def _submit(self, due: Due, buffers: Buffers, *, held: bool = True) -> None:
-        if held and self._session.held is not None:
-            self._session.held.append((due, buffers))
-            return
-        if self.closed_because is not None:
-            self._loop.call_soon(due.on_answer, self.closed_because)
-            return
-        self._answers.due.append(due)
-        self._outgoing.buffers.extend(buffers)
-        if self._timer is None:
-            self._arm_timer()
-        if not self._writer_armed:
-            self._flush()
-
-    # -- the socket ------------------------------------------------------------------------------
-
-    def pause(self, paused: bool) -> None:
-        """Receive nothing for now, or go on. What waits for an answer meanwhile is not given up."""
-        if self.closed or paused is self._paused:
-            return
-        self._paused = paused
-        if paused:
-            self._loop.remove_reader(self._sock.fileno())
-        else:
-            self._answers.received_at = self._answers.answered_at = time.monotonic()
-            self._start()
-            self._loop.call_soon(self._on_readable)  # of TLS something may have left the kernel already
-
-    def _flush(self) -> None:
-        try:
-            self._outgoing.send()
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            if not self._writer_armed:
-                self._arm_writer(True)
-        except WithheldError:
-            self._end_of_turn()
-        except OSError as error:
-            self._fail(ConnectionFailedError(f"{self.address}: connection lost while sending: {error}"))
-        else:
-            if self._writer_armed:
-                self._arm_writer(False)
-
-    def _arm_writer(self, armed: bool) -> None:
-        self._writer_armed = armed
-        if armed:
-            self._loop.add_writer(self._sock.fileno(), self._flush)
-        else:
-            self._loop.remove_writer(self._sock.fileno())
-
-    def _on_readable(self) -> None:
-        if not (self._paused or self.closed):
-            self._receive()
-        if not (self._tls or self.closed) and self._answers.worth_waking != self._wakes_at:
-            self._wakes_at = self._answers.worth_waking
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, self._wakes_at)
-
-    def _receive(self) -> None:
-        rounds, answers = RECEIVE_ROUNDS_MAX, self._answers
-        try:
-            while rounds or (self._tls and self._sock.pending()):  # type: ignore[attr-defined]
-                rounds = max(0, rounds - 1)
-                room = answers.room
-                count = self._sock.recv_into(room)
-                if count == 0:
-                    self._fail(self._closed_by_broker())
-                    return
-                self.bytes_received += count
-                ended = answers.received(count)
-                if ended is not None:
-                    self._fail(ended)
-                if self.closed_because is not None or self._paused:
-                    return
-                if not (count == len(room) or self._tls):
-                    return  # less than asked for: there is no more
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return
-        except OSError as error:
-            self._fail(rename_ssl_error(error, str(self.address), self._options.security.tls))
-
-    def _closed_by_broker(self) -> ConnectionFailedError:
-        what = f"{self.address}: the broker closed the connection"
-        if self._options.security.uses_sasl or self.bytes_received > 4096:
-            return ConnectionFailedError(what)
-        return ConnectionFailedError(
-            what, hint="the listener may want SASL: check security.protocol, and the broker and the network"
-        )
-
-    # -- sending while somebody says so --------------------------------------------------------
-
-    def send_while(self, may_send: Callable[[], bool], why_not: str, hint: str) -> None:
-        """Ask this right before each write to the socket; the first no closes the connection.
-
-        So of a request that the kernel has taken a part of nothing more leaves, and the broker, which has not
-        all of it, never begins with it.
-
-        Args:
-            why_not: For people, when that happens.
-            hint: What to do about it.
-        """
-        self._outgoing.may_send = may_send
-        self._why_not = why_not, hint
-
-    @property
-    def guarded(self) -> bool:
-        """Whether somebody is asked before anything is sent."""
-        return self._outgoing.may_send is not None
-
-    def withdraw(self) -> None:
-        """Close the connection if something was to go over it that the broker's kernel does not have yet."""
-        if not self.closed and (self._session.held or self._outgoing.undelivered):
-            self._end_of_turn()
-
-    def _end_of_turn(self) -> None:
-        why_not, hint = self._why_not
-        self._fail(ConnectionFailedError(f"{self.address}: {why_not}", hint=hint))
-
-    # -- time and the end ------------------------------------------------------------------------
-
-    def _arm_timer(self) -> None:
-        self._timer = self._loop.call_later(self._options.request_timeout_seconds / 4, self._on_timer)
-
-    def _on_timer(self) -> None:
-        """Give up, or look again later. What has come counts, also what is not worth waking up for."""
-        self._timer = None
-        if not self._answers.due:
-            return
-        self._on_readable()
-        if self._paused:
-            self._arm_timer()
-            return
-        overdue = self._answers.overdue(time.monotonic(), self._options.request_timeout_seconds)
-        if overdue is not None:
-            self._fail(ConnectionFailedError(f"{self.address}: {overdue}"))
-        elif self._answers.due and self._timer is None:
-            self._arm_timer()
-
-    def close(self, why: str = "closed by the mirror") -> None:
-        """Close the socket; requests without an answer fail. Closing twice does nothing."""
-        self._fail(ConnectionFailedError(f"{self.address}: {why}"))
-
-    def _fail(self, error: Ended) -> None:
-        if self.closed_because is not None:
-            return
-        self.closed_because, self.closed_at = error, time.monotonic()
-        self._loop.remove_reader(self._sock.fileno())
-        self._loop.remove_writer(self._sock.fileno())
-        if self._timer is not None:
-            self._timer.cancel()
-        self._session.end()
-        with contextlib.suppress(OSError):
-            if self.guarded:
-                self._outgoing.take_back()
-        with contextlib.suppress(OSError):
-            self._sock.close()
-        self._outgoing.buffers.clear()
-        for due in self._answers.give_up():
-            self._loop.call_soon(due.on_answer, error)
-        if self.on_closed is not None:
-            self._loop.call_soon(self.on_closed)
