@@ -145,10 +145,8 @@ class PartitionRepair:
             return ()
         if not isinstance(decision, Stop) or decision.reason not in FOREIGN or known.shared:
             raise RefusedError(_why_not(decision))
-        start, end = (
-            max(known.target_start_offset, await self._offset_at(EARLIEST)),
-            await self._offset_at(LATEST),
-        )
+        start = max(known.target_start_offset, await self._offset_at(EARLIEST))
+        end = await self._offset_at(LATEST)
         batches = read_batches(self._flow.target, self._plan.target_name, start, end)
         headers = [header async for header, _ in batches]
         found = foreign_stretches(headers, known.insertions, self._flow.producer_id, start, end)
