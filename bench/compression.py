@@ -79,7 +79,6 @@ WAYS: dict[str, Way] = {
     "zstd -5, 16 MiB": with_window(-5),
     "zstd -1, 16 MiB": with_window(-1),
     "zstd 1, 16 MiB": with_window(1),
-    "zstd 2, 4 MiB": with_window(2, 22),
     "zstd 2, 16 MiB": with_window(2),
     "zstd 3, 16 MiB": with_window(3),
     "zstd 6, 16 MiB": with_window(6),
@@ -93,9 +92,7 @@ WAYS: dict[str, Way] = {
 OF_SMALL_ONES: dict[str, Way] = {
     "zstd 3, frame by frame": both_in_a_frame(3),
     "the same with a dictionary": with_dictionary,
-    "zstd 2, 16 MiB": with_window(2),
     "zstd 2, long, 16 MiB": with_window(2, long=True),
-    "zstd 3, long, 16 MiB": with_window(3, long=True),
 }
 
 

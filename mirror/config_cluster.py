@@ -214,7 +214,7 @@ class LinkSettings(ConnectionSettings):
         "one while a core of the relay is; never above listen.level_max of the relay; none at all while the "
         "relay is less than half a millisecond away and the link is not full. From level 3 on, and with auto "
         "where it makes less, what repeats is looked for over 16 MiB, not only nearby. What is up to date "
-        "travels at level 2, and that is looked for.",
+        "travels at level 2, and that is looked for, over 4 MiB where several mirrors share it.",
     )
     recode: Literal["auto", "never"] = Field(
         default="auto",

@@ -1,4 +1,4 @@
-"""Frames: the bodies of one channel, compressed with one window that is kept from each to the next.
+"""Frames: the bodies of one channel, compressed with a window that is kept from each to the next.
 
 So what repeats over megabytes crosses the link once. A frame is a header and compressed bytes; its digest is
 of both as they cross the link, under a key that only this channel has. What is broken, in the wrong place or

@@ -6,7 +6,7 @@ Pure. It is told what a channel did with its time, and answers with a step of a 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mirror.link.frames import Compression
@@ -48,10 +48,12 @@ FORGET_SECONDS, FORGET_SLOW_SECONDS = 600.0, 30.0
 """Other data comes: what was found out is found out again; sooner that a core was too slow, as others may
 have kept it from its work.
 """
+AGAIN_SHARE = 0.02
+"""Of the time, at most, goes into finding one of them out again: over a slow link a look takes minutes."""
 NEAR_SECONDS = 0.0005
 """A mirror that is no further away, there and back, is in the same place: bytes on the way cost nothing."""
 WINDOW_LOG = 24
-"""What repeats over 16 MiB is sent once, where that is looked for; it takes a quarter to a half more time."""
+"""What repeats over 16 MiB is sent once, where that is looked for; that takes up to two thirds more time."""
 LONG_FROM_LEVEL = 3
 """Whoever asks for such a level has it looked for."""
 
@@ -66,7 +68,7 @@ class Step(NamedTuple):
 
 STORED = 0
 FIRST, LONG = Compression(2, WINDOW_LOG), Compression(2, WINDOW_LOG, long=True)
-"""zstd's level 3 takes a quarter more time than 2, and makes no less of records."""
+"""zstd's level 3 takes a sixth to a third more time than 2, and makes hardly less of records."""
 COMPRESSIONS = (
     Compression(1, WINDOW_LOG),
     FIRST,
@@ -87,15 +89,15 @@ def ladder(level: int, *, recode: bool, level_max: int = LEVEL_MAX) -> list[Step
     """
     if level > level_max:
         why = f"level {level} was asked for; listen.level_max of the relay is {level_max}"
-        return [Step(_fixed(level_max), recode, why)]
+        return [Step(_fixed(level, level_max), recode, why)]
     if level:
-        return [Step(_fixed(level), recode)]
+        return [Step(_fixed(level, level), recode)]
     steps = [Step(one, recode) for one in COMPRESSIONS if one.level <= level_max]
     return [Step(Compression(STORED, WINDOW_LOG), recode=False), *steps]
 
 
-def _fixed(level: int) -> Compression:
-    return Compression(level, WINDOW_LOG, long=level >= LONG_FROM_LEVEL)
+def _fixed(asked: int, level: int) -> Compression:
+    return Compression(level, WINDOW_LOG, long=asked >= LONG_FROM_LEVEL)
 
 
 class Spent(NamedTuple):
@@ -164,7 +166,9 @@ class Tuner:
 
     def __init__(self, steps: Sequence[Step], now: float, *, near: bool = False) -> None:
         self._steps = steps
-        self._at = self._first = 0 if near else _at(FIRST, steps)
+        self._at = 0 if near else _at(FIRST, steps)
+        self._long = _at(LONG, steps)
+        self._spared = 0 if near else self._long
         self._limit = ""
         """What it is, as far as is known."""
         self.why = steps[0].why if len(steps) == 1 else "the mirror is near" if near else "not measured yet"
@@ -210,7 +214,8 @@ class Tuner:
             return
         full = limit != CORE
         self._learn_link_rate(spent.wire_bytes / period, full=full)
-        self._learn_made(spent, now + (FORGET_SECONDS if full else FORGET_SLOW_SECONDS))
+        forget = FORGET_SECONDS if full else FORGET_SLOW_SECONDS
+        self._learn_made(spent, now + max(forget, period / AGAIN_SHARE))
         if full:
             self._full_seconds += period
         settled = not full or self._full_seconds >= SETTLE_SECONDS
@@ -223,9 +228,8 @@ class Tuner:
         able = {at: made for at, made in self._made.items() if at == self._at or self._carries(made, rate)}
         roomy = {at: made.share for at, made in able.items() if made.core_rate >= ROOMY * rate}
         beside = self._at + 1 if self._at in roomy else self._at - 1
-        untried = beside if 0 <= beside <= self._first and beside not in self._made else None
-        shares = roomy or {at: made.share for at, made in able.items()}
-        self._take(untried, min(shares, key=shares.__getitem__))
+        untried = beside if 0 <= beside <= self._spared and beside not in self._made else None
+        self._take(untried, _lightest(roomy or {at: made.share for at, made in able.items()}))
 
     def _carries(self, made: Made, rate: float) -> bool:
         """Whether a step keeps this pace, over the link as far as that is known."""
@@ -269,7 +273,8 @@ class Tuner:
 
     def _untried(self, *, full: bool) -> int | None:
         """A step of which nobody knows what it makes of this: while the link is full, next to one that makes
-        about as little as any, unless what makes least is too slow already; else the next that is lighter.
+        about as little as any, or the one that finds what is far back, of which no other tells; unless what
+        makes least is too slow already. Else the next that is lighter.
         """
         steps = self._beside_least() if full else [max(self._at - 1, 0)]
         return next((at for at in steps if at not in self._made), None)
@@ -279,12 +284,11 @@ class Tuner:
         if least not in good:
             return []
         little = [at for at in good if ALIKE * self._made[at].share <= self._made[least].share]
-        return [beside for at in little for beside in (at - 1, at + 1) if self._compresses(beside)]
+        beside = [beside for at in little for beside in (at - 1, at + 1)]
+        return [at for at in (*beside, self._long) if self._compresses(at)]
 
     def _best(self) -> int:
-        shares = {at: self._made[at].share for at in self._good()}
-        least = min(shares.values())
-        return min(at for at, share in shares.items() if ALIKE * share <= least)
+        return _lightest({at: self._made[at].share for at in self._good()})
 
     def _good(self) -> list[int]:
         """The steps that carry about as much as the one that carries most."""
@@ -307,6 +311,12 @@ def _limit(spent: Spent, period: float) -> str:
     if spent.waited > WAITING_ABOVE * period or spent.dry < DRY_ABOVE * spent.sealed:
         return LIMITED if spent.paced > PACED_ABOVE * spent.waited else FULL
     return CORE
+
+
+def _lightest(shares: Mapping[int, float]) -> int:
+    """Of the steps that make about as little as any."""
+    least = min(shares.values())
+    return min(at for at, share in shares.items() if ALIKE * share <= least)
 
 
 def _at(compression: Compression, steps: Sequence[Step]) -> int:

@@ -133,10 +133,7 @@ async def test_what_is_behind_is_compressed_as_a_full_link_needs_it_and_the_stat
             def chose() -> bool:
                 chosen.update(mirror.status().get("link") or {})
                 why = str(chosen.get("why"))
-                return (
-                    why.startswith("the link takes no more; of what was tried this is best")
-                    and FAR_BACK in why
-                )
+                return "; of what was tried this is best: " in why and FAR_BACK in why
 
             await mirror.wait_for(chose, "it is known what is best", 90)
             first_bytes = link.counted()[0].bytes
