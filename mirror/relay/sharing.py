@@ -1,9 +1,9 @@
 """What several mirrors want alike is read and compressed once.
 
-Partitions that more than one mirror reads up to their end go over to a group of these mirrors. A group reads
-by itself; each frame is made once, and sent to each of them by a channel that only they have. A mirror that
-does not keep up, or wants something else of a partition, gets it for itself again. Where parts overtake each
-other on the way from one channel to another the mirror asks again, so nothing here has to wait for it.
+Partitions that more than one mirror reads up to their end go over to a group of these mirrors
+(:mod:`mirror.relay.group`). A mirror that does not keep up, or wants something else of a partition, gets it
+for itself again. Where parts overtake each other on the way from one channel to another the mirror asks
+again, so nothing here has to wait for it.
 
 Source: docs/protocol.md (SHARED, MOVED, ENDED).
 """
@@ -14,237 +14,34 @@ import asyncio
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Container, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import partial
-from typing import NamedTuple
 
 import structlog
 
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.fetch import Isolation, Key
+from mirror.kafka.fetch import Key
 from mirror.link import messages
-from mirror.link.frames import Compression, Sealer
-from mirror.link.messages import MOVED_BYTES, Channel, Position
-from mirror.relay.lane import Frame, sealed
-from mirror.relay.news import Gone, News, Taken, nothing, records_bytes
-from mirror.relay.place import Place
-from mirror.relay.reading import SourceReader
-from mirror.relay.sending import Sender
-from mirror.relay.tuning import Spent
+from mirror.link.messages import Channel
+from mirror.relay.group import Group, Kind, Member, Wanted, Who
 
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 1.0
-MOVES_MAX = 10_000
-"""So many partitions of a mirror move at once at most, and no more than there is room to tell it of: else
-that stands before what is urgent, or looks as if the mirror did not read.
-"""
 RETURN_SECONDS = 0.1
-"""So soon the next of those go back to a mirror for which all at once were too many."""
+"""So soon the next partitions go back to a mirror for which all at once were too many."""
 GROUPS_MAX = 16
 """More sets of mirrors than these are not looked after: they read for themselves."""
-SLOW_SECONDS = 0.5
-"""So long a group waits for one of its mirrors; who is slower reads for itself."""
 ALONE_SECONDS = 60.0
-"""And for so long at least, wherever it comes back meanwhile."""
+"""So long at least a mirror that held up others reads for itself, wherever it comes back meanwhile."""
 ALONE_MAX = 10_000
 """Of so many that is remembered."""
 UNREAD_SECONDS = 2.0
 """A broker that a group has asked in vain for so long is left to its mirrors for a while: it may have no more
 connections for this relay than theirs.
 """
-COMPRESSION = Compression(2, 22, long=True)
 FRAME_BYTES_MIN = 64 << 10
 """Who has room for less in a frame reads for itself: others would get as little at a time."""
-
-
-class Who(NamedTuple):
-    """Whose stream it is, also of one that is begun anew: a mirror, as it is known, and its flow, which has a
-    producer of its own at each target: several mirrors may come from one address, with flows of one name.
-    """
-
-    known_as: str
-    flow: str
-    producer_id: int
-
-
-class Kind(NamedTuple):
-    """What has to be the same for frames to be, whatever is in them."""
-
-    isolation: Isolation
-    recode: bool
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """One mirror's stream.
-
-    Attributes:
-        write: Sends it a message.
-        room: So many bytes of messages may be sent to it now.
-        trouble: Tells it of a broker that cannot be read.
-    """
-
-    who: Who
-    kind: Kind
-    frame_bytes: int
-    reader: SourceReader
-    sender: Sender
-    write: Callable[[bytes], None]
-    room: Callable[[], int]
-    trouble: Callable[[int, str], None]
-
-    @property
-    def moves(self) -> int:
-        """Of so many partitions it can be told now that they move."""
-        return max(min(self.room() // MOVED_BYTES, MOVES_MAX), 0)
-
-
-class Wanted(NamedTuple):
-    """What a mirror wanted of a partition that a group reads now."""
-
-    place: Place
-    recode: bool
-
-
-class Group:
-    """Mirrors that get the same frames.
-
-    Attributes:
-        kind: What they have in common.
-        members: Those, with the channel by which each gets them.
-        wanted: Of each partition, by each of them.
-    """
-
-    def __init__(
-        self, cluster: Cluster, members: Collection[Member], give_up: Callable[[Member], None]
-    ) -> None:
-        """
-        Args:
-            give_up: Told of one that is too slow.
-        """
-        self.kind = next(iter(members)).kind
-        frame_bytes = min(member.frame_bytes for member in members)
-        self.reader = SourceReader(cluster, self.kind.isolation, self, frame_bytes)
-        self.members: dict[Member, int] = {}
-        self.wanted: dict[Key, dict[Member, Wanted]] = {}
-        self._places: dict[Key, Place] = {}
-        """How far each of them was read, also where the reader has forgotten it."""
-        self._give_up = give_up
-        self._sealer = Sealer(COMPRESSION)
-        self._turn = asyncio.Lock()
-        self._reading: asyncio.Task[None] | None = None
-        for member in members:
-            channel = member.sender.begin_shared(self._sealer.key)
-            if channel is not None:
-                self.members[member] = channel
-
-    def start(self, broken: Callable[[BaseException], None]) -> None:
-        """Read from now on; ``broken`` is told of a mistake of ours that has ended it."""
-
-        def ended(reading: asyncio.Task[None]) -> None:
-            error = None if reading.cancelled() else reading.exception()
-            if error is not None:
-                broken(error)
-
-        self._reading = asyncio.create_task(self.reader.run())
-        self._reading.add_done_callback(ended)
-
-    def close(self) -> None:
-        """Read no more; its mirrors have been given back what they wanted."""
-        for member, channel in self.members.items():
-            member.sender.end_shared(channel)
-        self.members.clear()
-        if self._reading is not None:
-            self._reading.cancel()
-
-    # -- who takes part ----------------------------------------------------------------------------
-
-    def take_over(self, wanted: dict[Key, dict[Member, Wanted]]) -> None:
-        """Read these partitions for all members; each goes on where the one that is least far is."""
-        for member, channel in self.members.items():
-            numbers = ((key, by_member[member].place.number) for key, by_member in wanted.items())
-            member.write(messages.moved(channel, numbers))
-        self.wanted |= wanted
-        for key, by_member in wanted.items():
-            first = min((one.place for one in by_member.values()), key=lambda place: place.offset)
-            recode = all(one.recode for one in by_member.values())
-            self.reader.want([Position(key, 0, first.offset, first.fetched_epoch, recode)])
-            self._places[key] = self.reader.places[key]
-
-    def release(self, key: Key) -> dict[Member, Wanted]:
-        """Read a partition no more; answers from where on each mirror is to read it."""
-        wanted = self.wanted.pop(key)
-        for one in wanted.values():
-            self._tell_where(key, one.place)
-        self.reader.forget([key])
-        del self._places[key]
-        return wanted
-
-    def epoch_of(self, key: Key) -> int:
-        """The leader epoch of the last record that was read of a partition."""
-        return self._places[key].fetched_epoch
-
-    def _tell_where(self, key: Key, place: Place) -> None:
-        """From where on a partition is to be read that was read here."""
-        ours = self._places[key]
-        place.offset, place.fetched_epoch = ours.offset, ours.fetched_epoch
-
-    def drop(self, member: Member) -> dict[Key, Wanted]:
-        """Send one of them nothing more; answers what it wanted, and from where on."""
-        del self.members[member]
-        dropped = {key: by_member.pop(member) for key, by_member in self.wanted.items()}
-        for key, one in dropped.items():
-            self._tell_where(key, one.place)
-        return dropped
-
-    @property
-    def behind(self) -> list[Key]:
-        """Partitions that more is written to than can be sent: they are no business of a group."""
-        return [key for key, place in self.reader.places.items() if place.behind]
-
-    def led_by(self, nodes: Container[int]) -> list[Key]:
-        """What it reads of these brokers."""
-        known = ((key, self.reader.partition(key)) for key in self.wanted)
-        return [key for key, partition in known if partition is not None and partition.leader in nodes]
-
-    # -- frames: an outlet of the reader -------------------------------------------------------------
-
-    async def send(self, _: Channel, news: News, as_is: Container[Key], taken: Taken, gone: Gone) -> None:
-        """As :class:`mirror.relay.reading.Outlet` says."""
-        async with self._turn:
-            await self._room()
-            pieces = await sealed(self._sealer, news, as_is, recode=self.kind.recode)
-            gone()  # it is compressed
-            if not self.members:
-                return
-            for member, channel in self.members.items():
-                frame = Frame(pieces, nothing, nothing)
-                spent = Spent(records_bytes=records_bytes(news), wire_bytes=frame.left)
-                member.sender.put(channel, frame, spent)
-        taken()  # all goes by one channel: what comes after it cannot overtake it
-
-    def trouble(self, node: int, words: str) -> None:
-        """Likewise."""
-        for member in self.members:
-            member.trouble(node, words)
-
-    def closed(self, topics: Collection[str]) -> None:
-        """Nothing is shared that its mirrors may not read."""
-
-    async def _room(self) -> None:
-        """Wait until all have room, or so long: for all of them together, however many are too slow."""
-        ends_at = asyncio.get_running_loop().time() + SLOW_SECONDS
-        for member in list(self.members):
-            if member not in self.members:
-                continue  # it has left while another was waited for
-            try:
-                async with asyncio.timeout_at(ends_at):
-                    await member.sender.has_room(self.members[member])
-            except TimeoutError:
-                if member in self.members:
-                    self._give_up(member)
 
 
 class Sharing:

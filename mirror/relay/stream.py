@@ -26,6 +26,7 @@ from mirror.link.messages import MESSAGE_BYTES_MAX, TOKEN_BYTES, Channel, Down, 
 from mirror.link.tcp_info import shortest_round_trip_seconds, tcp_info
 from mirror.relay.access import Visitor
 from mirror.relay.audit import Audit
+from mirror.relay.group import Kind, Member, Who
 from mirror.relay.hello import Epochs, Hello, Refused
 from mirror.relay.joined import Joined
 from mirror.relay.line import UNREAD_BYTES_MAX, UNSENT_BYTES, Line, rest, tune
@@ -33,7 +34,7 @@ from mirror.relay.news import Gone, News, Taken, steady_us
 from mirror.relay.pacing import Turnstile
 from mirror.relay.reading import SourceReader
 from mirror.relay.sending import Sender
-from mirror.relay.sharing import Kind, Member, Sharing, Who
+from mirror.relay.sharing import Sharing
 from mirror.relay.tuning import LONG, Step, is_near, ladder
 from mirror.relay.widening import LOOK_SECONDS, Widening
 

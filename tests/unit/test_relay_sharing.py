@@ -15,11 +15,12 @@ from mirror.kafka.cluster_info import ClusterInfo
 from mirror.kafka.fetch import Isolation, Key
 from mirror.link import messages
 from mirror.link.messages import Channel, Down, Messages, Position
-from mirror.relay import broker_lane, sharing
+from mirror.relay import broker_lane, group, sharing
+from mirror.relay.group import Group, Kind, Member, Who
 from mirror.relay.place import Place
 from mirror.relay.reading import SourceReader
 from mirror.relay.sending import Sender
-from mirror.relay.sharing import ALONE_SECONDS, Kind, Member, Sharing, Who
+from mirror.relay.sharing import ALONE_SECONDS, Sharing
 from tests.unit.test_relay_reading import END, FIRST, Quiet, Sink, Source
 
 MOVES_MAX = 1_000
@@ -31,7 +32,7 @@ WAITS_MAX = 30_000
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand stand for ten thousand."""
-    monkeypatch.setattr(sharing, "MOVES_MAX", MOVES_MAX)
+    monkeypatch.setattr(group, "MOVES_MAX", MOVES_MAX)
 
 
 class Reading:
@@ -236,28 +237,28 @@ async def test_mirrors_that_name_another_leader_epoch_read_alone() -> None:
 
     look(shares, *mirrors)
     first = [set(mirror.reading.places) for mirror in mirrors]
-    group = next(group for group in shares._groups if KEYS[0] in group.wanted)
-    apart = set(group.members)
-    group.reader.places[KEYS[0]].fetched_epoch = 2
+    both = next(one for one in shares._groups if KEYS[0] in one.wanted)
+    apart = set(both.members)
+    both.reader.places[KEYS[0]].fetched_epoch = 2
     look(shares, *mirrors)
 
     assert apart == {old.member, late.member}
     assert first == [set(), {KEYS[0]}, set()]
     assert [mirror.shared for mirror in mirrors] == [2, 2, 2]
-    assert [set(group.wanted) for group in shares._groups] == [set(KEYS[:2])]
+    assert [set(one.wanted) for one in shares._groups] == [set(KEYS[:2])]
 
 
 async def test_mirrors_that_are_too_slow_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     A group is held up no longer by ten of them than by one.
     """
-    monkeypatch.setattr(sharing, "SLOW_SECONDS", 0.2)
+    monkeypatch.setattr(group, "SLOW_SECONDS", 0.2)
     mirrors = [Mirror(KEYS[:1]) for _ in range(10)]
     given_up: list[Member] = []
-    group = sharing.Group(Relayed(), [mirror.member for mirror in mirrors], given_up.append)
+    held_up = Group(Relayed(), [mirror.member for mirror in mirrors], given_up.append)
 
     began = asyncio.get_running_loop().time()
-    await group._room()
+    await held_up._room()
     took = asyncio.get_running_loop().time() - began
 
     assert given_up == [mirror.member for mirror in mirrors]
