@@ -17,8 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
 
-import structlog
-from aiohttp import HttpVersion11, web
+from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from mirror.api.problems import Handler, ProblemError, problems
@@ -26,14 +25,11 @@ from mirror.api.serving import http_logger
 from mirror.config_relay import ListenSettings
 from mirror.config_values import host_and_port
 from mirror.errors import TwinsiteError, UsageError
-from mirror.failpoints import reach
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.connection import Connection
 from mirror.kafka.dial import Address
 from mirror.kafka.relayed import (
     BROKER,
-    NO_UPGRADE,
-    OTHER_PROTOCOL,
     PATH,
     PROTOCOL,
     UNKNOWN_BROKER,
@@ -59,9 +55,8 @@ from mirror.relay.sharing import Sharing
 from mirror.relay.stream import Stream
 from mirror.relay.tally import Handed, Tally
 from mirror.relay.tunnel import GuardedTunnel, Tunnel
+from mirror.relay.upgrading import check_protocol, handed_over
 from mirror.timetable import Period
-
-log = structlog.get_logger(__name__)
 
 BODY_BYTES_MAX = 4096
 HEADER_BYTES_MAX, HEADERS_MAX = 8190, 64
@@ -74,7 +69,6 @@ BROKERS_READ_AGAIN_SECONDS, TOPICS_READ_AGAIN_SECONDS = 1.0, 0.1
 BULK = Channel.BULK.name.lower()
 CARRIED = {channel.name.lower(): channel for channel in Channel}
 """What a connection may be joined for, as the parameter names it."""
-SWITCHING = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {}\r\n\r\n"
 
 PROTOCOLS = {
     Way.BROKER: PROTOCOL,
@@ -261,7 +255,7 @@ class RelayServer:
         """
         peer, names = _peer(request), _names(request)
         try:
-            _check_protocol(request, PROTOCOLS[way])
+            check_protocol(request, PROTOCOLS[way])
             with self.access.entered(peer, names, way) as visitor:
                 yield visitor
         except NotAdmittedError as refused:
@@ -308,7 +302,7 @@ class RelayServer:
             )
         with self.tally.counting(other):
             self.audit.let_in(visitor, way)
-            await _handed_over(request, other, PROTOCOLS[way])
+            await handed_over(request, other, PROTOCOLS[way])
         return web.Response()  # for nobody: the connection is closed
 
     async def _broker(self, asked: str | None) -> Connection:
@@ -352,33 +346,6 @@ class RelayServer:
         return web.Response(text="ok: the source answers\n")
 
 
-def _check_protocol(request: web.Request, protocol: str) -> None:
-    """It is asked for as RFC 9110, 7.8, says: among others, in capitals or not, of the next one on the way.
-
-    Raises:
-        ProblemError: It is not.
-    """
-    asked = _listed(request, "Upgrade")
-    counts = request.version >= HttpVersion11 and "upgrade" in _listed(request, "Connection")
-    if counts and protocol in asked:
-        return
-    code, detail = OTHER_PROTOCOL, f"this relay speaks {protocol} there, asked for was {', '.join(asked)}"
-    if not counts or not asked:
-        code = NO_UPGRADE
-        detail = (
-            f"{protocol} is asked for over HTTP/1.1, with Upgrade and with Connection: Upgrade: "
-            "a proxy on the way may not have passed them on"
-        )
-    headers = {"Upgrade": protocol, "Connection": "Upgrade, close"}
-    raise ProblemError(HTTPStatus.UPGRADE_REQUIRED, code, detail, headers=headers)
-
-
-def _listed(request: web.Request, header: str) -> list[str]:
-    """What a header names, in small letters, however many of it there are."""
-    named = ",".join(request.headers.getall(header, ())).lower().split(",")
-    return [name.strip() for name in named if name.strip()]
-
-
 def _peer(request: web.Request) -> str:
     """The address of whoever asks, for people."""
     found = request.transport.get_extra_info("peername") if request.transport is not None else None
@@ -393,24 +360,6 @@ def _names(request: web.Request) -> tuple[str, ...]:
 
 async def _only_one_request(_: web.Request, response: web.StreamResponse) -> None:
     response.force_close()
-
-
-async def _handed_over(request: web.Request, other: Handed, protocol: str) -> None:
-    """Let something else have the connection of a request, to its end."""
-    transport, handler = request.transport, request.protocol
-    assert isinstance(handler, RequestHandler)
-    try:
-        if transport is None or transport.is_closing():
-            other.close()
-            return
-        transport.set_protocol(other)
-        transport.write(SWITCHING.format(protocol).encode())
-        other.connection_made(transport)
-        reach("connection_taken")
-        await other.ended
-    finally:
-        other.close()
-        handler.connection_lost(None)  # the transport tells it no more
 
 
 @contextmanager

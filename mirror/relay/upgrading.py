@@ -1,0 +1,66 @@
+"""How a request becomes a connection that speaks another protocol.
+
+Whether it asks for that, and for which, and how its connection is handed over. What it becomes is decided in
+:mod:`mirror.relay.server`.
+
+Source: RFC 9110, 7.8 (Upgrade).
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from aiohttp import HttpVersion11, web
+from aiohttp.web_protocol import RequestHandler
+
+from mirror.api.problems import ProblemError
+from mirror.failpoints import reach
+from mirror.kafka.relayed import NO_UPGRADE, OTHER_PROTOCOL
+from mirror.relay.tally import Handed
+
+SWITCHING = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {}\r\n\r\n"
+
+
+def check_protocol(request: web.Request, protocol: str) -> None:
+    """It is asked for as RFC 9110, 7.8, says: among others, in capitals or not, of the next one on the way.
+
+    Raises:
+        ProblemError: It is not.
+    """
+    asked = _listed(request, "Upgrade")
+    counts = request.version >= HttpVersion11 and "upgrade" in _listed(request, "Connection")
+    if counts and protocol in asked:
+        return
+    code, detail = OTHER_PROTOCOL, f"this relay speaks {protocol} there, asked for was {', '.join(asked)}"
+    if not counts or not asked:
+        code = NO_UPGRADE
+        detail = (
+            f"{protocol} is asked for over HTTP/1.1, with Upgrade and with Connection: Upgrade: "
+            "a proxy on the way may not have passed them on"
+        )
+    headers = {"Upgrade": protocol, "Connection": "Upgrade, close"}
+    raise ProblemError(HTTPStatus.UPGRADE_REQUIRED, code, detail, headers=headers)
+
+
+def _listed(request: web.Request, header: str) -> list[str]:
+    """What a header names, in small letters, however many of it there are."""
+    named = ",".join(request.headers.getall(header, ())).lower().split(",")
+    return [name.strip() for name in named if name.strip()]
+
+
+async def handed_over(request: web.Request, other: Handed, protocol: str) -> None:
+    """Let something else have the connection of a request, to its end."""
+    transport, handler = request.transport, request.protocol
+    assert isinstance(handler, RequestHandler)
+    try:
+        if transport is None or transport.is_closing():
+            other.close()
+            return
+        transport.set_protocol(other)
+        transport.write(SWITCHING.format(protocol).encode())
+        other.connection_made(transport)
+        reach("connection_taken")
+        await other.ended
+    finally:
+        other.close()
+        handler.connection_lost(None)  # the transport tells it no more
