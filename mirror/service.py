@@ -1,8 +1,7 @@
 """A mirror as a whole: settings in, a running flow out, a status at the end.
 
-Starts what there is to start in the order in which each needs the other, and
-stops it in reverse. What happens to records is in :mod:`mirror.flow`; how a flow is claimed in
-:mod:`mirror.taking_part`, what an operator may do to it in :mod:`mirror.operating`.
+Waits for what there is to wait for, in the order in which each needs the other. How a flow is claimed is in
+:mod:`mirror.taking_part`, what runs once it is in :mod:`mirror.running`.
 """
 
 from __future__ import annotations
@@ -11,55 +10,17 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import structlog
-from prometheus_client import CollectorRegistry
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from mirror.clusters import START_SECONDS, both_connected
-from mirror.config import LinkSettings, Settings
-from mirror.errors import ConnectionFailedError, ExitCode, TwinsiteError, UsageError
-from mirror.flow.announcing import Announcer
-from mirror.flow.claims import Claims
-from mirror.flow.context import Flow
-from mirror.flow.engine import Engine
-from mirror.flow.forgetting import Forgetter
-from mirror.flow.goals import Goals
-from mirror.flow.keeping import Keeper
-from mirror.flow.lagging import LagMeter, LagWatch
-from mirror.flow.log_ends import LogEnds
-from mirror.flow.memory import FlowMemory
-from mirror.flow.outlook import Outlooks
-from mirror.flow.owner import Owner
-from mirror.flow.partition import PartitionCopy
-from mirror.flow.ranking import Ranker, most_urgent
-from mirror.flow.settling import Settler
-from mirror.flow.snapshot import Snapshots
-from mirror.kafka.cluster import Cluster
-from mirror.kafka.fetch import Key
+from mirror.config import Settings
+from mirror.errors import ConnectionFailedError, ExitCode, TwinsiteError
 from mirror.model import FlowStatus
-from mirror.observing import register_metrics
-from mirror.operating import Operator
 from mirror.patience import Patience
-from mirror.sync.follow import Follower
-from mirror.taking_part import flow_of, take_part
+from mirror.running import RunningMirror
+from mirror.taking_part import take_part
 from mirror.waiting import Waiting, opened_port
-from monitoring.health import Heartbeats, Readiness
-from monitoring.tombstones import tombstone_headroom_seconds
-
-if TYPE_CHECKING:
-    from mirror.api.server import ApiServer
-
-log = structlog.get_logger(__name__)
-
-DRAIN_SECONDS = 10.0
-FINISH_SECONDS = 3.0
-STATUS_SECONDS = 0.25
-STATUS_SHARE = 0.05
-"""Of the time snapshots take no more, however many partitions there are."""
-WATCH, WATCH_SILENT_SECONDS = "partitions_watched", 30.0
 
 T = TypeVar("T")
 
@@ -107,19 +68,19 @@ async def run(
     ends_at = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     waiting = Waiting(settings)
     async with contextlib.AsyncExitStack() as stack:
-        service = await _unless_ended(_begin(settings, stack, waiting, once=once), waiting, stop, ends_at)
+        mirror = await _unless_ended(_begin(settings, stack, waiting, once=once), waiting, stop, ends_at)
         try:
-            timed_out = await service.run(stop, once=once, ends_at=ends_at, on_status=on_status)
+            timed_out = await mirror.run(stop, once=once, ends_at=ends_at, on_status=on_status)
         except* TwinsiteError as group:
             raise _first(group) from None
         if timed_out and time_is_up is not None:
             time_is_up.set()
-        return service.status()
+        return mirror.status()
 
 
 async def _begin(
     settings: Settings, stack: contextlib.AsyncExitStack, waiting: Waiting, *, once: bool
-) -> Service:
+) -> RunningMirror:
     """The port, both clusters, the flow, its topics; a mirror that runs for ever waits for all of them."""
     patience = START_SECONDS if once else math.inf
     port = await stack.enter_async_context(opened_port(settings, waiting))
@@ -129,9 +90,9 @@ async def _begin(
     source, target = await stack.enter_async_context(both)
     begin = Patience(waiting.tell, once=once)
     owner, memory = await take_part(settings, source, target, begin)
-    service = Service.of(settings, source, target, owner, memory, port, waiting)
-    await begin.take("the topics of both clusters", service.follower.follow, source, target)
-    return service
+    mirror = RunningMirror.of(settings, source, target, owner, memory, port, waiting)
+    await begin.take("the topics of both clusters", mirror.follower.follow, source, target)
+    return mirror
 
 
 async def _unless_ended(
@@ -161,242 +122,3 @@ def _first(group: BaseExceptionGroup[TwinsiteError]) -> TwinsiteError:
         error = error.exceptions[0]
     assert isinstance(error, TwinsiteError)
     return error
-
-
-def _ranker(
-    settings: LinkSettings, flow: Flow, follower: Follower, meter: LagMeter, outlooks: Outlooks
-) -> Ranker:
-    def headroom(p: PartitionCopy) -> float | None:
-        now, now_ms = time.monotonic(), int(time.time() * 1000)
-        lag = meter.measure(p, now=now, now_ms=now_ms)
-        return most_urgent(
-            outlooks.headroom_seconds(p, lag.progress, now=now, now_ms=now_ms),
-            tombstone_headroom_seconds(lag.progress, lag.seconds, follower.tombstones(p.tp.topic), now=now),
-        )
-
-    def ranked(ranks: Mapping[Key, int]) -> None:
-        if flow.stream is not None:
-            flow.stream.rank(ranks.items())
-
-    return Ranker(settings.topics_first, settings.topics_last, headroom, ranked)
-
-
-@dataclass(slots=True)
-class Service:
-    """The parts of a running mirror, wired."""
-
-    settings: Settings
-    flow: Flow
-    engine: Engine
-    owner: Owner
-    memory: FlowMemory
-    follower: Follower
-    operator: Operator
-    watch: LagWatch
-    ranker: Ranker | None
-    snapshots: Snapshots
-    registry: CollectorRegistry
-    heartbeats: Heartbeats
-    port: ApiServer | None = None
-
-    @classmethod
-    def of(
-        cls,
-        settings: Settings,
-        source: Cluster,
-        target: Cluster,
-        owner: Owner,
-        memory: FlowMemory,
-        port: ApiServer | None,
-        waiting: Waiting,
-    ) -> Service:
-        """Wire a flow that was claimed, by the mirror that has waited for it."""
-        registry = CollectorRegistry()
-        engine = Engine()
-        flow = flow_of(settings, source, target, memory, owner.turn, engine, registry)
-        settler = Settler(
-            flow,
-            memory,
-            owner,
-            Claims(target, settings.flow),
-            offsets=settings.offsets.mode,
-            continue_after_loss=settings.on_data_loss == "continue",
-        )
-        keeper = Keeper(flow, owner, memory, offsets=settings.offsets.mode)
-        engine.wire(
-            flow,
-            owner,
-            settler,
-            keeper,
-            lambda sole_writer: memory.refresh(sole_writer=sole_writer),
-            lambda: memory.owner.producer_epoch if memory.owner else None,
-            lambda: memory.unwritten_since,
-        )
-        follower = Follower(settings, flow, engine, memory, owner)
-        meter = LagMeter(flow, engine.answered_at, engine.arriving_at)
-        outlooks = Outlooks(follower.retention, fresh_seconds=meter.fresh_seconds)
-        watch = LagWatch(
-            meter,
-            outlooks,
-            follower.tombstones,
-            lagging_seconds=settings.lagging_after_seconds,
-            near_seconds=settings.retention_near_seconds,
-            changed=engine.changed,
-        )
-        snapshots = Snapshots(
-            flow=flow,
-            owner=owner,
-            meter=meter,
-            outlooks=outlooks,
-            tombstones=follower.tombstones,
-            lost_ranges=memory.lost_ranges,
-            owner_word=lambda: memory.owner,
-            started_at_ms=waiting.started_at_ms,
-            started_at=waiting.started_at,
-        )
-        return cls(
-            settings,
-            flow,
-            engine,
-            owner,
-            memory,
-            follower,
-            Operator(engine, follower, owner, memory),
-            watch,
-            _ranker(settings.link, flow, follower, meter, outlooks) if settings.link else None,
-            snapshots,
-            registry,
-            Heartbeats(),
-            port,
-        )
-
-    def status(self) -> FlowStatus:
-        """A snapshot, at once."""
-        return self.snapshots.take(
-            self.engine.partitions.values(), self.follower.topics_ignored, self.follower.left_out
-        )
-
-    def _fenced(self) -> int:
-        appends = sum(partition.counters.fenced for partition in self.engine.partitions.values())
-        return appends + self.memory.fenced()
-
-    async def run(
-        self,
-        stop: asyncio.Event,
-        *,
-        once: bool,
-        ends_at: float | None,
-        on_status: Callable[[FlowStatus], None] | None,
-    ) -> bool:
-        """Run until stopped, or with ``once`` until done, or until the monotonic clock says ``ends_at``.
-
-        Returns:
-            Whether it was that which ended it.
-        """
-        clusters = self.flow.source, self.flow.target
-        register_metrics(self.registry, self.settings, self.status, clusters, self._fenced)
-        url = self._answer()
-        if not self.engine.partitions and not self.follower.left_out:
-            self._say_nothing_matches(once=once)
-        announcing = Announcer(self.owner, self.memory, url)
-        async with announcing as announcer, asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self.engine.run()), group.create_task(self._watch())]
-            tasks.append(group.create_task(announcer.run()))
-            log_ends = LogEnds(self.flow, self.owner, self.engine.partitions.values)
-            tasks.append(group.create_task(log_ends.run()))
-            tasks.append(group.create_task(self.follower.run(once=once)))
-            if self.ranker is not None:
-                tasks.append(group.create_task(self.ranker.run(self.engine.partitions.values)))
-            forgetter = Forgetter(self.flow, self.owner, self.memory, self.engine.partitions.values)
-            if not once:
-                tasks.append(group.create_task(forgetter.run()))
-            if on_status is not None:
-                tasks.append(group.create_task(self._report(on_status)))
-            await self._wait(stop, once=once, ends_at=ends_at, tasks=tasks)
-            timed_out = ends_at is not None and time.monotonic() >= ends_at
-            self._conclude()
-            await self.engine.drain(DRAIN_SECONDS)
-            await self._leave_topics_ready()
-            if once:
-                await forgetter.forget_at_last(FINISH_SECONDS)
-            for task in tasks:
-                task.cancel()
-        return timed_out
-
-    async def _wait(
-        self,
-        stop: asyncio.Event,
-        *,
-        once: bool,
-        ends_at: float | None,
-        tasks: list[asyncio.Task[None]],
-    ) -> None:
-        waits: list[asyncio.Task[object]] = [asyncio.create_task(stop.wait())]
-        if once:
-            goals = Goals(self.engine.partitions.values())
-            waits.append(
-                asyncio.create_task(goals.reached(None if ends_at is None else ends_at - time.monotonic()))
-            )
-        try:
-            await asyncio.wait([*waits, *tasks[:1]], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-
-    async def _leave_topics_ready(self) -> None:
-        """Topics that were prepared get their own settings, though there is no further pass over them."""
-        try:
-            async with asyncio.timeout(FINISH_SECONDS):
-                await self.follower.finish()
-        except (TwinsiteError, TimeoutError) as error:
-            log.warning("topics_not_followed", error=str(error) or "no answer")
-
-    def _conclude(self) -> None:
-        """See once more which partitions lag: the last look may be a second old."""
-        now, now_ms = time.monotonic(), int(time.time() * 1000)
-        self.watch.look(self.engine.partitions.values(), now=now, now_ms=now_ms)
-
-    async def _watch(self) -> None:
-        """The one loop that turns by itself, whatever the clusters do: its beat says that we are alive."""
-        self.heartbeats.expect(WATCH, within_seconds=WATCH_SILENT_SECONDS, now=time.monotonic())
-        await self.watch.run(self.engine.partitions.values, lambda now: self.heartbeats.beat(WATCH, now))
-
-    async def _report(self, on_status: Callable[[FlowStatus], None]) -> None:
-        while True:
-            began_at = time.monotonic()
-            on_status(self.status())
-            await asyncio.sleep(max(STATUS_SECONDS, (time.monotonic() - began_at) / STATUS_SHARE))
-
-    def _say_nothing_matches(self, *, once: bool) -> None:
-        """A mirror that runs for ever may wait for a topic to be made; more often a pattern is mistaken."""
-        why, there = self.follower.why_nothing()
-        if once:
-            raise UsageError(why, hint=there)
-        log.warning("no_topic_matches", include=list(self.settings.topics.include), message=f"{why}; {there}")
-
-    # -- the port for people ---------------------------------------------------------------------
-
-    def _answer(self) -> str:
-        """From now on the port asks us; its URL, or nothing where there is none."""
-        if self.port is None:
-            return ""
-        from mirror.api.server import Backend
-
-        backend = Backend(
-            self.status,
-            self._readiness,
-            self.heartbeats,
-            self.operator,
-            self.operator.translate,
-            self.registry,
-        )
-        self.port.serve(backend)
-        return self.port.url
-
-    def _readiness(self) -> Readiness:
-        return Readiness(
-            settings_loaded=True,
-            source_reached=self.flow.source.last_answer_at is not None,
-            target_reached=self.flow.target.last_answer_at is not None,
-            flow_running=bool(self.follower.followed_once),
-        )

@@ -27,6 +27,7 @@ from mirror.kafka import failures
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo
 from mirror.kafka.dial import Address, ConnectionOptions
+from mirror.running import RunningMirror
 from mirror.waiting import Waiting
 from tests.harness.memory_store import MemoryStore
 from tests.harness.node import free_ports
@@ -360,7 +361,7 @@ async def test_what_waited_is_not_started_anew_when_it_begins(monkeypatch: pytes
     before = waiting.status()
     monkeypatch.setattr(time, "time", lambda: before.started_at_ms / 1000 + 3_600)
 
-    begun = service.Service.of(settings, source, target, owner, memory, None, waiting).status()
+    begun = RunningMirror.of(settings, source, target, owner, memory, None, waiting).status()
 
     assert begun.started_at_ms == before.started_at_ms
     assert begun.uptime_seconds >= before.uptime_seconds

@@ -1,4 +1,4 @@
-"""A mirror as a whole, at its end."""
+"""A mirror that runs, at its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mirror.errors import ConnectionFailedError
 from mirror.flow.memory import FlowMemory
 from mirror.flow.partition import PartitionCopy
 from mirror.model import TopicPartition
-from mirror.service import Service
+from mirror.running import RunningMirror
 from mirror.waiting import Waiting
 from tests.harness.memory_store import MemoryStore
 from tests.harness.node import until
@@ -45,7 +45,7 @@ async def test_a_mirror_takes_its_word_back_however_it_ends(how: str) -> None:
     settings = settings_for(CLOSED_PORT)
     source, target = (Mock(connections=Mock(bytes_received=0, bytes_sent=0)) for _ in range(2))
     owner = ClaimedOwner(OURS, OURS)
-    mirror = Service.of(settings, source, target, owner, memory, None, Waiting(settings))
+    mirror = RunningMirror.of(settings, source, target, owner, memory, None, Waiting(settings))
     idle = {ORDERS_0: PartitionCopy(ORDERS_0, ORDERS_0, bytes(16), in_flight_max=5)}
     mirror.engine = cast(Any, SimpleNamespace(partitions=idle, run=copy))
     mirror.follower = cast(Any, SimpleNamespace(left_out=(), run=follow))
