@@ -40,8 +40,8 @@ from mirror.link.channels import Came
 from mirror.link.frames import Header, Opener
 from mirror.link.greeting import Hello
 from mirror.link.loops import first_to_end, in_thread
-from mirror.link.messages import Channel, Position
 from mirror.link.parts import ASTRAY, Part, decode_parts, ends_here, goes_on, restored
+from mirror.link.protocol import Channel, Position
 from mirror.link.recodable import Recodable
 from mirror.link.stream import LinkStream
 from mirror.logs import Repeats, warn_repeated

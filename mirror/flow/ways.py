@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from mirror.flow.partition import PartitionCopy
 from mirror.kafka.fetch import Isolation, Key
 from mirror.link.channels import Channels
-from mirror.link.messages import Channel
 from mirror.link.parts import Part
+from mirror.link.protocol import Channel
 
 Way = tuple[int, int]
 """A channel and a broker, as the relay reads it: what an answer does not mention has not changed. On BULK it

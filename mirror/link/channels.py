@@ -16,13 +16,13 @@ from typing import NamedTuple
 from mirror.errors import AnswerError
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Key
-from mirror.link import messages
+from mirror.link import messages, protocol
 from mirror.link.channel_state import ChannelState
 from mirror.link.clocks import Distance
 from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, KEY_BYTES, Arrived, Opener, wire_bound
 from mirror.link.greeting import Hello
-from mirror.link.messages import CHANNELS_MAX, Channel, Down
 from mirror.link.parts import Part
+from mirror.link.protocol import CHANNELS_MAX, Channel, Down
 
 WINDOW_LOG_MAX, SHARED_WINDOW_LOG_MAX = 27, 23
 """A relay that compresses with a window above 128 MiB is refused, and above 8 MiB on a channel that is
@@ -101,10 +101,10 @@ class Channels:
         Raises:
             AnswerError: It cannot.
         """
-        number, rest = messages.read_channel(payload)
+        number, rest = protocol.read_channel(payload)
         if kind == Down.MOVED:
             moved = self._state(number).moved
-            moved.update(self.on_moved(*messages.read_moved(payload)))
+            moved.update(self.on_moved(*protocol.read_moved(payload)))
         elif number in self._came:
             raise AnswerError(f"channel {number} is not shared")
         elif kind == Down.ENDED:

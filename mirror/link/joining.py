@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mirror.errors import TwinsiteError
 from mirror.kafka.relayed import UnknownStreamError
-from mirror.link.messages import Channel
+from mirror.link.protocol import Channel
 
 BBR, WITH_BBR, WITHOUT_BBR = "bbr", 3, 16
 """Without it so many connections share a link: a lost packet then halves a sixteenth of what is sent."""

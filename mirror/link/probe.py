@@ -1,7 +1,8 @@
 """What a mirror and a relay say to each other to find out what the link between them carries, and what of it
 was seen.
 
-Messages are framed as those of a stream (:mod:`mirror.link.messages`); PING and PONG are the same.
+Messages are framed as those of a stream (:mod:`mirror.link.messages`); PING and PONG are the same
+(:mod:`mirror.link.protocol`).
 
 Pure. Source: docs/protocol.md.
 """

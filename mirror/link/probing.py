@@ -19,8 +19,8 @@ from mirror.errors import AnswerError, ConnectionFailedError
 from mirror.kafka.dial import Address, ConnectionOptions, dial_relay
 from mirror.kafka.nonblocking import receive, send_all
 from mirror.kafka.relayed import upgrade
-from mirror.link import messages
-from mirror.link.messages import Messages, Pong
+from mirror.link import messages, protocol
+from mirror.link.messages import Messages
 from mirror.link.probe import (
     PATH,
     PROTOCOL,
@@ -33,6 +33,7 @@ from mirror.link.probe import (
     Up,
     read_report,
 )
+from mirror.link.protocol import Pong
 
 RECEIVE_BYTES = 256 << 10
 IDLE_ECHOES = 20
@@ -129,7 +130,7 @@ class _Observer:
     async def _ask(self) -> None:
         self._asked += 1
         self._asked_at = time.monotonic()
-        await self._say(messages.ping(self._asked))
+        await self._say(protocol.ping(self._asked))
 
     async def _say(self, said: bytes) -> None:
         try:
@@ -159,7 +160,7 @@ class _Observer:
             self._filled += len(payload)
             self._note(time.monotonic())
         elif kind == Down.PONG:
-            self._heard_pong(messages.read_pong(payload))
+            self._heard_pong(protocol.read_pong(payload))
         elif kind == Down.REPORT:
             self.report = read_report(messages.document(payload))
         elif kind == Down.BYE:

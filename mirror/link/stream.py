@@ -36,14 +36,15 @@ from mirror.kafka.dial import Address, ConnectionOptions, dial_one_relay, dial_r
 from mirror.kafka.fetch import Key
 from mirror.kafka.nonblocking import receive_into, send_all
 from mirror.kafka.relayed import upgrade
-from mirror.link import messages
+from mirror.link import messages, protocol
 from mirror.link.channels import Came, Channels
 from mirror.link.clocks import Distance
 from mirror.link.greeting import Choice, Hello, Trouble, Welcome, read_choice, read_trouble, read_welcome
 from mirror.link.joining import JOIN_TRIES, further_connections, join_pause_seconds
 from mirror.link.lifeline import end_when_dead
 from mirror.link.loops import first_to_end
-from mirror.link.messages import CARRIES, JOIN, PATH, PROTOCOL, Channel, Down, Messages, Up
+from mirror.link.messages import Messages
+from mirror.link.protocol import CARRIES, JOIN, PATH, PROTOCOL, Channel, Down, Up
 from mirror.link.waking import Waking
 
 log = structlog.get_logger(__name__)
@@ -174,26 +175,26 @@ class LinkStream:
 
     # -- what is said --------------------------------------------------------------------------------
 
-    def want(self, positions: Iterable[messages.Position]) -> None:
+    def want(self, positions: Iterable[protocol.Position]) -> None:
         """Send these partitions, from there on."""
-        self._say_in_parts(messages.want, positions)
+        self._say_in_parts(protocol.want, positions)
 
     def forget(self, keys: Iterable[Key]) -> None:
         """Send these partitions no more."""
-        self._say_in_parts(messages.forget, keys)
+        self._say_in_parts(protocol.forget, keys)
 
     def rank(self, ranks: Iterable[tuple[Key, int]]) -> None:
         """From now on these partitions have another rank."""
-        self._say_in_parts(messages.rank, ranks)
+        self._say_in_parts(protocol.rank, ranks)
 
     def limit(self, bytes_per_second: float | None) -> None:
         """Send no more than this; None: as much as there is room for."""
         self.rate_limit = bytes_per_second
-        self._say(messages.limit(int(bytes_per_second or 0)))
+        self._say(protocol.limit(int(bytes_per_second or 0)))
 
     def took(self, came: Came) -> None:
         """A frame is out of the way: as much more may come."""
-        self._say(messages.taken(came.channel, self.channels.took(came)))
+        self._say(protocol.taken(came.channel, self.channels.took(came)))
 
     def _say_in_parts(self, message: Callable[[Iterable[T]], bytes], entries: Iterable[T]) -> None:
         """More than a message may hold is said in several."""
@@ -300,7 +301,7 @@ class LinkStream:
         self._asked[number] = now
         if len(self._asked) > PINGS_MAX:
             del self._asked[next(iter(self._asked))]
-        self._say(messages.ping(number))
+        self._say(protocol.ping(number))
 
     async def _receive(self, sock: socket.socket, came: Messages, room: memoryview) -> None:
         try:
@@ -337,7 +338,7 @@ class LinkStream:
         elif kind in {Down.SHARED, Down.MOVED, Down.ENDED}:
             self.channels.heard_of_shared(kind, payload, self._heard_at)
         elif kind == Down.PONG:
-            self._heard_pong(messages.read_pong(payload))
+            self._heard_pong(protocol.read_pong(payload))
         else:
             raise AnswerError(f"there are no messages of kind {kind}")
 
@@ -346,7 +347,7 @@ class LinkStream:
             self._troubles[trouble.node] = trouble
             self._in_trouble.set()
 
-    def _heard_pong(self, pong: messages.Pong) -> None:
+    def _heard_pong(self, pong: protocol.Pong) -> None:
         asked_at = self._asked.pop(pong.token, None)
         if asked_at is not None:
             self.round_trip_seconds = time.monotonic() - asked_at

@@ -42,8 +42,8 @@ from mirror.kafka.fetch import (
     Want,
     decode_answer,
 )
-from mirror.link.messages import Channel
 from mirror.link.parts import ASTRAY, HEARTBEAT_SECONDS, Part
+from mirror.link.protocol import Channel
 from mirror.logs import Repeats, warn_repeated
 from mirror.relay.news import Gone, News, Taken, nothing, steady_us
 from mirror.relay.place import Asked, Place, Step, Then, refusal, taken_in

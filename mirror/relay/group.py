@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Isolation, Key
-from mirror.link import messages
+from mirror.link import protocol
 from mirror.link.frames import Compression, Sealer
-from mirror.link.messages import MOVED_BYTES, Channel, Position
+from mirror.link.protocol import MOVED_BYTES, Channel, Position
 from mirror.relay.lane import Frame, sealed
 from mirror.relay.news import Gone, News, Taken, nothing, records_bytes
 from mirror.relay.place import Place
@@ -141,7 +141,7 @@ class Group:
         """Read these partitions for all members; each goes on where the one that is least far is."""
         for member, channel in self.members.items():
             numbers = ((key, by_member[member].place.number) for key, by_member in wanted.items())
-            member.write(messages.moved(channel, numbers))
+            member.write(protocol.moved(channel, numbers))
         self.wanted |= wanted
         for key, by_member in wanted.items():
             first = min((one.place for one in by_member.values()), key=lambda place: place.offset)

@@ -9,8 +9,8 @@ import asyncio
 import time
 from typing import Protocol
 
-from mirror.link import messages
-from mirror.link.messages import Channel
+from mirror.link import protocol
+from mirror.link.protocol import Channel
 from mirror.relay.calming import Calming
 from mirror.relay.line import (
     CONGESTION,
@@ -86,7 +86,7 @@ class Joined(Line):
 
     def _speak_where_idle(self) -> None:
         if time.monotonic() - self._wrote_at >= IDLE_SECONDS_MAX and not self.full:
-            self.write(messages.pong(messages.NOT_ASKED, time.time_ns() // 1_000_000, steady_us()))
+            self.write(protocol.pong(protocol.NOT_ASKED, time.time_ns() // 1_000_000, steady_us()))
         left = self._wrote_at + IDLE_SECONDS_MAX - time.monotonic()
         later = left if left > 0 else IDLE_SECONDS_MAX
         self._speaking = self._loop.call_later(later, self._speak_where_idle)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import structlog
 
-from mirror.link.messages import Channel
+from mirror.link.protocol import Channel
 from mirror.timetable import TIMETABLE_SECONDS, Period, rate_at
 
 log = structlog.get_logger(__name__)

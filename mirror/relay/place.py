@@ -18,8 +18,8 @@ from typing import NamedTuple, Protocol
 from mirror.broker_codes import CORRUPT_MESSAGE
 from mirror.kafka.failures import STALE_METADATA_CODES
 from mirror.kafka.fetch import Fetched, Isolation, Key
-from mirror.link.messages import Channel
 from mirror.link.parts import ASTRAY, Part, whole_batches
+from mirror.link.protocol import Channel
 
 PART_BYTES_CEILING = 128 << 20
 """No batch is larger than this."""

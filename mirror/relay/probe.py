@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError
 from mirror import __version__
 from mirror.config_values import Section
 from mirror.errors import AnswerError
-from mirror.link import messages, probe
+from mirror.link import messages, probe, protocol
 from mirror.link.messages import Messages
 from mirror.link.probe import BYTES_MAX, RATE_CEILING, RATE_MIN, SECONDS_MAX, Down, Up
 from mirror.link.tcp_info import (
@@ -139,8 +139,8 @@ class Probe(Line):
 
     def _heard(self, kind: int, payload: memoryview) -> None:
         if kind == Up.PING:
-            token = messages.read_number(payload)
-            self._write(messages.pong(token, time.time_ns() // 1_000_000, steady_us()))
+            token = protocol.read_number(payload)
+            self._write(protocol.pong(token, time.time_ns() // 1_000_000, steady_us()))
         elif kind == Up.LOAD and not self._began_at:
             self._begin(messages.document(payload))
         else:

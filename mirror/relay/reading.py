@@ -25,8 +25,8 @@ from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo
 from mirror.kafka.connection_pool import SILENT_SECONDS
 from mirror.kafka.fetch import Isolation, Key
-from mirror.link.messages import Channel, Position
 from mirror.link.parts import Part
+from mirror.link.protocol import Channel, Position
 from mirror.model import TopicPartition
 from mirror.relay.broker_lane import BrokerLane
 from mirror.relay.news import Gone, News, Taken, nothing, steady_us

@@ -17,9 +17,10 @@ from typing import Protocol
 
 from mirror.failpoints import reach
 from mirror.kafka.fetch import Key
-from mirror.link import messages
+from mirror.link import protocol
 from mirror.link.frames import Sealer
-from mirror.link.messages import CHANNELS_MAX, Channel, slice_of
+from mirror.link.messages import slice_of
+from mirror.link.protocol import CHANNELS_MAX, Channel
 from mirror.relay.lane import Frame, Lane, sealed
 from mirror.relay.news import Gone, News, Taken, nothing, records_bytes
 from mirror.relay.pacing import Pace, Turnstile
@@ -206,7 +207,7 @@ class Sender:
         number = next(free, None)
         if number is not None:
             self._lanes[number] = Lane(self._windows[Channel.LIVE])
-            self._wire.write(messages.shared(number, key))
+            self._wire.write(protocol.shared(number, key))
         return number
 
     def end_shared(self, channel: int) -> None:
@@ -221,7 +222,7 @@ class Sender:
     def _end_where_sent(self, channel: int) -> None:
         lane = self._lanes[channel]
         if lane.ending and not lane.frames:
-            self._wire.write(messages.ended(channel))
+            self._wire.write(protocol.ended(channel))
             self._drop_ended(channel)
 
     def _drop_ended(self, channel: int) -> None:

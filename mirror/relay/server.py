@@ -35,12 +35,12 @@ from mirror.kafka.relayed import (
     UNKNOWN_BROKER,
     UNKNOWN_STREAM,
 )
-from mirror.link.messages import CARRIES, JOIN, Channel
-from mirror.link.messages import PATH as STREAM_PATH
-from mirror.link.messages import PROTOCOL as STREAM_PROTOCOL
 from mirror.link.probe import PATH as PROBE_PATH
 from mirror.link.probe import PROTOCOL as PROBE_PROTOCOL
 from mirror.link.probe import RUNNING
+from mirror.link.protocol import CARRIES, JOIN, Channel
+from mirror.link.protocol import PATH as STREAM_PATH
+from mirror.link.protocol import PROTOCOL as STREAM_PROTOCOL
 from mirror.relay.access import Access, NotAdmittedError, Visitor, Way
 from mirror.relay.audit import Audit
 from mirror.relay.door import Door

@@ -21,8 +21,8 @@ import structlog
 
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Key
-from mirror.link import messages
-from mirror.link.messages import Channel
+from mirror.link import protocol
+from mirror.link.protocol import Channel
 from mirror.relay.group import Group, Kind, Member, Wanted, Who
 
 log = structlog.get_logger(__name__)
@@ -224,7 +224,7 @@ class Sharing:
         some = dict(itertools.islice(left.items(), member.moves))
         if some:
             numbers = ((key, one.place.number) for key, one in some.items())
-            member.write(messages.moved(Channel.LIVE, numbers))
+            member.write(protocol.moved(Channel.LIVE, numbers))
         for key, one in some.items():
             del left[key]
             member.reader.take_back(key, *one)

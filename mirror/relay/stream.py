@@ -21,8 +21,9 @@ from mirror.errors import AnswerError
 from mirror.failpoints import reach
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Isolation, Key
-from mirror.link import messages
-from mirror.link.messages import MESSAGE_BYTES_MAX, TOKEN_BYTES, Channel, Down, Messages, Up
+from mirror.link import messages, protocol
+from mirror.link.messages import MESSAGE_BYTES_MAX, Messages
+from mirror.link.protocol import TOKEN_BYTES, Channel, Down, Up
 from mirror.link.tcp_info import shortest_round_trip_seconds, tcp_info
 from mirror.relay.access import Visitor
 from mirror.relay.audit import Audit
@@ -210,27 +211,27 @@ class Stream(Line):
                 raise AnswerError(f"a message of kind {kind} came where a mirror says who it is")
             self._begin(messages.document(payload))
         elif kind == Up.WANT:
-            wanted = messages.read_want(payload)
+            wanted = protocol.read_want(payload)
             self._release(position.key for position in wanted)
             self.reader.want(wanted)
             reach("wanted")
         elif kind == Up.FORGET:
-            forgotten = messages.read_forget(payload)
+            forgotten = protocol.read_forget(payload)
             self._release(forgotten)
             self.reader.forget(forgotten)
         elif kind == Up.TAKEN:
-            if not self.sender.taken(*messages.read_taken(payload)):
+            if not self.sender.taken(*protocol.read_taken(payload)):
                 raise AnswerError("more was taken than was sent")
         elif kind == Up.PING:
-            pong = messages.pong(messages.read_number(payload), int(time.time() * 1000), steady_us())
+            pong = protocol.pong(protocol.read_number(payload), int(time.time() * 1000), steady_us())
             self.write(pong)
         elif kind == Up.RANK:
-            ranks = messages.read_rank(payload)
+            ranks = protocol.read_rank(payload)
             self.reader.rank(ranks)
             if self._member is not None:
                 self._sharing.rank(self._member, ranks)
         elif kind == Up.LIMIT:
-            self.sender.limit(messages.read_number(payload) or None)
+            self.sender.limit(protocol.read_number(payload) or None)
         elif kind == Up.HELLO:
             raise AnswerError("a second HELLO came")
         else:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mirror.kafka.cluster import Cluster
-from mirror.link.messages import Channel
+from mirror.link.protocol import Channel
 from mirror.model_relay import ChannelTotals
 from mirror.relay.joined import Joined
 from mirror.relay.probe import Probe

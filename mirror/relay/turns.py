@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 
-from mirror.link.messages import RANK_LAST
+from mirror.link.protocol import RANK_LAST
 
 
 class Turns:

@@ -7,7 +7,7 @@ import time
 from mirror import __version__
 from mirror.flow.snapshot import resident_bytes
 from mirror.kafka.cluster import Cluster
-from mirror.link.messages import Channel
+from mirror.link.protocol import Channel
 from mirror.model_relay import RelayStatus, StreamStatus
 from mirror.relay.server import RelayServer
 from mirror.relay.stream import Stream

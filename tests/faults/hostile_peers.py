@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirror.kafka.fetch import FETCH, FETCH_VERSION, FetchLimits, Key, Want, encode_request
-from mirror.link import messages, probe
-from mirror.link.messages import MESSAGE_BYTES_MAX, Channel, Position, Up
+from mirror.link import messages, probe, protocol
+from mirror.link.messages import MESSAGE_BYTES_MAX
+from mirror.link.protocol import Channel, Position, Up
 
 PEER_SECONDS = 3.0
 AT_ONCE = 12
@@ -85,7 +86,7 @@ def asking(path: str, protocol: str) -> bytes:
     return "\r\n".join(lines).encode()
 
 
-STREAM = asking(messages.PATH, messages.PROTOCOL)
+STREAM = asking(protocol.PATH, protocol.PROTOCOL)
 BROKER = asking("/v1/kafka", "twinsite-kafka/1")
 PROBE = asking(probe.PATH, probe.PROTOCOL)
 
@@ -96,7 +97,7 @@ def hello(**changes: Any) -> bytes:
 
 def everything(aim: Aim, offset: int = 0) -> bytes:
     """All partitions are wanted."""
-    return messages.want(Position(key, n, offset, -1, True) for n, key in enumerate(aim.keys))
+    return protocol.want(Position(key, n, offset, -1, True) for n, key in enumerate(aim.keys))
 
 
 # -- bytes that are no protocol ------------------------------------------------------------------------
@@ -122,12 +123,12 @@ async def strange_request(peer: Peer, _: Aim) -> None:
     query = "a" * peer.dice.choice((1, 3_000))
     asked = peer.dice.choice(
         (
-            asking(f"{messages.PATH}?join={query}", messages.PROTOCOL),
-            asking(f"{messages.PATH}?join=00&carries={query}", messages.PROTOCOL),
+            asking(f"{protocol.PATH}?join={query}", protocol.PROTOCOL),
+            asking(f"{protocol.PATH}?join=00&carries={query}", protocol.PROTOCOL),
             asking(f"/v1/kafka?broker={query}", "twinsite-kafka/1"),
             asking("/v1/kafka?broker=127.0.0.1%3A1", "twinsite-kafka/1"),
-            asking(messages.PATH, f"twinsite-frames/{query}"),
-            asking(f"/{query}", messages.PROTOCOL),
+            asking(protocol.PATH, f"twinsite-frames/{query}"),
+            asking(f"/{query}", protocol.PROTOCOL),
             b"POST /v1/frames HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999\r\n\r\n" + query.encode(),
             b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n" * 3,
         )
@@ -152,10 +153,10 @@ async def flipped(peer: Peer, aim: Aim) -> None:
     said = [
         (Up.HELLO, json.dumps(HELLO).encode()),
         (Up.WANT, everything(aim)[5:-4]),
-        (Up.RANK, messages.rank((key, 3) for key in aim.keys)[5:-4]),
-        (Up.TAKEN, messages.taken(Channel.BULK, 0)[5:-4]),
-        (Up.FORGET, messages.forget(aim.keys)[5:-4]),
-        (Up.LIMIT, messages.limit(100_000)[5:-4]),
+        (Up.RANK, protocol.rank((key, 3) for key in aim.keys)[5:-4]),
+        (Up.TAKEN, protocol.taken(Channel.BULK, 0)[5:-4]),
+        (Up.FORGET, protocol.forget(aim.keys)[5:-4]),
+        (Up.LIMIT, protocol.limit(100_000)[5:-4]),
     ]
     spoiled = peer.dice.randrange(len(said))
     for number, (kind, payload) in enumerate(said):
@@ -169,7 +170,7 @@ async def flipped(peer: Peer, aim: Aim) -> None:
 async def wrong_length(peer: Peer, aim: Aim) -> None:
     """A message says of itself that it is longer or shorter."""
     await peer.answer(STREAM)
-    said = bytearray(peer.dice.choice((hello(), everything(aim), messages.ping(1))))
+    said = bytearray(peer.dice.choice((hello(), everything(aim), protocol.ping(1))))
     said[:4] = struct.pack(">I", peer.dice.choice(LENGTHS))
     await peer.say(*([hello()] if peer.dice.random() < 0.5 else []), bytes(said))
     await peer.listen()
@@ -182,8 +183,8 @@ async def wrong_order(peer: Peer, aim: Aim) -> None:
         hello(),
         hello(),
         everything(aim),
-        messages.taken(peer.dice.choice((0, 1, 2, 31, 255)), peer.dice.choice((0, 1, 2**64 - 1))),
-        messages.forget(aim.keys),
+        protocol.taken(peer.dice.choice((0, 1, 2, 31, 255)), peer.dice.choice((0, 1, 2**64 - 1))),
+        protocol.forget(aim.keys),
         messages.slice_of(0, 0, b"x"),
         messages.message(Up(peer.dice.randint(1, 7)), b""),
     ]
@@ -202,7 +203,7 @@ async def far_away(peer: Peer, aim: Aim) -> None:
         Position(key, n, dice.choice(FAR), dice.choice((-1, 0, 2**31 - 1)), recode=dice.random() < 0.5)
         for n, key in enumerate([*strange, *known])
     ]
-    await peer.say(hello(), messages.want(wanted))
+    await peer.say(hello(), protocol.want(wanted))
     await peer.listen()
 
 
@@ -228,10 +229,10 @@ async def huge_claims(peer: Peer, aim: Aim) -> None:
         many = 50_000
         said = dice.choice(
             (
-                messages.want(Position(Key(n.to_bytes(16, "big"), 0), n, 0, -1, True) for n in range(many)),
-                messages.want(Position(aim.keys[0], n, 0, -1, True) for n in range(many)),
-                messages.rank((aim.keys[0], n % 256) for n in range(2 * many)),
-                messages.forget(Key(n.to_bytes(16, "big"), 0) for n in range(many)),
+                protocol.want(Position(Key(n.to_bytes(16, "big"), 0), n, 0, -1, True) for n in range(many)),
+                protocol.want(Position(aim.keys[0], n, 0, -1, True) for n in range(many)),
+                protocol.rank((aim.keys[0], n % 256) for n in range(2 * many)),
+                protocol.forget(Key(n.to_bytes(16, "big"), 0) for n in range(many)),
             )
         )
         await peer.say(wide, everything(aim), said)
@@ -254,7 +255,7 @@ async def endless(peer: Peer, _: Aim) -> None:
     await peer.answer(STREAM)
     await peer.say(hello())
     listens = peer.dice.random() < 0.5
-    small = peer.dice.choice((messages.ping(1), messages.limit(0), messages.taken(0, 0), messages.forget(())))
+    small = peer.dice.choice((protocol.ping(1), protocol.limit(0), protocol.taken(0, 0), protocol.forget(())))
     reading = asyncio.create_task(peer.listen()) if listens else None
     try:
         while True:
@@ -280,7 +281,7 @@ async def one_byte_at_a_time(peer: Peer, aim: Aim) -> None:
     taken = 0
     while peer.dice.random() < 0.99:
         taken += peer.dice.choice((0, 1, 100, 10_000))
-        await peer.say(messages.taken(peer.dice.choice((0, 1)), taken))
+        await peer.say(protocol.taken(peer.dice.choice((0, 1)), taken))
         await peer.reader.read(1 << 16)
 
 
@@ -306,10 +307,10 @@ async def joined_and_said(peer: Peer, aim: Aim) -> None:
     await peer.say(hello(), everything(aim))
     size = int.from_bytes(await peer.reader.readexactly(4), "big")
     welcome = json.loads((await peer.reader.readexactly(size))[1:-4])
-    path = f"{messages.PATH}?join={welcome['token']}&carries={peer.dice.choice(('live', 'bulk'))}"
+    path = f"{protocol.PATH}?join={welcome['token']}&carries={peer.dice.choice(('live', 'bulk'))}"
     async with connected(aim, peer.dice) as other:
-        await other.answer(asking(path, messages.PROTOCOL))
-        await other.say(peer.dice.choice((b"x", hello(), messages.ping(1))))
+        await other.answer(asking(path, protocol.PROTOCOL))
+        await other.say(peer.dice.choice((b"x", hello(), protocol.ping(1))))
         await other.listen()
 
 
@@ -362,7 +363,7 @@ async def strange_probe(peer: Peer, _: Aim) -> None:
             messages.say(probe.Up.LOAD, load | {"seconds": 1e308}),
             messages.say(probe.Up.LOAD, load) * 2,
             messages.message(probe.Up.LOAD, dice.randbytes(50)),
-            messages.ping(1) * 20_000,
+            protocol.ping(1) * 20_000,
             messages.say(probe.Up.LOAD, load),
             dice.randbytes(500),
         )

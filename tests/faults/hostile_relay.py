@@ -25,10 +25,11 @@ from blake3 import blake3
 
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Key
-from mirror.link import messages
+from mirror.link import messages, protocol
 from mirror.link.frames import HEADER_BYTES, Compression, Frames, Header, Opener, Sealer
-from mirror.link.messages import CHANNELS_MAX, JOIN, PATH, Channel, Down, Messages, Up
+from mirror.link.messages import Messages
 from mirror.link.parts import Part, decode_parts, encode_parts
+from mirror.link.protocol import CHANNELS_MAX, JOIN, PATH, Channel, Down, Up
 from tests.faults.hostile_peers import STREAM
 from tests.harness.node import NotReadyError, until
 from tests.unit.fake_relay import SWITCHING, problem
@@ -207,7 +208,7 @@ class Liar:
                     writer.write(messages.message(Down(kind), bytes(payload)))
             for channel, piece in slices:
                 for header, parts, body in stream.opened(channel, piece):
-                    ours.write(messages.taken(channel, stream.theirs[channel]))
+                    ours.write(protocol.taken(channel, stream.theirs[channel]))
                     records = any(len(part.fetched.records) for part in parts)
                     if lie.tell is not None and stream.frames >= FRAMES_BEFORE and records:
                         await self._told(lie, stream, lie.tell(stream, channel, parts), writer)
@@ -291,7 +292,7 @@ async def _upwards(stream: Stream, reader: asyncio.StreamReader, ours: asyncio.S
     while data := await reader.read(1 << 16):
         for kind, payload in came.received(data):
             if kind == Up.TAKEN:
-                channel, size = messages.read_taken(payload)
+                channel, size = protocol.read_taken(payload)
                 stream.taken[channel] = size
             else:
                 stream.wants += kind == Up.WANT
@@ -401,23 +402,23 @@ def _tiny_frames(stream: Stream, channel: int, _: list[Part]) -> Iterable[bytes]
     """News of nothing, very many of them; and then something that is not so."""
     for _n in range(10):
         yield stream.slice(channel, b"".join(bytes(stream.sealed(channel, [])) for _m in range(1_000)))
-    yield messages.ended(9)
+    yield protocol.ended(9)
 
 
 def _moved_for_ever(*_: object) -> Iterable[bytes]:
     """Partitions that nobody wants come another way, very many of them."""
-    yield messages.shared(2, bytes(32))
+    yield protocol.shared(2, bytes(32))
     for n in range(4):
         keys = ((Key((n * 50_000 + m).to_bytes(16, "big"), 0), 1) for m in range(50_000))
-        yield messages.moved(2, keys)
-    yield messages.ended(9)
+        yield protocol.moved(2, keys)
+    yield protocol.ended(9)
 
 
 def _large_windows(stream: Stream, channel: int, parts: list[Part]) -> Iterable[bytes]:
     """Shared channels, each with a window that takes much memory."""
     for number in range(2, CHANNELS_MAX):
         sealer = Sealer(Compression(1, 27))
-        yield messages.shared(number, sealer.key)
+        yield protocol.shared(number, sealer.key)
         frame = b"".join(map(bytes, sealer.seal(1, 0, [bytes(1 << 20)])))
         yield messages.slice_of(number, 0, frame)
 
@@ -470,12 +471,12 @@ LIES: tuple[Lie, ...] = (
     Lie("partitions that nobody wants", "there is no channel 9", _moved_for_ever),
     Lie("thirty large windows", "cannot be decompressed", _large_windows),
     Lie("records that become very many", "parts of", _inflated),
-    Lie("the end of a channel", "is not shared", _says(messages.ended(Channel.LIVE))),
+    Lie("the end of a channel", "is not shared", _says(protocol.ended(Channel.LIVE))),
     Lie("a second welcome", "no messages of kind 1", _says(messages.say(Down.WELCOME, {}))),
     Lie("a message that there is not", "no messages of kind 77", _says(messages.message(Odd.KIND, b""))),
     Lie("a level that there is not", "its choice makes", _says(messages.say(Down.CHOICE, FAR_LEVEL))),
     Lie("much ado", "bytes of JSON, the most is", _says(messages.say(Down.TROUBLE, LONG_TROUBLE))),
-    Lie("a spoiled message", "was spoiled on its way", _says(messages.pong(1, 2, 3)[:-1] + b"x")),
+    Lie("a spoiled message", "was spoiled on its way", _says(protocol.pong(1, 2, 3)[:-1] + b"x")),
     Lie("a part that is cut off", "a part is cut off|a part ends", _cut_off),
     Lie("a batch that is further on", CORRUPT, _changed(7, 0x40)),
     Lie("a batch that is further back", CORRUPT, _changed(6, 0x01, batch=1)),

@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from mirror.link.messages import PROTOCOL, Messages
+from mirror.link.messages import Messages
+from mirror.link.protocol import PROTOCOL
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured, copied, once
 from tests.harness.checker import assert_exact

@@ -17,7 +17,8 @@ import pytest
 
 from mirror.flow.linked import LOOK_AGAIN_SECONDS
 from mirror.link import messages
-from mirror.link.messages import PROTOCOL, Down, Messages, Up
+from mirror.link.messages import Messages
+from mirror.link.protocol import PROTOCOL, Down, Up
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured, copied, once, partitions, says, writing
 from tests.harness.checker import assert_exact, watermarks

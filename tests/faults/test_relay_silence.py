@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mirror.kafka.fetch import Key
-from mirror.link import messages
-from mirror.link.messages import Position
+from mirror.link import protocol
+from mirror.link.protocol import Position
 from tests.harness.data import Row, load
 from tests.harness.kafka import KafkaCluster
 from tests.harness.relay import running_relay
@@ -46,7 +46,7 @@ def test_a_frozen_broker_holds_up_no_other_rank(source: KafkaCluster, tmp_path: 
         asyncio.run(source.create_topic(name, assignment=[[node]]))
         load(source.bootstrap, name, (Row(key=None, value=os.urandom(10_000)) for _ in range(RECORDS)))
     first, second = key_of(source, "first"), key_of(source, "second")
-    wanted = messages.want([Position(first, 1, 0, -1, True, 0), Position(second, 1, 0, -1, True, 5)])
+    wanted = protocol.want([Position(first, 1, 0, -1, True, 0), Position(second, 1, 0, -1, True, 5)])
     ends = {first: 0, second: 0}
 
     def until(client: Client, key: Key, offset: int) -> None:

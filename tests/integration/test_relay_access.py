@@ -39,9 +39,9 @@ from mirror.kafka.fetch import (
 )
 from mirror.kafka.security import Security, SecurityProtocol
 from mirror.kafka.tls import TlsOptions
-from mirror.link import messages
-from mirror.link.messages import Position
+from mirror.link import protocol
 from mirror.link.parts import Part
+from mirror.link.protocol import Position
 from tests.conftest import TopicFactory
 from tests.faults.flows import copied, partition, partitions, says
 from tests.harness.checker import assert_exact
@@ -251,7 +251,7 @@ def test_a_stream_brings_nothing_of_a_closed_topic(
     with two_topics(source, topic, town) as (opened, closed, relay, certificate):
         keys = [Key(asyncio.run(source.topic_id(name)).bytes, 0) for name in (opened, closed)]
         many = [Key(keys[1].topic_id, number) for number in range(1, MANY)]
-        wanted = messages.want([Position(key, 1, 0, -1, True) for key in (*keys, *many)])
+        wanted = protocol.want([Position(key, 1, 0, -1, True) for key in (*keys, *many)])
         came: dict[Key, tuple[int, Part]] = {}
         sock = town.dial(relay, certificate)
         with Client(relay, hello(), wanted, sock=sock) as client:

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mirror.link import messages
-from mirror.link.messages import Down
+from mirror.link.protocol import Down
 from monitoring import catalogue
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, copied, mirror_of, once

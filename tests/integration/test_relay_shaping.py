@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from mirror.link import messages
-from mirror.link.messages import Channel, Down, Position
+from mirror.link import protocol
+from mirror.link.protocol import Channel, Down, Position
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured, partitions
 from tests.harness.checker import assert_exact, watermarks
@@ -92,7 +92,7 @@ def test_of_what_is_behind_the_lowest_rank_comes_first(
     wanted = [Position(key, 1, 0, -1, True, rank) for key, rank in zip(keys, (9, 1, 5), strict=True)]
     ends, order = dict.fromkeys(keys, 0), []
 
-    with Client(relay, hello(windows=[1 << 20, 1]), messages.want(wanted)) as client:
+    with Client(relay, hello(windows=[1 << 20, 1]), protocol.want(wanted)) as client:
         while min(ends.values()) < 800:
             channel, _, parts = client.next_frame()
             for part in parts:
@@ -100,7 +100,7 @@ def test_of_what_is_behind_the_lowest_rank_comes_first(
                     order.append(part.fetched.key)
                 ends[part.fetched.key] = part.next_offset
             if len(order) == 6:
-                client.sock.sendall(messages.rank([(keys[0], 2)]))
+                client.sock.sendall(protocol.rank([(keys[0], 2)]))
             client.took(channel)
 
     settled = order[9:]
@@ -115,13 +115,13 @@ def test_no_more_is_sent_than_a_limit_allows(
     The relay's own, which is shared by all mirrors in turns; and the one that a mirror has asked for.
     """
     name = filled(source, topic, "limited", 5)
-    wanted = messages.want([Position(key_of(source, name), 1, 0, -1, True)])
+    wanted = protocol.want([Position(key_of(source, name), 1, 0, -1, True)])
 
     with Client(slow_relay, hello(), wanted) as one, Client(slow_relay, hello(), wanted) as other:
         began = time.monotonic()
         came = Counter({client: arrived(client, 1_500_000) for client in (one, other)})
         shared = time.monotonic() - began
-    with Client(relay, hello(), messages.limit(RATE), wanted) as client:
+    with Client(relay, hello(), protocol.limit(RATE), wanted) as client:
         began = time.monotonic()
         arrived(client, 2_000_000)
         alone = time.monotonic() - began
@@ -139,7 +139,7 @@ def test_a_limit_begins_under_a_stream_that_goes_on(
     allowed, without another connection.
     """
     name = filled(source, topic, "calendar", 12)
-    wanted = messages.want([Position(key_of(source, name), 1, 0, -1, True)])
+    wanted = protocol.want([Position(key_of(source, name), 1, 0, -1, True)])
     limits = [{"rate": RATE, "hours": "08:00-09:00"}]
     environment = clock_at(datetime(2026, 3, 2, 7, 59, 52, tzinfo=UTC))
 
@@ -178,7 +178,7 @@ def test_what_is_up_to_date_waits_for_no_catch_up(
     """
     behind, live = filled(source, topic, "behind", 10), asyncio.run(topic(source, prefix="live"))
     keys = [key_of(source, name) for name in (behind, live)]
-    wanted = messages.want([Position(key, 1, 0, -1, True) for key in keys])
+    wanted = protocol.want([Position(key, 1, 0, -1, True) for key in keys])
     waited = []
 
     with Client(slow_relay, hello(frame_bytes=50_000), wanted) as client:

@@ -14,10 +14,10 @@ import pytest
 
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Key
-from mirror.link import messages
+from mirror.link import messages, protocol
 from mirror.link.frames import HEADER_BYTES, Frames, Opener
-from mirror.link.messages import Channel, Down, Position
 from mirror.link.parts import Part, decode_parts, restored
+from mirror.link.protocol import Channel, Down, Position
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, mirror_of
 from tests.harness.checker import assert_exact
@@ -44,7 +44,7 @@ class Mirror(Client):
 
     def __init__(self, relay: Relay, wanted: dict[Key, int], **changes: Any) -> None:
         positions = [Position(key, number, 0, -1, True) for number, key in enumerate(wanted, 1)]
-        super().__init__(relay, hello(**changes), messages.want(positions))
+        super().__init__(relay, hello(**changes), protocol.want(positions))
         self.numbers = {key: number for number, key in enumerate(wanted, 1)}
         self.at = dict(wanted)
         self.shared: dict[int, bytearray] = {}
@@ -67,7 +67,7 @@ class Mirror(Client):
             self.shared[payload[0]], self.moved[payload[0]] = bytearray(), {}
             self._taken[payload[0]] = 0
         elif kind == Down.MOVED:
-            channel, moved = messages.read_moved(memoryview(payload))
+            channel, moved = protocol.read_moved(memoryview(payload))
             self.moved.setdefault(channel, {}).update(moved)
         elif kind == Down.ENDED:
             self.ended.add(payload[0])
@@ -84,7 +84,7 @@ class Mirror(Client):
                 room = memoryview(bytearray(sum(part.recoded_bytes for part in parts)))
                 self._take(channel, restored(parts, room)[0])
                 self._taken[channel] = self._taken.get(channel, 0) + HEADER_BYTES + header.wire_bytes
-                self.sock.sendall(messages.taken(channel, self._taken[channel]))
+                self.sock.sendall(protocol.taken(channel, self._taken[channel]))
 
     def _take(self, channel: int, parts: list[Part]) -> None:
         for part in parts:
@@ -95,7 +95,7 @@ class Mirror(Client):
             if part.offset > self.at[key]:
                 self.numbers[key] += 1000
                 position = Position(key, self.numbers[key], self.at[key], -1, True)
-                self.sock.sendall(messages.want([position]))
+                self.sock.sendall(protocol.want([position]))
             else:
                 self.at[key] = max(self.at[key], part.next_offset)
 

@@ -20,10 +20,11 @@ import pytest
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Key
 from mirror.kafka.record_batch import walk
-from mirror.link import messages
+from mirror.link import messages, protocol
 from mirror.link.frames import HEADER_BYTES, Frames, Header, Opener
-from mirror.link.messages import Channel, Down, Messages, Position, Up
+from mirror.link.messages import Messages
 from mirror.link.parts import Part, decode_parts, restored
+from mirror.link.protocol import Channel, Down, Position, Up
 from tests.conftest import TopicFactory
 from tests.faults.flows import once
 from tests.harness.checker import assert_exact
@@ -116,7 +117,7 @@ class Client:
                 return channel, header, restored(parts, room)[0]
 
     def took(self, channel: Channel) -> None:
-        self.sock.sendall(messages.taken(channel, self.taken[channel]))
+        self.sock.sendall(protocol.taken(channel, self.taken[channel]))
 
 
 def read_slice(payload: bytes) -> tuple[int, int, bytes]:
@@ -142,7 +143,7 @@ def test_everything_arrives_in_its_order(
     """
     name = asyncio.run(topic(source, prefix="stream"))
     load(source.bootstrap, name, json_rows(20_000, 500), codec)
-    wanted = messages.want([Position(key_of(source, name), 7, 5_000, -1, True)])
+    wanted = protocol.want([Position(key_of(source, name), 7, 5_000, -1, True)])
 
     offset, channels, more = 5_000, [], True
     with Client(relay, hello(), wanted) as client:
@@ -175,16 +176,16 @@ def test_no_more_is_sent_than_the_mirror_takes(
     """
     name = asyncio.run(topic(source, prefix="window"))
     load(source.bootstrap, name, json_rows(5_000, 1_000), batch_size=20_000)
-    wanted = messages.want([Position(key_of(source, name), 7, 0, -1, True)])
+    wanted = protocol.want([Position(key_of(source, name), 7, 0, -1, True)])
 
     with Client(relay, hello(windows=[1, 1]), wanted) as client:
         for number in range(3):
             channel, header, _ = client.next_frame()
             assert (channel, header.sequence) == (Channel.BULK, number)
-            client.sock.sendall(messages.ping(number))
+            client.sock.sendall(protocol.ping(number))
             kind, payload = client.next() or (None, b"")
             assert kind == Down.PONG
-            token, clock_ms, _ = messages.read_pong(payload)
+            token, clock_ms, _ = protocol.read_pong(payload)
             assert token == number
             assert abs(clock_ms - time.time() * 1000) < 60_000
             client.took(channel)
@@ -193,7 +194,7 @@ def test_no_more_is_sent_than_the_mirror_takes(
 @pytest.mark.parametrize(
     ("said", "code", "words"),
     [
-        ([messages.ping(1)], "bad_message", "where a mirror says who it is"),
+        ([protocol.ping(1)], "bad_message", "where a mirror says who it is"),
         ([hello(flow="Not a name")], "bad_message", "hello: flow"),
         ([hello(colour="red")], "bad_message", "hello: colour"),
         ([hello(isolation=2)], "bad_message", "hello: isolation"),
@@ -201,7 +202,7 @@ def test_no_more_is_sent_than_the_mirror_takes(
         ([messages.message(Up.HELLO, b"[" * 50_000)], "bad_message", "no JSON"),
         ([messages.message(Up.HELLO, b"[" * 100_000)], "bad_message", "100000 bytes of JSON"),
         ([hello(), hello()], "bad_message", "a second HELLO came"),
-        ([hello(), messages.taken(Channel.BULK, 1)], "bad_message", "more was taken than was sent"),
+        ([hello(), protocol.taken(Channel.BULK, 1)], "bad_message", "more was taken than was sent"),
         ([hello(), messages.message(Up.WANT, b"x" * 7)], "bad_message", "7 bytes in entries of 38"),
         ([hello(), b"\xff\xff\xff\xff\x02"], "bad_message", "a message of 4294967295 bytes"),
         ([hello(flow="fenced", epoch=5), b""], "", ""),
@@ -250,7 +251,7 @@ def test_a_topic_nobody_knows_is_refused_and_others_go_on(
     name = asyncio.run(topic(source, prefix="known"))
     load(source.bootstrap, name, json_rows(100, 100))
     known, unknown = key_of(source, name), Key(bytes(range(16)), 0)
-    wanted = messages.want([Position(unknown, 1, 5, -1, True), Position(known, 2, 0, -1, True)])
+    wanted = protocol.want([Position(unknown, 1, 5, -1, True), Position(known, 2, 0, -1, True)])
 
     came: dict[Key, Part] = {}
     with Client(relay, hello(), wanted) as client:

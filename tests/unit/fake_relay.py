@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from mirror.kafka.dial import Address, ConnectionOptions, Relays
 from mirror.link import messages
-from mirror.link.messages import PROTOCOL, Down
+from mirror.link.protocol import PROTOCOL, Down
 
 Answer = Callable[[str], bytes]
 """What is answered to whoever asks for a path. Where that is :data:`SWITCHING` the connection stays open."""

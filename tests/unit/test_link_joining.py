@@ -13,7 +13,7 @@ from mirror.kafka.relayed import UnknownStreamError
 from mirror.link import joining, messages
 from mirror.link.greeting import Hello
 from mirror.link.joining import join_pause_seconds
-from mirror.link.messages import Down
+from mirror.link.protocol import Down
 from mirror.link.stream import LinkStream
 from tests.harness.node import until
 from tests.unit.fake_relay import SWITCHING, fake_relay, problem, welcome

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from mirror.errors import AnswerError
 from mirror.kafka.fetch import Key
-from mirror.link import messages
-from mirror.link.messages import Channel, Down, Messages, Position, Up
+from mirror.link import messages, protocol
+from mirror.link.messages import Messages
+from mirror.link.protocol import Channel, Down, Position, Up
 
 keys = st.builds(Key, st.binary(min_size=16, max_size=16), st.integers(0, 2**31 - 1))
 positions = st.builds(
@@ -28,12 +29,12 @@ positions = st.builds(
 )
 READERS: list[Callable[[bytes], Any]] = [
     messages.document,
-    messages.read_want,
-    messages.read_forget,
-    messages.read_taken,
-    messages.read_number,
-    messages.read_pong,
-    messages.read_rank,
+    protocol.read_want,
+    protocol.read_forget,
+    protocol.read_taken,
+    protocol.read_number,
+    protocol.read_pong,
+    protocol.read_rank,
 ]
 
 
@@ -51,7 +52,7 @@ def test_messages_come_whole(wanted: list[Position], forgotten: list[Key], cut: 
     Wherever the network has cut them.
     """
     sent = b"".join(
-        (messages.want(wanted), messages.forget(forgotten), messages.taken(Channel.BULK, 7), messages.ping(9))
+        (protocol.want(wanted), protocol.forget(forgotten), protocol.taken(Channel.BULK, 7), protocol.ping(9))
     )
     reader = Messages()
     came = [
@@ -61,10 +62,10 @@ def test_messages_come_whole(wanted: list[Position], forgotten: list[Key], cut: 
     ]
 
     assert [kind for kind, _ in came] == [Up.WANT, Up.FORGET, Up.TAKEN, Up.PING]
-    assert messages.read_want(came[0][1]) == wanted
-    assert messages.read_forget(came[1][1]) == forgotten
-    assert messages.read_taken(came[2][1]) == (Channel.BULK, 7)
-    assert messages.read_number(came[3][1]) == 9
+    assert protocol.read_want(came[0][1]) == wanted
+    assert protocol.read_forget(came[1][1]) == forgotten
+    assert protocol.read_taken(came[2][1]) == (Channel.BULK, 7)
+    assert protocol.read_number(came[3][1]) == 9
 
 
 @given(st.lists(st.binary(min_size=1, max_size=60), max_size=5), st.integers(1, 50))
@@ -74,7 +75,7 @@ def test_slices_are_told_of_as_they_come(slices: list[bytes], cut: int) -> None:
     """
     starts = [0, *itertools.accumulate(map(len, slices))]
     sent = b"".join(
-        messages.slice_of(Channel.BULK, at, data) + messages.ping(at)
+        messages.slice_of(Channel.BULK, at, data) + protocol.ping(at)
         for at, data in zip(starts, slices, strict=False)
     )
     told = bytearray()
@@ -92,7 +93,7 @@ def test_slices_are_told_of_as_they_come(slices: list[bytes], cut: int) -> None:
 
     assert bytes(told) == b"".join(slices)
     assert [kind for kind, _ in came] == [Down.SLICE, Up.PING] * len(slices)
-    assert [messages.read_number(payload) for kind, payload in came if kind == Up.PING] == starts[:-1]
+    assert [protocol.read_number(payload) for kind, payload in came if kind == Up.PING] == starts[:-1]
 
 
 @given(st.lists(positions, max_size=3), st.data())
@@ -102,7 +103,7 @@ def test_a_message_with_a_flipped_bit_is_never_taken_for_another(
     """
     It is refused; or it seems to be longer, and is waited for. TCP does not see each flipped bit.
     """
-    said = bytearray(messages.want(wanted) + messages.limit(1_000_000))
+    said = bytearray(protocol.want(wanted) + protocol.limit(1_000_000))
     at = data.draw(st.integers(0, len(said) - 1))
     said[at] ^= 1 << data.draw(st.integers(0, 7))
 
@@ -114,7 +115,7 @@ def test_a_message_with_a_flipped_bit_is_never_taken_for_another(
         pass
 
     assert len(came) < 2
-    assert all(messages.read_want(payload) == wanted for payload in came)
+    assert all(protocol.read_want(payload) == wanted for payload in came)
 
 
 @pytest.mark.parametrize("size", [0, 1, 9])
@@ -152,11 +153,11 @@ NOWHERE, SOMEWHERE = Key(bytes(16), -1), Key(bytes(16), 0)
 @pytest.mark.parametrize(
     ("said", "read", "words"),
     [
-        (messages.want([Position(NOWHERE, 1, 0, -1, True)]), messages.read_want, "no partition -1"),
-        (messages.forget([NOWHERE]), messages.read_forget, "no partition -1"),
-        (messages.rank([(NOWHERE, 3)]), messages.read_rank, "no partition -1"),
-        (messages.want([Position(SOMEWHERE, 1, -1, -1, True)]), messages.read_want, "offset=-1"),
-        (messages.want([Position(SOMEWHERE, 1, 0, -1, cast(bool, 7))]), messages.read_want, "recode=7"),
+        (protocol.want([Position(NOWHERE, 1, 0, -1, True)]), protocol.read_want, "no partition -1"),
+        (protocol.forget([NOWHERE]), protocol.read_forget, "no partition -1"),
+        (protocol.rank([(NOWHERE, 3)]), protocol.read_rank, "no partition -1"),
+        (protocol.want([Position(SOMEWHERE, 1, -1, -1, True)]), protocol.read_want, "offset=-1"),
+        (protocol.want([Position(SOMEWHERE, 1, 0, -1, cast(bool, 7))]), protocol.read_want, "recode=7"),
     ],
     ids=["WANT", "FORGET", "RANK", "an offset", "neither recoded nor not"],
 )

@@ -15,11 +15,11 @@ import pytest
 from mirror.errors import AnswerError, ConnectionFailedError, TwinsiteError
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Key
-from mirror.link import messages
+from mirror.link import messages, protocol
 from mirror.link import stream as link_stream
 from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, Compression, Sealer
 from mirror.link.greeting import Hello
-from mirror.link.messages import CHANNELS_MAX, Channel, Down, Up
+from mirror.link.protocol import CHANNELS_MAX, Channel, Down, Up
 from mirror.link.stream import LinkStream
 from tests.harness.node import until
 from tests.unit.fake_relay import KEY, SWITCHING, fake_relay, welcome
@@ -51,7 +51,7 @@ async def run_with(*said: bytes, hello: Hello = HELLO) -> TwinsiteError:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ([messages.pong(1, 2, 3)], "where a welcome was due"),
+        ([protocol.pong(1, 2, 3)], "where a welcome was due"),
         ([welcome(keys=["00", "00"])], "its welcome makes no sense"),
         ([welcome(keys=[KEY.hex()])], "its welcome makes no sense"),
         ([welcome(steady_us="soon")], "its welcome makes no sense"),
@@ -63,19 +63,19 @@ async def run_with(*said: bytes, hello: Hello = HELLO) -> TwinsiteError:
         ([welcome(), messages.slice_of(7, 0, b"x")], "there is no channel 7"),
         ([welcome(), messages.slice_of(Channel.LIVE, 0, b"no frame" * 20)], "where a frame was due"),
         ([welcome(), b"\0\0\0\2\2\0"], "a slice of 1 bytes"),
-        ([welcome(), messages.ended(2)[:-1] + b"x"], "a message of kind 9 and 10 bytes was spoiled"),
-        ([welcome(), messages.shared(2, KEY), messages.shared(2, KEY)], "channel 2 cannot begin"),
-        ([welcome(), messages.shared(1, KEY)], "channel 1 is not shared"),
-        ([welcome(), messages.shared(2, KEY[1:])], "channel 2 cannot begin"),
-        ([welcome(), *(messages.shared(n, KEY) for n in range(2, CHANNELS_MAX + 1))], "cannot begin"),
-        ([welcome(), messages.shared(CHANNELS_MAX, KEY)], "channel 32 cannot begin"),
-        ([welcome(), messages.ended(2)], "there is no channel 2"),
-        ([welcome(), messages.ended(Channel.BULK)], "channel 1 is not shared"),
-        ([welcome(), messages.moved(2, [(TOPIC, 1)])], "there is no channel 2"),
+        ([welcome(), protocol.ended(2)[:-1] + b"x"], "a message of kind 9 and 10 bytes was spoiled"),
+        ([welcome(), protocol.shared(2, KEY), protocol.shared(2, KEY)], "channel 2 cannot begin"),
+        ([welcome(), protocol.shared(1, KEY)], "channel 1 is not shared"),
+        ([welcome(), protocol.shared(2, KEY[1:])], "channel 2 cannot begin"),
+        ([welcome(), *(protocol.shared(n, KEY) for n in range(2, CHANNELS_MAX + 1))], "cannot begin"),
+        ([welcome(), protocol.shared(CHANNELS_MAX, KEY)], "channel 32 cannot begin"),
+        ([welcome(), protocol.ended(2)], "there is no channel 2"),
+        ([welcome(), protocol.ended(Channel.BULK)], "channel 1 is not shared"),
+        ([welcome(), protocol.moved(2, [(TOPIC, 1)])], "there is no channel 2"),
         ([welcome(), messages.message(Down.MOVED, b"")], "a message about no channel"),
-        ([welcome(), messages.shared(2, KEY), messages.message(Down.MOVED, b"\2xyz")], "3 bytes in entries"),
+        ([welcome(), protocol.shared(2, KEY), messages.message(Down.MOVED, b"\2xyz")], "3 bytes in entries"),
         (
-            [welcome(), messages.shared(2, KEY), messages.ended(2), messages.slice_of(2, 0, b"x")],
+            [welcome(), protocol.shared(2, KEY), protocol.ended(2), messages.slice_of(2, 0, b"x")],
             "no channel 2",
         ),
         ([welcome(), messages.message(Down.TROUBLE, b'{"node": "1"}')], "a trouble without a node"),
@@ -103,7 +103,7 @@ async def test_more_than_was_allowed_ends_the_stream() -> None:
     for channel in (Channel.BULK, 2):
         slices = [messages.slice_of(channel, at * len(frame), frame) for at in range(enough)]
         slices = [messages.slice_of(channel, 0, b"x"), *slices] if channel == Channel.BULK else slices
-        error = await run_with(welcome(), messages.shared(2, KEY), *slices)
+        error = await run_with(welcome(), protocol.shared(2, KEY), *slices)
         assert isinstance(error, AnswerError)
 
 
@@ -115,7 +115,7 @@ async def test_more_than_one_frame_of_the_largest_is_not_kept() -> None:
     numbers = (Channel.LIVE, 2, 3)
     begun = [messages.slice_of(number, 0, header) for number in numbers]
 
-    error = await run_with(welcome(), *(messages.shared(n, KEY) for n in numbers[1:]), *begun)
+    error = await run_with(welcome(), *(protocol.shared(n, KEY) for n in numbers[1:]), *begun)
 
     assert isinstance(error, AnswerError)
     assert "on all channels together" in str(error)
@@ -159,10 +159,10 @@ async def test_of_what_moves_only_that_is_kept_which_is_wanted_so() -> None:
         asked.append((channel, moved))
         return [(TOPIC, 5)]
 
-    async with relay(welcome(), messages.shared(2, KEY)) as options:
+    async with relay(welcome(), protocol.shared(2, KEY)) as options:
         stream = await LinkStream.open(options, HELLO, BufferPool(0), connections=1)
         stream.channels.on_moved = wanted
-        stream._heard(Down.MOVED, memoryview(messages.moved(2, said)[5:-4]))
+        stream._heard(Down.MOVED, memoryview(protocol.moved(2, said)[5:-4]))
         kept = stream.channels._states[2].moved
         stream.close()
 
@@ -178,15 +178,15 @@ async def test_very_many_partitions_are_named_in_several_messages() -> None:
 
     async with relay(welcome()) as options:
         stream = await LinkStream.open(options, HELLO, BufferPool(0), connections=1)
-        stream.want(messages.Position(key, 1, 0, -1, True, 0) for key in keys)
+        stream.want(protocol.Position(key, 1, 0, -1, True, 0) for key in keys)
         stream.rank((key, 7) for key in keys)
         stream.forget(keys)
         said = list(messages.Messages().received(bytes(stream._outgoing)))
         stream.close()
 
-    wanted = [one for kind, payload in said if kind == Up.WANT for one in messages.read_want(payload)]
-    ranked = [one for kind, payload in said if kind == Up.RANK for one in messages.read_rank(payload)]
-    forgotten = [one for kind, payload in said if kind == Up.FORGET for one in messages.read_forget(payload)]
+    wanted = [one for kind, payload in said if kind == Up.WANT for one in protocol.read_want(payload)]
+    ranked = [one for kind, payload in said if kind == Up.RANK for one in protocol.read_rank(payload)]
+    forgotten = [one for kind, payload in said if kind == Up.FORGET for one in protocol.read_forget(payload)]
     assert [position.key for position in wanted] == forgotten == keys
     assert ranked == [(key, 7) for key in keys]
 
@@ -209,7 +209,7 @@ async def test_a_link_is_measured_though_its_answers_come_after_the_next_questio
         await until(lambda: next_ping(stream) >= at + 10, "it has asked again and again since", 10)
         came = time.monotonic()
         for number in (1, at):
-            stream._heard(Down.PONG, memoryview(messages.pong(number, 1, 2)[5:-4]))
+            stream._heard(Down.PONG, memoryview(protocol.pong(number, 1, 2)[5:-4]))
         measured = stream.round_trip_seconds
         kept = len(stream._asked)
         running.cancel()
@@ -236,7 +236,7 @@ async def test_a_window_and_a_frame_of_each_channel_are_kept() -> None:
         for at, piece in ((0, frame), (len(frame), frame[:-1]))
     ]
 
-    async with relay(welcome(), *(messages.shared(n, KEY) for n in shared), *slices) as options:
+    async with relay(welcome(), *(protocol.shared(n, KEY) for n in shared), *slices) as options:
         stream = await LinkStream.open(options, HELLO, BufferPool(0), connections=1)
         running = asyncio.ensure_future(stream.run())
         try:
@@ -259,9 +259,9 @@ async def test_any_bytes_are_refused_or_wait(seed: int) -> None:
     dice = random.Random(seed)
     good = [
         welcome(),
-        messages.shared(2, KEY),
-        messages.moved(2, [(TOPIC, 1)]),
-        messages.pong(1, 2, 3),
+        protocol.shared(2, KEY),
+        protocol.moved(2, [(TOPIC, 1)]),
+        protocol.pong(1, 2, 3),
         messages.slice_of(2, 0, dice.randbytes(50)),
     ]
     said = bytearray(b"".join(good))

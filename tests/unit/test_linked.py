@@ -20,8 +20,8 @@ from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Fetched, FetchLimits, Key
 from mirror.link.channels import Came
 from mirror.link.frames import Compression, Frames, Opener, Sealer
-from mirror.link.messages import Channel, Position
 from mirror.link.parts import ASTRAY, Part, encode_parts
+from mirror.link.protocol import Channel, Position
 from mirror.model import Batch, OffsetMode, TopicPartition
 from tests.harness.node import until
 from tests.unit.batches import entries, v2

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
-from mirror.link.messages import Channel
+from mirror.link.protocol import Channel
 from mirror.relay import pacing
 from mirror.relay.pacing import BURST_SECONDS, Pace, Turnstile, follow
 from mirror.timetable import Period, days_of, hours_of

@@ -12,7 +12,7 @@ import pytest
 
 from mirror.errors import AnswerError, ConnectionFailedError, TwinsiteError, UnsupportedVersionError
 from mirror.kafka.dial import Address, ConnectionOptions, Relays
-from mirror.link import messages
+from mirror.link import messages, protocol
 from mirror.link.messages import Messages
 from mirror.link.probe import Down, Echo, Load, Observed, Up
 from mirror.link.probing import observe
@@ -64,7 +64,7 @@ def answering(then: Act, ahead_seconds: float = 0.0) -> Act:
     async def act(kind: int, payload: memoryview, say: Say) -> None:
         if kind == Up.PING:
             clock_ms = round((time.time() + ahead_seconds) * 1000)
-            await say(messages.pong(messages.read_number(payload), clock_ms, 0))
+            await say(protocol.pong(protocol.read_number(payload), clock_ms, 0))
         else:
             await then(kind, payload, say)
 
@@ -113,9 +113,9 @@ async def test_what_comes_is_noted_with_what_the_relay_reports() -> None:
         (answering(saying(b"")), ConnectionFailedError, "silent for 1 s"),
         (answering(saying(messages.say(Down.BYE, {"detail": "no"}))), ConnectionFailedError, ": no"),
         (answering(saying(messages.message(Down.FILL, b"") + b"\xff" * 9)), AnswerError, "4294967295 bytes"),
-        (answering(saying(messages.limit(1))), AnswerError, "no messages of kind 7"),
+        (answering(saying(protocol.limit(1))), AnswerError, "no messages of kind 7"),
         (answering(saying(messages.say(Down.REPORT, {}))), AnswerError, "without the bytes"),
-        (saying(messages.pong(7, 0, 0)), AnswerError, "an answer to question 7 came"),
+        (saying(protocol.pong(7, 0, 0)), AnswerError, "an answer to question 7 came"),
         (saying(messages.message(Down.PONG, b"x")), AnswerError, "1 bytes came where 24 were due"),
     ],
 )

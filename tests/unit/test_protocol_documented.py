@@ -16,11 +16,12 @@ from blake3 import blake3
 
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Fetched, Key
-from mirror.link import messages, parts, probe
+from mirror.link import messages, parts, probe, protocol
 from mirror.link.frames import HEADER_BYTES, Frames, Opener
 from mirror.link.greeting import Hello
-from mirror.link.messages import Channel, Down, Messages, Position, Up
+from mirror.link.messages import Messages
 from mirror.link.parts import Part, decode_parts
+from mirror.link.protocol import Channel, Down, Position, Up
 from tests.unit.batches import Entry, read_v2, v2
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
@@ -61,17 +62,17 @@ def test_every_kind_of_message_is_on_the_page() -> None:
 @pytest.mark.parametrize(
     ("section", "kind", "size"),
     [
-        ("A stream of frames", "2 WANT", messages._WANT.size),
-        ("A stream of frames", "3 FORGET", messages._KEY.size),
-        ("A stream of frames", "4 TAKEN", messages._TAKEN.size),
-        ("A stream of frames", "5 PING", messages._NUMBER.size),
-        ("A stream of frames", "6 RANK", messages._RANK.size),
-        ("A stream of frames", "7 LIMIT", messages._NUMBER.size),
-        ("A stream of frames", "2 SLICE", messages._SLICE.size),
-        ("A stream of frames", "5 PONG", messages._PONG.size),
+        ("A stream of frames", "2 WANT", protocol._WANT.size),
+        ("A stream of frames", "3 FORGET", protocol._KEY.size),
+        ("A stream of frames", "4 TAKEN", protocol._TAKEN.size),
+        ("A stream of frames", "5 PING", protocol._NUMBER.size),
+        ("A stream of frames", "6 RANK", protocol._RANK.size),
+        ("A stream of frames", "7 LIMIT", protocol._NUMBER.size),
+        ("A stream of frames", "2 SLICE", messages._SLICE_HEAD.size),
+        ("A stream of frames", "5 PONG", protocol._PONG.size),
         ("A stream of frames", "7 SHARED", 1 + 32),
-        ("A stream of frames", "8 MOVED", 1 + messages._MOVED.size),
-        ("A probe", "5 PONG", messages._PONG.size),
+        ("A stream of frames", "8 MOVED", 1 + protocol._MOVED.size),
+        ("A probe", "5 PONG", protocol._PONG.size),
     ],
 )
 def test_fields_are_as_long_as_the_page_says(section: str, kind: str, size: int) -> None:
@@ -98,11 +99,11 @@ def test_what_the_mirror_says_is_what_was_recorded(recorded: list[bytes]) -> Non
     """
     To the byte.
     """
-    want = messages.want([Position(ORDERS_3, 1, 41, 5, True, 10)])
+    want = protocol.want([Position(ORDERS_3, 1, 41, 5, True, 10)])
 
     assert recorded[0] == messages.say(Up.HELLO, asdict(HELLO))
     assert recorded[1] == want
-    assert recorded[5] == messages.taken(Channel.BULK, 171)
+    assert recorded[5] == protocol.taken(Channel.BULK, 171)
 
 
 def test_what_the_relay_said_is_understood_as_the_page_explains_it(recorded: list[bytes]) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from mirror.broker_codes import CORRUPT_MESSAGE
 from mirror.kafka.fetch import Fetched, Isolation, Key
-from mirror.link.messages import Channel
 from mirror.link.parts import ASTRAY
+from mirror.link.protocol import Channel
 from mirror.relay.place import (
     PART_BYTES_CEILING,
     ROUTE_TRIES,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mirror.link import messages
+from mirror.link import messages, protocol
 from mirror.link.messages import Messages
 from mirror.link.probe import Down, Up
 from mirror.relay import line, probe
@@ -40,7 +40,7 @@ async def probing(
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     try:
         await asyncio.sleep(0)
-        writer.write(messages.ping(1))
+        writer.write(protocol.ping(1))
         assert await reader.readexactly(33)
         yield reader, writer, made[0]
     finally:
@@ -75,7 +75,7 @@ async def test_it_sends_for_as_long_as_it_is_told_and_says_what_it_did() -> None
     """
     async with probing() as (reader, writer, _):
         began = time.monotonic()
-        writer.write(load() + messages.ping(2))
+        writer.write(load() + protocol.ping(2))
         came, report, others = await to_report(reader)
         seconds = time.monotonic() - began
 
@@ -152,7 +152,7 @@ async def test_what_it_sends_cannot_be_compressed() -> None:
         (messages.message(Up.LOAD, b"[]"), "a JSON object was due"),
         (messages.message(Up.PING, b"x"), "1 bytes came where 8 were due"),
         (struct.pack(">IB", 5000, Up.LOAD), "a message of 5000 bytes"),
-        (messages.limit(1), "a message of kind 7"),
+        (protocol.limit(1), "a message of kind 7"),
     ],
 )
 async def test_what_makes_no_sense_ends_it(said: bytes, words: str) -> None:
@@ -218,7 +218,7 @@ async def test_a_mirror_that_only_asks_is_not_waited_for() -> None:
         for number in itertools.count():
             if one.ended.done():
                 break
-            writer.write(messages.ping(number) * 1_000)
+            writer.write(protocol.ping(number) * 1_000)
             await asyncio.sleep(0)
 
     assert one.ended.done()

@@ -20,8 +20,8 @@ from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
 from mirror.kafka.connection_pool import ConnectionPool
 from mirror.kafka.dial import Address
 from mirror.kafka.fetch import FETCH_SESSION_ID_NOT_FOUND, FETCH_VERSION, Isolation, Key
-from mirror.link.messages import Channel, Position
 from mirror.link.parts import ASTRAY
+from mirror.link.protocol import Channel, Position
 from mirror.relay import broker_lane, reading
 from mirror.relay.news import Gone, News, Taken
 from mirror.relay.reading import SourceReader

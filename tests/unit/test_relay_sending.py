@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.kafka.fetch import Fetched, Key
-from mirror.link.messages import Channel
 from mirror.link.parts import Part
+from mirror.link.protocol import Channel
 from mirror.relay import lane
 from mirror.relay.lane import FRAMES_READY_MAX, Frame
 from mirror.relay.news import News

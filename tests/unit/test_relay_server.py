@@ -23,9 +23,9 @@ from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo
 from mirror.kafka.dial import Address, ConnectionOptions, Relays
 from mirror.kafka.relayed import _refusal
-from mirror.link import messages
+from mirror.link import messages, protocol
 from mirror.link.greeting import Hello
-from mirror.link.messages import Down
+from mirror.link.protocol import Down
 from mirror.link.stream import LinkStream
 from mirror.relay.line import BUSY_SECONDS, rest
 from mirror.relay.server import RelayServer
@@ -77,7 +77,7 @@ def frames_asked(version: str, headers: list[str]) -> bytes:
         (b"GET /v1/frames HTTP/9.1\r\nHost: x\r\n\r\n", b"400"),
         (b"GET /elsewhere HTTP/1.1\r\nHost: x\r\n\r\n", b"404"),
         (b"POST /v1/frames HTTP/1.1\r\nHost: x\r\n\r\n", b"405"),
-        (asking("/v1/frames?join=x&carries=y", messages.PROTOCOL), b"400"),
+        (asking("/v1/frames?join=x&carries=y", protocol.PROTOCOL), b"400"),
     ],
     ids=["a TLS greeting", "a bad header", "a version", "a path", "a method", "a parameter"],
 )
@@ -210,7 +210,7 @@ async def test_who_asks_very_much_and_is_gone_fills_no_log(caplog: pytest.LogCap
         await reader.readexactly(1)
         sock = writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        writer.write(messages.ping(1) * 3_000)
+        writer.write(protocol.ping(1) * 3_000)
         writer.transport.abort()
         await until(lambda: not server.tally.open, "he is gone", 10)
 
@@ -229,7 +229,7 @@ async def test_who_says_something_on_a_joined_connection_ends_the_stream() -> No
         size = int.from_bytes(await reader.readexactly(4))
         token = json.loads((await reader.readexactly(size))[1:-4])["token"]
         joining, joined = await asyncio.open_connection("127.0.0.1", server.port)
-        joined.write(asking(f"{messages.PATH}?join={token}", messages.PROTOCOL))
+        joined.write(asking(f"{protocol.PATH}?join={token}", protocol.PROTOCOL))
         await joining.readuntil(b"\r\n\r\n")
 
         joined.write(b"x")
@@ -282,13 +282,13 @@ async def test_no_connection_of_a_stream_is_silent_for_long(monkeypatch: pytest.
         stream = await LinkStream.open(options, who, BufferPool(0), connections=3)
         heard_pong = stream._heard_pong
 
-        def hear(pong: messages.Pong) -> None:
+        def hear(pong: protocol.Pong) -> None:
             heard.append(pong.token)
             heard_pong(pong)
 
         monkeypatch.setattr(stream, "_heard_pong", hear)
         running = asyncio.create_task(stream.run())
-        await until(lambda: heard.count(messages.NOT_ASKED) >= 6, "they are said", 10)
+        await until(lambda: heard.count(protocol.NOT_ASKED) >= 6, "they are said", 10)
         ended = running.done()
         running.cancel()
         await asyncio.wait([running])

@@ -13,8 +13,9 @@ from mirror.errors import ConnectionFailedError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo
 from mirror.kafka.fetch import Isolation, Key
-from mirror.link import messages
-from mirror.link.messages import Channel, Down, Messages, Position
+from mirror.link import protocol
+from mirror.link.messages import Messages
+from mirror.link.protocol import Channel, Down, Position
 from mirror.relay import broker_lane, group, sharing
 from mirror.relay.group import Group, Kind, Member, Who
 from mirror.relay.place import Place
@@ -103,7 +104,7 @@ class Mirror:
         self.most_waited = max(self.most_waited, self.waits)
         for kind, payload in Messages().received(data):
             assert kind == Down.MOVED
-            channel, moved = messages.read_moved(payload)
+            channel, moved = protocol.read_moved(payload)
             self.moves.append(len(moved))
             self.way |= {key: channel for key, _ in moved}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mirror.link.messages import RANK_LAST
+from mirror.link.protocol import RANK_LAST
 from mirror.relay.turns import Turns
 
 lanes, ranks = st.sampled_from("abc"), st.integers(0, 4)

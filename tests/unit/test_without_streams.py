@@ -21,7 +21,7 @@ from mirror.kafka.connection_pool import ConnectionPool
 from mirror.kafka.dial import Address, ConnectionOptions, Relays
 from mirror.kafka.fetch import FetchLimits
 from mirror.link import messages
-from mirror.link.messages import Down
+from mirror.link.protocol import Down
 from mirror.model import OffsetMode, Reason, State, TopicPartition
 from mirror.timetable import Period
 from tests.harness.node import until
