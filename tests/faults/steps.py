@@ -5,7 +5,7 @@ tests/unit/test_failpoints.py holds these against the failpoints there are.
 
 from __future__ import annotations
 
-from tests.harness.checker import OffsetMode
+from tests.harness.judging import OffsetMode
 
 PARTITIONS_ADDED, SETTINGS_CHANGED = "partitions_added", "settings_changed"
 """Reached where the source has got partitions, or other settings, so not by a first copy."""

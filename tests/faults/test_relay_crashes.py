@@ -15,8 +15,9 @@ from tests.conftest import TopicFactory
 from tests.faults import steps
 from tests.faults.flows import complete, configured, mirror_of
 from tests.faults.test_crashes import odd_topic
-from tests.harness.checker import OffsetMode, assert_exact
+from tests.harness.checker import assert_exact
 from tests.harness.data import json_rows, load
+from tests.harness.judging import OffsetMode
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import Site
 from tests.harness.process import Twinsite, twinsite

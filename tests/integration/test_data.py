@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.harness.checker import NotExactError, assert_exact, read_partition
+from tests.harness.checker import assert_exact, read_partition
 from tests.harness.data import (
     CODECS,
     NotLoadedError,
@@ -19,6 +19,7 @@ from tests.harness.data import (
     load_interleaved,
     load_transactions,
 )
+from tests.harness.judging import NotExactError
 from tests.harness.kafka import KafkaCluster
 
 pytestmark = pytest.mark.timeout(120)

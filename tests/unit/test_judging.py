@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.harness.checker import (
+from tests.harness.judging import (
     Fault,
     Finding,
     NotExactError,
