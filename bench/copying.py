@@ -22,9 +22,10 @@ from rich.table import Table
 from bench.contestants import CEILING, CONTESTANTS, DEFAULT, OURS, RELAYED, TUNED, Contestant, Job
 from bench.goals import Goal, ratio
 from bench.measuring import LogEnds, Run, measure, median
-from tests.harness.data import Row, json_rows, load
+from tests.harness.data import Row, json_rows
 from tests.harness.jvm import BENCHMARK_JVM
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 
 TOPIC = "bench"
 PAYLOAD_RECORDS = 20_000

@@ -7,9 +7,10 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.harness.data import Row, load
+from tests.harness.data import Row
 from tests.harness.jvm import REPOSITORY, cache_folder
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.process import Finished, twinsite
 
 RUNS = REPOSITORY / "build" / "demo"

@@ -35,9 +35,10 @@ from spark_jobs.kafka_source import BULK_BYTES, OPTIONS, Cluster, at_offsets, re
 from spark_jobs.reconcile import compare, kafka_sites
 from spark_jobs.session import JARS_VARIABLE, session
 from spark_jobs.sites import Sites
-from tests.harness.data import Row, json_rows, load
+from tests.harness.data import Row, json_rows
 from tests.harness.jvm import BENCHMARK_JVM, cache_folder
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.segments import segments
 
 TOPIC = "proof"

@@ -22,9 +22,10 @@ from rich.table import Table
 
 from bench.measuring import resident_megabytes
 from spark_jobs.session import JARS_VARIABLE
-from tests.harness.data import Row, json_rows, load
+from tests.harness.data import Row, json_rows
 from tests.harness.jvm import BENCHMARK_JVM, cache_folder
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.process import Twinsite
 
 PARTITIONS = 4

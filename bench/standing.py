@@ -14,9 +14,10 @@ from rich.table import Table
 from bench.contestants import CONTESTANTS, OURS, Job
 from bench.goals import Goal, ratio
 from bench.measuring import LogEnds, cpu_seconds, peak_megabytes, resident_megabytes, wait
-from tests.harness.data import json_rows, load
+from tests.harness.data import json_rows
 from tests.harness.jvm import BENCHMARK_JVM
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.trickle import came, trickling
 
 TRICKLE_PER_SECOND = 100

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.checker import read_partition, watermarks
-from tests.harness.data import json_rows, load
+from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.process import Twinsite, events
 
 

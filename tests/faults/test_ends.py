@@ -18,8 +18,9 @@ from tests.conftest import TopicFactory
 from tests.contract.connected import connected
 from tests.faults.flows import once, partition
 from tests.harness.checker import assert_exact, read_partition, watermarks
-from tests.harness.data import Row, json_rows, load, load_transactions
+from tests.harness.data import Row, json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load, load_transactions
 from tests.harness.mirror import flow_of, mirror_once
 from tests.harness.node import until
 from tests.harness.process import twinsite

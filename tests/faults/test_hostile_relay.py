@@ -19,8 +19,9 @@ from tests.faults.flows import complete, mirror_of, writing
 from tests.faults.hostile_relay import LIES, drawn, lying
 from tests.faults.resident import resident_bytes
 from tests.harness.checker import assert_exact
-from tests.harness.data import json_rows, load
+from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.process import Twinsite
 from tests.harness.relay import Relay, running_relay, through
 

@@ -15,8 +15,9 @@ from mirror.link.protocol import PROTOCOL
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured, copied, once
 from tests.harness.checker import assert_exact
-from tests.harness.data import json_rows, load
+from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.process import Twinsite, events, twinsite
 from tests.harness.proxy import Last, proxy
 from tests.harness.relay import Relay, through

@@ -8,8 +8,9 @@ import pytest
 
 from tests.conftest import TopicFactory
 from tests.harness.checker import assert_exact
-from tests.harness.data import json_rows, load_transactions
+from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load_transactions
 from tests.harness.process import twinsite
 from tests.integration.test_mirror import flags
 

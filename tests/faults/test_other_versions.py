@@ -22,8 +22,9 @@ from mirror.link.protocol import PROTOCOL, Down, Up
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured, copied, once, partitions, says, writing
 from tests.harness.checker import assert_exact, watermarks
-from tests.harness.data import json_rows, load
+from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.process import Twinsite, events, twinsite
 from tests.harness.proxy import proxy
 from tests.harness.relay import Relay, through

@@ -14,9 +14,10 @@ import pytest
 
 from tests.faults import flows
 from tests.harness.checker import assert_exact, watermarks
-from tests.harness.data import json_rows, load, load_transactions
+from tests.harness.data import json_rows
 from tests.harness.disk import MAY_MOUNT, small_disk
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load, load_transactions
 from tests.harness.node import new_id
 from tests.harness.process import Twinsite, twinsite
 from tests.harness.relay import WayIn

@@ -10,8 +10,9 @@ import pytest
 
 from tests.faults import flows
 from tests.harness.checker import assert_exact
-from tests.harness.data import json_rows, load
+from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.process import Twinsite, events, twinsite
 
 pytestmark = pytest.mark.timeout(240)

@@ -13,8 +13,9 @@ import pytest
 from mirror.kafka.fetch import Key
 from mirror.link import protocol
 from mirror.link.protocol import Position
-from tests.harness.data import Row, load
+from tests.harness.data import Row
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.relay import running_relay
 from tests.integration.test_relay_stream import Client, hello, key_of
 

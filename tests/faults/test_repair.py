@@ -32,9 +32,10 @@ from tests.contract.connected import connected
 from tests.faults.flows import writing
 from tests.faults.steps import INSERTION_ENDED, INSERTION_NOTED, INSERTION_SENT
 from tests.harness.checker import read_partition, watermarks
-from tests.harness.data import Row, load
+from tests.harness.data import Row
 from tests.harness.judging import Record
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.process import Finished, Twinsite, twinsite
 from tests.integration.test_refusals import one_record_of
 

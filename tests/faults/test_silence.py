@@ -18,8 +18,9 @@ from mirror.flow.turn import COUNTS_FOR_SECONDS
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured, partitions, reached
 from tests.harness.checker import assert_exact, watermarks
-from tests.harness.data import json_rows, load
+from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.mirror import flow_of, running
 from tests.harness.process import Twinsite, events
 

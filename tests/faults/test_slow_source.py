@@ -12,8 +12,9 @@ import pytest
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured
 from tests.harness.checker import assert_exact
-from tests.harness.data import Row, load
+from tests.harness.data import Row
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.process import Twinsite, events
 from tests.harness.proxy import Proxy, proxy
 

@@ -11,8 +11,9 @@ import pytest
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, copied, mirror_of, partitions
 from tests.harness.checker import assert_exact
-from tests.harness.data import json_rows, load, load_transactions
+from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load, load_transactions
 from tests.harness.process import Twinsite, events, twinsite
 from tests.harness.relay import Relay, through
 

@@ -12,8 +12,9 @@ import pytest
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, mirror_of, owns, pairs, reached, translate
 from tests.harness.checker import assert_exact, watermarks
-from tests.harness.data import json_rows, load, load_transactions
+from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load, load_transactions
 from tests.harness.process import Twinsite, twinsite
 
 pytestmark = pytest.mark.timeout(180)

@@ -17,9 +17,10 @@ from mirror.offline import translate
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured, mirror_of, once, partition, partitions, reached, says
 from tests.harness.checker import assert_exact, read_partition, watermarks
-from tests.harness.data import Row, json_rows, load
+from tests.harness.data import Row, json_rows
 from tests.harness.judging import Record
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.process import Twinsite, events, twinsite
 from tests.harness.relay import WayIn
 from tests.harness.segments import lose_ends

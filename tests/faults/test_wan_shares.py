@@ -14,8 +14,9 @@ import pytest
 
 from tests.faults.flows import complete, configured
 from tests.harness.checker import assert_exact
-from tests.harness.data import Row, json_rows, load
+from tests.harness.data import Row, json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.node import Site
 from tests.harness.process import Twinsite
 from tests.harness.relay import through_its_far_relay

@@ -14,9 +14,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.harness.data import json_rows, load
+from tests.harness.data import json_rows
 from tests.harness.jvm import FAST_JVM, class_archive
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.old_kafka import PRODUCER_0_9, running_old_kafka
 
 

@@ -27,7 +27,7 @@ from tests.harness.zookeeper import ZooKeeper, running_zookeeper
 
 BROKER_ID = 1
 PRODUCER: Mapping[str, Any] = {"enable_idempotence": False, "max_in_flight": 1}
-"""Settings of :func:`tests.harness.data.load` for a broker that knows no idempotent producers."""
+"""Settings of :func:`tests.harness.loading.load` for a broker that knows no idempotent producers."""
 
 PRODUCER_0_9: Mapping[str, Any] = {
     **PRODUCER,

@@ -15,8 +15,9 @@ from mirror.model import FlowStatus, State
 from mirror.topic_names import STATE_TOPIC_PREFIX
 from tests.conftest import TopicFactory
 from tests.harness.checker import watermarks
-from tests.harness.data import json_rows, load
+from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.mirror import flow_of, mirror_once
 
 pytestmark = pytest.mark.timeout(60)

@@ -10,8 +10,9 @@ import yaml
 
 from tests.conftest import TopicFactory
 from tests.faults.flows import says
-from tests.harness.data import json_rows, load
+from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.process import Twinsite, twinsite
 from tests.harness.terminal import on_terminal
 

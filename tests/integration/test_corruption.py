@@ -10,8 +10,9 @@ import pytest
 from mirror.kafka.record_batch import MAGIC_AT
 from tests.conftest import TopicFactory
 from tests.harness.checker import assert_exact, watermarks
-from tests.harness.data import Row, json_rows, load
+from tests.harness.data import Row, json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.process import Twinsite, events
 from tests.harness.segments import damage, mend, stored_batches
 from tests.integration.test_formats import first_blocked

@@ -6,21 +6,17 @@ import pytest
 
 from tests.conftest import TopicFactory
 from tests.harness.checker import assert_exact, read_partition
-from tests.harness.data import (
+from tests.harness.data import NotLoadedError, Row, debian_packages, edge_rows, json_rows
+from tests.harness.judging import NotExactError
+from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import (
     CODECS,
-    NotLoadedError,
-    Row,
-    debian_packages,
-    edge_rows,
-    json_rows,
     load,
     load_compacted,
     load_every_codec,
     load_interleaved,
     load_transactions,
 )
-from tests.harness.judging import NotExactError
-from tests.harness.kafka import KafkaCluster
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -15,8 +15,9 @@ from mirror.offline import translate
 from tests.conftest import TopicFactory
 from tests.harness import node
 from tests.harness.checker import read_partition
-from tests.harness.data import json_rows, load_transactions
+from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load_transactions
 from tests.harness.mirror import flow_of, mirror_once, running
 
 pytestmark = pytest.mark.timeout(180)

@@ -16,8 +16,9 @@ import pytest
 
 from tests.conftest import TopicFactory
 from tests.harness.checker import assert_exact, read_partition, watermarks
-from tests.harness.data import CODECS, Row, edge_rows, json_rows, load, load_every_codec, load_transactions
+from tests.harness.data import Row, edge_rows, json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import CODECS, load, load_every_codec, load_transactions
 from tests.harness.old_logs import RECORDS, written_across
 from tests.harness.process import Finished, Twinsite, twinsite
 from tests.harness.segments import Files, OldCodec, old_message_set, serve_logs, stored_batches

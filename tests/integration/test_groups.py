@@ -11,8 +11,9 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartiti
 from tests.conftest import TopicFactory
 from tests.faults.flows import once
 from tests.harness.checker import read_partition
-from tests.harness.data import json_rows, load_interleaved
+from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load_interleaved
 from tests.harness.process import twinsite
 
 pytestmark = pytest.mark.timeout(120)

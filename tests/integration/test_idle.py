@@ -11,8 +11,9 @@ from mirror.flow.context import Limits
 from mirror.model import PartitionStatus, Reason, State
 from tests.conftest import TopicFactory
 from tests.harness.checker import watermarks
-from tests.harness.data import Row, load
+from tests.harness.data import Row
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.mirror import Condition, flow_of, running, states
 
 pytestmark = pytest.mark.timeout(120)

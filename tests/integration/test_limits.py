@@ -12,8 +12,9 @@ from confluent_kafka.admin import ConfigResource
 from tests.conftest import TopicFactory
 from tests.faults.flows import configured
 from tests.harness.checker import assert_exact, read_partition, watermarks
-from tests.harness.data import json_rows, load, load_transactions
+from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load, load_transactions
 from tests.harness.process import Finished, twinsite
 
 pytestmark = pytest.mark.timeout(120)

@@ -15,8 +15,9 @@ from mirror.kafka.offsets import LATEST, list_offsets, offsets_of_all
 from mirror.model import TopicPartition
 from tests.conftest import TopicFactory
 from tests.harness.checker import watermarks
-from tests.harness.data import json_rows, load
+from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 
 pytestmark = pytest.mark.timeout(60)
 

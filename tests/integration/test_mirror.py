@@ -15,15 +15,9 @@ from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured
 from tests.faults.flows import partitions as partitions_of
 from tests.harness.checker import assert_exact, read_partition, watermarks
-from tests.harness.data import (
-    edge_rows,
-    json_rows,
-    load,
-    load_every_codec,
-    load_interleaved,
-    load_transactions,
-)
+from tests.harness.data import edge_rows, json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load, load_every_codec, load_interleaved, load_transactions
 from tests.harness.process import Finished, Twinsite, twinsite
 
 

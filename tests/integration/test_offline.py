@@ -16,8 +16,9 @@ from mirror.model import TopicPartition
 from mirror.offline import translate
 from tests.conftest import TopicFactory
 from tests.harness.checker import read_partition, watermarks
-from tests.harness.data import json_rows, load, load_transactions
+from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load, load_transactions
 from tests.harness.process import twinsite
 
 pytestmark = pytest.mark.timeout(120)

@@ -16,8 +16,9 @@ from mirror.model import FlowStatus, OffsetMode, Reason, State
 from tests.conftest import TopicFactory
 from tests.faults.flows import configured
 from tests.harness.checker import assert_exact, watermarks
-from tests.harness.data import json_rows, load
+from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.mirror import Condition, flow_of, mirror_once, running, states, watching
 from tests.harness.process import Twinsite, twinsite
 

@@ -8,8 +8,9 @@ import pytest
 
 from tests.conftest import TopicFactory
 from tests.harness.checker import assert_exact
-from tests.harness.data import CODECS, edge_rows, json_rows, load, load_every_codec, load_transactions
+from tests.harness.data import edge_rows, json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import CODECS, load, load_every_codec, load_transactions
 from tests.harness.segments import StoredBatch, stored_batches
 from tests.integration.test_mirror import copy_once, partitions
 

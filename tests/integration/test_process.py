@@ -16,9 +16,10 @@ import pytest
 from tests.conftest import TopicFactory
 from tests.faults import flows
 from tests.harness.checker import assert_exact
-from tests.harness.data import json_rows, load
+from tests.harness.data import json_rows
 from tests.harness.jvm import REPOSITORY
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.node import NotReadyError
 from tests.harness.process import Twinsite, events, twinsite
 

@@ -15,8 +15,9 @@ from tests.conftest import TopicFactory
 from tests.contract.connected import connected
 from tests.faults import flows
 from tests.harness.checker import assert_exact, watermarks
-from tests.harness.data import Row, json_rows, load
+from tests.harness.data import Row, json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.process import Finished, Twinsite, twinsite
 
 pytestmark = pytest.mark.timeout(120)

@@ -21,8 +21,9 @@ from mirror.link.protocol import Channel, Down, Position
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, mirror_of
 from tests.harness.checker import assert_exact
-from tests.harness.data import Row, json_rows, load
+from tests.harness.data import Row, json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.process import Twinsite, events
 from tests.harness.relay import Relay, running_relay, through
 from tests.integration.test_relay_stream import Client, hello, key_of, read_slice

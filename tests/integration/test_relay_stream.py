@@ -28,9 +28,10 @@ from mirror.link.protocol import Channel, Down, Position, Up
 from tests.conftest import TopicFactory
 from tests.faults.flows import once
 from tests.harness.checker import assert_exact
-from tests.harness.data import json_rows, load
+from tests.harness.data import json_rows
 from tests.harness.jvm import FAST_JVM, java_command, logging_flag
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.process import twinsite
 from tests.harness.relay import AS_IF_FAR, Relay, running_relay, through
 

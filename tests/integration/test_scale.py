@@ -13,9 +13,10 @@ from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, mirror_of, once
 from tests.harness.checker import read_together, watermarks
-from tests.harness.data import json_rows, load, load_interleaved, load_topics
+from tests.harness.data import json_rows
 from tests.harness.judging import judge
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load, load_interleaved, load_topics
 from tests.harness.process import Twinsite, twinsite
 
 pytestmark = pytest.mark.timeout(240)

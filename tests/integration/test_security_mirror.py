@@ -25,7 +25,8 @@ from aiohttp.test_utils import TestServer
 
 from tests.faults import flows
 from tests.harness.checker import assert_exact
-from tests.harness.data import json_rows, load
+from tests.harness.data import json_rows
+from tests.harness.loading import load
 from tests.harness.process import Twinsite, events, twinsite
 from tests.harness.secured_broker import (
     PASSWORD,

@@ -14,8 +14,9 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.conftest import TopicFactory
 from tests.harness.checker import read_partition, watermarks
-from tests.harness.data import Row, json_rows, load
+from tests.harness.data import Row, json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.segments import (
     Files,
     OldCodec,

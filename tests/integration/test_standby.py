@@ -13,8 +13,9 @@ from tests.conftest import TopicFactory
 from tests.contract.connected import connected
 from tests.faults.flows import complete
 from tests.harness.checker import watermarks
-from tests.harness.data import json_rows, load
+from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.process import Finished, Twinsite, events, twinsite
 
 pytestmark = pytest.mark.timeout(120)

@@ -14,8 +14,9 @@ from mirror.waiting import Waiting
 from tests.conftest import TopicFactory
 from tests.faults.flows import configured
 from tests.harness.checker import assert_exact, watermarks
-from tests.harness.data import json_rows, load
+from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.mirror import flow_of, running, states
 from tests.harness.process import twinsite
 

@@ -12,8 +12,9 @@ import pytest
 from mirror.model import PartitionStatus, Reason, State
 from tests.conftest import TopicFactory
 from tests.harness.checker import assert_exact, watermarks
-from tests.harness.data import json_rows, load
+from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.mirror import flow_of, mirror_once, running, states
 
 pytestmark = pytest.mark.timeout(90)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby, islice, zip_longest
 
 from spark_jobs.findings import Difference, Kind, Part
-from tests.harness.data import Aborted, Edge, Entry, Row, load_log, size_of
+from tests.harness.data import Aborted, Edge, Entry, Row, size_of
+from tests.harness.loading import load_log
 
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
 RANGE = 1024

@@ -17,8 +17,9 @@ from mirror.proving.wanted import Wanted
 from spark_jobs.kafka_source import Cluster
 from spark_jobs.logs import Compared
 from spark_jobs.reconcile import compare, kafka_sites
-from tests.harness.data import Entry, load_log
+from tests.harness.data import Entry
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load_log
 
 
 class Pair(Protocol):

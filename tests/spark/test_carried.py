@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 import spark_jobs.reconcile
 from spark_jobs.history import runs
 from spark_jobs.session import SparkFailedError
-from tests.harness.data import Row, json_rows, load
+from tests.harness.data import Row, json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.spark.commands import Command, settings_file
 from tests.spark.planting import plant, seen
 from tests.spark.planting_keys import plant_keys

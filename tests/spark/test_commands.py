@@ -15,8 +15,9 @@ from mirror.errors import UsageError
 from mirror.proving.comparable import AROUND
 from spark_jobs.session import session
 from tests.conftest import TopicFactory
-from tests.harness.data import Row, json_rows, load
+from tests.harness.data import Row, json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.spark.commands import Command, settings_file, submitted
 from tests.spark.test_mapped import copy
 

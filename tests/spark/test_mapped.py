@@ -11,8 +11,9 @@ from mirror.model import TopicPartition
 from mirror.proving.wanted import Wanted
 from spark_jobs.findings import Kind
 from tests.conftest import TopicFactory
-from tests.harness.data import edge_rows, json_rows, load, load_compacted, load_transactions
+from tests.harness.data import edge_rows, json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load, load_compacted, load_transactions
 from tests.harness.process import twinsite
 from tests.spark.sites import compared, settings_of
 

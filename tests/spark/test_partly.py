@@ -31,8 +31,9 @@ from spark_jobs.session import SparkFailedError
 from spark_jobs.sites import Sites, check_is_here
 from spark_jobs.window import Range
 from tests.conftest import TopicFactory
-from tests.harness.data import json_rows, load
+from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.spark.commands import Command, settings_file
 from tests.spark.planting import plant, write
 from tests.spark.sites import compared, settings_of

@@ -17,8 +17,9 @@ from mirror.proving.wanted import Wanted
 from spark_jobs import closer
 from spark_jobs.algorithms import Algorithm, Hashing
 from spark_jobs.logs import Compared, Finding
-from tests.harness.data import Row, load_log
+from tests.harness.data import Row
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load_log
 from tests.spark.planting import PLANTS, Planted, matrix, plant, seen
 from tests.spark.planting_keys import FIRST_PLANTS, Named, plant_keys
 from tests.spark.sites import compared, create_topics, settings_of, write_both, write_logs

@@ -19,8 +19,9 @@ from spark_jobs.questions import Question, What
 from spark_jobs.stretches import RANGE_PLACES
 from spark_jobs.window import Range
 from tests.conftest import TopicFactory
-from tests.harness.data import Row, load
+from tests.harness.data import Row
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.spark.sites import compared, settings_of
 
 RANGES, EVERY = 40, 4

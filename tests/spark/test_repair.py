@@ -13,8 +13,9 @@ from kafka.record.util import calc_crc32c
 from mirror.cli import main as cli
 from tests.conftest import TopicFactory
 from tests.harness.checker import read_partition
-from tests.harness.data import Row, json_rows, load
+from tests.harness.data import Row, json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.harness.segments import serve_segments, stored_batches
 from tests.spark.commands import Command, settings_file
 from tests.spark.test_mapped import copy

@@ -23,15 +23,9 @@ from spark_jobs.segments.source import SegmentFiles
 from spark_jobs.window import Range
 from tests.conftest import TopicFactory
 from tests.harness.checker import watermarks
-from tests.harness.data import (
-    CODECS,
-    edge_rows,
-    json_rows,
-    load,
-    load_interleaved,
-    load_transactions,
-)
+from tests.harness.data import edge_rows, json_rows
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import CODECS, load, load_interleaved, load_transactions
 from tests.harness.node import until
 from tests.harness.old_logs import RECORDS
 from tests.harness.segments import (

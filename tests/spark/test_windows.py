@@ -14,8 +14,9 @@ from mirror.proving.comparable import AROUND
 from mirror.proving.wanted import Wanted
 from spark_jobs.findings import Difference, Kind
 from spark_jobs.window import Range
-from tests.harness.data import Row, load
+from tests.harness.data import Row
 from tests.harness.kafka import KafkaCluster
+from tests.harness.loading import load
 from tests.spark.planting import FIRST_TIMESTAMP_MS, PLANTS, Spot, made_of
 from tests.spark.sites import compared, create_topics, settings_of
 from tests.spark.test_planted import write_all
