@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.harness import mm2 as maker
+from tests.harness.daemon import free_ports
 from tests.harness.jvm import BENCHMARK_JVM, REPOSITORY, java_command, logging_flag, spawn
 from tests.harness.kafka import KafkaCluster
 from tests.harness.mm2 import mirror_maker
-from tests.harness.node import free_ports
 from tests.harness.process import Twinsite
 
 VERSION = "3.9"

@@ -27,12 +27,12 @@ from rich.table import Table
 
 from bench.mending import DemoError, mend
 from tests.harness.checker import compare_topic, watermarks
+from tests.harness.daemon import free_ports, until
 from tests.harness.data import Row, debian_packages
 from tests.harness.far_site import FarSite, far_site
 from tests.harness.judging import Verdict
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load, load_compacted, load_transactions
-from tests.harness.node import free_ports, until
 from tests.harness.process import Twinsite
 from tests.harness.relay import listens, through
 from tests.harness.segments import is_clean

@@ -27,12 +27,12 @@ from rich.table import Table
 from bench import goals
 from bench.goals import Goal, ratio
 from bench.measuring import LogEnds, cpu_seconds, peak_megabytes
+from tests.harness.daemon import Site, free_ports
 from tests.harness.data import json_rows
 from tests.harness.jvm import BENCHMARK_JVM
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
 from tests.harness.mm2 import DEFAULT, TUNED, mirror_maker
-from tests.harness.node import Site, free_ports
 from tests.harness.process import Twinsite
 from tests.harness.relay import listens
 from tests.harness.wan import Wan, wan, why_not

@@ -22,11 +22,11 @@ from bench import goals
 from bench.goals import Goal, ratio
 from bench.measuring import wait
 from tests.faults.flows import configured
+from tests.harness.daemon import Site
 from tests.harness.data import json_rows
 from tests.harness.jvm import BENCHMARK_JVM
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import Site
 from tests.harness.process import Twinsite
 from tests.harness.relay import through_its_far_relay
 from tests.harness.wan import Wan, wan, why_not

@@ -16,9 +16,9 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.harness.daemon import HERE, Site
 from tests.harness.far_site import FarSite, far_site
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import HERE, Site
 from tests.harness.old_logs import logs_of_old_brokers
 from tests.harness.relay import WayIn, directly
 from tests.harness.segments import Files

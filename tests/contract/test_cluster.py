@@ -12,8 +12,8 @@ from mirror.errors import ConnectionFailedError
 from mirror.kafka.connection_pool import SILENT_SECONDS
 from mirror.kafka.transactions import current_token
 from tests.contract.connected import NUMBERS, connected
+from tests.harness.daemon import until
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import until
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.harness.daemon import Site
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import Site
 from tests.harness.process import Twinsite
 from tests.harness.relay import Relay, running_relay
 

@@ -31,7 +31,7 @@ from mirror.link.messages import Messages
 from mirror.link.parts import Part, decode_parts, encode_parts
 from mirror.link.protocol import CHANNELS_MAX, JOIN, PATH, Channel, Down, Up
 from tests.faults.hostile_peers import STREAM
-from tests.harness.node import NotReadyError, until
+from tests.harness.daemon import NotReadyError, until
 from tests.unit.fake_relay import SWITCHING, problem
 
 FRAMES_BEFORE = 2

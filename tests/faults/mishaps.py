@@ -23,8 +23,9 @@ from typing import Protocol
 from confluent_kafka import KafkaException
 from kafka.errors import KafkaError
 
+from tests.harness.daemon import NotReadyError, until
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import Broker, NotReadyError, until
+from tests.harness.node import Broker
 from tests.harness.process import Twinsite
 from tests.harness.proxy import Last
 

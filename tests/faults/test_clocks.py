@@ -14,10 +14,10 @@ from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured, copied, once, partitions, writing
 from tests.harness.checker import assert_exact
 from tests.harness.clock import LIBRARY, clock_off_by
+from tests.harness.daemon import Site, free_ports
 from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import Site, free_ports
 from tests.harness.process import Twinsite, twinsite
 from tests.harness.relay import listens, through
 

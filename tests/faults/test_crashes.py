@@ -16,11 +16,11 @@ from confluent_kafka.admin import NewPartitions
 from tests.conftest import TopicFactory
 from tests.faults import flows, steps
 from tests.harness.checker import assert_exact, read_partition, watermarks
+from tests.harness.daemon import free_ports
 from tests.harness.data import json_rows
 from tests.harness.judging import OffsetMode
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load, load_interleaved
-from tests.harness.node import free_ports
 from tests.harness.process import Finished, Twinsite, events, twinsite
 from tests.harness.relay import listens, through
 

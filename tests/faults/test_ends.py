@@ -18,11 +18,11 @@ from tests.conftest import TopicFactory
 from tests.contract.connected import connected
 from tests.faults.flows import once, partition
 from tests.harness.checker import assert_exact, read_partition, watermarks
+from tests.harness.daemon import until
 from tests.harness.data import Row, json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load, load_transactions
 from tests.harness.mirror import flow_of, mirror_once
-from tests.harness.node import until
 from tests.harness.process import twinsite
 from tests.harness.segments import StoredBatch, is_clean, lose_ends, serve_segments, stored_batches
 from tests.unit.batches import Entry, v2

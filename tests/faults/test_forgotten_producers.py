@@ -29,11 +29,12 @@ from tests.conftest import TopicFactory
 from tests.contract.connected import connected
 from tests.faults.flows import complete, copied, mirror_of, once, partitions
 from tests.harness.checker import assert_exact, watermarks
+from tests.harness.daemon import until
 from tests.harness.data import Row, json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load, load_transactions
 from tests.harness.mirror import flow_of, running
-from tests.harness.node import Broker, until
+from tests.harness.node import Broker
 from tests.harness.process import Twinsite, twinsite
 
 pytestmark = pytest.mark.timeout(240)

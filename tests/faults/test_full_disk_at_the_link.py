@@ -15,11 +15,11 @@ import pytest
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured, copied
 from tests.harness.checker import assert_exact
+from tests.harness.daemon import Site, free_ports
 from tests.harness.data import json_rows
 from tests.harness.disk import MAY_MOUNT, small_disk
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import Site, free_ports
 from tests.harness.process import Twinsite
 from tests.harness.relay import listens, through
 

@@ -25,10 +25,10 @@ from tests.faults.flows import complete, mirror_of
 from tests.faults.hostile_peers import Aim, crowd, go_on
 from tests.faults.resident import files_of, resident_bytes
 from tests.harness.checker import assert_exact
+from tests.harness.daemon import until
 from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import until
 from tests.harness.process import Twinsite
 from tests.harness.relay import Relay, configured_relay, through
 

@@ -14,10 +14,10 @@ from tests.conftest import TopicFactory
 from tests.faults import flows
 from tests.faults.flows import configured, copied, partition, partitions, reached
 from tests.harness.checker import assert_exact
+from tests.harness.daemon import free_ports, until
 from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import free_ports, until
 from tests.harness.process import Twinsite, events
 from tests.harness.relay import listens, through
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.faults.flows import writing
+from tests.harness.daemon import Site, free_ports
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import Site, free_ports
 from tests.harness.process import Twinsite, twinsite
 from tests.harness.relay import listens
 from tests.harness.wan import Wan, wan, why_not

@@ -15,10 +15,10 @@ import pytest
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured, partition, partitions
 from tests.harness.checker import assert_exact
+from tests.harness.daemon import free_ports
 from tests.harness.data import Row
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import free_ports
 from tests.harness.process import Twinsite
 from tests.harness.relay import listens, through
 from tests.harness.trickle import Written, came, trickling

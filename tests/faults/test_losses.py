@@ -11,11 +11,11 @@ import pytest
 from tests.conftest import TopicFactory
 from tests.faults.flows import configured, mirror_of, partition, partitions, reached, says
 from tests.harness.checker import read_partition, watermarks
+from tests.harness.daemon import until
 from tests.harness.data import Row, json_rows
 from tests.harness.judging import Record
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import until
 from tests.harness.process import Twinsite, twinsite
 
 pytestmark = pytest.mark.timeout(120)

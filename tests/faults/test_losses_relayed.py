@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.test_losses import *  # noqa: F403 - the tests are what it is about
+from tests.harness.daemon import Site
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import Site
 from tests.harness.process import Twinsite
 from tests.harness.relay import running_relay, through
 

@@ -29,10 +29,10 @@ from confluent_kafka import KafkaException
 from tests.faults.flows import configured, owns, pairs, partitions, translate
 from tests.faults.mishaps import ClusterVictim, LinkVictim, ProcessVictim, TopicsVictim, Victim, suffer
 from tests.harness.checker import assert_exact, read_partition, watermarks
+from tests.harness.daemon import free_ports, until
 from tests.harness.data import NotLoadedError, Row, json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load, load_transactions
-from tests.harness.node import free_ports, until
 from tests.harness.process import Twinsite
 from tests.harness.proxy import Proxy, proxy
 from tests.harness.relay import through

@@ -17,8 +17,8 @@ import pytest_asyncio
 from confluent_kafka import Producer
 
 from tests.faults.flows import configured, partition, partitions, state
+from tests.harness.daemon import Site
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import Site
 from tests.harness.process import Twinsite, events
 from tests.harness.proxy import proxy
 from tests.harness.relay import running_relay, through

@@ -16,11 +16,11 @@ from tests.faults import steps
 from tests.faults.flows import complete, configured, mirror_of
 from tests.faults.test_crashes import odd_topic
 from tests.harness.checker import assert_exact
+from tests.harness.daemon import Site
 from tests.harness.data import json_rows
 from tests.harness.judging import OffsetMode
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import Site
 from tests.harness.process import Twinsite, twinsite
 from tests.harness.relay import Relay, running_relay, through
 

@@ -18,10 +18,10 @@ from bench.measuring import resident_megabytes
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured, partition, partitions
 from tests.harness.checker import assert_exact, watermarks
+from tests.harness.daemon import free_ports
 from tests.harness.data import Row, device_rows, json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import free_ports
 from tests.harness.process import Twinsite, events
 from tests.harness.relay import listens, through
 from tests.harness.wan import Wan, wan, why_not

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.test_truncation import *  # noqa: F403 - the tests are what it is about
+from tests.harness.daemon import Site
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import Site
 from tests.harness.relay import WayIn, running_relay, through, through_its_relay
 
 

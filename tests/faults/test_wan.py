@@ -24,12 +24,12 @@ from mirror.link import lifeline
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured, partitions
 from tests.harness.checker import assert_exact
+from tests.harness.daemon import free_ports
 from tests.harness.data import json_rows
 from tests.harness.datagrams import Datagram, sent_over
 from tests.harness.jvm import REPOSITORY
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import free_ports
 from tests.harness.process import COMMAND, Twinsite, events
 from tests.harness.relay import listens, through
 from tests.harness.wan import TO_FAR, TO_NEAR, Wan, wan, why_not

@@ -14,10 +14,10 @@ import pytest
 
 from tests.faults.flows import complete, configured
 from tests.harness.checker import assert_exact
+from tests.harness.daemon import Site
 from tests.harness.data import Row, json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import Site
 from tests.harness.process import Twinsite
 from tests.harness.relay import through_its_far_relay
 from tests.harness.wan import Wan, wan, why_not

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from tests.harness.node import HERE, Site
+from tests.harness.daemon import HERE, Site
 from tests.harness.wan import Wan, wan, why_not
 
 BYTES_PER_MBIT = 1e6 / 8

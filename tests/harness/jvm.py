@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -132,3 +132,8 @@ def spawn(command: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
 def tail(output: Path) -> str:
     """The end of a process's output, for error messages."""
     return output.read_bytes()[-TAIL_BYTES:].decode(errors="replace") if output.exists() else ""
+
+
+def write_properties(file: Path, settings: Mapping[str, object]) -> None:
+    """Write a Java properties file."""
+    file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))

@@ -36,20 +36,9 @@ from kafka.admin import KafkaAdminClient
 from kafka.structs import TopicPartition as WirePartition
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
+from tests.harness.daemon import HERE, POLL_SECONDS, READY_SECONDS, NotReadyError, Site, free_ports, until
 from tests.harness.jvm import FAST_JVM
-from tests.harness.node import (
-    HERE,
-    POLL_SECONDS,
-    READY_SECONDS,
-    Broker,
-    NotReadyError,
-    Site,
-    free_ports,
-    new_id,
-    prepare_node,
-    quiet_admin,
-    until,
-)
+from tests.harness.node import Broker, new_id, prepare_node, quiet_admin
 
 NO_LEADER_YET = {
     KafkaError.LEADER_NOT_AVAILABLE,

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.harness.jvm import java_command, logging_flag, spawn, tail
+from tests.harness.jvm import java_command, logging_flag, spawn, tail, write_properties
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import write_properties
 
 JVM = ("-Xms256m", "-Xmx2g", "-XX:+UseG1GC")
 """As ``connect-mirror-maker.sh`` starts it."""

@@ -1,34 +1,22 @@
-"""One Kafka node as a process: its settings, its storage, and everything that can happen to it."""
+"""One node of a Kafka cluster: its settings, its storage, and the process that serves it."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import functools
-import random
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
 import uuid
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, ResourceType, TopicMetadata
 
-from tests.harness.jvm import FAST_JVM, JavaFailedError, freeze, java_command, logging_flag, spawn, tail
-
-HOST = "127.0.0.1"
-READY_SECONDS = 60.0
-POLL_SECONDS = 0.05
-PORTS = range(18_000, 32_000)
-"""Below the ports the kernel gives to clients, so that nobody takes one while its broker is down."""
-PORTS_HELD = 500
-_taken: deque[socket.socket] = deque()
+from tests.harness.daemon import HERE, HOST, Daemon, Site
+from tests.harness.jvm import FAST_JVM, JavaFailedError, java_command, logging_flag, write_properties
 
 BASE_PROPERTIES: Mapping[str, object] = {
     "controller.listener.names": "CONTROLLER",
@@ -61,64 +49,6 @@ written to when there is news, and every five seconds, not twice a second: a thi
 """
 
 
-class NotReadyError(Exception):
-    """A condition did not become true in time."""
-
-
-async def until(condition: Callable[[], bool], what: str, seconds: float = READY_SECONDS) -> None:
-    """Ask again and again, in a thread, until the answer is yes.
-
-    Raises:
-        NotReadyError: It never was; says what was waited for.
-    """
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not await asyncio.to_thread(condition):
-        if asyncio.get_running_loop().time() > deadline:
-            raise NotReadyError(f"not within {seconds:g} s: {what}")
-        await asyncio.sleep(POLL_SECONDS)
-
-
-def free_ports(count: int, among: range = PORTS) -> list[int]:
-    """Different ports nobody listens on, outside the kernel's own range.
-
-    They are ours while whatever is given them starts, is down, and starts again: other processes, of this run
-    and of others, take none of the last :data:`PORTS_HELD` of anybody.
-    """
-    found: list[int] = []
-    for port in random.SystemRandom().sample(among, len(among)):
-        if len(found) == count:
-            break
-        if _is_free(port) and _take(port):
-            found.append(port)
-    if len(found) < count:
-        raise NotReadyError(f"fewer than {count} free ports in {among}")
-    return found
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((HOST, port))
-        except OSError:
-            return False
-        return True
-
-
-def _take(port: int) -> bool:
-    """Whether nobody else has: a name in the abstract namespace has one owner, and ends with its process."""
-    claim = socket.socket(socket.AF_UNIX)
-    try:
-        claim.bind(f"\0twinsite-test-port-{port}")
-    except OSError:
-        claim.close()
-        return False
-    if len(_taken) == PORTS_HELD:
-        _taken.popleft().close()
-    _taken.append(claim)
-    return True
-
-
 def quiet_admin(bootstrap: str) -> AdminClient:
     """An admin client that comes back quickly after a broker did, and prints nothing."""
     return AdminClient(
@@ -129,126 +59,6 @@ def quiet_admin(bootstrap: str) -> AdminClient:
             "reconnect.backoff.max.ms": 200,
         }
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """Where nodes run.
-
-    Attributes:
-        host: The address they listen on.
-        inside: What their command is put behind, as to run at the far end of a link.
-    """
-
-    host: str = HOST
-    inside: Sequence[str] = ()
-
-
-HERE = Site()
-
-
-class Daemon:
-    """A process that serves clients at a place of its own, where it can be killed, frozen and started again.
-
-    Args:
-        name: What error messages call it.
-        port: Where clients connect.
-        folder: Its settings, data and output.
-        command: The command line.
-        host: The address it listens on.
-    """
-
-    def __init__(self, name: str, port: int, folder: Path, command: Sequence[str], host: str = HOST) -> None:
-        self.name = name
-        self.host = host
-        self.port = port
-        self.folder = folder
-        self.output = folder / "output.log"
-        self.frozen = False
-        self._command = command
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def address(self) -> str:
-        return f"{self.host}:{self.port}"
-
-    @property
-    def running(self) -> bool:
-        """Whether there is a process, frozen or not."""
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        """Process id of the JVM."""
-        return self._alive().pid
-
-    def launch(self) -> None:
-        """Start the process and do not wait."""
-        if self.running:
-            raise JavaFailedError(f"{self.name} runs already")
-        self._process = spawn(self._command, self.output)
-        self.frozen = False
-
-    async def start(self) -> None:
-        """Start and wait until it serves clients."""
-        self.launch()
-        await self.ready()
-
-    async def ready(self) -> None:
-        """Wait until it serves clients.
-
-        Raises:
-            JavaFailedError: It ended, or did not get there; carries the end of its output.
-        """
-        try:
-            await until(lambda: not self.running or self._serves(), f"{self.name} serves clients")
-        except NotReadyError as late:
-            raise JavaFailedError(f"{late}\n{tail(self.output)}") from late
-        if not self.running:
-            raise JavaFailedError(f"{self.name} ended at its start\n{tail(self.output)}")
-
-    async def stop(self) -> None:
-        """Shut down in an orderly way: a broker hands over leadership and closes its logs clean."""
-        process = self._alive()
-        process.terminate()
-        await asyncio.to_thread(process.wait, READY_SECONDS)
-
-    async def kill(self) -> None:
-        """End it as a power cut would."""
-        process = self._alive()
-        process.kill()
-        await asyncio.to_thread(process.wait)
-
-    def discard(self) -> None:
-        """Kill it if it runs, frozen or not, and wait for its end."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-    async def freeze(self) -> None:
-        """Stop the process where it is; connections stay open and nothing answers."""
-        freeze(self._alive())
-        self.frozen = True
-
-    async def thaw(self) -> None:
-        """Let a frozen process run on."""
-        self._alive().send_signal(signal.SIGCONT)
-        self.frozen = False
-
-    async def restart(self) -> None:
-        """Start again, stopping first if it still runs; returns when it serves clients."""
-        if self.running:
-            await self.stop()
-        await self.start()
-
-    def _alive(self) -> subprocess.Popen[bytes]:
-        if self._process is None or self._process.poll() is not None:
-            raise JavaFailedError(f"{self.name} does not run\n{tail(self.output)}")
-        return self._process
-
-    def _serves(self) -> bool:
-        """Whether clients are served now; asked again and again at a start."""
-        raise NotImplementedError
 
 
 class Broker(Daemon):
@@ -311,11 +121,6 @@ def prepare_node(
     flags = (*jvm, logging_flag(version, folder))
     command = java_command(version, "kafka.Kafka", str(folder / "server.properties"), jvm=flags)
     return Broker(node, ports[node][0], folder, [*site.inside, *command], site.host)
-
-
-def write_properties(file: Path, settings: Mapping[str, object]) -> None:
-    """Write a Java properties file."""
-    file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
 
 def _node_properties(

@@ -21,8 +21,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.harness.jvm import FAST_JVM, java_command, logging_flag
-from tests.harness.node import HOST, Daemon, free_ports, write_properties
+from tests.harness.daemon import HOST, Daemon, free_ports
+from tests.harness.jvm import FAST_JVM, java_command, logging_flag, write_properties
 from tests.harness.zookeeper import ZooKeeper, running_zookeeper
 
 BROKER_ID = 1

@@ -27,10 +27,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.harness.daemon import until
 from tests.harness.data import Row, edge_rows, json_rows
 from tests.harness.judging import Record
 from tests.harness.loading import load
-from tests.harness.node import until
 from tests.harness.old_kafka import PRODUCER, PRODUCER_0_9, OldKafka, running_old_kafka
 from tests.harness.segments import Files, OldCodec, cleaned_up_to, segments
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.harness.daemon import NotReadyError, free_ports, until
 from tests.harness.jvm import REPOSITORY, dying_with_us, freeze
-from tests.harness.node import NotReadyError, free_ports, until
 
 WAIT_SECONDS = 30.0
 NO_API = ("--api-port", "-1")

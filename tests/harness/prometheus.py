@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import yaml
 
-from tests.harness.node import HOST, Daemon, free_ports
+from tests.harness.daemon import HOST, Daemon, free_ports
 
 SCRAPE_SECONDS = 1
 AGO_SECONDS = 3600.0

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tests.harness.node import HOST
+from tests.harness.daemon import HOST
 
 RECEIVE_BYTES = 64 << 10
 

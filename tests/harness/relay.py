@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.harness.daemon import HERE, Site, free_ports
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import HERE, Site, free_ports
 from tests.harness.process import Twinsite, events
 from tests.harness.wan import Wan
 

@@ -18,9 +18,10 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from tests.harness.daemon import free_ports
 from tests.harness.jvm import FAST_JVM
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import free_ports, new_id, prepare_node
+from tests.harness.node import new_id, prepare_node
 from tests.harness.security import Authority, BrokerSecurity, Identity, Listener, TokenIssuer
 
 USER, PASSWORD = "alice", "correct-horse-battery"

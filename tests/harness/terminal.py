@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from tests.harness.daemon import NotReadyError
 from tests.harness.jvm import REPOSITORY, dying_with_us
-from tests.harness.node import NotReadyError
 from tests.harness.process import COMMAND, WAIT_SECONDS
 
 _OTHERS = ("TWINSITE_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES")

@@ -25,8 +25,8 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from tests.harness.jvm import FAST_JVM, java_command, logging_flag
-from tests.harness.node import HOST, Daemon, free_ports, write_properties
+from tests.harness.daemon import HOST, Daemon, free_ports
+from tests.harness.jvm import FAST_JVM, java_command, logging_flag, write_properties
 
 JARS = "3.9"
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"

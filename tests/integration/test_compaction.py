@@ -11,10 +11,10 @@ import pytest
 
 from tests.conftest import TopicFactory
 from tests.harness.checker import assert_exact, read_partition
+from tests.harness.daemon import until
 from tests.harness.data import Row, json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load, load_transactions
-from tests.harness.node import until
 from tests.harness.old_logs import RECORDS
 from tests.harness.segments import (
     Files,

@@ -15,10 +15,10 @@ from mirror.config import Settings, parse
 from mirror.flow import fetching, goals
 from mirror.model import PartitionStatus, Reason, State
 from tests.conftest import TopicFactory
+from tests.harness.daemon import until
 from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import until
 from tests.harness.relay import running_relay
 
 pytestmark = pytest.mark.timeout(120)

@@ -13,7 +13,7 @@ from mirror.flow import forgetting
 from mirror.model import State, TopicPartition
 from mirror.offline import translate
 from tests.conftest import TopicFactory
-from tests.harness import node
+from tests.harness import daemon
 from tests.harness.checker import read_partition
 from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
@@ -74,7 +74,7 @@ async def test_a_map_forgets_what_was_deleted_at_the_target_and_stays_exact(
         await until(lambda seen: (seen[0].next_offset or 0) > there[-1])
         whole = stored_chunks(target, name)
         target.delete_records(name, {0: 2 * CHUNK_RUNS + 100})
-        await node.until(lambda: len(stored_chunks(target, name)) < len(whole), "the map is shortened", 20)
+        await daemon.until(lambda: len(stored_chunks(target, name)) < len(whole), "the map is shortened", 20)
         shortened = stored_chunks(target, name)
         await asyncio.to_thread(write, source, name, MORE_RUNS, seed=2)
         await until(lambda seen: (seen[0].next_offset or 0) > offsets_of(source, name)[-1])

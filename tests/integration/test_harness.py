@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.conftest import TopicFactory
+from tests.harness.daemon import free_ports
 from tests.harness.jvm import JavaFailedError
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import free_ports
 from tests.harness.zookeeper import ZooKeeperError, running_zookeeper
 
 pytestmark = pytest.mark.timeout(120)
@@ -107,7 +107,7 @@ def test_a_port_that_was_given_away_is_nobody_elses_before_anybody_listens() -> 
     few = range(32_000, 32_020)
     ours = free_ports(15, among=few)
 
-    asked = f"from tests.harness.node import free_ports; print(*free_ports(5, among={few!r}))"
+    asked = f"from tests.harness.daemon import free_ports; print(*free_ports(5, among={few!r}))"
     other = subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True)
     too_many = asked.replace("free_ports(5", "free_ports(6")
     refused = subprocess.run([sys.executable, "-c", too_many], check=False, capture_output=True, text=True)

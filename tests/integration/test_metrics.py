@@ -11,10 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from monitoring import catalogue
 from tests.conftest import TopicFactory
+from tests.harness.daemon import until
 from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load, load_transactions
-from tests.harness.node import until
 from tests.harness.process import Twinsite, twinsite
 from tests.harness.prometheus import prometheus
 from tests.harness.promtool import promtool

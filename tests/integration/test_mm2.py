@@ -8,11 +8,11 @@ import pytest
 
 from tests.conftest import TopicFactory
 from tests.harness.checker import assert_exact, watermarks
+from tests.harness.daemon import until
 from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
 from tests.harness.mm2 import DEFAULT, TUNED, mirror_maker
-from tests.harness.node import until
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -25,8 +25,8 @@ from tests.harness.acls import (
     grants_on_the_page,
     rights_on_the_page,
 )
+from tests.harness.daemon import free_ports
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import free_ports
 from tests.harness.requests import HIGHEST, Requests, error_codes
 from tests.harness.secured_broker import start_with
 from tests.harness.security import BrokerSecurity, Listener

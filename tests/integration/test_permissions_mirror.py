@@ -35,9 +35,9 @@ from mirror.model import FlowStatus, OffsetMode, PartitionStatus, Reason, State
 from tests.faults.steps import ACLS_ADDED
 from tests.harness.acls import Grant, allow, allow_nothing, grants_on_the_page
 from tests.harness.checker import assert_exact, watermarks
+from tests.harness.daemon import free_ports
 from tests.harness.kafka import KafkaCluster
 from tests.harness.mirror import mirror_once, running, states
-from tests.harness.node import free_ports
 from tests.harness.process import twinsite
 from tests.harness.secured_broker import start_with
 from tests.harness.security import BrokerSecurity, Listener

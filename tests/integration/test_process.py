@@ -16,11 +16,11 @@ import pytest
 from tests.conftest import TopicFactory
 from tests.faults import flows
 from tests.harness.checker import assert_exact
+from tests.harness.daemon import NotReadyError
 from tests.harness.data import json_rows
 from tests.harness.jvm import REPOSITORY
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import NotReadyError
 from tests.harness.process import Twinsite, events, twinsite
 
 pytestmark = pytest.mark.timeout(120)

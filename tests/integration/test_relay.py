@@ -16,10 +16,10 @@ from kafka.protocol.metadata import MetadataRequest
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured, copied, mirror_of, state
 from tests.harness.checker import assert_exact
+from tests.harness.daemon import free_ports
 from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import free_ports
 from tests.harness.process import Twinsite, events
 from tests.harness.relay import Relay, running_relay, through
 

@@ -45,10 +45,10 @@ from mirror.link.protocol import Position
 from tests.conftest import TopicFactory
 from tests.faults.flows import copied, partition, partitions, says
 from tests.harness.checker import assert_exact
+from tests.harness.daemon import free_ports
 from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import free_ports
 from tests.harness.process import Finished, Twinsite, events, twinsite
 from tests.harness.relay import Relay, configured_relay
 from tests.harness.secured_broker import running_with

@@ -18,10 +18,10 @@ from monitoring import catalogue
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, copied, mirror_of, once
 from tests.harness.checker import assert_exact
+from tests.harness.daemon import free_ports
 from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import free_ports
 from tests.harness.process import Twinsite, events, twinsite
 from tests.harness.promtool import promtool
 from tests.harness.relay import AS_IF_FAR, Relay, configured_relay, listens, running_relay, through

@@ -16,8 +16,8 @@ from kafka.protocol.metadata import MetadataRequest
 
 from mirror.kafka.fetch import FETCH, FETCH_VERSION, FetchLimits, Key, Want, encode_request
 from tests.conftest import TopicFactory
+from tests.harness.daemon import free_ports
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import free_ports
 from tests.harness.process import Twinsite, events
 from tests.harness.relay import Relay, configured_relay, listens
 from tests.harness.security import Authority

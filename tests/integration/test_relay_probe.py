@@ -17,8 +17,8 @@ from mirror.link.messages import Messages
 from mirror.link.probe import Down, Up
 from tests.conftest import TopicFactory
 from tests.faults.flows import writing
+from tests.harness.daemon import free_ports
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import free_ports
 from tests.harness.process import Finished, events, twinsite
 from tests.harness.proxy import proxy
 from tests.harness.relay import Relay, running_relay

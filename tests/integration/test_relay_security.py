@@ -23,10 +23,10 @@ from mirror.errors import TwinsiteError
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, copied, partition, partitions
 from tests.harness.checker import assert_exact
+from tests.harness.daemon import HERE, HOST, Site, free_ports
 from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import HERE, HOST, Site, free_ports
 from tests.harness.process import Finished, Twinsite, events, twinsite
 from tests.harness.proxy import Last, proxy
 from tests.harness.relay import Relay, listens

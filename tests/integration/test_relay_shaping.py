@@ -21,10 +21,10 @@ from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured, partitions
 from tests.harness.checker import assert_exact, watermarks
 from tests.harness.clock import LIBRARY, clock_at
+from tests.harness.daemon import until
 from tests.harness.data import Row, json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import until
 from tests.harness.process import Twinsite, events
 from tests.harness.proxy import Last, Proxy, proxy
 from tests.harness.relay import Relay, running_relay, through

@@ -28,8 +28,8 @@ from mirror.sync.describe import describe
 from mirror.sync.names import NamePolicy
 from mirror.sync.topics import Target, TopicPlan, plan_topics
 from tests.conftest import TopicFactory
+from tests.harness.daemon import until
 from tests.harness.kafka import KafkaCluster
-from tests.harness.node import until
 from tests.harness.relay import WayIn, through
 from tests.harness.secured_broker import start_with
 from tests.harness.security import BrokerSecurity

@@ -13,10 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import TopicFactory
 from tests.harness.checker import read_partition
+from tests.harness.daemon import until
 from tests.harness.data import Row, json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load, load_compacted
-from tests.harness.node import until
 from tests.harness.process import Twinsite, events, twinsite
 from tests.harness.segments import is_clean
 from tests.integration.test_compaction import SEGMENT_MS

@@ -12,11 +12,11 @@ import pytest
 
 from spark_jobs.session import JARS_VARIABLE
 from tests.conftest import TopicFactory
+from tests.harness.daemon import free_ports, until
 from tests.harness.data import Row, json_rows
 from tests.harness.jvm import spawn
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import free_ports, until
 from tests.harness.process import twinsite
 from tests.spark.commands import FAST, INTERPRETED, settings_file
 

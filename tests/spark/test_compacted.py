@@ -13,10 +13,10 @@ from mirror.proving.wanted import Wanted
 from spark_jobs.algorithms import Algorithm, Hashing
 from spark_jobs.findings import Kind, Part
 from tests.conftest import TopicFactory
+from tests.harness.daemon import until
 from tests.harness.data import Row
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import until
 from tests.harness.segments import cleaned_up_to, segments
 from tests.spark.sites import compared, settings_of
 

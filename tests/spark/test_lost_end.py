@@ -25,10 +25,10 @@ from spark_jobs.window import Range
 from tests.conftest import TopicFactory
 from tests.faults.flows import mirror_of, reached, says
 from tests.harness.checker import watermarks
+from tests.harness.daemon import until
 from tests.harness.data import Row, json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import until
 from tests.harness.process import Twinsite
 from tests.harness.segments import lose_ends
 from tests.spark.commands import Command, settings_file

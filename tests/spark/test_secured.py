@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from tests.harness.acls import Grant, allow_only, grants_on_the_page
+from tests.harness.daemon import free_ports
 from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.node import free_ports
 from tests.harness.secured_broker import add_scram_users, running_with
 from tests.harness.security import Authority, BrokerSecurity, Identity, Listener, TokenIssuer
 from tests.spark.commands import Command

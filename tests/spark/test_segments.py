@@ -23,10 +23,10 @@ from spark_jobs.segments.source import SegmentFiles
 from spark_jobs.window import Range
 from tests.conftest import TopicFactory
 from tests.harness.checker import watermarks
+from tests.harness.daemon import until
 from tests.harness.data import edge_rows, json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import CODECS, load, load_interleaved, load_transactions
-from tests.harness.node import until
 from tests.harness.old_logs import RECORDS
 from tests.harness.segments import (
     Files,

@@ -27,8 +27,8 @@ from mirror.kafka.dial import ConnectionOptions
 from mirror.kafka.transactions import Token
 from mirror.model import TopicPartition
 from tests.contract.memory_log import MemoryLog
+from tests.harness.daemon import until
 from tests.harness.memory_store import MemoryStore
-from tests.harness.node import until
 
 ORDERS_0 = TopicPartition("orders", 0)
 OURS, THEIRS = Token(4000, 5), Token(4000, 6)

@@ -23,7 +23,7 @@ from mirror.kafka.dial import Address, ConnectionOptions, Relays
 from mirror.kafka.offsets import LATEST, delete_records, list_offsets
 from mirror.kafka.topics import describe_configs, set_configs
 from mirror.model import TopicPartition
-from tests.harness.node import until
+from tests.harness.daemon import until
 
 ORDERS_0 = TopicPartition("orders", 0)
 ONE, TWO, THREE = (Address("east", port) for port in (1, 2, 3))

@@ -29,8 +29,8 @@ from mirror.kafka.cluster_info import ClusterInfo
 from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.running import RunningMirror
 from mirror.waiting import Waiting
+from tests.harness.daemon import free_ports
 from tests.harness.memory_store import MemoryStore
-from tests.harness.node import free_ports
 
 SOON_SECONDS = 10.0
 """Less than the minute after which a broker is given up on that keeps silent."""

@@ -27,7 +27,7 @@ from mirror.kafka.cluster_info import PartitionInfo
 from mirror.kafka.fetch import FETCH_SESSION_ID_NOT_FOUND, FETCH_VERSION, Fetched, FetchLimits, Key, Want
 from mirror.kafka.record_batch import MAGIC_AT
 from mirror.model import Batch, OffsetMode, Reason, State, TopicPartition
-from tests.harness.node import until
+from tests.harness.daemon import until
 from tests.unit.batches import entries, v2
 from tests.unit.target_model import Hooks, Meters
 from tests.unit.test_fetch_codec import Said, answer

@@ -20,8 +20,8 @@ from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed, Register
 from mirror.kafka.offsets import EARLIEST, Answers
 from mirror.model import OffsetMode, Reason, State, TopicPartition
+from tests.harness.daemon import until
 from tests.harness.memory_store import MemoryStore
-from tests.harness.node import until
 from tests.unit.target_model import Mirror
 from tests.unit.test_announcing import OURS, THEIRS, ClaimedOwner
 

@@ -14,7 +14,7 @@ from mirror.errors import ConnectionFailedError
 from mirror.flow import holding, turn
 from mirror.flow.holding import hold
 from mirror.flow.turn import Turn
-from tests.harness.node import until
+from tests.harness.daemon import until
 
 COUNTS_FOR_SECONDS = 1.0
 

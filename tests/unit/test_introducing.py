@@ -18,8 +18,8 @@ from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
 from mirror.kafka.transactions import Token
 from mirror.model import OffsetMode
+from tests.harness.daemon import until
 from tests.harness.memory_store import MemoryStore
-from tests.harness.node import until
 
 FLOW = FlowRecord(7, 0, "source-id", "target-id", 0).to_bytes()
 WORD = OwnerRecord(3, "west-3", 4711, "", 0).to_bytes()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.daemon import NotReadyError, free_ports, until
 from tests.harness.jvm import REPOSITORY, JarsMissingError, kafka_jars, logging_flag, tail
-from tests.harness.node import NotReadyError, free_ports, until
 
 ORPHAN = """
 import pathlib, sys, time

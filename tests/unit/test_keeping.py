@@ -27,8 +27,8 @@ from mirror.kafka.failures import broker_error
 from mirror.kafka.offsets import DEBUGGER, LATEST, Answers, Marking
 from mirror.kafka.transactions import Token
 from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition
+from tests.harness.daemon import until
 from tests.harness.memory_store import MemoryStore
-from tests.harness.node import until
 from tests.unit.target_model import Connection, Hooks, Mirror, source_batch
 
 NOW = 1_000.0

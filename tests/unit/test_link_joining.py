@@ -15,7 +15,7 @@ from mirror.link.greeting import Hello
 from mirror.link.joining import join_pause_seconds
 from mirror.link.protocol import Down
 from mirror.link.stream import LinkStream
-from tests.harness.node import until
+from tests.harness.daemon import until
 from tests.unit.fake_relay import SWITCHING, fake_relay, problem, welcome
 
 HELLO = Hello("flow", 1, 0, 1, (1 << 20, 1 << 20), 1 << 20, 0, recode=True)

@@ -21,7 +21,7 @@ from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, Compression, Sealer
 from mirror.link.greeting import Hello
 from mirror.link.protocol import CHANNELS_MAX, Channel, Down, Up
 from mirror.link.stream import LinkStream
-from tests.harness.node import until
+from tests.harness.daemon import until
 from tests.unit.fake_relay import KEY, SWITCHING, fake_relay, welcome
 
 HELLO = Hello("flow", 1, 0, 1, (1 << 20, 1 << 20), 1 << 20, 0, recode=True)

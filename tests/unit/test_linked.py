@@ -23,7 +23,7 @@ from mirror.link.frames import Compression, Frames, Opener, Sealer
 from mirror.link.parts import ASTRAY, Part, encode_parts
 from mirror.link.protocol import Channel, Position
 from mirror.model import Batch, OffsetMode, TopicPartition
-from tests.harness.node import until
+from tests.harness.daemon import until
 from tests.unit.batches import entries, v2
 from tests.unit.target_model import Hooks, Meters
 

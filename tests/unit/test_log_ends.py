@@ -16,7 +16,7 @@ from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.flow.states import append_refusal
 from mirror.model import OffsetMode, Reason, State, TopicPartition
-from tests.harness.node import until
+from tests.harness.daemon import until
 from tests.unit.test_target_topics import Cluster, a_topic
 
 END = 20

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from mirror.relay.audit import Audit
 from mirror.relay.door import Door
-from tests.harness.node import until
+from tests.harness.daemon import until
 
 GUESTS_MAX = 3
 WAYS = pytest.mark.parametrize("secured", [False, True], ids=["plain", "TLS"])

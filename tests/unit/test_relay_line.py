@@ -13,7 +13,7 @@ import pytest
 
 from mirror.relay import line
 from mirror.relay.line import Line
-from tests.harness.node import until
+from tests.harness.daemon import until
 from tests.harness.security import Authority
 
 MUCH = bytes(32 << 20)

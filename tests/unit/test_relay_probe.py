@@ -20,7 +20,7 @@ from mirror.link.probe import Down, Up
 from mirror.relay import line, probe
 from mirror.relay.audit import Audit
 from mirror.relay.probe import Probe
-from tests.harness.node import until
+from tests.harness.daemon import until
 
 LOAD: dict[str, Any] = {"seconds": 0.3, "settle_seconds": 0.1, "bytes_max": 1 << 30, "rate_max": None}
 

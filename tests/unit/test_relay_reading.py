@@ -25,7 +25,7 @@ from mirror.link.protocol import Channel, Position
 from mirror.relay import broker_lane, reading
 from mirror.relay.news import Gone, News, Taken
 from mirror.relay.reading import SourceReader
-from tests.harness.node import until
+from tests.harness.daemon import until
 from tests.unit.batches import entries, v2
 from tests.unit.test_fetch_codec import Said, answer
 

@@ -15,7 +15,7 @@ from mirror.errors import AuthenticationError, ConnectionFailedError, UsageError
 from mirror.kafka import failures
 from mirror.kafka.cluster import Cluster
 from mirror.relay import run as relay
-from tests.harness.node import free_ports, until
+from tests.harness.daemon import free_ports, until
 from tests.unit.test_beginning import CLOSED_PORT, probe, probe_until
 
 SOON_SECONDS = 10.0

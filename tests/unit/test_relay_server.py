@@ -30,7 +30,7 @@ from mirror.link.stream import LinkStream
 from mirror.relay.line import BUSY_SECONDS, rest
 from mirror.relay.server import RelayServer
 from tests.faults.hostile_peers import STREAM, asking, hello
-from tests.harness.node import until
+from tests.harness.daemon import until
 
 
 class NoCluster(Cluster):

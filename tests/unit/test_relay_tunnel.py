@@ -17,7 +17,7 @@ from mirror.relay.access import Visitor
 from mirror.relay.audit import Audit
 from mirror.relay.guarding import Asked, Guard, Passed
 from mirror.relay.tunnel import REQUESTS_IN_FLIGHT_MAX, GuardedTunnel, Tunnel
-from tests.harness.node import until
+from tests.harness.daemon import until
 
 OnAnswer = Callable[[memoryview | ConnectionFailedError], None]
 

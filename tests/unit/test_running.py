@@ -17,8 +17,8 @@ from mirror.flow.partition import PartitionCopy
 from mirror.model import TopicPartition
 from mirror.running import RunningMirror
 from mirror.waiting import Waiting
+from tests.harness.daemon import until
 from tests.harness.memory_store import MemoryStore
-from tests.harness.node import until
 from tests.unit.test_announcing import OURS, ClaimedOwner
 from tests.unit.test_beginning import CLOSED_PORT, settings_for
 

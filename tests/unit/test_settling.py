@@ -30,7 +30,7 @@ from mirror.flow.turn import Turn
 from mirror.kafka.offsets import Answers
 from mirror.kafka.transactions import Token
 from mirror.model import OffsetMode, Reason, State, TopicPartition
-from tests.harness.node import until
+from tests.harness.daemon import until
 from tests.unit.target_model import Hooks, Mirror
 
 TOPIC_ID = "t"

@@ -24,7 +24,7 @@ from mirror.link import messages
 from mirror.link.protocol import Down
 from mirror.model import OffsetMode, Reason, State, TopicPartition
 from mirror.timetable import Period
-from tests.harness.node import until
+from tests.harness.daemon import until
 from tests.unit.fake_relay import OF_ITS_OWN, SWITCHING, fake_relay, problem, welcome
 from tests.unit.target_model import Hooks, Meters
 
