@@ -9,6 +9,7 @@ A leaf: it imports nothing of the project, anyone may import it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -343,6 +344,12 @@ class OwnerStatus:
     """When it took the right; since 1970."""
     url: str
     """Of its port, as it is reached from its own machine at least; empty when it has none."""
+
+
+def asked_with(url: str, host: str) -> str:
+    """The option of commands that ask a mirror, and where that works: of a loopback address, there only."""
+    there = re.match(r"http://(127\.|localhost:|\[::1\])", url) is not None
+    return f"--url {url}{f', on {host}' if there else ''}" if url else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,9 @@ def _production(survey: Survey) -> list[RenderableType]:
 
 
 def _produced(made: Production) -> Rows:
-    if made.topics_left_out:
+    if made.topics_left_out is None:
+        yield "left out", _unknown(made.unknown["topics_left_out"])
+    elif made.topics_left_out:
         yield "left out", f"{_counted(made.topics_left_out, 'topic')}, as copies of what the target has"
     yield "watched for", duration(made.seconds)
     yield "records", f"{number(made.records_per_second)}/s"

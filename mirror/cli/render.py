@@ -25,6 +25,7 @@ from mirror.model import (
     Reason,
     State,
     TopicLeftOut,
+    asked_with,
 )
 
 SCHEMA = 1
@@ -128,9 +129,9 @@ class _StatusTable:
         return [one for one in partitions if one.state is not State.ACTIVE][:ROWS_MAX]
 
     def _notes(self, partitions: Sequence[PartitionStatus], alike_max: int | None) -> list[Text]:
-        """Of what another mirror copies the headline says so, once."""
+        """Of what another mirror copies the headline says so once, where it knows which one that is."""
         told = [one for one in partitions if one.detail and not _in_order(one)]
-        if _stands_by(self.status):
+        if _stands_by(self.status) and self.status.copied_by is not None:
             told = [one for one in told if one.state is not State.STANDBY]
         lost = [one for one in partitions if one.lost_ranges]
         return [*_troubles(told, alike_max), *_losses(lost, alike_max)]
@@ -204,13 +205,12 @@ def _standing_by(status: FlowStatus) -> str:
     other = status.copied_by
     after = "this one takes over when that ends or moves nothing"
     if other is None:
-        return f"stands by: another mirror of the flow copies, and has not said where it runs; {after}"
+        return f"stands by: another mirror of the flow copies; {after}"
     since = datetime.fromtimestamp(other.since_ms / 1000, UTC)
     words = f"stands by: the mirror on {clean(other.host)}, process {other.process_id}, has had the right to "
     words += f"copy since {since:%Y-%m-%d %H:%M:%S} UTC; {after}"
-    return (
-        f"{words}\n  ask it how the copy is: twinsite status --url {clean(other.url)}" if other.url else words
-    )
+    way = clean(asked_with(other.url, other.host))
+    return f"{words}\n  ask it how the copy is: twinsite status {way}" if way else words
 
 
 def _left_out(topics: Sequence[TopicLeftOut], what: str) -> str:

@@ -83,8 +83,14 @@ class Snapshots:
             link=_link(flow.stream) if flow.stream else None,
             outlook=of_flow([projection for _, projection in seen if projection is not None]),
             topics_left_out=left_out,
-            copied_by=None if self.owner.held else _owner(word_of(self.owner_word(), self.owner.seen)),
+            copied_by=self._copied_by(),
         )
+
+    def _copied_by(self) -> OwnerStatus | None:
+        """Not this mirror, though a coordinator that has lost its last records may still say so."""
+        owner = self.owner
+        is_other = not owner.held and owner.seen != owner.token
+        return _owner(word_of(self.owner_word(), owner.seen)) if is_other else None
 
     def _partition(
         self, p: PartitionCopy, now: float, now_ms: int

@@ -35,7 +35,8 @@ class Production:
     """What is written to the topics of a flow.
 
     Attributes:
-        topics_left_out: That its lists want besides, and that are copies of what the target has.
+        topics_left_out: That its lists want besides, and that are copies of what the target has; None where
+            the target has not said so.
         partitions_unknown: Of the partitions, those whose ends could not be told; they count as nothing.
         seconds: For so long it was watched.
         records_per_second: Offsets, to be exact: transactions have some without a record.
@@ -45,7 +46,7 @@ class Production:
     """
 
     topics: int
-    topics_left_out: int
+    topics_left_out: int | None
     partitions: int
     partitions_unknown: int
     seconds: float
@@ -95,7 +96,7 @@ def produced(
     seconds: float,
     samples: Mapping[TopicPartition, Sample],
     wire_share: float | None,
-    topics_left_out: int = 0,
+    topics_left_out: int | str = 0,
 ) -> Production:
     """What was written between two looks at the ends of partitions.
 
@@ -103,18 +104,21 @@ def produced(
         before, after: Ends; None where they could not be told.
         seconds: Between the looks.
         samples: Of some partitions; those with most news say how long a record is.
+        topics_left_out: How many; or why that is not known.
     """
     grown = growth(before, after)
     records = sum(grown.values()) / seconds
     length = _record_bytes(grown, samples)
     bytes_per_second = 0.0 if not records else None if length is None else records * length
+    left_out = topics_left_out if isinstance(topics_left_out, int) else None
     reasons = (
         ("bytes_per_second", bytes_per_second, NOTHING_READ),
         ("wire_share", wire_share, NOTHING_READ if records else NOTHING_PRODUCED),
+        ("topics_left_out", left_out, str(topics_left_out)),
     )
     return Production(
         topics=len(topics),
-        topics_left_out=topics_left_out,
+        topics_left_out=left_out,
         partitions=len(before),
         partitions_unknown=len(before) - len(grown),
         seconds=seconds,

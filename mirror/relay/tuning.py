@@ -198,10 +198,10 @@ class Tuner:
 
     def _say(self, limit: str) -> bool:
         """There is nothing to choose; where another limit holds than before people are told."""
-        if not limit or limit == self._limit:
+        if limit == self._limit:
             return False
         self._limit = limit
-        self.why = f"{self.step.why}; {limit}"
+        self.why = f"{self.step.why}; {limit}" if limit else self.step.why
         return True
 
     def _conclude(self, spent: Spent, period: float, now: float) -> None:
@@ -223,7 +223,7 @@ class Tuner:
 
     def _save_bytes(self, spent: Spent, period: float, now: float) -> None:
         """The mirror is the limit, and less on the link carries no more: spare what a core has time for."""
-        self._learn_made(spent, now + FORGET_SLOW_SECONDS)
+        self._learn_made(spent, now + max(FORGET_SLOW_SECONDS, period / AGAIN_SHARE))
         rate = spent.records_bytes / period
         able = {at: made for at, made in self._made.items() if at == self._at or self._carries(made, rate)}
         roomy = {at: made.share for at, made in able.items() if made.core_rate >= ROOMY * rate}

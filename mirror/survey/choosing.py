@@ -6,7 +6,7 @@ what the flow has begun there. Where no target is named, or it does not answer, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mirror.clusters import connected
@@ -21,6 +21,7 @@ from mirror.sync.returning import Returning
 
 PATIENCE_SECONDS = 5.0
 """For so long a cluster that does not answer is tried again."""
+NO_TARGET = "no target was named: --config with the mirror's settings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +29,12 @@ class Chosen:
     """Topics of a flow, by their names at the source.
 
     Attributes:
-        left_out: How many the lists want besides; they are copies of what the target has.
+        left_out: How many the lists want besides, as they are copies of what the target has; or why that is
+            not known.
     """
 
     topics: tuple[str, ...]
-    left_out: int
+    left_out: int | str
 
 
 async def choose(
@@ -50,12 +52,13 @@ async def choose(
     """
     found = await source.describe_topics(None)
     wanted = _wanted(found, topics)
-    left_out: Collection[str] = ()
-    if flow is not None:
-        try:
-            left_out = await _copies_of_target(source, found, wanted, topics, flow)
-        except TwinsiteError as error:
-            say(f"warning: topics that are copies of what the target has are counted, too: {error}")
+    if flow is None:
+        return Chosen(tuple(wanted), NO_TARGET)
+    try:
+        left_out = await _copies_of_target(source, found, wanted, topics, flow)
+    except TwinsiteError as error:
+        say(f"warning: topics that are copies of what the target has are counted, too: {error}")
+        return Chosen(tuple(wanted), str(error))
     return Chosen(tuple(name for name in wanted if name not in left_out), len(left_out))
 
 

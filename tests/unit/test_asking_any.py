@@ -294,6 +294,12 @@ async def test_a_broker_behind_a_relay_that_reads_another_cluster_is_asked_nothi
 # -- a broker that freezes -----------------------------------------------------------------------------------
 
 
+def silent_after(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """A broker that does not answer for so long counts as silent, wherever that is asked."""
+    for module in ("cluster", "connection_pool"):
+        monkeypatch.setattr(f"mirror.kafka.{module}.SILENT_SECONDS", seconds)
+
+
 async def look(cluster: Cluster) -> None:
     await cluster.refresh()
 
@@ -311,7 +317,7 @@ async def test_while_a_broker_is_silent_another_one_is_asked(
     """
     It was the one that had answered last; a new leader is known as soon as there is one.
     """
-    monkeypatch.setattr("mirror.kafka.cluster.SILENT_SECONDS", 0.05)
+    silent_after(monkeypatch, 0.05)
     cluster = Cluster("source", [ONE, TWO, THREE], ConnectionOptions())
     await cluster.refresh()
     Asked.frozen.add(ONE)
@@ -327,7 +333,7 @@ async def test_where_none_answers_that_is_said_once_each_was_asked(
     """
     As when the way to all of them is cut: whoever waits for it would wait as long as that lasts.
     """
-    monkeypatch.setattr("mirror.kafka.cluster.SILENT_SECONDS", 0.05)
+    silent_after(monkeypatch, 0.05)
     cluster = Cluster("source", [ONE, TWO, THREE], ConnectionOptions())
     await cluster.refresh()
     Asked.given_up |= {ONE, TWO, THREE}
@@ -346,7 +352,7 @@ async def test_brokers_that_refuse_are_not_asked_again_and_again_while_another_i
     """
     A processor would do nothing else.
     """
-    monkeypatch.setattr("mirror.kafka.cluster.SILENT_SECONDS", 0.02)
+    silent_after(monkeypatch, 0.02)
     cluster = Cluster("source", [ONE, TWO, THREE], ConnectionOptions())
     await cluster.refresh()
     Asked.given_up |= {ONE}
@@ -371,7 +377,7 @@ async def test_a_broker_that_has_begun_to_answer_is_not_silent(
     """
     Over a slow link all would be asked for the same long answer.
     """
-    monkeypatch.setattr("mirror.kafka.cluster.SILENT_SECONDS", 0.01)
+    silent_after(monkeypatch, 0.01)
     cluster = Cluster("source", [ONE, TWO, THREE], ConnectionOptions())
     await cluster.refresh()
     Asked.frozen.add(ONE)
@@ -390,7 +396,7 @@ async def test_whoever_wants_any_broker_gets_one_that_answers(
     """
     Such as mirrors that come to a relay, each of which has a connection of its own.
     """
-    monkeypatch.setattr("mirror.kafka.cluster.SILENT_SECONDS", 0.05)
+    silent_after(monkeypatch, 0.05)
     cluster = Cluster("source", [ONE, TWO, THREE], ConnectionOptions())
     await cluster.refresh()
     Asked.frozen.add(ONE)

@@ -413,9 +413,12 @@ def test_a_mirror_that_stands_by_says_once_who_copies_and_where_to_ask() -> None
         "2023-11-14 22:13:20 UTC; this one takes over when that ends or moves nothing",
         "  ask it how the copy is: twinsite status --url http://west-4:9640",
     ]
-    assert "stands by: another mirror of the flow copies, and has not said where it runs" in unknown
+    assert "stands by: another mirror of the flow copies; this one takes over" in unknown
+    assert "orders-2: STANDBY: the mirror on west-4 copies it" in unknown
+    assert "STANDBY:" not in known
+    at_home = shown(OwnerStatus("west-4", 4711, 1_700_000_000_000, "http://127.0.0.1:9640"))
+    assert "ask it how the copy is: twinsite status --url http://127.0.0.1:9640, on west-4" in at_home
     for screen in (known, unknown):
-        assert "STANDBY:" not in screen
         assert "held-0: BLOCKED: error 31 was the answer" in screen
         assert "lost-0: 5 offsets given up: 0 to 5" in screen
     assert "stands by" not in turning

@@ -105,17 +105,24 @@ def test_of_what_another_mirror_copies_only_the_position_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "holder", "named"),
-    [(True, (1, 6), False), (False, (1, 6), True), (False, (1, 7), False), (False, None, False)],
+    ("held", "holder", "own_epoch", "named"),
+    [
+        (True, (1, 6), 6, False),
+        (False, (1, 6), 5, True),
+        (False, (1, 6), 6, False),
+        (False, (1, 7), 5, False),
+        (False, None, 5, False),
+    ],
 )
 def test_who_copies_is_said_by_a_mirror_that_stands_by(
-    held: bool, holder: tuple[int, int] | None, named: bool
+    held: bool, holder: tuple[int, int] | None, own_epoch: int, named: bool
 ) -> None:
     """
-    Where the last word is that of who holds the right; a word of one before it would send people astray.
+    Where the last word is that of who holds the right; a word of one before it would send people astray, and
+    so would its own, where a coordinator has forgotten who came after it.
     """
     taken = snapshots(an_owner())
-    taken.owner = Mock(held=held, seen=holder and Token(*holder))
+    taken.owner = Mock(held=held, seen=holder and Token(*holder), token=Token(1, own_epoch))
 
     said = taken.take([], 0)
 

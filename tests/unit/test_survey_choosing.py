@@ -19,7 +19,7 @@ from mirror.kafka.cluster_info import ClusterInfo
 from mirror.model import TopicPartition
 from mirror.offline import NoStateError
 from mirror.survey import choosing
-from mirror.survey.choosing import Chosen, choose
+from mirror.survey.choosing import NO_TARGET, Chosen, choose
 from tests.unit.links import a_link
 from tests.unit.test_cli_link import a_survey, surveyed
 from tests.unit.test_incoming import ORIGINAL, STATE, Source, state
@@ -130,13 +130,13 @@ async def test_where_no_target_answers_the_lists_alone_count(monkeypatch: pytest
     """
     site = Site(monkeypatch, "b.orders", "audit")
     site.stored = state("orders")
-    everything = Chosen(("audit", "b.orders"), left_out=0)
+    everything = "audit", "b.orders"
 
-    assert await site.chosen(config=False) == everything
+    assert await site.chosen(config=False) == Chosen(everything, NO_TARGET)
     assert site.said == []
 
     site.target_error = ConnectionFailedError("target: west:9092 does not answer")
-    assert await site.chosen() == everything
+    assert await site.chosen() == Chosen(everything, "target: west:9092 does not answer")
     [words] = site.said
     assert words.startswith("warning: topics that are copies of what the target has are counted, too: target")
 
@@ -156,12 +156,14 @@ def test_the_report_says_how_many_were_left_out() -> None:
     Where there are none nothing is said of them.
     """
     made = replace(PRODUCTION, topics_left_out=3)
+    nobody_knows = replace(PRODUCTION, topics_left_out=None, unknown={"topics_left_out": NO_TARGET})
     out = StringIO()
 
-    for one in (made, PRODUCTION):
+    for one in (made, PRODUCTION, nobody_knows):
         found = a_survey(surveyed(a_link(), one), made=one)
         Console(file=out, width=100, no_color=True).print(report(found))
 
-    assert out.getvalue().count("left out") == 1
+    assert out.getvalue().count("left out") == 2
     assert "left out       3 topics, as copies of what the target has" in out.getvalue()
+    assert f"left out       ? ({NO_TARGET})" in out.getvalue()
     assert document(a_survey(made=made))["production"]["topics_left_out"] == 3

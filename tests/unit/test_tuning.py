@@ -257,6 +257,16 @@ def test_what_was_found_out_is_found_out_again() -> None:
     assert run(tuner, 1.0, SHARES | {1: 0.35, 2: 0.31, 6: 0.25}, began=FORGET_SECONDS)[-1] == 6
 
 
+@pytest.mark.parametrize("taker", [20.0, 2.0, 1.0, 0.5])
+def test_of_a_slow_mirror_it_is_not_tried_again_and_again_whether_bytes_can_be_spared(taker: float) -> None:
+    """
+    A look takes longer than what was found out is good for otherwise.
+    """
+    tuner = Tuner(ladder(0, recode=True), 0.0)
+
+    assert run(tuner, 1000.0, SHARES, taker=taker, periods=40) == [LONG, *[2] * 39]
+
+
 def test_over_a_slow_link_no_more_than_a_fiftieth_of_the_time_goes_into_finding_out_again() -> None:
     """
     A look at what makes nine times the bytes takes more than two minutes at 125 kB/s, so it is worth one in
@@ -417,14 +427,15 @@ def test_what_is_configured_stays() -> None:
     told = [
         fixed.watched(Spent(records_bytes=100_000_000, wire_bytes=30_000_000, **spent), now)
         for now, spent in (
-            (10_000.0, {"waited": 5_000.0}),
+            (10_000.0, {"waited": 9_000.0}),
             (10_001.0, {"waited": 0.9}),
             (10_002.0, {"waited": 0.9, "paced": 0.9}),
-            (10_003.0, {"sealed": 0.1}),
         )
     ]
-    assert told == [False, False, True, False]
+    assert told == [False, False, True]
     assert fixed.why == "as configured; limits let no more through"
+    assert fixed.watched(Spent(records_bytes=100_000_000, wire_bytes=30_000_000, sealed=0.1), 10_003.0)
+    assert fixed.why == "as configured"
     assert Tuner(ladder(6, recode=True), 0.0, near=True).step == fixed.step
     assert [step.recode for step in ladder(6, recode=False)] == [False]
 
