@@ -346,10 +346,9 @@ class OwnerStatus:
     """Of its port, as it is reached from its own machine at least; empty when it has none."""
 
 
-def asked_with(url: str, host: str) -> str:
-    """The option of commands that ask a mirror, and where that works: of a loopback address, there only."""
-    there = re.match(r"http://(127\.|localhost:|\[::1\])", url) is not None
-    return f"--url {url}{f', on {host}' if there else ''}" if url else ""
+def only_on(url: str, host: str) -> str:
+    """Words between commas where an address is reached on its own machine only; else none."""
+    return f", on {host}," if re.match(r"http://(127\.|localhost:|\[::1\])", url) else ""
 
 
 @dataclass(frozen=True, slots=True)

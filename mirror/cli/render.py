@@ -25,7 +25,7 @@ from mirror.model import (
     Reason,
     State,
     TopicLeftOut,
-    asked_with,
+    only_on,
 )
 
 SCHEMA = 1
@@ -209,8 +209,10 @@ def _standing_by(status: FlowStatus) -> str:
     since = datetime.fromtimestamp(other.since_ms / 1000, UTC)
     words = f"stands by: the mirror on {clean(other.host)}, process {other.process_id}, has had the right to "
     words += f"copy since {since:%Y-%m-%d %H:%M:%S} UTC; {after}"
-    way = clean(asked_with(other.url, other.host))
-    return f"{words}\n  ask it how the copy is: twinsite status {way}" if way else words
+    if not other.url:
+        return words
+    url, there = clean(other.url), clean(only_on(other.url, other.host))
+    return f"{words}\n  ask it{there} how the copy is: twinsite status --url {url}"
 
 
 def _left_out(topics: Sequence[TopicLeftOut], what: str) -> str:

@@ -24,7 +24,7 @@ from mirror.flow.owner import Owner
 from mirror.kafka.transactions import Token
 from mirror.link.loops import beside
 from mirror.logs import Repeats, warn_repeated
-from mirror.model import TopicPartition, asked_with
+from mirror.model import TopicPartition, only_on
 
 log = structlog.get_logger(__name__)
 
@@ -151,7 +151,7 @@ async def require_owner(owner: Owner, memory: FlowMemory, tp: TopicPartition) ->
             f"{tp}: the owner of the flow is another mirror, and has not said where it runs",
             hint="ask the mirror whose status says owner: true; if there is none any more, restart this one",
         )
-    way = f" with {asked_with(word.url, word.host)}" if word.url else ""
+    way = f"{only_on(word.url, word.host)} with --url {word.url}" if word.url else ""
     raise NotOwnerError(
         f"{tp}: the owner of the flow is the mirror on {word.place}",
         hint=f"ask that one{way}; if it is gone for good, restart this one: it becomes the owner",

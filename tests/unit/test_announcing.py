@@ -297,8 +297,8 @@ async def test_the_owner_may_whether_it_has_said_so_or_not(memory: FlowMemory) -
     ("url", "hint"),
     [
         ("http://west-4:9640", "ask that one with --url http://west-4:9640; if it is gone"),
-        ("http://127.0.0.1:9640", "ask that one with --url http://127.0.0.1:9640, on west-4; if it is gone"),
-        ("http://[::1]:9640", "ask that one with --url http://[::1]:9640, on west-4; if it is gone"),
+        ("http://127.0.0.1:9640", "ask that one, on west-4, with --url http://127.0.0.1:9640; if it is gone"),
+        ("http://[::1]:9640", "ask that one, on west-4, with --url http://[::1]:9640; if it is gone"),
         ("", "ask that one; if"),
     ],
 )

@@ -417,7 +417,7 @@ def test_a_mirror_that_stands_by_says_once_who_copies_and_where_to_ask() -> None
     assert "orders-2: STANDBY: the mirror on west-4 copies it" in unknown
     assert "STANDBY:" not in known
     at_home = shown(OwnerStatus("west-4", 4711, 1_700_000_000_000, "http://127.0.0.1:9640"))
-    assert "ask it how the copy is: twinsite status --url http://127.0.0.1:9640, on west-4" in at_home
+    assert "ask it, on west-4, how the copy is: twinsite status --url http://127.0.0.1:9640" in at_home
     for screen in (known, unknown):
         assert "held-0: BLOCKED: error 31 was the answer" in screen
         assert "lost-0: 5 offsets given up: 0 to 5" in screen
