@@ -24,8 +24,11 @@ ANSWER_BYTES_MAX = 256 * 1024 * 1024
 READ_AHEAD_BYTES = 4 + 1024
 """Received in one go before it is known how long an answer is: a short one is whole by then, and of a long
 one little is copied once more."""
-WAKE_BYTES_MAX = 256 << 10
-"""Of a long answer so much at a time; more can fill the socket's buffer, so that the broker has to wait."""
+WAKE_BYTES_MAX = 128 << 10
+"""Of a long answer so much at a time. It has to be well below what a broker has on its way when its buffer is
+full, four packets of 64 KiB on one host (``socket.send.buffer.bytes``, 100 KiB, of which the kernel makes
+twice as much): else both wait for each other until TCP sends the last packet again.
+"""
 
 WHOLE_WITHIN = 10
 """An answer whose bytes keep coming may take so many times as long as one of which nothing comes: a slow link
