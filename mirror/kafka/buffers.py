@@ -8,9 +8,9 @@ page faults and zeroing; a pool costs a list.
 from __future__ import annotations
 
 GRAIN_BYTES = 1 << 20
-"""Buffers are whole multiples of this, so that a few sizes serve all answers."""
+"""Buffers are whole multiples of this, or a half, a quarter and so on: a few sizes serve all answers."""
 SMALL_BYTES = 64 << 10
-"""But for small ones, of which there can be many."""
+"""The smallest; there can be many of them, and of those next to it for frames that came over a link."""
 
 
 TIMES_MAX = 4
@@ -63,7 +63,8 @@ class BufferPool:
     def take(self, size: int) -> Buffer:
         """A buffer of at least ``size`` bytes, the smallest idle one that fits and is not far too large."""
         small = size <= SMALL_BYTES
-        whole = SMALL_BYTES if small else -(-size // GRAIN_BYTES) * GRAIN_BYTES
+        grain = min(max(SMALL_BYTES, 1 << (size - 1).bit_length()), GRAIN_BYTES)
+        whole = SMALL_BYTES if small else -(-size // grain) * grain
         most = SMALL_BYTES if small else TIMES_MAX * whole
         fitting = [b for b in self._idle if size <= b.size <= most]
         if fitting:
