@@ -18,7 +18,7 @@ from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
 from mirror.flow.succession import TAKE_OVER_AFTER_SECONDS
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.log_port import TopicLog, ensure_state_topic
+from mirror.kafka.log_port import FLUSHED, TopicLog, ensure_state_topic
 from mirror.topic_names import STATE_TOPIC_PREFIX
 
 log = structlog.get_logger(__name__)
@@ -37,21 +37,24 @@ STATE_TOPIC_REPLICAS_MAX = 3
 async def open_memory(flow: str, target: Cluster, owner: Owner) -> FlowMemory:
     """The flow's durable state, read from its topic at the target; the topic is made where there is none.
 
-    A topic made while brokers were missing has fewer replicas than it would be given now: that is said.
+    A topic made while brokers were missing has fewer replicas than it would be given now, and one that
+    somebody else has made may lose its end to a power cut: that is said.
 
     Raises:
         TwinsiteError: The topic cannot be read, or not be made.
     """
     topic = f"{STATE_TOPIC_PREFIX}{flow}"
     replicas = min(STATE_TOPIC_REPLICAS_MAX, len(target.info.brokers))
-    there = (await ensure_state_topic(target, topic, replicas)).replicas
+    found = await ensure_state_topic(target, topic, replicas)
     records = TopicLog(target, topic, make=partial(ensure_state_topic, target, topic, replicas))
     store = TopicStore(records, writer=lambda: owner.token, begun=owner.begun, outdated=owner.outdated)
     owner.taken_over = store.taken_over
     state = FlowState(store)
     await state.load()
-    if there < replicas:
-        log.warning("state_topic_has_few_replicas", topic=topic, replicas=there, wanted=replicas)
+    if found.replicas < replicas:
+        log.warning("state_topic_has_few_replicas", topic=topic, replicas=found.replicas, wanted=replicas)
+    if found.flushed is False:
+        log.warning("state_topic_not_flushed", topic=topic, wanted=FLUSHED)
     return FlowMemory(state, fenced=lambda: store.fenced, cut_short=lambda: store.cut_short)
 
 

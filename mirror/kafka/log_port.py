@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import structlog
 
-from mirror.broker_codes import INVALID_TIMESTAMP
-from mirror.errors import ConnectionFailedError, ExitCode, NotAuthorizedError, TwinsiteError
+from mirror.broker_codes import INVALID_CONFIG, INVALID_TIMESTAMP, POLICY_VIOLATION
+from mirror.errors import BrokerError, ConnectionFailedError, ExitCode, NotAuthorizedError, TwinsiteError
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, decode_answer, encode_request
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import TopicInfo
@@ -39,6 +40,9 @@ CLOCK_HINT = (
 )
 """Topics made today have that setting."""
 
+FLUSHED = {"flush.messages": "1"}
+"""With this a broker syncs each batch to its disk; without, whenever the kernel does."""
+
 T = TypeVar("T")
 
 
@@ -50,10 +54,17 @@ class StateTopicError(TwinsiteError):
 
 
 class StateTopic(NamedTuple):
-    """The topic for a flow's state, as it was found or made; ``made`` where that was done just now by us."""
+    """The topic for a flow's state, as it was found or made.
+
+    Attributes:
+        made: That was done just now by us.
+        flushed: Whether brokers bring each batch to disk before they acknowledge it; None where its settings
+            may not be asked for.
+    """
 
     made: bool
     replicas: int
+    flushed: bool | None
 
 
 class TopicLog:
@@ -177,41 +188,52 @@ def _plain(header: BatchHeader, view: memoryview) -> memoryview:
 async def ensure_state_topic(cluster: Cluster, topic: str, replication_factor: int) -> StateTopic:
     """Make the topic, compacted and with one partition, if it is not there, and wait until it has a leader.
 
-    Of three or more replicas all but one must have a record before it counts as written. A topic that is
-    there already keeps its settings; that it is compacted is checked where its settings may be asked for.
+    Of three or more replicas all but one must have a record before it counts as written, and on disk: it is
+    written ahead of what it speaks of, and must not be what a power cut takes alone. A topic that is there
+    already keeps its settings; that it is compacted is checked where its settings may be asked for.
 
     Raises:
         NotAuthorizedError: No CREATE, or no DESCRIBE, on the topic.
         StateTopicError: The topic is there and would lose what is written to it.
         BrokerError, ConnectionFailedError: It could not be made, or has had no leader for half a minute.
     """
-    made = False
     if topic in (await cluster.describe_topics([topic])).topics:
-        await _check_settings(cluster, topic)
+        made, flushed = False, await _check_settings(cluster, topic)
     else:
-        configs = {
-            "cleanup.policy": "compact",
-            "min.cleanable.dirty.ratio": "0.1",
-            "min.insync.replicas": str(max(1, replication_factor - 1)),
-            "compression.type": "producer",
-            "message.timestamp.type": "LogAppendTime",  # from Kafka 4.0 on an hour ahead is refused
-        }
-        made = await create_topic(
-            cluster, topic, partitions=1, replication_factor=replication_factor, configs=configs
-        )
+        made, flushed = await _make(cluster, topic, replication_factor)
     async for attempt in retrying(PATIENCE_SECONDS, longest_pause_seconds=0.2):
         with attempt:
             info = (await cluster.describe_topics([topic])).partition(TopicPartition(topic, 0))
             if info is None or info.leader < 0:
                 raise ConnectionFailedError(f"{cluster.name}: topic {topic} has no leader yet")
-            return StateTopic(made, len(info.replicas))
+            return StateTopic(made, len(info.replicas), flushed)
     raise AssertionError("retrying ends with an answer or an error")
 
 
-async def _check_settings(cluster: Cluster, topic: str) -> None:
+async def _make(cluster: Cluster, topic: str, replication_factor: int) -> tuple[bool, bool | None]:
+    """Make the topic; answers as :class:`StateTopic`. Brokers of others may not let a topic be flushed."""
+    configs = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.1",
+        "min.insync.replicas": str(max(1, replication_factor - 1)),
+        "compression.type": "producer",
+        "message.timestamp.type": "LogAppendTime",  # from Kafka 4.0 on an hour ahead is refused
+    }
+    make = partial(create_topic, cluster, topic, partitions=1, replication_factor=replication_factor)
+    try:
+        made = await make(configs=configs | FLUSHED)
+    except BrokerError as error:
+        if error.code not in {INVALID_CONFIG, POLICY_VIOLATION}:
+            raise
+        return await make(configs=configs), False
+    return made, True if made else None
+
+
+async def _check_settings(cluster: Cluster, topic: str) -> bool | None:
+    """Answers as :attr:`StateTopic.flushed`."""
     settings = (await describe_configs(cluster, [topic]))[topic]
     if isinstance(settings, NotAuthorizedError):
-        return
+        return None
     if isinstance(settings, TwinsiteError):
         raise settings
     policy = settings["cleanup.policy"].value
@@ -219,3 +241,4 @@ async def _check_settings(cluster: Cluster, topic: str) -> None:
         raise StateTopicError(
             f"{cluster.name}: topic {topic} has cleanup.policy={policy}: what the flow remembers would expire"
         )
+    return all(settings[name].value == value for name, value in FLUSHED.items())

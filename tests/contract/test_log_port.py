@@ -130,8 +130,8 @@ async def test_the_state_topic_is_made_once_and_compacted(target: KafkaCluster) 
     name = f"__twinsite_state.{next(NUMBERS)}"
     async with connected(target) as one, connected(target) as other:
         both = await asyncio.gather(ensure_state_topic(one, name, 1), ensure_state_topic(other, name, 1))
-        assert sorted(both) == [(False, 1), (True, 1)]
-        assert await ensure_state_topic(one, name, 1) == (False, 1)
+        assert sorted((state.made, state.replicas) for state in both) == [(False, 1), (True, 1)]
+        assert await ensure_state_topic(one, name, 1) == (False, 1, True)
 
         assert await TopicLog(other, name).append(batch("a")) == 0
         made = (await describe_configs(one, [name]))[name]
@@ -140,6 +140,19 @@ async def test_the_state_topic_is_made_once_and_compacted(target: KafkaCluster) 
     assert not isinstance(made, TwinsiteError)
     assert made["cleanup.policy"] == ("compact", True)
     assert made["compression.type"] == ("producer", True)
+    assert made["flush.messages"] == ("1", True)
+
+
+async def test_of_a_state_topic_made_by_hand_it_is_told_that_it_is_not_on_disk(
+    target: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    It keeps its settings.
+    """
+    name = await topic(target, cleanup_policy="compact")
+
+    async with connected(target) as cluster:
+        assert await ensure_state_topic(cluster, name, 1) == (False, 1, False)
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])

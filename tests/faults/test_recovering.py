@@ -69,6 +69,7 @@ async def test_the_state_of_the_flow_is_waited_for_while_its_leader_is_down(tmp_
         step = "the flow's state at the target"
         assert waits.startswith(f"[-] flow: not running, waits for {step}: {target.broker(2).address}: ")
         assert "state_topic_has_few_replicas" not in mirror.stderr
+        assert "state_topic_not_flushed" not in mirror.stderr
         assert assert_exact(source.bootstrap, target.bootstrap, ["orders"]) == 150
 
 
@@ -105,6 +106,7 @@ async def test_the_coordinator_is_waited_for_while_it_does_not_answer(tmp_path: 
             await mirror.wait_for(partial(flows.complete, mirror, source, ["orders"]), "all is copied", 60)
 
         [few] = events(mirror.stderr, "state_topic_has_few_replicas")
+        assert len(events(mirror.stderr, "state_topic_not_flushed")) == 1
         assert first.code == 0, first.stderr
         step = "the transaction coordinator of the target"
         assert waits.startswith(f"[-] flow: not running, waits for {step}: {target.broker(2).address}: ")

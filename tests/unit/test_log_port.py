@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
 from structlog.testing import capture_logs
 
+from mirror.errors import BrokerError
 from mirror.kafka import log_port
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
 from mirror.kafka.dial import Address
 from mirror.kafka.failures import broker_error
-from mirror.kafka.log_port import StateTopic, TopicLog
+from mirror.kafka.log_port import StateTopic, TopicLog, ensure_state_topic
 from mirror.kafka.offsets import Answers
 from mirror.model import TopicPartition
 
@@ -50,7 +51,7 @@ class Target:
 
     async def make(self) -> StateTopic:
         self.shown = True
-        return StateTopic(self.made_by_us, 1)
+        return StateTopic(self.made_by_us, 1, True)
 
 
 @pytest.mark.parametrize("made_by_us", [True, False])
@@ -70,3 +71,32 @@ async def test_a_state_topic_is_said_to_be_made_again_by_who_made_it(
 
     assert end == 7
     assert [line["event"] for line in logs] == ["state_topic_made_again"] * made_by_us
+
+
+@pytest.mark.parametrize(("code", "is_made"), [(40, True), (44, True), (38, False)])
+async def test_where_brokers_do_not_let_a_topic_be_flushed_it_is_made_without_and_that_is_told(
+    monkeypatch: pytest.MonkeyPatch, code: int, is_made: bool
+) -> None:
+    """
+    Anything else that they refuse is an error as before: replicas that are not there, for one.
+    """
+    target = Target(monkeypatch, made_by_us=True)
+    target.shown = False
+    asked: list[bool] = []
+
+    async def create_topic(*_: object, configs: Mapping[str, str], **__: object) -> bool:
+        asked.append("flush.messages" in configs)
+        if asked[-1]:
+            raise broker_error(code, "target: creating topic")
+        target.shown = True
+        return True
+
+    monkeypatch.setattr(log_port, "create_topic", create_topic)
+
+    if is_made:
+        assert await ensure_state_topic(cast(Any, target), STATE, 1) == (True, 1, False)
+        assert asked == [True, False]
+    else:
+        with pytest.raises(BrokerError, match="creating topic"):
+            await ensure_state_topic(cast(Any, target), STATE, 1)
+        assert asked == [True]
