@@ -14,13 +14,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, ClassVar, Self, TypeVar
 from uuid import UUID
 
 from checkpoint.errors import CorruptStateError
 from checkpoint.insertions import Inserted, united
 from mirror.model import OffsetMode
+from mirror.moments import moment
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -93,8 +93,7 @@ class OwnerRecord(_SingleRecord):
     @property
     def place(self) -> str:
         """Where to find it, in words."""
-        since = datetime.fromtimestamp(self.since_ms / 1000, UTC).isoformat(" ", "seconds")
-        return f"{self.host}, process {self.process_id}, since {since}"
+        return f"{self.host}, process {self.process_id}, since {moment(self.since_ms)}"
 
 
 @dataclass(frozen=True, slots=True)

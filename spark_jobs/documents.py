@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from mirror.errors import UsageError
 from mirror.model import TopicPartition
+from mirror.moments import date_of
 from spark_jobs.algorithms import Algorithm, Hashing
 from spark_jobs.extent import Extent, extent_of_document, extent_to_document
 from spark_jobs.logs import Log
@@ -108,7 +109,7 @@ def scope_of_document(document: Any, where: str) -> Scope:
             flow=document["flow"],
             source_cluster_id=document["source_cluster_id"],
             target_cluster_id=document["target_cluster_id"],
-            asked_at_ms=document["asked_at_ms"],
+            asked_at_ms=_time(document["asked_at_ms"]),
             extent=extent_of_document(document),
             append_only=[_log_of(log) for log in document["append_only"]],
             compacted=[_log_of(log) for log in document["compacted"]],
@@ -204,6 +205,13 @@ def _log_of(document: Mapping[str, Any]) -> Log:
         accepted=tuple(Range(*some) for some in document["accepted"]),
         nothing=None if document["nothing"] is None else Nothing(document["nothing"]),
     )
+
+
+def _time(at_ms: int) -> int:
+    """A time by which something is called."""
+    if date_of(at_ms) is None:
+        raise ValueError(f"{at_ms} is no time")
+    return at_ms
 
 
 def _by_partition(of_each: Mapping[TopicPartition, Sequence[tuple[int, ...]]]) -> list[list[Any]]:

@@ -7,7 +7,6 @@ nothing, and its policy lets no script run. Pure.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from datetime import UTC, datetime
 from html import escape
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -187,11 +186,6 @@ def duration(seconds: float) -> str:
     if seconds < 7200:
         return f"{seconds // 60:.0f} min"
     return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
-
-
-def moment(at_ms: int) -> str:
-    """A point in time, in UTC."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def numbers(some: Iterable[int]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from shlex import quote
 from typing import Any
 
+from mirror.moments import moment
 from spark_jobs.algorithms import Algorithm
 from spark_jobs.findings import Kind
 from spark_jobs.logs import Compared
@@ -22,7 +23,6 @@ from spark_jobs.markup import (
     figure,
     folded,
     framed,
-    moment,
     number,
     numbers,
     size,

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -27,6 +26,7 @@ from mirror.model import (
     TopicLeftOut,
     only_on,
 )
+from mirror.moments import moment
 
 SCHEMA = 1
 ROWS_MAX = 60
@@ -206,9 +206,8 @@ def _standing_by(status: FlowStatus) -> str:
     after = "this one takes over when that ends or moves nothing"
     if other is None:
         return f"stands by: another mirror of the flow copies; {after}"
-    since = datetime.fromtimestamp(other.since_ms / 1000, UTC)
     words = f"stands by: the mirror on {clean(other.host)}, process {other.process_id}, has had the right to "
-    words += f"copy since {since:%Y-%m-%d %H:%M:%S} UTC; {after}"
+    words += f"copy since {moment(other.since_ms)}; {after}"
     if not other.url:
         return words
     url, there = clean(other.url), clean(only_on(other.url, other.host))

@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from mirror.errors import AuthenticationError
+from mirror.moments import moment
 
 SCRAM_HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 SCRAM_ITERATIONS_MIN = 4096
@@ -181,7 +182,7 @@ class OAuthBearerExchange:
     def _expired(self) -> str:
         if self._expires_at is None or self._expires_at > datetime.now(UTC).timestamp():
             return ""
-        return f" (it expired at {datetime.fromtimestamp(self._expires_at, UTC):%Y-%m-%d %H:%M:%S} UTC)"
+        return f" (it expired at {moment(self._expires_at * 1000)})"
 
 
 def escape_username(username: str) -> str:

@@ -284,6 +284,16 @@ def test_who_copies_is_named_when_it_has_said_so_itself(
     assert copied_by(word, holder).startswith(words)
 
 
+@pytest.mark.parametrize("since_ms", [-1, 1_516_000_000_000_000, 10**30])
+def test_an_owner_with_a_time_that_makes_no_sense_is_named_all_the_same(since_ms: int) -> None:
+    """
+    Those who stand by say it at every look: it does not stop them.
+    """
+    word = OwnerRecord(6, "west-4", 4711, "", since_ms)
+
+    assert copied_by(word, THEIRS) == "the mirror on west-4, process 4711, since an unknown time, copies it"
+
+
 async def test_the_owner_may_whether_it_has_said_so_or_not(memory: FlowMemory) -> None:
     """
     What an owner may do is not decided by what was written down.

@@ -115,7 +115,7 @@ def test_an_owner_says_where_it_runs_in_words() -> None:
     """
     What an operator needs to find the process at three in the morning.
     """
-    assert OWNER.place == "west-3, process 4711, since 2023-11-14 22:13:20+00:00"
+    assert OWNER.place == "west-3, process 4711, since 2023-11-14 22:13:20 UTC"
 
 
 async def test_where_the_owner_runs_is_known_to_others_after_a_look() -> None:

@@ -93,6 +93,17 @@ def test_a_scope_is_the_same_on_the_other_side() -> None:
     )
 
 
+@pytest.mark.parametrize("asked_at_ms", [-1, 10**18])
+def test_a_comparison_that_was_asked_for_at_no_time_is_refused(asked_at_ms: int) -> None:
+    """
+    Its folder is called by it.
+    """
+    document = scope_to_document(SCOPE) | {"asked_at_ms": asked_at_ms}
+
+    with pytest.raises(UsageError, match=r"proof/scope\.json.*is no time"):
+        scope_of_document(document, "proof/scope.json")
+
+
 @pytest.mark.parametrize("document", [None, [], {}, {"schema": 1}, {"schema": 6}])
 def test_what_cannot_be_read_is_named(document: object) -> None:
     with pytest.raises(UsageError, match=r"proof/scope\.json"):

@@ -414,6 +414,8 @@ def test_a_mirror_that_stands_by_says_once_who_copies_and_where_to_ask() -> None
         "  ask it how the copy is: twinsite status --url http://west-4:9640",
     ]
     assert "stands by: another mirror of the flow copies; this one takes over" in unknown
+    far = shown(OwnerStatus("west-4", 4711, 1_516_000_000_000_000, ""))
+    assert "has had the right to copy since an unknown time; this one takes over" in far
     assert "orders-2: STANDBY: the mirror on west-4 copies it" in unknown
     assert "STANDBY:" not in known
     at_home = shown(OwnerStatus("west-4", 4711, 1_700_000_000_000, "http://127.0.0.1:9640"))

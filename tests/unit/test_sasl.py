@@ -176,6 +176,17 @@ def test_a_refused_token_is_explained_by_its_expiry() -> None:
     assert token not in str(refused.value)
 
 
+@pytest.mark.parametrize("exp", [-1e300, float("nan")])
+def test_a_refused_token_may_have_ended_nobody_knows_when(exp: float) -> None:
+    """
+    What a token says of itself comes from outside: the refusal is told whatever it is.
+    """
+    claims = base64.urlsafe_b64encode(json.dumps({"exp": exp}).encode()).rstrip(b"=").decode()
+
+    with pytest.raises(AuthenticationError, match=r"invalid_token.*expired at an unknown time"):
+        OAuthBearerExchange(f"e30.{claims}.sig").next(b'{"status":"invalid_token"}')
+
+
 @pytest.mark.parametrize("answer", [b"[1]", b"\xff", b"not json", b'{"other": 1}'])
 def test_any_other_answer_to_a_token_is_a_refusal_too(answer: bytes) -> None:
     """
