@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, field_serializer, model_validator
 
 from mirror.config_limits import RateLimitSettings
 from mirror.config_values import (
@@ -254,11 +254,18 @@ class LinkSettings(ConnectionSettings):
 
     @model_validator(mode="after")
     def _no_login(self) -> Self:
+        by_certificates = "a relay knows mirrors by their certificates"
         if self.security.protocol not in get_args(ProtocolOfRelays):
-            raise ValueError(
-                "a relay knows mirrors by their certificates: security.protocol is PLAINTEXT or SSL"
-            )
+            raise ValueError(f"{by_certificates}: security.protocol is PLAINTEXT or SSL")
+        if "sasl" in self.security.model_fields_set:
+            raise ValueError(f"{by_certificates}: there is no security.sasl, not even null")
         return self
+
+    @field_serializer("security", mode="wrap")
+    def _show_no_login(
+        self, security: SecuritySettings, show: SerializerFunctionWrapHandler
+    ) -> dict[str, Any]:
+        return {name: value for name, value in show(security).items() if name != "sasl"}
 
 
 def without_login(security: Mapping[str, Any]) -> dict[str, Any]:

@@ -339,6 +339,16 @@ def test_security_that_would_not_do_what_it_says_is_refused(security: dict[str, 
     assert words in refused(target={"security": security})
 
 
+@pytest.mark.parametrize("security", [{"sasl": None}, {"protocol": "SSL", "sasl": None}])
+def test_a_login_at_a_relay_is_refused_also_where_it_says_nothing(security: dict[str, Any]) -> None:
+    """
+    As the schema has it: there is no such setting.
+    """
+    refusal = refused(source=None, link={"relays": "r:9650", "security": security})
+
+    assert "link: a relay knows mirrors by their certificates: there is no security.sasl" in refusal
+
+
 @pytest.mark.parametrize(
     "url", ["http://login.example.org/token", "https://", "ftp://x", "https://user:xyzzy@login.example.org/"]
 )
@@ -487,6 +497,21 @@ def test_settings_shown_can_be_read_back(tmp_path: Path) -> None:
     file.write_text(shown_as_yaml(settings))
 
     assert load(file) == settings
+
+
+@pytest.mark.parametrize("security", [{}, {"security": {"protocol": "SSL"}}])
+def test_what_is_shown_of_a_link_can_be_read_back_too(security: dict[str, Any], tmp_path: Path) -> None:
+    """
+    There is no login at a relay: none is shown, as none would be taken.
+    """
+    settings = parse({**MINIMAL, "link": {"relays": "r:9650", **security}, "source": None})
+    file = tmp_path / "shown.yaml"
+
+    file.write_text(shown_as_yaml(settings))
+
+    assert load(file) == settings
+    assert "sasl" not in shown(settings)["link"]["security"]
+    assert "sasl" in shown(settings)["target"]["security"]
 
 
 def test_overrides_win_over_the_file_section_by_section(tmp_path: Path) -> None:
