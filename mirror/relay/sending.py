@@ -161,6 +161,13 @@ class Sender:
                     maker.sealer.change(maker.tuner.step.compression)
                 self._chosen(channel)
 
+    def look_whether_idle(self, now: float) -> None:
+        """Where nothing that is behind goes any more the mirror is told of no limit."""
+        maker = self.makers[Channel.BULK]
+        busy = maker.turn.locked() or bool(self._lanes[Channel.BULK].frames)
+        if not busy and maker.tuner.idle(now):
+            self._chosen(Channel.BULK)
+
     @property
     def mirror_is_late(self) -> bool:
         """It has received most of what is behind and not taken by it."""

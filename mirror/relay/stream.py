@@ -225,6 +225,7 @@ class Stream(Line):
         elif kind == Up.PING:
             pong = protocol.pong(protocol.read_number(payload), int(time.time() * 1000), steady_us())
             self.write(pong)
+            self.sender.look_whether_idle(time.monotonic())
         elif kind == Up.RANK:
             ranks = protocol.read_rank(payload)
             self.reader.rank(ranks)

@@ -34,6 +34,8 @@ CORE = "compression is the limit"
 MIRROR = "the mirror is the limit"
 HELD_ABOVE = 0.1
 """So much waiting for the mirror, and more than for the link, and that is the limit."""
+IDLE_SECONDS = 2.0
+"""No frame was made for so long, nor waits: there is no limit."""
 ROOMY = 2.0
 """Where the mirror is the limit: what a core makes so many times as fast costs nothing that is carried."""
 MORE, TIMES = 1.25, 4.0
@@ -174,7 +176,7 @@ class Tuner:
         self.why = steps[0].why if len(steps) == 1 else "the mirror is near" if near else "not measured yet"
         self._made: dict[int, Made] = {}
         self._link_rate, self._link_known = 0.0, False
-        self._since = now
+        self._since = self._watched_at = now
         self._spent = Spent()
         self._full_seconds = 0.0
 
@@ -184,6 +186,7 @@ class Tuner:
 
     def watched(self, spent: Spent, now: float) -> bool:
         """A frame was made; True when another step is to be taken from now on, or for another reason."""
+        self._watched_at = now
         self._spent = self._spent.and_also(spent)
         period = now - self._since
         if period < PERIOD_SECONDS or self._spent.records_bytes < PERIOD_BYTES:
@@ -195,6 +198,14 @@ class Tuner:
         self._made = {at: made for at, made in self._made.items() if now < made.good_until}
         self._conclude(spent, period, now)
         return (self._at, self._limit) != before
+
+    def idle(self, now: float) -> bool:
+        """No frame is being made, and none waits; True where a limit was said that holds no more.
+
+        Why a level was chosen is as true as before: that is said on.
+        """
+        nothing_to_choose = len(self._steps) == 1
+        return nothing_to_choose and now - self._watched_at >= IDLE_SECONDS and self._say("")
 
     def _say(self, limit: str) -> bool:
         """There is nothing to choose; where another limit holds than before people are told."""

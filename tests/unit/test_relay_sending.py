@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.kafka.fetch import Fetched, Key
+from mirror.link import protocol
+from mirror.link.messages import Messages
 from mirror.link.parts import Part
 from mirror.link.protocol import Channel
 from mirror.relay import lane
@@ -20,7 +23,7 @@ from mirror.relay.news import News
 from mirror.relay.pacing import Turnstile
 from mirror.relay.sending import AGAIN_BYTES_MAX, Sender
 from mirror.relay.stream import Stream
-from mirror.relay.tuning import Spent, ladder
+from mirror.relay.tuning import IDLE_SECONDS, Spent, Tuner, ladder
 
 MB = 1 << 20
 SLICE_HEAD_BYTES = 14
@@ -110,6 +113,58 @@ def test_a_mirror_is_told_how_what_is_behind_is_sent_and_no_more() -> None:
 
     [choice] = said
     assert b'"level":3' in choice.replace(b" ", b"")
+
+
+async def test_a_limit_is_said_as_long_as_something_waits() -> None:
+    """
+    Or a frame is being made, however long that takes; not for long after, and the mirror is told so once.
+    """
+    sender, _, behind, _ = sending()
+    maker, told = sender.makers[Channel.BULK], list[str]()
+    sender._chosen = lambda _: told.append(maker.tuner.why)
+    now = time.monotonic() + 1
+    maker.tuner.watched(Spent(waited=1, records_bytes=100 * MB, wire_bytes=30 * MB), now)
+    assert maker.tuner.why == "as configured; the link takes no more"
+
+    behind.full = True
+    put(sender, Channel.BULK, 70)
+    sender.look_whether_idle(now + 60)
+    behind.full = False
+    sender.go_on()
+    async with maker.turn:
+        sender.look_whether_idle(now + 60)
+    sender.look_whether_idle(now + IDLE_SECONDS / 2)
+    assert told == []
+
+    for _ in range(2):
+        sender.look_whether_idle(now + IDLE_SECONDS)
+    assert told == ["as configured"]
+
+
+def test_why_a_level_was_chosen_is_said_on_when_nothing_is_behind() -> None:
+    """
+    It is what the next catch-up begins with.
+    """
+    tuner = Tuner(ladder(0, recode=True), 0.0)
+    tuner.watched(Spent(waited=1, records_bytes=100 * MB, wire_bytes=30 * MB), 1.0)
+    before = tuner.why
+
+    assert not tuner.idle(1_000.0)
+    assert tuner.why == before
+
+
+def test_whether_a_limit_holds_is_seen_when_the_mirror_asks_how_late_it_is() -> None:
+    """
+    It does so every two seconds, also where nothing goes to it.
+    """
+    looked: list[float] = []
+    sender = SimpleNamespace(look_whether_idle=looked.append)
+    stream = SimpleNamespace(reader=SimpleNamespace(), sender=sender, write=lambda _: None)
+    [(kind, payload)] = Messages(100).received(protocol.ping(7))
+
+    Stream._heard(cast(Any, stream), kind, payload)
+
+    assert len(looked) == 1
 
 
 def test_much_that_is_urgent_goes_once() -> None:
