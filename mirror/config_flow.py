@@ -259,5 +259,5 @@ class LogSettings(Section):
     format: Literal["json", "console", "auto"] = Field(
         default="auto",
         description="auto is console on a terminal, json elsewhere. It holds for reconcile, repair, link "
-        "test and offsets translate, too.",
+        "test and offsets translate, too; reconcile compare is given no settings, and logs as with auto.",
     )

@@ -18,6 +18,7 @@ import pytest
 from mirror import logs, service
 from mirror.cli.main import COMMANDS, main
 from mirror.config import Settings, parse
+from mirror.config_flow import LogSettings
 from mirror.errors import AuthenticationError, UsageError
 from mirror.model import FlowStatus, Reason, State, TopicLeftOut
 from mirror.waiting import Waiting
@@ -615,13 +616,7 @@ def test_a_command_beside_the_mirror_logs_in_the_form_of_the_settings(
     Who collects lines wants those of a nightly comparison as they are of the mirror; only what is worse than
     info is said.
     """
-    asked: list[dict[str, str]] = []
-
-    def set_up(**how: str) -> None:
-        asked.append(how)
-        raise UsageError("nothing more is wanted")
-
-    monkeypatch.setattr(logs, "set_up", set_up)
+    asked = logs_asked_for(monkeypatch)
     path = tmp_path / "flow.yaml"
     link = "link: {relays: ['east:9650']}\ntarget: {bootstrap_servers: 'west:9092'}\ntopics: {include: [a]}\n"
     path.write_text(f"{link}log: {{level: debug, format: {form}}}\n")
@@ -630,6 +625,35 @@ def test_a_command_beside_the_mirror_logs_in_the_form_of_the_settings(
 
     assert code == 2
     assert asked == [{"level": "warning", "form": form}]
+
+
+def test_a_command_without_settings_logs_as_with_auto_and_the_page_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Who compares what was carried need not know the flow.
+    """
+    asked = logs_asked_for(monkeypatch)
+
+    code = main(["reconcile", "compare", str(tmp_path)])
+
+    assert code == 2
+    assert asked == [{"level": "warning"}]
+    said = LogSettings.model_fields["format"].description
+    assert said is not None
+    assert "reconcile compare is given no settings, and logs as with auto" in said
+
+
+def logs_asked_for(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """How commands set up their logs, with which they end."""
+    asked: list[dict[str, str]] = []
+
+    def set_up(**how: str) -> None:
+        asked.append(how)
+        raise UsageError("nothing more is wanted")
+
+    monkeypatch.setattr(logs, "set_up", set_up)
+    return asked
 
 
 def test_a_copy_without_a_port_does_not_wait_for_the_server_to_be_imported() -> None:
