@@ -6,14 +6,14 @@ handed them as a list, TLS one after the other; so batches are copied by the ker
 
 from __future__ import annotations
 
-import fcntl
 import socket
 import ssl
 import struct
-import termios
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
+
+from mirror.kafka.tcp_info import unacknowledged_bytes
 
 SEND_BUFFERS_MAX = 256
 """Buffers handed to one ``sendmsg`` call; the kernel's IOV_MAX is 1024."""
@@ -45,8 +45,8 @@ class Outgoing:
 
     @property
     def undelivered(self) -> bool:
-        """Whether something was to be sent that the broker's kernel does not have yet."""
-        return bool(self.buffers) or _unacknowledged(self._sock) > 0
+        """Whether something was to be sent that the broker's kernel does not have yet, or may not have."""
+        return bool(self.buffers) or unacknowledged_bytes(self._sock) != 0
 
     def take_back(self) -> None:
         """Let what the kernel has not delivered go with the socket when that is closed.
@@ -91,9 +91,3 @@ class Outgoing:
     def _ask(self) -> None:
         if self.may_send is not None and not self.may_send():
             raise WithheldError
-
-
-def _unacknowledged(sock: socket.socket) -> int:
-    """Bytes given to the kernel that the other side's has not acknowledged (``SIOCOUTQ``)."""
-    waiting: tuple[int] = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))
-    return waiting[0]

@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import Any
 
 from mirror.errors import AnswerError
-from mirror.link.tcp_info import TcpInfo
+from mirror.kafka.tcp_info import TcpInfo
 
 PROTOCOL = "twinsite-probe/1"
 PATH = "/v1/probe"

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import structlog
 
-from mirror.link.tcp_info import tcp_info
+from mirror.kafka.tcp_info import tcp_info
 
 log = structlog.get_logger(__name__)
 

@@ -12,8 +12,8 @@ import socket
 from abc import ABC, abstractmethod
 from typing import cast
 
+from mirror.kafka.tcp_info import unacknowledged_bytes, unsent_bytes
 from mirror.link.lifeline import end_when_dead
-from mirror.link.tcp_info import unacknowledged_bytes, unsent_bytes
 
 UNSENT_BYTES, UNSENT_BYTES_BEHIND, UNSENT_BYTES_WITH_BBR = 64 << 10, 256 << 10, 2 << 20
 """The kernel takes no more while so much waits in it for a place on the wire; more of what is behind, so that

@@ -24,10 +24,7 @@ from pydantic import Field, ValidationError
 from mirror import __version__
 from mirror.config_values import Section
 from mirror.errors import AnswerError
-from mirror.link import messages, probe, protocol
-from mirror.link.messages import Messages
-from mirror.link.probe import BYTES_MAX, RATE_CEILING, RATE_MIN, SECONDS_MAX, Down, Up
-from mirror.link.tcp_info import (
+from mirror.kafka.tcp_info import (
     SEND_BUFFERS,
     TcpInfo,
     available_congestion_controls,
@@ -35,6 +32,9 @@ from mirror.link.tcp_info import (
     send_buffer_is_full,
     tcp_info,
 )
+from mirror.link import messages, probe, protocol
+from mirror.link.messages import Messages
+from mirror.link.probe import BYTES_MAX, RATE_CEILING, RATE_MIN, SECONDS_MAX, Down, Up
 from mirror.relay.audit import TOO_SLOW, Audit
 from mirror.relay.line import UNREAD_BYTES_MAX, UNSENT_BYTES, Line, rest, tune
 from mirror.relay.news import steady_us

@@ -21,10 +21,10 @@ from mirror.errors import AnswerError
 from mirror.failpoints import reach
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Isolation, Key
+from mirror.kafka.tcp_info import shortest_round_trip_seconds, tcp_info
 from mirror.link import messages, protocol
 from mirror.link.messages import MESSAGE_BYTES_MAX, Messages
 from mirror.link.protocol import TOKEN_BYTES, Channel, Down, Up
-from mirror.link.tcp_info import shortest_round_trip_seconds, tcp_info
 from mirror.relay.access import Visitor
 from mirror.relay.audit import Audit
 from mirror.relay.group import Kind, Member, Who

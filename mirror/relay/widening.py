@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from mirror.link.tcp_info import send_buffer_is_full, tcp_info
+from mirror.kafka.tcp_info import send_buffer_is_full, tcp_info
 
 LOOK_SECONDS = 1.0
 HELD_ABOVE = 0.45

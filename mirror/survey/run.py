@@ -17,12 +17,12 @@ from mirror.errors import TwinsiteError, UsageError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.dial import Address, ConnectionOptions, Relays
 from mirror.kafka.security import Security
+from mirror.kafka.tcp_info import RECEIVE_BUFFERS, buffer_bytes_max
 from mirror.link.advising import Advice, advice
 from mirror.link.expecting import Expected, Production, expected
 from mirror.link.measuring import Measured, load_for, measured
 from mirror.link.probe import RATE_MIN
 from mirror.link.probing import observe
-from mirror.link.tcp_info import RECEIVE_BUFFERS, buffer_bytes_max
 from mirror.survey.choosing import PATIENCE_SECONDS, Chosen, choose
 from mirror.survey.sampling import Ends, ends, production
 from mirror.timetable import lowest, rate_at

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from mirror.kafka.tcp_info import TcpInfo
 from mirror.link.measuring import Measured, measured
 from mirror.link.probe import Arrival, Echo, Load, Observed, Report
-from mirror.link.tcp_info import TcpInfo
 
 MB = 1_000_000
 KERNEL = TcpInfo(

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.errors import AnswerError
+from mirror.kafka.tcp_info import TcpInfo
 from mirror.link.probe import read_report, since
-from mirror.link.tcp_info import TcpInfo
 from tests.unit.links import KERNEL, REPORT
 
 WRITTEN: dict[str, Any] = json.loads(json.dumps(asdict(REPORT)))

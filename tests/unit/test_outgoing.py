@@ -60,3 +60,23 @@ def test_the_rest_of_a_request_stays_when_it_must_not_be_sent_any_more() -> None
 
         assert 0 < outgoing.bytes_sent < 1 << 20
         assert len(theirs.recv(1 << 20)) <= outgoing.bytes_sent
+
+
+def test_what_the_kernel_still_has_is_undelivered_and_so_may_be_what_it_does_not_say() -> None:
+    """
+    Of two processes on one machine the kernel counts what was not read.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        outgoing = Outgoing(ours)
+        seen = [outgoing.undelivered]
+        outgoing.buffers.append(b"request")
+        seen.append(outgoing.undelivered)
+        outgoing.send()
+        seen.append(outgoing.undelivered)
+        theirs.recv(100)
+        seen.append(outgoing.undelivered)
+        ours.close()
+        seen.append(outgoing.undelivered)
+
+    assert seen == [False, True, True, False, True]

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from mirror.link.tcp_info import SO_MEMINFO
+from mirror.kafka.tcp_info import SO_MEMINFO
 from mirror.relay.widening import CONNECTIONS_MAX, LOOKS, Held, Widening, held
 
 ROOM = Held(0.0, 0.0, buffer_full=False)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.link.tcp_info import (
+from mirror.kafka.tcp_info import (
     RECEIVE_BUFFERS,
     TcpInfo,
     buffer_bytes_max,
