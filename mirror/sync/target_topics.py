@@ -118,28 +118,11 @@ class TargetTopics:
             {self._policy.to_target(name): topic.topic_id for name, topic in chosen.items()},
             {name: topic.partitions for name, topic in self._there.items()},
         )
-        others = {
-            name: TopicFacts(name, len(topic.partitions), 1)
-            for name, topic in there.topics.items()
-            if name not in names
-        }
         missing = names - there.topics.keys()
         defaults, silent = await ask_defaults(self._flow.target) if missing else (None, "")
         for name, topic in self._there.items():
             self._preparations.see(topic, self._source.facts(self._policy.to_source(name) or ""))
-        owners = self._ownership
-        target = Target(
-            {**others, **self._there},
-            len(there.brokers),
-            defaults,
-            silent,
-            held=frozenset(self._preparations.final),
-            unprepared=frozenset(filter(owners.unprepared, self._there)),
-            owned=frozenset(filter(owners.owned, self._there)),
-            settled=frozenset(filter(owners.settled, self._there)),
-            in_turn=owners.in_turn,
-            hidden=frozenset(n for n, error in there.errors.items() if isinstance(error, NotAuthorizedError)),
-        )
+        target = self._target(there, defaults, silent)
         plan = await self._plan([topic for name, topic in source.items() if name not in not_ready], target)
         refused = await self._carry_out(plan, chosen)
         found = [*not_ready.values(), *plan.conflicts, *refused]
@@ -238,6 +221,27 @@ class TargetTopics:
         return frozenset(self._policy.to_source(name) or name for name in added)
 
     # -- what is planned -------------------------------------------------------------------------
+
+    def _target(self, there: ClusterInfo, defaults: Mapping[str, str] | None, silent: str) -> Target:
+        """The target as it is planned for: of topics that are none of this pass's only how large they are."""
+        others = {
+            name: TopicFacts(name, len(topic.partitions), 1)
+            for name, topic in there.topics.items()
+            if name not in self._there
+        }
+        owners = self._ownership
+        return Target(
+            {**others, **self._there},
+            len(there.brokers),
+            defaults,
+            silent,
+            held=frozenset(self._preparations.final),
+            unprepared=frozenset(filter(owners.unprepared, self._there)),
+            owned=frozenset(filter(owners.owned, self._there)),
+            settled=frozenset(filter(owners.settled, self._there)),
+            in_turn=owners.in_turn,
+            hidden=frozenset(n for n, error in there.errors.items() if isinstance(error, NotAuthorizedError)),
+        )
 
     async def _plan(self, source: Collection[TopicFacts], target: Target) -> TopicPlan:
         """What is to be done; of topics to be changed it is asked first whether others write to them."""
