@@ -60,12 +60,12 @@ class Asked:
         self.certificate_valid_until: float | None = None
         self._turn = asyncio.Lock()
         self.looks = 0
-        self.speaks = False
+        self.came_last_at: Callable[[], float | None] = lambda: None
 
     @property
     def arriving_at(self) -> float | None:
         self.looks += 1
-        return time.monotonic() if self.speaks else None
+        return self.came_last_at()
 
     async def call(self, request: object, *_: object) -> SimpleNamespace:
         self.asked.append(self.address)
@@ -381,13 +381,31 @@ async def test_a_broker_that_has_begun_to_answer_is_not_silent(
     cluster = Cluster("source", [ONE, TWO, THREE], ConnectionOptions())
     await cluster.refresh()
     Asked.frozen.add(ONE)
-    opened[0].speaks = True
+    opened[0].came_last_at = time.monotonic
 
     looking = asyncio.create_task(cluster.refresh())
     await until(lambda: opened[0].looks > 3, "it is waited for", 5)
     looking.cancel()
 
     assert [one.address for one in opened] == [ONE]
+
+
+async def test_a_broker_that_says_no_more_in_the_middle_of_its_answer_is_silent(
+    opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    It froze just then: nobody waits for the rest, others know it too.
+    """
+    silent_after(monkeypatch, 0.05)
+    cluster = Cluster("source", [ONE, TWO, THREE], ConnectionOptions())
+    await cluster.refresh()
+    Asked.frozen.add(ONE)
+    began = time.monotonic()
+    opened[0].came_last_at = lambda: began
+
+    await asyncio.wait_for(cluster.refresh(), 5)
+
+    assert [one.address for one in opened] == [ONE, TWO]
 
 
 async def test_whoever_wants_any_broker_gets_one_that_answers(

@@ -8,15 +8,19 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.errors import ConnectionFailedError, TwinsiteError
+from mirror.kafka import connection_pool
 from mirror.kafka.answers import READ_AHEAD_BYTES, WAKE_BYTES_MAX, WHOLE_WITHIN, Answers, Due
 from mirror.kafka.connection import Connection
+from mirror.kafka.connection_pool import SILENT_SECONDS, speaks
 from mirror.kafka.dial import Address, ConnectionOptions
+from tests.harness.daemon import until
 
 KEY, VERSION = 0, 12
 EDGES = [0, 1, READ_AHEAD_BYTES - 10, READ_AHEAD_BYTES - 9, READ_AHEAD_BYTES - 8, 3 * READ_AHEAD_BYTES]
@@ -43,6 +47,11 @@ async def connected(timeout_seconds: float = 30.0) -> AsyncIterator[tuple[Connec
 
 def framed(number: int, body: bytes) -> bytes:
     return struct.pack(">iib", len(body) + 5, number, 0) + body
+
+
+async def received(connection: Connection, count: int) -> None:
+    """Wait until so many bytes have come."""
+    await until(lambda: connection.bytes_received >= count, f"{count} bytes have come", 10)
 
 
 async def turns() -> None:
@@ -271,6 +280,31 @@ async def test_bytes_too_few_to_wake_up_for_show_that_an_answer_comes() -> None:
 
     assert first == memoryview(body)
     assert "no answer for 1 s" in str(second)
+
+
+async def test_who_has_begun_to_answer_speaks_until_nothing_has_come_for_so_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Who has been asked and says nothing does not; nor who has stopped in the middle of an answer.
+    """
+    now = [0.0]
+    monkeypatch.setattr(connection_pool, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    seen: list[bool] = []
+    async with connected() as (connection, theirs):
+        connection.submit(KEY, VERSION, [b"?"], lambda _: None)
+        seen.append(speaks(connection))
+        stream = framed(0, bytes(4 * WAKE_BYTES_MAX))
+        for piece in (stream[:1000], stream[1000 : 1000 + WAKE_BYTES_MAX]):
+            theirs.sendall(piece)
+            await received(connection, connection.bytes_received + len(piece))
+            came_at = connection.arriving_at
+            assert came_at is not None
+            for since in (0.0, SILENT_SECONDS - 0.001, SILENT_SECONDS):
+                now[0] = came_at + since
+                seen.append(speaks(connection))
+
+    assert seen == [False, True, True, False, True, True, False]
 
 
 async def test_half_a_request_that_must_not_be_sent_any_more_ends_the_connection() -> None:
