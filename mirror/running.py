@@ -84,6 +84,7 @@ class RunningMirror:
     engine: Engine
     owner: Owner
     memory: FlowMemory
+    claims: Claims
     follower: Follower
     operator: Operator
     watch: LagWatch
@@ -108,11 +109,12 @@ class RunningMirror:
         registry = CollectorRegistry()
         engine = Engine()
         flow = flow_of(settings, source, target, memory, owner.turn, engine, registry)
+        claims = Claims(target, settings.flow)
         settler = Settler(
             flow,
             memory,
             owner,
-            Claims(target, settings.flow),
+            claims,
             offsets=settings.offsets.mode,
             continue_after_loss=settings.on_data_loss == "continue",
         )
@@ -154,6 +156,7 @@ class RunningMirror:
             engine,
             owner,
             memory,
+            claims,
             follower,
             Operator(engine, follower, owner, memory),
             watch,
@@ -227,7 +230,7 @@ class RunningMirror:
     ) -> None:
         waits: list[asyncio.Task[object]] = [asyncio.create_task(stop.wait())]
         if once:
-            goals = Goals(self.engine.partitions.values())
+            goals = Goals(self.engine.partitions.values(), lambda: self.claims.awaits)
             waits.append(
                 asyncio.create_task(goals.reached(None if ends_at is None else ends_at - time.monotonic()))
             )

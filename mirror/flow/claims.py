@@ -83,6 +83,11 @@ class Claims:
                 objections[tp] = seen.unanswered
         return objections
 
+    @property
+    def awaits(self) -> bool:
+        """Whether it is waited for what another flow may be writing down: until then nothing is begun."""
+        return self._flows.awaits
+
     async def _look(self) -> _Seen | TwinsiteError:
         """What there is, no older than the question: all who ask during one look share the next one."""
         self._asked += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.model import Reason, State, is_there
@@ -32,10 +32,18 @@ _ABSENT = frozenset(
 
 
 class Goals:
-    """The high watermark of each partition, as first seen, is what it is to reach."""
+    """The high watermark of each partition, as first seen, is what it is to reach.
 
-    def __init__(self, partitions: Iterable[PartitionCopy]) -> None:
+    Args:
+        awaits: Whether others may be writing down just now what they have at the target: what cannot be begun
+            before that is known is no nearer to its goal, and waits with good reason.
+    """
+
+    def __init__(
+        self, partitions: Iterable[PartitionCopy], awaits: Callable[[], bool] = lambda: False
+    ) -> None:
         self._partitions = list(partitions)
+        self._awaits = awaits
         self._moved_at = time.monotonic()
         self._moved = 0
 
@@ -53,7 +61,8 @@ class Goals:
         now = time.monotonic()
         missing = [p for p in self._partitions if not self._done(p)]
         moved = sum(_come(p) for p in self._partitions)
-        if moved != self._moved:
+        held_up = any(p.reason is Reason.TARGET_UNAVAILABLE for p in missing) and self._awaits()
+        if moved != self._moved or held_up:
             self._moved, self._moved_at = moved, now
         return now - self._moved_at >= max(map(_patience_seconds, missing), default=0.0)
 

@@ -109,7 +109,7 @@ class _State:
         self.items, self.error = items, None
         if FLOW_KEY in items:
             return
-        if now - self.news_at >= KEPT_SECONDS:
+        if not self.may_be_written:
             self.flow = None
         elif self.flow is None:
             self.error = StateUnavailableError(
@@ -121,6 +121,12 @@ class _State:
         """Know nothing of it, and read it no more."""
         self.store = self.items = self.flow = None
         self.news_at = -math.inf
+
+    @property
+    def may_be_written(self) -> bool:
+        """Whether the flow's own record is missing, and may come."""
+        missing = self.items is not None and FLOW_KEY not in self.items
+        return missing and time.monotonic() - self.news_at < KEPT_SECONDS
 
     @property
     def is_kept(self) -> bool:
@@ -198,6 +204,11 @@ class OtherFlows:
         """Why nothing is known yet of some flow that may be at the next try."""
         errors = (state.error for state in self._states.values() if state.flow is None)
         return next((error for error in errors if error is not None and error.retriable), None)
+
+    @property
+    def awaits(self) -> bool:
+        """Whether nothing is known yet of some flow of which something may be being written."""
+        return any(state.flow is None and state.may_be_written for state in self._states.values())
 
     async def _read(self, topic: str, state: _State, store: TopicStore) -> None:
         try:

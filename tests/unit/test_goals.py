@@ -197,6 +197,33 @@ async def test_a_broker_that_is_being_started_again_is_waited_for_longer(
     assert await over(both)
 
 
+async def test_what_another_flow_may_be_writing_down_is_waited_for_as_long_as_that_may_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Twice as long as for a broker, or longer while news of it come; then it is looked at again, and begun.
+    Nothing else is waited for longer because of that.
+    """
+    waiting_for, refused = copied(0, 5, 10), copied(1, 5, 10)
+    waiting_for.stop(State.BLOCKED, Reason.TARGET_UNAVAILABLE, "not whole", 0.0)
+    refused.stop(State.BLOCKED, Reason.RECORD_TOO_LARGE, "seen", 0.0)
+    now, awaits = 0.0, True
+    monkeypatch.setattr(goals, "time", SimpleNamespace(monotonic=lambda: now))
+    begun, other = Goals([waiting_for], lambda: awaits), Goals([refused], lambda: awaits)
+    assert await open_after(begun, 0.02)
+    assert await open_after(other, 0.02)
+
+    now = 3 * goals.ABSENT_SECONDS
+    assert await over(other)
+    assert await open_after(begun, 0.02)
+    awaits = False
+    now += goals.ABSENT_SECONDS / 2
+    assert await open_after(begun, 0.02)
+
+    now += goals.ABSENT_SECONDS
+    assert await over(begun)
+
+
 async def test_a_blocked_partition_is_waited_for_as_long_as_another_moves() -> None:
     """
     What is copied there may take hours.

@@ -82,7 +82,9 @@ class Site:
     async def look(self) -> str:
         there = {} if self.items is GONE else {STATE: TopicInfo(STATE, self.topic_id, False, {0: LEADER})}
         self.flows.see(ClusterInfo("target-id", 1, {}, there))
-        if await self.flows.read():
+        known = bool(await self.flows.read())
+        assert self.flows.awaits == (not known and self.flows.unanswered is not None)
+        if known:
             return KNOWN
         return NONE if self.flows.unanswered is None else NOT_YET
 
