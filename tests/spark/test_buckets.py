@@ -13,7 +13,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from mirror.model import TopicPartition
 from spark_jobs.algorithms import Algorithm, Hashing
-from spark_jobs.buckets import BUCKET_BYTES, buckets_for, differing, digests_of_keys, of_buckets
+from spark_jobs.buckets import (
+    BUCKET_BYTES,
+    buckets_for,
+    differing,
+    digests_of_keys,
+    of_buckets,
+    superseded,
+)
 from spark_jobs.compacted import differing_keys, first_keys
 from spark_jobs.costs import cost_of
 from spark_jobs.digest import latest
@@ -92,6 +99,43 @@ def test_only_keys_beside_one_that_differs_are_asked_for(spark: SparkSession) ->
     offsets = {row.offset for row in asked.collect()}
     assert offsets == {row.offset for row in told.collect()} >= {77, 78}
     assert len(offsets) < 1000
+
+
+def test_keys_without_a_value_are_read_and_in_no_digest(spark: SparkSession) -> None:
+    """
+    Nor do they make more buckets. Who has them and who has not is the same, also in a bucket that holds
+    nothing else.
+    """
+    dead = F.col("offset") > 0
+    with_dead = records(spark, 40, {0: 250_000}).withColumns(
+        {
+            "key": F.rpad(F.col("key").cast("string"), 10_000, "-").cast("binary"),
+            "value": F.when(~dead, F.col("value")),
+        }
+    )
+    here, there = (latest(frame, Hashing()).cache() for frame in (with_dead, with_dead.where(~dead)))
+    source, target = digests_of_keys(here), digests_of_keys(there)
+
+    assert sorted(tuple(row) for row in source.select("buckets", "records").collect()) == [(2, 0), (2, 1)]
+    assert superseded(source) == {LOG: 39}
+    assert [tuple(row) for row in target.select("buckets", "records", "held").collect()] == [(2, 1, 1)]
+    assert superseded(target) == {LOG: 0}
+    assert differing(source, target) == differing(target, source) == {}
+
+
+def test_buckets_that_differ_are_asked_for_in_order_however_spark_brings_them(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Else a question that is carried would be another one each time it is asked.
+    """
+    digests = digests_of_keys(latest(records(spark, 10), Hashing()))
+    rows = spark.createDataFrame(
+        [("t", 0, 5, 5), ("t", 0, 1, 2)], "topic string, partition int, first int, last int"
+    )
+    monkeypatch.setattr("spark_jobs.buckets.islands", lambda *_: rows)
+
+    assert differing(digests, digests)[LOG].ranges == (Range(1, 3), Range(5, 6))
 
 
 def test_the_keys_that_are_named_are_the_first_ones_however_spark_brings_them(spark: SparkSession) -> None:

@@ -1,0 +1,57 @@
+"""What is known of logs when closer digests have told where they differ, and were cut off somewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mirror.model import TopicPartition
+from spark_jobs import closer
+from spark_jobs.naming import Plan
+from spark_jobs.shifts import Piece
+from spark_jobs.window import Range
+from tests.unit.reading_again import log_of
+
+MUCH, LITTLE, LAST = (TopicPartition(name, 0) for name in ("much", "little", "last"))
+ASKED = Range(0, 2048)
+
+
+def looked_at(rows: Sequence[tuple[TopicPartition, int, int, int]]) -> dict[TopicPartition, Plan]:
+    """The plans of three logs, of each of which the same was digested closer.
+
+    Args:
+        rows: Those that were told: of which log, from which range to which, and how many rows it has.
+    """
+    log = log_of(Range(0, 4096), Range(0, 4096))
+    logs = [replace(log, name=name) for name in (MUCH, LITTLE, LAST)]
+    asked = [Plan(one, [Piece(0, 4096, 0)], [ASKED]) for one in logs]
+    told = [SimpleNamespace(topic=n[0], partition=n[1], first=a, last=b, rows=all) for n, a, b, all in rows]
+    found = closer._closer(asked, cast(Any, SimpleNamespace(collect=lambda: told)))
+    return {plan.log.name: plan for plan in found}
+
+
+def test_behind_the_last_row_that_was_told_of_a_log_nothing_is_known_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Nor of a log of which none was told, where there was no room for more: that is counted, and not taken for
+    the same.
+    """
+    monkeypatch.setattr(closer, "ISLANDS_MAX", 3)
+
+    found = looked_at([(MUCH, 0, 0, 4), (LITTLE, 5, 5, 1), (MUCH, 10, 11, 4)])
+
+    assert (found[MUCH].reads, found[MUCH].unread) == ([Range(0, 16), Range(72, 96)], [Range(96, 2048)])
+    assert (found[LITTLE].reads, found[LITTLE].unread) == ([Range(32, 56)], ())
+    assert (found[LAST].reads, found[LAST].unread) == ([], [ASKED])
+
+
+def test_where_all_was_told_the_rest_is_the_same() -> None:
+    found = looked_at([(MUCH, 0, 0, 2), (LITTLE, 5, 5, 1), (MUCH, 10, 11, 2)])
+
+    assert [one.reads for one in found.values()] == [[Range(0, 16), Range(72, 104)], [Range(32, 56)], []]
+    assert [one.unread for one in found.values()] == [(), (), ()]
