@@ -55,3 +55,19 @@ def test_where_all_was_told_the_rest_is_the_same() -> None:
 
     assert [one.reads for one in found.values()] == [[Range(0, 16), Range(72, 104)], [Range(32, 56)], []]
     assert [one.unread for one in found.values()] == [(), (), ()]
+
+
+def test_of_more_than_may_be_named_each_log_has_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    By ranges of a closer digest, and without what is beside them: four here, for three logs.
+    """
+    monkeypatch.setattr(closer, "NAMED_MAX", 4 * closer.CLOSER_PLACES)
+    scattered = (0, 10, 20, 30)
+
+    found = looked_at([(name, at, at, 4) for name in (MUCH, LAST) for at in scattered] + [(LITTLE, 5, 5, 1)])
+
+    assert found[MUCH].reads == [Range(0, 8)]
+    assert found[MUCH].unread == [Range(80, 88), Range(160, 168), Range(240, 248)]
+    assert (found[LITTLE].reads, found[LITTLE].unread) == ([Range(40, 48)], [])
+    assert found[LAST].reads == [Range(0, 8), Range(80, 88)]
+    assert found[LAST].unread == [Range(160, 168), Range(240, 248)]
