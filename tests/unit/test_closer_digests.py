@@ -11,7 +11,10 @@ import pytest
 
 from mirror.model import TopicPartition
 from spark_jobs import closer
+from spark_jobs.algorithms import Hashing
 from spark_jobs.naming import Plan
+from spark_jobs.places import lines_of_pieces
+from spark_jobs.questions import Question
 from spark_jobs.shifts import Piece
 from spark_jobs.window import Range
 from tests.unit.reading_again import log_of
@@ -32,6 +35,26 @@ def looked_at(rows: Sequence[tuple[TopicPartition, int, int, int]]) -> dict[Topi
     told = [SimpleNamespace(topic=n[0], partition=n[1], first=a, last=b, rows=all) for n, a, b, all in rows]
     found = closer._closer(asked, cast(Any, SimpleNamespace(collect=lambda: told)))
     return {plan.log.name: plan for plan in found}
+
+
+def test_a_log_that_is_shifted_is_digested_closer_as_if_it_were_not() -> None:
+    """
+    Else all behind the shift would differ, and be read.
+    """
+    log = log_of(Range(0, 4096), Range(0, 4095))
+    shifted, straight = replace(log, name=MUCH), replace(log, name=LITTLE)
+    pieces = [Piece(0, 1000, 0), Piece(1000, 4095, -1)]
+    asked = [Plan(shifted, pieces, [ASKED]), Plan(straight, [Piece(0, 4095, 0)], [ASKED])]
+    questions: list[Question] = []
+    sites = SimpleNamespace(hashing=Hashing(), ask_closer=lambda *some: questions.extend(some))
+
+    closer._closer_digests(cast(Any, sites), asked)
+
+    here, there = questions
+    assert here.ranges == {MUCH: [ASKED], LITTLE: [ASKED]}
+    assert there.ranges == {MUCH: [Range(0, 2047)], LITTLE: [ASKED]}
+    assert (here.lines, there.lines) == ({}, {MUCH: lines_of_pieces(pieces)})
+    assert {one.width for one in questions} == {closer.CLOSER_PLACES}
 
 
 def test_behind_the_last_row_that_was_told_of_a_log_nothing_is_known_of_it(
