@@ -67,6 +67,19 @@ def read_bbr(info: bytes) -> Bbr | None:
     return Bbr(high << 32 | low, gain / _GAIN_UNIT, round_trip_us / 1e6)
 
 
+def _bbr_of(sock: socket.socket) -> Bbr | None:
+    return read_bbr(sock.getsockopt(socket.IPPROTO_TCP, TCP_CC_INFO, _BBR_INFO.size))
+
+
+def still_begins(sock: socket.socket) -> bool:
+    """Whether a connection sends by BBR, and that has not found out what the link carries."""
+    try:
+        bbr = _bbr_of(sock)
+    except OSError:
+        return False
+    return bbr is not None and bbr.gain >= BEGINNING_ABOVE
+
+
 class Calmed:
     """To what a connection is held. Pure.
 
@@ -125,7 +138,7 @@ class Calming:
     def _look(self) -> None:
         before = self._calmed.rate
         try:
-            bbr = read_bbr(self._sock.getsockopt(socket.IPPROTO_TCP, TCP_CC_INFO, _BBR_INFO.size))
+            bbr = _bbr_of(self._sock)
             info = tcp_info(self._sock)
             if bbr is None or info.segments_sent is None or info.segments_resent is None:
                 log.info("bbr_not_watched", error="the kernel does not say how it does")
