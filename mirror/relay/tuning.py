@@ -285,7 +285,8 @@ class Tuner:
     def _untried(self, *, full: bool) -> int | None:
         """A step of which nobody knows what it makes of this: while the link is full, next to one that makes
         about as little as any, or the one that finds what is far back, of which no other tells; unless what
-        makes least is too slow already. Else the next that is lighter.
+        makes least is too slow already, or the level below makes no less than the one below that. Else the
+        next that is lighter.
         """
         steps = self._beside_least() if full else [max(self._at - 1, 0)]
         return next((at for at in steps if at not in self._made), None)
@@ -295,8 +296,13 @@ class Tuner:
         if least not in good:
             return []
         little = [at for at in good if ALIKE * self._made[at].share <= self._made[least].share]
-        beside = [beside for at in little for beside in (at - 1, at + 1)]
+        beside = [beside for at in little for beside in (at - 1, at + 1) if beside < at or self._pays(at)]
         return [at for at in (*beside, self._long) if self._compresses(at)]
+
+    def _pays(self, at: int) -> bool:
+        """Whether to look still harder may: not above a step that does already, and makes no less for it."""
+        below = [made.share for lower, made in self._made.items() if self._long <= lower < at]
+        return not below or self._made[at].share < min(below)
 
     def _best(self) -> int:
         return _lightest({at: self._made[at].share for at in self._good()})
