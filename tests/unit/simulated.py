@@ -1,0 +1,374 @@
+"""Two logs, the flow's state, and what a broker does with them: the world in which mirrors of a flow live.
+
+The source is written to, compacted, and may lose its end. The target appends on conditions (KIP-98), may
+forget who wrote, is compacted, and what is not replicated may vanish with its leader. The state is what was
+put there, by whoever has the newest right. Nothing here waits or decides: a test says what happens next.
+
+Each record has a *serial*, which is its value, so that it is known wherever it turns up.
+
+Sources: KIP-98 (sequences), KIP-101 and KIP-320 (leader epochs), KIP-664 (DescribeProducers).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from checkpoint.errors import StateTakenOverError
+from checkpoint.map_chunk import decode_map
+from checkpoint.model import parse_map_key
+from checkpoint.offset_map import OffsetMap
+from checkpoint.store import apply
+from mirror.flow.position import SEQUENCES
+from mirror.kafka.offsets import Marking, ProducerState
+from tests.unit.batches import HEADER, Entry, control, read_v2, v2
+from tests.unit.target_model import BROKERS_MEMORY, OURS, Appended
+
+OLD_MS = 1_700_000_000_000
+"""A broker may forget at any time who has written records of then."""
+OFFSET_OUT_OF_RANGE, OUT_OF_ORDER, COORDINATOR_FENCED = 1, 45, 52
+
+
+class Origin(NamedTuple):
+    """Where a record was at the source."""
+
+    offset: int
+    key: bytes
+
+
+@dataclass
+class SourceBatch:
+    """As the cleaner leaves them: the ends stay where they were."""
+
+    base_offset: int
+    next_offset: int
+    epoch: int
+    records: list[Entry]
+    producer_id: int = -1
+    marker: int | None = None
+
+    def data(self) -> memoryview:
+        if self.marker is not None:
+            return control(self.base_offset, self.producer_id, self.marker, self.epoch)
+        transactional = self.producer_id >= 0
+        return v2(
+            self.records,
+            attributes=0x10 if transactional else 0,
+            base_offset=self.base_offset,
+            last_offset=self.next_offset - 1,
+            leader_epoch=self.epoch,
+            producer=(self.producer_id, 0, 0) if transactional else (-1, -1, -1),
+        )
+
+
+class Answer(NamedTuple):
+    """What the source's broker answers to Fetch; see :class:`mirror.kafka.fetch.Fetched`."""
+
+    error_code: int
+    diverging: tuple[int, int] | None
+    aborted: list[tuple[int, int]]
+    records: bytes
+
+
+class SourceLog:
+    """One partition of the source.
+
+    Attributes:
+        epochs: Where each leader epoch begins, (epoch, first offset).
+        transactions: (producer id, first offset, offset of the marker) of each.
+        aborted: Producer ids of those that were aborted.
+        origins: Of all serials there ever were, for a consumer that reads committed records.
+        replaced: Serials that were cut off in an unclean election.
+    """
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.batches: list[SourceBatch] = []
+        self.epochs = [(0, 0)]
+        self.transactions: list[tuple[int, int, int]] = []
+        self.aborted: set[int] = set()
+        self.origins: dict[int, Origin] = {}
+        self.replaced: set[int] = set()
+        self._serials = 0
+        self._producers = 100
+        self._elections = 0
+
+    @property
+    def epoch(self) -> int:
+        return self.epochs[-1][0]
+
+    # -- producers -------------------------------------------------------------------------------
+
+    def append(self, keys: bytes, timestamp_ms: int, *, producer_id: int = -1, aborted: bool = False) -> None:
+        """One batch with a record of each key."""
+        records = []
+        for offset, key in enumerate(keys, self.end):
+            self._serials += 1
+            records.append(Entry(offset, timestamp_ms, bytes([key]), b"%d" % self._serials))
+            if not aborted:
+                self.origins[self._serials] = Origin(offset, bytes([key]))
+        self.batches.append(SourceBatch(self.end, self.end + len(keys), self.epoch, records, producer_id))
+        self.end += len(keys)
+
+    def transaction(self, keys: bytes, timestamp_ms: int, *, aborted: bool) -> None:
+        """A batch and the marker behind it."""
+        self._producers += 1
+        first = self.end
+        self.append(keys, timestamp_ms, producer_id=self._producers, aborted=aborted)
+        marker = SourceBatch(self.end, self.end + 1, self.epoch, [], self._producers, 0 if aborted else 1)
+        self.transactions.append((self._producers, first, self.end))
+        if aborted:
+            self.aborted.add(self._producers)
+        self.batches.append(marker)
+        self.end += 1
+
+    # -- what happens to the log -----------------------------------------------------------------
+
+    def compact(self, active: int, *, markers_too: bool, keep_empty: bool) -> None:
+        """The cleaner passes over all but the last ``active`` batches. The very last stays, be it empty."""
+        cleaned = self.batches[: len(self.batches) - active]
+        newest: dict[bytes | None, int] = {}
+        for batch in cleaned:
+            if batch.producer_id not in self.aborted:
+                newest.update({record.key: record.offset for record in batch.records})
+        kept: list[SourceBatch] = []
+        for batch in cleaned:
+            batch.records = [one for one in batch.records if newest.get(one.key) == one.offset]
+            gone = markers_too if batch.marker is not None else not (batch.records or keep_empty)
+            if not gone or batch is self.batches[-1]:
+                kept.append(batch)
+        self.batches[: len(cleaned)] = kept
+
+    def lose_its_end(self, batches: int) -> None:
+        """An unclean election: the new leader never had the last so many batches, nor a half transaction."""
+        kept = self.batches[: max(0, len(self.batches) - batches)]
+        if kept == self.batches:
+            return
+        self.end = self.batches[len(kept)].base_offset
+        open_ones = {one for one, first, last in self.transactions if first < self.end <= last}
+        self.end = min([self.end, *(first for one, first, _ in self.transactions if one in open_ones)])
+        self.batches = [batch for batch in kept if batch.next_offset <= self.end]
+        self.replaced |= {serial for serial, at in self.origins.items() if at.offset >= self.end}
+        self.transactions = [one for one in self.transactions if one[2] < self.end]
+        self.aborted &= {one for one, _, _ in self.transactions}
+        self.epochs = [pair for pair in self.epochs if pair[1] < self.end]
+        self.elect()
+
+    def elect(self) -> None:
+        """A clean election: nothing is lost."""
+        self._elections += 1
+        self.epochs.append((self._elections, self.end))
+
+    # -- what it has -----------------------------------------------------------------------------
+
+    def records(self) -> dict[int, Origin]:
+        """By serial, what a consumer may read just now."""
+        serials = [int(record.value or b"") for batch in self.batches for record in batch.records]
+        return {serial: self.origins[serial] for serial in serials if serial in self.origins}
+
+    def fetch(self, offset: int, last_epoch: int, batches: int) -> Answer:
+        """Batches from the one that holds an offset on, or the next one."""
+        diverging = self._diverging(offset, last_epoch)
+        if diverging is not None:
+            return Answer(0, diverging, [], b"")
+        if offset > self.end:
+            return Answer(OFFSET_OUT_OF_RANGE, None, [], b"")
+        found = [batch for batch in self.batches if batch.next_offset > offset][:batches]
+        reached = found[-1].next_offset if found else offset
+        aborted = [
+            (one, first)
+            for one, first, last in self.transactions
+            if one in self.aborted and last >= offset and first < reached
+        ]
+        return Answer(0, None, aborted, b"".join(batch.data() for batch in found))
+
+    def _diverging(self, offset: int, last_epoch: int) -> tuple[int, int] | None:
+        if last_epoch < 0:
+            return None
+        epoch = max((one for one, _ in self.epochs if one <= last_epoch), default=last_epoch)
+        end = min((start for one, start in self.epochs if one > last_epoch), default=self.end)
+        return (epoch, end) if epoch < last_epoch or end < offset else None
+
+
+@dataclass
+class Kept:
+    """A batch of the target."""
+
+    base_offset: int
+    next_offset: int
+    data: bytes
+    sequences: tuple[int, int] | None
+    """The first and the last; None for a control marker."""
+    newest_ms: int
+    producer_epoch: int = 0
+    coordinator_epoch: int = -1
+
+
+@dataclass
+class TargetLog:
+    """One partition of the target.
+
+    Attributes:
+        start: Where it begins.
+        ever: What was ever at each offset from there on, whatever compaction has made of it since: a serial,
+            or None for a marker.
+        replicated: Up to where it is on all replicas in sync.
+        memory: The last batches of our producer id; None when the broker has forgotten it.
+    """
+
+    start: int
+    ever: list[int | None] = field(default_factory=list)
+    batches: list[Kept] = field(default_factory=list)
+    replicated: int = 0
+    memory: list[Appended] | None = None
+    newest_ms: int = 0
+    coordinator_epoch: int = -1
+
+    def __post_init__(self) -> None:
+        self.replicated = self.start
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.ever)
+
+    # -- writers ---------------------------------------------------------------------------------
+
+    def append(self, data: memoryview) -> tuple[int, int]:
+        """A batch as it comes in a Produce request: (error code, base offset)."""
+        fields = HEADER.unpack_from(data)
+        records = read_v2(data)
+        assert (fields[0], fields[9], fields[10]) == (0, OURS, 0)
+        sequence, last = fields[11], (fields[11] + len(records) - 1) % SEQUENCES
+        for known in self.memory or ():
+            if known[:2] == (sequence, last):
+                return 0, known.base_offset
+        if self.memory and sequence != (self.memory[-1].last_sequence + 1) % SEQUENCES:
+            return OUT_OF_ORDER, -1
+        base = self.end
+        stored = bytearray(data)
+        stored[:8] = base.to_bytes(8, "big")
+        self.ever += [int(record.value or b"") for record in records]
+        self.batches.append(Kept(base, self.end, bytes(stored), (sequence, last), fields[8]))
+        self.memory = [*(self.memory or []), Appended(sequence, last, base)][-BROKERS_MEMORY:]
+        self.newest_ms = fields[8]
+        return 0, base
+
+    def mark(self, marking: Marking, count: int) -> int:
+        """The first ``count`` markers of a request; answers an error code."""
+        if marking.coordinator_epoch < self.coordinator_epoch:
+            return COORDINATOR_FENCED
+        for _ in range(count):
+            data = bytes(control(self.end, OURS, 0))
+            self.ever.append(None)
+            self.batches.append(
+                Kept(self.end - 1, self.end, data, None, 0, coordinator_epoch=marking.coordinator_epoch)
+            )
+            self.coordinator_epoch = marking.coordinator_epoch
+        return 0
+
+    # -- what happens to the log -----------------------------------------------------------------
+
+    def compact(self, active: int) -> None:
+        """The cleaner passes over what is replicated, but for the last ``active`` batches. Where the log ends
+        does not change.
+        """
+        cleaned = [one for one in self.batches if one.next_offset <= self.replicated]
+        cleaned = cleaned[: max(0, min(len(cleaned), len(self.batches) - active))]
+        decoded = [(kept, [] if kept.sequences is None else read_v2(kept.data)) for kept in cleaned]
+        newest = {record.key: record.offset for _, records in decoded for record in records}
+        left: list[Kept] = []
+        for kept, records in decoded:
+            still = [record for record in records if newest[record.key] == record.offset]
+            if kept.sequences is None:
+                left.append(kept)
+            elif still or kept is self.batches[-1]:
+                fields = HEADER.unpack_from(kept.data)
+                kept.data = bytes(
+                    v2(
+                        still,
+                        base_offset=kept.base_offset,
+                        last_offset=kept.next_offset - 1,
+                        base_timestamp_ms=fields[7],
+                        producer=(fields[9], fields[10], fields[11]),
+                    )
+                )
+                left.append(kept)
+        self.batches[: len(cleaned)] = left
+
+    def lose_its_leader(self) -> None:
+        """What was on the leader alone is gone; the next one remembers of producers what its log says."""
+        del self.ever[self.replicated - self.start :]
+        gone = [kept for kept in self.batches if kept.base_offset >= self.replicated]
+        self.batches = [kept for kept in self.batches if kept.base_offset < self.replicated]
+        if any(kept.sequences for kept in gone):
+            self._remember()
+
+    def forget(self) -> bool:
+        """The newest record of our producer is of long ago; True where it was."""
+        if self.memory is None or self.newest_ms > OLD_MS:
+            return False
+        self.memory = None
+        return True
+
+    def _remember(self) -> None:
+        ours = [kept for kept in self.batches if kept.sequences is not None][-BROKERS_MEMORY:]
+        self.memory = [Appended(*(kept.sequences or (0, 0)), kept.base_offset) for kept in ours] or None
+        self.newest_ms = ours[-1].newest_ms if ours else 0
+
+    # -- what it has -----------------------------------------------------------------------------
+
+    def producer(self) -> ProducerState | None:
+        if not self.memory:
+            return None
+        return ProducerState(0, self.memory[-1].last_sequence, self.coordinator_epoch)
+
+    def fetch(self, offset: int) -> bytes:
+        """The batch that holds an offset, or the next one, and what follows."""
+        return b"".join(kept.data for kept in self.batches if kept.next_offset > offset)
+
+
+class State:
+    """The flow's durable state, and who may write it.
+
+    Attributes:
+        owner: The newest right under which somebody has written, or read in order to write.
+        changes: How many writes there were.
+    """
+
+    def __init__(self) -> None:
+        self.items: dict[str, bytes] = {}
+        self.owner = 0
+        self.changes = 0
+        self._read: tuple[int, OffsetMap | None] = -1, None
+
+    def begin(self, right: int) -> None:
+        """Whoever has a newer right writes once before it reads: from then on others cannot."""
+        self.owner = max(self.owner, right)
+
+    def write(self, items: Mapping[str, bytes | None], right: int, count: int | None = None) -> None:
+        """Items take effect in order; ``count``: so many of them, before the writer was gone.
+
+        Raises:
+            StateTakenOverError: Somebody has a newer right.
+        """
+        if right < self.owner:
+            raise StateTakenOverError("somebody else has written")
+        for key, value in list(items.items())[:count]:
+            apply(self.items, key, value)
+        self.changes += 1
+
+    @property
+    def map(self) -> OffsetMap | None:
+        """The offset map of the one partition, as whoever reads it now would see it."""
+        if self._read[0] != self.changes:
+            chunks = {
+                parse_map_key(key)[2]: value for key, value in self.items.items() if key.startswith("map/")
+            }
+            self._read = self.changes, decode_map(chunks) if chunks else None
+        return self._read[1]
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)

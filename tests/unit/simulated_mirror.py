@@ -1,0 +1,477 @@
+"""A process of a mirror in the world of :mod:`tests.unit.simulated`: whatever decides is real.
+
+That is the settler and its looks, the keeper, the receiver, the append lane, the partition, and the flow's
+memory. As thin as can be is what stands in for the engine, which offers partitions around, for the way to
+brokers, and for the coordinator. At each question to a broker, or to the state, the process may be held up,
+or there is no answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest import mock
+from uuid import UUID
+
+from checkpoint.errors import StateTakenOverError, StateUnavailableError
+from checkpoint.flow_state import FlowState
+from mirror.errors import BatchError, ConnectionFailedError, TwinsiteError
+from mirror.flow import ends, following, looking, marking, receiving
+from mirror.flow.context import Flow
+from mirror.flow.engine import wants_look
+from mirror.flow.keeping import Keeper
+from mirror.flow.memory import FlowMemory
+from mirror.flow.partition import PartitionCopy
+from mirror.flow.position import Proceed
+from mirror.flow.receiving import Answers, Receiver
+from mirror.flow.settling import Settler
+from mirror.kafka.failures import broker_error
+from mirror.kafka.fetch import Fetched, Isolation, Want
+from mirror.kafka.offsets import DEBUGGER, EARLIEST, Marking, ProducerState
+from mirror.kafka.transactions import Token
+from mirror.model import State, TopicPartition
+from tests.unit import simulated
+from tests.unit.simulated import SourceLog, TargetLog
+from tests.unit.target_model import BROKERS_MEMORY, ORDERS_0, OURS, Connection, Mirror
+
+TOPIC_ID = UUID(int=1)
+TURNS = 30
+"""So many turns of the event loop are enough for all that waits for nothing."""
+
+
+class Logs:
+    """What all processes share.
+
+    Attributes:
+        proceeded: Told of each position from which a partition goes on.
+        looked: Told when a look has asked for the last time what the broker remembers.
+    """
+
+    def __init__(self, target_start: int) -> None:
+        self.source = SourceLog()
+        self.target = TargetLog(target_start)
+        self.state = simulated.State()
+        self.rights = 0
+        self.late_writes: list[tuple[int, int, Mapping[str, bytes | None]]] = []
+        self.proceeded: Callable[[Process, Proceed], None] = lambda *_: None
+        self.looked: Callable[[Process], None] = lambda _: None
+
+
+class Line(Connection):
+    """A connection; an answer waits until the target's log is replicated up to some offset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits_for: deque[int] = deque()
+
+    def lose(self) -> list[bytes]:
+        self.waits_for.clear()
+        return super().lose()
+
+
+class Side:
+    """A cluster of one broker as a process knows it."""
+
+    def __init__(self, process: Process, *, is_source: bool) -> None:
+        self.name = "source" if is_source else "target"
+        self.process, self.is_source = process, is_source
+        self.options = SimpleNamespace(request_timeout_seconds=30.0)
+        self.last_answer_at: float | None = None
+        self.lines: list[Line] = []
+
+    @property
+    def info(self) -> Any:
+        epoch = self.process.logs.source.epoch if self.is_source else 0
+        topic = SimpleNamespace(topic_id=TOPIC_ID)
+        return SimpleNamespace(
+            leader=lambda _: 1,
+            partition=lambda _: SimpleNamespace(leader_epoch=epoch, leader=1, in_sync_replicas=[1]),
+            topics={"orders": topic},
+            errors={},
+        )
+
+    async def connection(self, _node: int, purpose: str) -> Line:
+        if purpose == marking.LANE:
+            line = Line()
+            line.process = self.process  # type: ignore[attr-defined]
+            return line
+        if not self.lines or self.lines[-1].closed:
+            self.lines.append(Line())
+        return self.lines[-1]
+
+
+class Right:
+    """As :class:`mirror.flow.owner.Owner`, told by the test instead of the coordinator."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.turn = flow.turn
+        self.turn.lost()
+        self.turn._ours_at = -math.inf
+        self.held, self.begun_at = False, math.inf
+        self.number = 0
+        self.seen: Token | None = None
+        self.transactional_id = "twinsite.f"
+
+    @property
+    def token(self) -> Token:
+        return Token(OURS, self.number)
+
+    @property
+    def may_write(self) -> bool:
+        return self.held and self.begun_at < math.inf
+
+    @property
+    def since(self) -> float:
+        return self.begun_at if self.begun_at < math.inf else time.monotonic() + 2.5
+
+    async def confirm(self, *_: float) -> bool:
+        return self.may_write
+
+    ask = confirm
+
+    async def ask_the_state(self) -> None:
+        return
+
+    async def holder(self) -> Token | None:
+        return self.seen
+
+
+class Store:
+    """The way to the flow's state."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._read_as, self._changes = 0, -1
+
+    async def load(self) -> dict[str, bytes]:
+        process, state = self._process, self._process.logs.state
+        await process.question()
+        state.begin(process.right.number)
+        self._read_as, self._changes = process.right.number, state.changes
+        return dict(state.items)
+
+    async def put(self, items: Mapping[str, bytes | None]) -> None:
+        process, logs = self._process, self._process.logs
+        right = process.right.number
+        process.writing = right, logs.state.changes, items
+        await process.question()
+        if right != self._read_as or logs.state.changes != self._changes:
+            process.writing = None
+            raise StateTakenOverError("the state is not what was read")
+        fault, process.write_fault = process.write_fault, None
+        if fault is not None:
+            process.writing = None
+            if fault == "late":
+                logs.late_writes.append((right, logs.state.changes, items))
+            elif fault != "never":
+                logs.state.write(items, right, 1 if fault == "in part" else None)
+            raise StateUnavailableError("no answer")
+        logs.state.write(items, right)
+        process.writing = None
+        self._changes = logs.state.changes
+        await process.question(may_fail=False)
+
+
+class Watched(PartitionCopy):
+    """Tells of each position from which it goes on."""
+
+    __slots__ = ("process",)
+    process: Process
+
+    def proceed(self, decision: Proceed, *rest: Any, **more: Any) -> None:
+        self.process.logs.proceeded(self.process, decision)
+        super().proceed(decision, *rest, **more)
+
+
+class Process:
+    """One mirror from its start to its end.
+
+    Attributes:
+        answer: What has come of the source and is not taken yet: asked for how, and the answer.
+        writing: What is being written to the state, under which right and after how many changes.
+        write_fault: What will become of the next write.
+        markers_landing: So many markers of the next request land before the connection is lost.
+    """
+
+    def __init__(self, logs: Logs, offsets: str) -> None:
+        base = Mirror()
+        self.logs, self.flow, self.lane = logs, base.flow, base.lane
+        self.source, self.target = Side(self, is_source=True), Side(self, is_source=False)
+        self.flow.source, self.flow.target = cast(Any, self.source), cast(Any, self.target)
+        self.flow.hooks = self
+        self.right = Right(self.flow)
+        self.copy = Watched(ORDERS_0, ORDERS_0, TOPIC_ID.bytes, in_flight_max=BROKERS_MEMORY)
+        self.copy.process = self
+        self.memory = FlowMemory(FlowState(Store(self)))
+        self.settler = Settler(
+            self.flow, self.memory, self.right, self, offsets=offsets, continue_after_loss=False
+        )
+        self.keeper = Keeper(self.flow, cast(Any, self.right), self.memory, offsets=offsets)
+        self.receiver = Receiver(self.flow, lambda _: False)
+        self.answer: tuple[Want, Fetched] | None = None
+        self.writing: tuple[int, int, Mapping[str, bytes | None]] | None = None
+        self.write_fault: str | None = None
+        self.markers_landing: int | None = None
+        self.crashed: BaseException | None = None
+        self.looking = False
+        self.producer_questions = 0
+        self.refused: TwinsiteError | None = None
+        self._was_owner = False
+        self._questions: float = math.inf
+        self._fails = False
+        self._gate = asyncio.Event()
+        self._running = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                self._group.create_task(self.keeper.run())
+        except Exception as error:
+            self.crashed = error
+
+    async def end(self) -> None:
+        """SIGKILL."""
+        self._running.cancel()
+        self._gate.set()
+        await asyncio.wait([self._running])
+        await self.lane.close()
+
+    # -- being held up ---------------------------------------------------------------------------
+
+    async def question(self, *, may_fail: bool = True) -> None:
+        """To a broker, or the state."""
+        if self._questions <= 0:
+            self._gate.clear()
+            await self._gate.wait()
+        self._questions -= 1
+        if self._fails and may_fail:
+            self._fails = False
+            raise ConnectionFailedError("no answer")
+
+    def hold_up(self, questions: int) -> None:
+        self._questions = questions
+
+    def let_go(self) -> None:
+        self._questions = math.inf
+        self._gate.set()
+
+    def fail(self) -> None:
+        """The next question is not answered."""
+        self._fails = True
+
+    # -- what the engine does --------------------------------------------------------------------
+
+    def changed(self, partition: PartitionCopy) -> None:
+        if not partition.copying:
+            self.keeper.forget(partition)
+        elif partition.batch_ready:
+            self.lane.offer(partition)
+        elif partition.owner_work:
+            self.keeper.offer(partition)
+        else:
+            self.keeper.forget(partition)
+
+    def reread(self, partition: PartitionCopy, bad: BatchError) -> None:
+        raise AssertionError(bad)
+
+    def stale(self, _: object) -> None:
+        """There is one broker only."""
+
+    def crash(self, error: BaseException) -> None:
+        self.crashed = error
+
+    async def objections(self, _: object) -> Mapping[TopicPartition, Any]:
+        """There is no other flow."""
+        return {}
+
+    def take_right(self) -> None:
+        self.logs.rights += 1
+        self.right.number, self.right.held, self.right.begun_at = self.logs.rights, True, math.inf
+        self.right.turn.lost()
+        if self.copy.state is State.STANDBY or self.copy.copying:
+            self._doubt()
+
+    async def begin_turn(self) -> None:
+        """Who had the right before has noticed by now."""
+        self.right.begun_at = self.right.turn.since = time.monotonic()
+        self.right.turn.proven(math.inf)
+        self.lane.wake()
+
+    def notice(self) -> None:
+        """The right is another's."""
+        if self.right.held:
+            self.right.held = False
+            self.right.turn.lost()
+            if self.copy.copying:
+                self._doubt()
+
+    def _doubt(self) -> None:
+        self.copy.doubt(time.monotonic())
+        self.changed(self.copy)
+
+    def look(self) -> None:
+        if wants_look(self.copy) and not self.looking and not self.crashed:
+            self.looking, self.producer_questions = True, 0
+            self._group.create_task(self._look())
+
+    async def _look(self) -> None:
+        try:
+            if not self.right.held:
+                self._was_owner = False
+                await self.memory.refresh(sole_writer=False)
+                self.settler.is_owner = False
+            else:
+                is_owner = await self.right.confirm()
+                await self.memory.refresh(sole_writer=is_owner and self._was_owner)
+                self.settler.is_owner = self._was_owner = is_owner
+            if self.memory.introduced and wants_look(self.copy):
+                await self.settler.settle(self.settler.begin([self.copy], self._group))
+        except TwinsiteError as error:
+            self.refused = error
+        finally:
+            self.looking = False
+
+    async def introduce(self) -> None:
+        """The flow begins."""
+        await self.memory.refresh(sole_writer=False)
+        await self.memory.introduce(OURS, "source", "target")
+
+    def ask(self, batches: int) -> None:
+        """The source answers; what it says is on its way."""
+        if not self.copy.copying:
+            return
+        source = self.logs.source
+        want = Want(self.copy.ask_offset, source.epoch, self.copy.queue.fetched_epoch, 1 << 20)
+        found = source.fetch(want.offset, want.last_fetched_epoch, batches)
+        self.answer = want, fetched(self, found)
+
+    async def take(self) -> None:
+        """What is on its way arrives."""
+        if self.answer is None:
+            return
+        (want, answer), self.answer = self.answer, None
+        if self.copy.copying and self.copy.ask_offset == want.offset:
+            buffer = self.flow.pool.take(max(1, len(answer.records)))
+            memory = buffer.memory[: len(answer.records)]
+            memory[:] = answer.records
+            came = answer._replace(records=memory)
+            await self.receiver.take(self.copy, came, want.offset, buffer, Answers(time.monotonic(), None))
+            buffer.release()
+            self.changed(self.copy)
+
+    @property
+    def line(self) -> Line | None:
+        """The connection over which batches go, if any."""
+        last = self.target.lines[-1:]
+        return last[0] if last and not last[0].closed else None
+
+
+def fetched(process: Process, answer: simulated.Answer) -> Fetched:
+    source = process.logs.source
+    return Fetched(
+        process.copy.key,
+        answer.error_code,
+        source.end,
+        source.end,
+        0,
+        answer.diverging,
+        answer.aborted,
+        memoryview(bytearray(answer.records)),
+    )
+
+
+# -- what is asked of brokers ------------------------------------------------------------------------
+
+
+async def list_offsets(
+    side: Side,
+    tps: Collection[TopicPartition],
+    timestamp: int,
+    *,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    replica_id: int = -1,
+    **_: object,
+) -> dict[TopicPartition, int]:
+    await side.process.question()
+    source, target = side.process.logs.source, side.process.logs.target
+    if side.is_source:
+        offset = 0 if timestamp == EARLIEST else source.end
+    elif timestamp == EARLIEST:
+        offset = target.start
+    else:
+        offset = target.end if replica_id == DEBUGGER else target.replicated
+    return dict.fromkeys(tps, offset)
+
+
+async def describe_producer(
+    side: Side, tps: Collection[TopicPartition], _producer_id: int
+) -> dict[TopicPartition, ProducerState | None]:
+    process = side.process
+    await process.question()
+    process.producer_questions += 1
+    if process.producer_questions % 2 == 0:
+        process.logs.looked(process)
+    return dict.fromkeys(tps, process.logs.target.producer())
+
+
+async def peek_at(
+    side: Side, _node: int, wants: Mapping[TopicPartition, Want], *_: object
+) -> dict[TopicPartition, Fetched]:
+    await side.process.question()
+    logs = side.process.logs
+    found: dict[TopicPartition, Fetched] = {}
+    for tp, want in wants.items():
+        if side.is_source:
+            one = fetched(side.process, logs.source.fetch(want.offset, want.last_fetched_epoch, 3))
+        else:
+            one = fetched(side.process, simulated.Answer(0, None, [], logs.target.fetch(want.offset)))
+        if one.error_code or one.diverging or len(one.records):
+            found[tp] = one
+    return found
+
+
+async def write_markers(
+    line: Any, markings: Mapping[TopicPartition, Marking], **_: object
+) -> dict[TopicPartition, TwinsiteError | None]:
+    process: Process = line.process
+    await process.question()
+    landing, process.markers_landing = process.markers_landing, None
+    out: dict[TopicPartition, TwinsiteError | None] = {}
+    for tp, one in markings.items():
+        target = process.logs.target
+        code = target.mark(one, one.count if landing is None else min(landing, one.count))
+        target.replicated = target.end
+        out[tp] = broker_error(code, "WriteTxnMarkers") if code else None
+        if landing is not None:
+            out[tp] = ConnectionFailedError("the connection was lost")
+    return out
+
+
+async def in_thread(work: Callable[..., Any], *args: Any) -> Any:
+    return work(*args)
+
+
+def in_place_of_brokers() -> ExitStack:
+    """While it is entered everybody asks the simulated ones."""
+    stack = ExitStack()
+    for module, name, stand_in in (
+        (looking, "list_offsets", list_offsets),
+        (following, "list_offsets", list_offsets),
+        (marking, "list_offsets", list_offsets),
+        (looking, "describe_producer", describe_producer),
+        (looking, "peek_at", peek_at),
+        (ends, "peek_at", peek_at),
+        (marking, "write_markers", write_markers),
+        (marking, "LANDING_SECONDS", 0.0),
+        (ends, "in_thread", in_thread),
+        (receiving, "in_thread", in_thread),
+        (asyncio, "to_thread", in_thread),
+    ):
+        stack.enter_context(mock.patch.object(module, name, stand_in))
+    return stack
