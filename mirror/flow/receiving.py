@@ -283,8 +283,14 @@ def queue(partition: PartitionCopy, intake: Intake, buffer: Buffer | None) -> No
 
 
 def truncated(partition: PartitionCopy, epoch: int, epoch_end: int) -> None:
-    """The source has replaced what was copied; as :func:`mirror.flow.position.replaced`."""
-    stop = replaced(partition.next_offset or 0, epoch, epoch_end)
+    """The source has replaced what was copied; as :func:`mirror.flow.position.replaced`. Or only what was
+    read and is not acknowledged: then the partition is looked at when nothing of it is on its way any more.
+    """
+    copied_to = partition.next_offset or 0
+    if partition.pending and copied_to <= epoch_end:
+        partition.doubt(time.monotonic())
+        return
+    stop = replaced(copied_to, epoch, epoch_end)
     partition.stop(stop.state, stop.reason, stop.detail, None)
 
 

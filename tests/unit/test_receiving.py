@@ -6,7 +6,7 @@ import pytest
 
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
-from mirror.flow.receiving import Answers, Outcome, Receiver
+from mirror.flow.receiving import Answers, Outcome, Receiver, truncated
 from mirror.kafka.fetch import Fetched
 from mirror.model import OffsetMode, Reason, State, TopicPartition
 from tests.unit.batches import entries, v2
@@ -69,3 +69,19 @@ async def test_a_newer_leader_epoch_that_takes_nothing_back_is_copied(
 
     assert (outcome, copy.state) == (Outcome.TAKEN, State.ACTIVE)
     assert (copy.queue.start, copy.queue.end) == (120, 140)
+
+
+@pytest.mark.parametrize("ends", [119, 120, 130])
+async def test_what_was_only_read_may_be_replaced(ends: int) -> None:
+    """
+    The source has lost what waits to be sent. Only what was copied cannot be taken back: else the copy is
+    looked at, and goes on.
+    """
+    outcome, copy = await came(v2(entries(120, 20)), at=120, epoch=0, asked_from=120)
+    assert (outcome, copy.queue.end) == (Outcome.TAKEN, 140)
+
+    truncated(copy, 0, ends)
+
+    assert not copy.pending
+    assert (copy.state is State.DIVERGED) == (ends < 120)
+    assert (copy.look_due_at is None) == (ends < 120)
