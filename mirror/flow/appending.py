@@ -259,18 +259,26 @@ class AppendLane:
     def _settle(self, partition: PartitionCopy, sent: Sent, outcome: Outcome | None, now: float) -> None:
         if outcome is None:
             self._unanswered(partition, sent, "the answer leaves the partition out", now)
-        elif outcome.error_code == 0 and outcome.base_offset == sent.target_offset:
-            partition.answered(sent, appended=True, now=now, repeated=outcome.repeated)
-        elif outcome.error_code == 0:
+        elif outcome.error_code == 0 and outcome.base_offset != sent.target_offset:
             self._misplaced(partition, sent, outcome.base_offset, now)
+        elif outcome.error_code == 0 and not outcome.repeated:
+            partition.answered(sent, appended=True, now=now)
         elif partition.answered(sent, appended=False, now=now):
-            if outcome.error_code == CORRUPT_MESSAGE:
-                self._flow.instruments.count_crc_failure("target")
-            if outcome.error_code in STALE_METADATA_CODES:
-                self._flow.hooks.stale(self._flow.target)
-            partition.refused(
-                append_refusal(outcome.error_code, outcome.message), _words(partition, outcome), now
-            )
+            self._not_taken(partition, outcome, now)
+
+    def _not_taken(self, partition: PartitionCopy, outcome: Outcome, now: float) -> None:
+        """The broker refused it, or calls it a repeat: as many records of ours came there since the look. The
+        next one finds which: where the source was compacted in between they need not be these.
+        """
+        if outcome.error_code == 0:
+            partition.doubt(now)
+            return
+        if outcome.error_code == CORRUPT_MESSAGE:
+            self._flow.instruments.count_crc_failure("target")
+        if outcome.error_code in STALE_METADATA_CODES:
+            self._flow.hooks.stale(self._flow.target)
+        refusal = append_refusal(outcome.error_code, outcome.message)
+        partition.refused(refusal, _words(partition, outcome), now)
 
     def _misplaced(self, partition: PartitionCopy, sent: Sent, base_offset: int, now: float) -> None:
         """The broker took the batch, or had it already, at another offset than expected: not our doing."""

@@ -232,12 +232,8 @@ class Passage:
             one.max_timestamp_ms >= self._fresh_from_ms for one in (batch, *unanswered)
         )
 
-    def answered(self, sent: Sent, *, appended: bool, now: float, repeated: bool = False) -> bool:
-        """Take back a batch whose answer came; True when it counts, False when it is of an older life.
-
-        Args:
-            repeated: It was there already, as the broker says.
-        """
+    def answered(self, sent: Sent, *, appended: bool, now: float) -> bool:
+        """Take back a batch whose answer came; True when it counts, False when it is of an older life."""
         assert self.in_flight, f"{self.tp}: an answer came, but nothing was sent"
         self.in_flight.remove(sent)
         if sent.buffer is not None:
@@ -260,8 +256,6 @@ class Passage:
             counters.batches += 1
             counters.records += records
             counters.bytes += len(batch.view)
-            if repeated:
-                counters.duplicates += records
             self._catch_up()
         else:
             self._unsettled.append(sent.batch._replace(view=NOTHING))

@@ -31,9 +31,9 @@ class Outcome(NamedTuple):
     """What a broker says of one batch. ``base_offset`` is -1 when it was refused.
 
     Attributes:
-        repeated: The broker had appended it before, and answers once more where. What tells is a time in the
-            answer, the batch's own: otherwise only topics with LogAppendTime have one. So a repeat of
-            records without timestamps is not told apart.
+        repeated: The broker had appended a batch with these sequences before, and answers where. What tells
+            is a time in the answer, that batch's own: otherwise only topics with LogAppendTime have one. So
+            one without timestamps is not told apart.
     """
 
     error_code: int

@@ -235,17 +235,17 @@ class TargetLog:
 
     # -- writers ---------------------------------------------------------------------------------
 
-    def append(self, data: memoryview) -> tuple[int, int]:
-        """A batch as it comes in a Produce request: (error code, base offset)."""
+    def append(self, data: memoryview) -> tuple[int, int, bool]:
+        """A batch as it comes in a Produce request: (error code, base offset, whether it was there)."""
         fields = HEADER.unpack_from(data)
         records = read_v2(data)
         assert (fields[0], fields[9], fields[10]) == (0, OURS, 0)
         sequence, last = fields[11], (fields[11] + len(records) - 1) % SEQUENCES
         for known in self.memory or ():
             if known[:2] == (sequence, last):
-                return 0, known.base_offset
+                return 0, known.base_offset, True
         if self.memory and sequence != (self.memory[-1].last_sequence + 1) % SEQUENCES:
-            return OUT_OF_ORDER, -1
+            return OUT_OF_ORDER, -1, False
         base = self.end
         stored = bytearray(data)
         stored[:8] = base.to_bytes(8, "big")
@@ -253,7 +253,7 @@ class TargetLog:
         self.batches.append(Kept(base, self.end, bytes(stored), (sequence, last), fields[8]))
         self.memory = [*(self.memory or []), Appended(sequence, last, base)][-BROKERS_MEMORY:]
         self.newest_ms = fields[8]
-        return 0, base
+        return 0, base, False
 
     def mark(self, marking: Marking, count: int) -> int:
         """The first ``count`` markers of a request; answers an error code."""

@@ -84,18 +84,18 @@ class TargetLog:
         self.log += offsets
         self.writers += [writer] * len(offsets)
 
-    def append(self, sequence: int, offsets: list[int]) -> tuple[int, int]:
-        """A batch of our producer id: (error code, base offset)."""
+    def append(self, sequence: int, offsets: list[int]) -> tuple[int, int, bool]:
+        """A batch of our producer id: (error code, base offset, whether it was there already)."""
         last = (sequence + len(offsets) - 1) % SEQUENCES
         for known in self.memory or ():
             if known[:2] == (sequence, last):
-                return 0, known.base_offset
+                return 0, known.base_offset, True
         if self.memory and sequence != (self.memory[-1].last_sequence + 1) % SEQUENCES:
-            return 45, -1
+            return 45, -1, False
         base = self.end
         self.write(offsets, OURS)
         self.memory = [*(self.memory or []), Appended(sequence, last, base)][-BROKERS_MEMORY:]
-        return 0, base
+        return 0, base, False
 
     def look(self) -> TargetLook:
         return TargetLook(
@@ -248,11 +248,16 @@ def heard(body: bytes) -> tuple[int, list[int]]:
     return header[11], [int(record.value or b"") for record in read_v2(part.records)]
 
 
-def said(code: int, base_offset: int) -> memoryview:
-    """An answer about the one partition."""
+def said(code: int, base_offset: int, repeated: bool = False) -> memoryview:
+    """An answer about the one partition; of what was there already it has the time."""
     topic = ProduceResponse.TopicProduceResponse
     part = topic.PartitionProduceResponse(
-        version=VERSION, index=0, error_code=code, base_offset=base_offset, record_errors=[]
+        version=VERSION,
+        index=0,
+        error_code=code,
+        base_offset=base_offset,
+        log_append_time_ms=1 if repeated else -1,
+        record_errors=[],
     )
     responses = [topic(version=VERSION, name="orders", partition_responses=[part])]
     return memoryview(bytes(ProduceResponse(version=VERSION, responses=responses).encode()))

@@ -217,6 +217,25 @@ async def test_only_what_was_acknowledged_has_a_latency() -> None:
     assert observed == [2]
 
 
+async def test_what_a_broker_calls_a_repeat_is_no_proof_that_this_batch_is_there() -> None:
+    """
+    Something of as many records came there since the look. Which, the next look finds.
+    """
+    mirror = a_mirror(looked_at=now())
+    mirror.lane.offer(mirror.copy)
+    await turns()
+    before = mirror.copy.next_offset
+    _, on_answer = mirror.target.connections[-1].unheard.popleft()
+
+    on_answer(said(0, mirror.copy.in_flight[0].target_offset, repeated=True))
+    await turns()
+
+    assert (mirror.copy.next_offset, mirror.copy.counters.records) == (before, 0)
+    assert mirror.copy.look_due_at is not None
+    assert (mirror.copy.state, mirror.copy.attempts) == (State.ACTIVE, 0)
+    assert mirror.hooks.changes[-1] is mirror.copy
+
+
 async def test_a_broker_is_not_silent_when_it_was_just_asked_nor_for_as_long_as_a_quota_holds_us_back() -> (
     None
 ):

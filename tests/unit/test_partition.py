@@ -637,18 +637,6 @@ def test_what_arrived_after_the_look_and_before_the_next_one_counts() -> None:
     assert copy.counters.duplicates == 5
 
 
-def test_a_batch_that_the_broker_calls_a_repeat_is_copied_and_a_duplicate() -> None:
-    """
-    Another mirror of the flow was faster, or our own first try was: it is there, once.
-    """
-    copy = proceeding(100)
-    (one,) = sent(copy, batch(100))
-
-    copy.answered(one, appended=True, now=NOW, repeated=True)
-
-    assert (copy.counters.records, copy.counters.duplicates) == (5, 5)
-
-
 # -- gaps with mapped offsets --------------------------------------------------------------------
 
 

@@ -164,10 +164,10 @@ class World:
         if line is not None and line.unheard:
             body, on_answer = line.unheard.popleft()
             data = batch_of(body)
-            code, base = self.target.append(data)
+            code, base, repeated = self.target.append(data)
             if number % 4:
                 self.replicate(0, 0)
-            line.unread.append((bytes(said(code, base)), on_answer))
+            line.unread.append((bytes(said(code, base, repeated)), on_answer))
             line.waits_for.append(base + int.from_bytes(data[57:61], "big") if code == 0 else 0)
 
     def refuse(self, who: int, number: int) -> None:
