@@ -267,7 +267,7 @@ def test_a_topic_nobody_knows_is_refused_and_others_go_on(
 
 @pytest.mark.parametrize(
     ("odd", "usual", "share_max"),
-    [(0, 20_000, 0.75), (20_000, 0, 3.0), (10, 20_000, 0.75)],
+    [(0, 40_000, 0.75), (20_000, 0, 3.0), (10, 40_000, 0.75)],
     ids=["none", "all", "the first"],
 )
 async def test_lz4_is_recoded_where_it_comes_out_the_same(
@@ -283,16 +283,19 @@ async def test_lz4_is_recoded_where_it_comes_out_the_same(
     """
     Nearly half of its bytes do not cross the link. What another encoder has made crosses as it is, and is
     copied as exactly, and what stands behind it crosses inflated again. Twice in each partition what is on
-    its way is sent in vain, which is much of so little; a window keeps that below all there is.
+    its way is sent in vain, and so are frames that are ready: small ones keep that below all there is.
     """
     name = await topic(source, partitions=2, prefix="recode")
     at_once = {"compression_level": 9, "linger_ms": 500}
-    for rows, settings in ((odd, at_once), (usual, {})):
+    for rows, settings in ((odd, at_once), (usual, {"batch_num_messages": 200})):
         await asyncio.to_thread(load, source.bootstrap, name, json_rows(rows, 1_000), "lz4", **settings)
 
-    link = {"relays": [relay.address], "window_bytes": 1 << 20}
-    topics = {"include": [name]}
-    command = configured(tmp_path, through(source, relay.address), target, name, topics=topics, link=link)
+    sections = {
+        "topics": {"include": [name]},
+        "link": {"relays": [relay.address], "window_bytes": 256 << 10},
+        "limits": {"buffer_bytes_max": 4 << 20},
+    }
+    command = configured(tmp_path, through(source, relay.address), target, name, **sections)
     done = await twinsite(*command, "--once", "-o", "json", work_dir=tmp_path)
 
     assert done.code == 0
@@ -344,9 +347,12 @@ async def test_what_clients_have_compressed_is_recoded(
     name = await topic(source, prefix="packed")
     await asyncio.to_thread(produce, source, name, codec, tmp_path)
 
-    link = {"relays": [relay.address], "window_bytes": 1 << 20}
-    topics = {"include": [name]}
-    command = configured(tmp_path, through(source, relay.address), target, name, topics=topics, link=link)
+    sections = {
+        "topics": {"include": [name]},
+        "link": {"relays": [relay.address], "window_bytes": 256 << 10},
+        "limits": {"buffer_bytes_max": 4 << 20},
+    }
+    command = configured(tmp_path, through(source, relay.address), target, name, **sections)
     done = await twinsite(*command, "--once", "-o", "json", work_dir=tmp_path)
 
     assert done.code == 0
