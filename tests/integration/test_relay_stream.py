@@ -26,7 +26,7 @@ from mirror.link.messages import Messages
 from mirror.link.parts import Part, decode_parts, restored
 from mirror.link.protocol import Channel, Down, Position, Up
 from tests.conftest import TopicFactory
-from tests.faults.flows import configured
+from tests.faults.flows import configured, once
 from tests.harness.checker import assert_exact
 from tests.harness.data import json_rows
 from tests.harness.jvm import FAST_JVM, java_command, logging_flag
@@ -347,13 +347,7 @@ async def test_what_clients_have_compressed_is_recoded(
     name = await topic(source, prefix="packed")
     await asyncio.to_thread(produce, source, name, codec, tmp_path)
 
-    sections = {
-        "topics": {"include": [name]},
-        "link": {"relays": [relay.address], "window_bytes": 256 << 10},
-        "limits": {"buffer_bytes_max": 4 << 20},
-    }
-    command = configured(tmp_path, through(source, relay.address), target, name, **sections)
-    done = await twinsite(*command, "--once", "-o", "json", work_dir=tmp_path)
+    done = await twinsite(*once(through(source, relay.address), target, name, name), work_dir=tmp_path)
 
     assert done.code == 0
     totals = json.loads(done.stdout)["totals"]
