@@ -59,7 +59,7 @@ class StateTopic(NamedTuple):
     Attributes:
         made: That was done just now by us.
         flushed: Whether brokers bring each batch to disk before they acknowledge it; None where its settings
-            may not be asked for.
+            may not be asked for or do not say, or somebody else has made it in this moment.
     """
 
     made: bool
@@ -211,7 +211,7 @@ async def ensure_state_topic(cluster: Cluster, topic: str, replication_factor: i
 
 
 async def _make(cluster: Cluster, topic: str, replication_factor: int) -> tuple[bool, bool | None]:
-    """Make the topic; answers as :class:`StateTopic`. Brokers of others may not let a topic be flushed."""
+    """Make the topic, flushed where brokers let it be; answers as :class:`StateTopic`."""
     configs = {
         "cleanup.policy": "compact",
         "min.cleanable.dirty.ratio": "0.1",
@@ -220,13 +220,14 @@ async def _make(cluster: Cluster, topic: str, replication_factor: int) -> tuple[
         "message.timestamp.type": "LogAppendTime",  # from Kafka 4.0 on an hour ahead is refused
     }
     make = partial(create_topic, cluster, topic, partitions=1, replication_factor=replication_factor)
+    flushed = True
     try:
         made = await make(configs=configs | FLUSHED)
     except BrokerError as error:
         if error.code not in {INVALID_CONFIG, POLICY_VIOLATION}:
             raise
-        return await make(configs=configs), False
-    return made, True if made else None
+        made, flushed = await make(configs=configs), False
+    return made, flushed if made else None
 
 
 async def _check_settings(cluster: Cluster, topic: str) -> bool | None:
@@ -241,4 +242,6 @@ async def _check_settings(cluster: Cluster, topic: str) -> bool | None:
         raise StateTopicError(
             f"{cluster.name}: topic {topic} has cleanup.policy={policy}: what the flow remembers would expire"
         )
+    if not FLUSHED.keys() <= settings.keys():
+        return None
     return all(settings[name].value == value for name, value in FLUSHED.items())

@@ -16,6 +16,7 @@ from mirror.kafka.dial import Address
 from mirror.kafka.failures import broker_error
 from mirror.kafka.log_port import StateTopic, TopicLog, ensure_state_topic
 from mirror.kafka.offsets import Answers
+from mirror.kafka.topics import Setting
 from mirror.model import TopicPartition
 
 STATE = "__twinsite_state.here"
@@ -100,3 +101,27 @@ async def test_where_brokers_do_not_let_a_topic_be_flushed_it_is_made_without_an
         with pytest.raises(BrokerError, match="creating topic"):
             await ensure_state_topic(cast(Any, target), STATE, 1)
         assert asked == [True]
+
+
+@pytest.mark.parametrize(
+    ("settings", "flushed"),
+    [
+        ({"cleanup.policy": "compact", "flush.messages": "1"}, True),
+        ({"cleanup.policy": "compact", "flush.messages": "9223372036854775807"}, False),
+        ({"cleanup.policy": "compact"}, None),
+    ],
+)
+async def test_of_a_state_topic_that_is_there_its_settings_say_whether_it_is_flushed(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], flushed: bool | None
+) -> None:
+    """
+    Brokers that have no such setting, or show none, leave it unknown.
+    """
+    target = Target(monkeypatch, made_by_us=False)
+
+    async def describe_configs(*_: object) -> dict[str, dict[str, Setting]]:
+        return {STATE: {name: Setting(value, explicit=True) for name, value in settings.items()}}
+
+    monkeypatch.setattr(log_port, "describe_configs", describe_configs)
+
+    assert await ensure_state_topic(cast(Any, target), STATE, 1) == (False, 1, flushed)
