@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 from mirror.clusters import START_SECONDS, both_connected
 from mirror.config import Settings
 from mirror.errors import ConnectionFailedError, ExitCode, TwinsiteError
+from mirror.flow.owner import ASKED_FOR_SECONDS
+from mirror.kafka.log_port import PATIENCE_SECONDS
 from mirror.model import FlowStatus
 from mirror.patience import Patience
 from mirror.running import RunningMirror
@@ -89,7 +91,8 @@ async def _begin(
     )
     source, target = await stack.enter_async_context(both)
     begin = Patience(waiting.tell, once=once)
-    owner, memory = await take_part(settings, source, target, begin)
+    state_patience = PATIENCE_SECONDS if once else ASKED_FOR_SECONDS
+    owner, memory = await take_part(settings, source, target, begin, state_patience_seconds=state_patience)
     mirror = RunningMirror.of(settings, source, target, owner, memory, port, waiting)
     await begin.take("the topics of both clusters", mirror.follower.follow, source, target)
     return mirror

@@ -19,6 +19,7 @@ from mirror.flow.turn import Turn
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import FetchLimits, Isolation
+from mirror.kafka.log_port import PATIENCE_SECONDS
 from mirror.link.parts import HEARTBEAT_SECONDS
 from mirror.observing import instruments_of
 from mirror.patience import Patience
@@ -26,18 +27,28 @@ from mirror.sync.names import NamePolicy
 
 
 async def take_part(
-    settings: Settings, source: Cluster, target: Cluster, begin: Patience
+    settings: Settings,
+    source: Cluster,
+    target: Cluster,
+    begin: Patience,
+    *,
+    state_patience_seconds: float = PATIENCE_SECONDS,
 ) -> tuple[Owner, FlowMemory]:
     """Read the flow's durable state, and claim the flow on the target unless that speaks against it.
 
     Whoever claims a flow holds up the mirror that copies it: one that is refused must not have done so.
+
+    Args:
+        state_patience_seconds: For how long to try again what the state is asked for. Whoever tells what it
+            waits for, and asks again, asks for it no longer than for the right itself.
 
     Raises:
         TwinsiteError: The state is of other clusters or names, or it cannot be claimed.
     """
     owner = Owner(target, settings.flow)
     state = "the flow's state at the target"
-    memory = await begin.take(state, lambda: open_memory(settings.flow, target, owner), target)
+    opened = partial(open_memory, settings.flow, target, owner, state_patience_seconds)
+    memory = await begin.take(state, opened, target)
     await begin.take(state, lambda: written_again(memory, owner), target)
     prefix = settings.topics.prefix or ""
     memory.check_names(NamePolicy(prefix).to_target)

@@ -34,11 +34,14 @@ UNUSUAL_SECONDS = 5.0
 STATE_TOPIC_REPLICAS_MAX = 3
 
 
-async def open_memory(flow: str, target: Cluster, owner: Owner) -> FlowMemory:
+async def open_memory(flow: str, target: Cluster, owner: Owner, patience_seconds: float) -> FlowMemory:
     """The flow's durable state, read from its topic at the target; the topic is made where there is none.
 
     A topic made while brokers were missing has fewer replicas than it would be given now, and one that
     somebody else has made may lose its end to a power cut: that is said.
+
+    Args:
+        patience_seconds: For how long to try again what the topic is asked for, now and later.
 
     Raises:
         TwinsiteError: The topic cannot be read, or not be made.
@@ -46,7 +49,8 @@ async def open_memory(flow: str, target: Cluster, owner: Owner) -> FlowMemory:
     topic = f"{STATE_TOPIC_PREFIX}{flow}"
     replicas = min(STATE_TOPIC_REPLICAS_MAX, len(target.info.brokers))
     found = await ensure_state_topic(target, topic, replicas)
-    records = TopicLog(target, topic, make=partial(ensure_state_topic, target, topic, replicas))
+    make = partial(ensure_state_topic, target, topic, replicas)
+    records = TopicLog(target, topic, patience_seconds=patience_seconds, make=make)
     store = TopicStore(records, writer=lambda: owner.token, begun=owner.begun, outdated=owner.outdated)
     owner.taken_over = store.taken_over
     state = FlowState(store)

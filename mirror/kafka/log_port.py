@@ -31,6 +31,8 @@ from mirror.model import TopicPartition
 log = structlog.get_logger(__name__)
 
 PATIENCE_SECONDS = 30.0
+ANSWER_SECONDS = 10.0
+"""Longer than a disk that is busy takes for a batch, or a slow link for a long answer."""
 LOOK_SECONDS_MAX = 0.25
 INFLATED_BYTES_MAX = 32 << 20
 """Far more than is written in one batch."""
@@ -68,19 +70,26 @@ class StateTopic(NamedTuple):
 
 
 class TopicLog:
-    """Partition 0 of a topic. Retries what is worth it for half a minute.
+    """Partition 0 of a topic. Retries what is worth it.
 
     Args:
+        patience_seconds: For how long. An answer may take so long as well, or ten seconds where that is more.
         make: Makes the topic again where it was and is no more; None: it is an error.
     """
 
     def __init__(
-        self, cluster: Cluster, topic: str, *, make: Callable[[], Awaitable[StateTopic]] | None = None
+        self,
+        cluster: Cluster,
+        topic: str,
+        *,
+        patience_seconds: float = PATIENCE_SECONDS,
+        make: Callable[[], Awaitable[StateTopic]] | None = None,
     ) -> None:
         self._cluster = cluster
         self._tp = TopicPartition(topic, 0)
         self._info: TopicInfo | None = None
         self._was_there = False
+        self._patience_seconds = patience_seconds
         self._make = make
         self._took_too_long = False
 
@@ -107,7 +116,16 @@ class TopicLog:
         return await self._patiently(lambda: self._offset(LATEST))
 
     async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:
-        async for attempt in retrying(PATIENCE_SECONDS):
+        longest = max(self._patience_seconds, ANSWER_SECONDS)
+        try:
+            async with asyncio.timeout(longest):
+                return await self._retrying(step)
+        except TimeoutError as late:
+            words = f"{self._cluster.name}: the leader of {self._tp} has not answered within {longest:g} s"
+            raise ConnectionFailedError(words) from late
+
+    async def _retrying(self, step: Callable[[], Awaitable[T]]) -> T:
+        async for attempt in retrying(self._patience_seconds):
             with attempt:
                 try:
                     return await step()

@@ -14,7 +14,6 @@ from checkpoint.errors import StateTakenOverError
 from checkpoint.store import StateStore
 from checkpoint.topic_store import LogPort, TopicStore
 from mirror.errors import BrokerError, TwinsiteError
-from mirror.kafka import log_port
 from mirror.kafka.log_port import StateTopicError, TopicLog, ensure_state_topic
 from mirror.kafka.record_batch import walk
 from mirror.kafka.topics import describe_configs
@@ -93,12 +92,11 @@ async def test_when_a_state_was_written_last_is_known_to_who_has_read_it(log: Lo
 
 
 async def test_the_state_topic_is_made_again_for_its_writer_and_what_it_held_is_written_again(
-    target: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+    target: KafkaCluster,
 ) -> None:
     """
     Somebody has deleted it under a mirror that runs. Whoever only reads it makes nothing.
     """
-    monkeypatch.setattr(log_port, "PATIENCE_SECONDS", 5.0)
     name = f"__twinsite_state.contract-{next(NUMBERS)}"
     async with connected(target) as cluster:
         make = partial(ensure_state_topic, cluster, name, 1)
@@ -109,7 +107,7 @@ async def test_the_state_topic_is_made_again_for_its_writer_and_what_it_held_is_
         await target.delete_topic(name)
 
         with pytest.raises(BrokerError):
-            await TopicLog(cluster, name).end()
+            await TopicLog(cluster, name, patience_seconds=5.0).end()
         with suppress(StateTakenOverError):  # it lands where nobody expects it
             await store.put({"owner": b"here"})
         await store.load()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,12 +13,15 @@ from typing import Any
 
 import pytest
 
+from mirror.flow.memory import FlowMemory
+from mirror.model import Reason, TopicPartition
 from tests.faults import flows
 from tests.harness.checker import assert_exact, watermarks
 from tests.harness.data import json_rows
 from tests.harness.disk import MAY_MOUNT, small_disk
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load, load_transactions
+from tests.harness.mirror import flow_of, watching
 from tests.harness.node import new_id
 from tests.harness.process import Twinsite, twinsite
 from tests.harness.relay import WayIn
@@ -26,6 +30,8 @@ pytestmark = pytest.mark.timeout(240)
 
 FROZEN_SECONDS = 60
 LONGER_THAN_A_REFUSAL_SECONDS = 15
+TOLD_SECONDS = 30
+"""Less than what a copy that ends asks the state of its flow for."""
 BETWEEN = 60_000
 """Records written while a broker stands still."""
 
@@ -201,6 +207,41 @@ class Way:
         for mirror in self.mirrors:
             done = partial(flows.complete, mirror, self.source, [self.topic])
             await mirror.wait_for(done, f"{self.topic} are copied", 90)
+
+
+async def test_a_target_that_dies_as_the_flows_state_is_written_is_told_of_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Whoever wants to know the state waits for that write, which is not tried as long as at a start of a copy
+    that ends.
+    """
+    note, died = FlowMemory.note_epochs, asyncio.Event()
+    async with (
+        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as source,
+        KafkaCluster.start(version="4.3", name="target", work_dir=tmp_path) as target,
+    ):
+
+        async def dies_first(
+            memory: FlowMemory, epochs: Mapping[TopicPartition, Sequence[tuple[int, int]]]
+        ) -> None:
+            if not died.is_set():
+                await target.broker(1).kill()
+                died.set()
+            await note(memory, epochs)
+
+        monkeypatch.setattr(FlowMemory, "note_epochs", dies_first)
+        await source.create_topic("orders", 2)
+        load(source.bootstrap, "orders", json_rows(5_000, 100))
+        async with watching(flow_of(source, target, "orders"), TOLD_SECONDS) as until_it_says:
+            await died.wait()
+            await until_it_says(
+                lambda flow: any(p.reason is Reason.TARGET_UNAVAILABLE for p in flow.partitions)
+            )
+            await target.broker(1).start()
+            await until_it_says(lambda flow: sum(p.next_offset or 0 for p in flow.partitions) == 5_000)
+
+        assert assert_exact(source.bootstrap, target.bootstrap, ["orders"]) == 5_000
 
 
 async def test_what_is_on_too_few_replicas_is_not_called_copied(tmp_path: Path, way_in: WayIn) -> None:

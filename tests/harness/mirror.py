@@ -40,9 +40,9 @@ FlowCondition = Callable[[FlowStatus], bool]
 
 @asynccontextmanager
 async def watching(
-    wanted: Settings,
+    wanted: Settings, wait_seconds: float = 20.0
 ) -> AsyncIterator[Callable[[FlowCondition], Awaitable[None]]]:
-    """A mirror that runs; what is given waits until it is as wanted."""
+    """A mirror that runs; what is given waits until it is as wanted, for so long."""
     stop, heard = asyncio.Event(), asyncio.Event()
     last: list[FlowStatus] = []
 
@@ -51,7 +51,7 @@ async def watching(
         heard.set()
 
     async def until(condition: FlowCondition) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(wait_seconds):
             while not (last and condition(last[0])):
                 heard.clear()
                 await heard.wait()

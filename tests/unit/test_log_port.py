@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 from uuid import UUID
@@ -9,7 +10,7 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from mirror.errors import BrokerError
+from mirror.errors import BrokerError, ConnectionFailedError
 from mirror.kafka import log_port
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
 from mirror.kafka.dial import Address
@@ -72,6 +73,28 @@ async def test_a_state_topic_is_said_to_be_made_again_by_who_made_it(
 
     assert end == 7
     assert [line["event"] for line in logs] == ["state_topic_made_again"] * made_by_us
+
+
+async def test_a_leader_of_the_state_topic_that_does_not_answer_is_not_waited_for_longer_than_it_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Nor does it help that patience is short.
+    """
+    target = Target(monkeypatch, made_by_us=True)
+    monkeypatch.setattr(log_port, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(log_port, "list_offsets", never)
+
+    for patience, longest in ((0.01, 0.05), (0.1, 0.1)):
+        state = TopicLog(cast(Any, target), STATE, patience_seconds=patience)
+        with pytest.raises(ConnectionFailedError, match=f"{STATE}-0 has not answered within {longest} s"):
+            await state.end()
+
+
+async def never(*_: object, **__: object) -> Answers[int]:
+    """No answer."""
+    await asyncio.Event().wait()
+    raise AssertionError("nobody sets it")
 
 
 @pytest.mark.parametrize(("code", "is_made"), [(40, True), (44, True), (38, False)])
