@@ -187,7 +187,7 @@ class OtherFlows:
         return changed or any(state.is_kept for state in self._states.values())
 
     def _new(self, topic: str, topic_id: UUID, before: _State | None) -> _State:
-        store = TopicStore(TopicLog(self._cluster, topic))
+        store = TopicStore(TopicLog(self._cluster, topic, patience_seconds=ANSWER_SECONDS))
         if before is None:
             return _State(topic_id, store)
         news_at = time.monotonic() if before.items else before.news_at  # what was there is gone
@@ -231,7 +231,7 @@ class OtherFlows:
         """
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                await TopicLog(self._cluster, topic).end()
+                await TopicLog(self._cluster, topic, patience_seconds=ANSWER_SECONDS).end()
         except TimeoutError as slow:
             words = f"{self._cluster.name}: no answer from a leader of {topic}-0 within {ANSWER_SECONDS:g} s"
             raise ConnectionFailedError(words) from slow

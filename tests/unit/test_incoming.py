@@ -197,7 +197,7 @@ class Source:
         self.info = ClusterInfo("target-id", 1, {}, {})
         self.returning = Returning(self, self, prefix)  # type: ignore[arg-type]
         monkeypatch.setattr("mirror.flow.other_flows.TopicStore", lambda _: self)
-        monkeypatch.setattr("mirror.flow.other_flows.TopicLog", lambda *_: self)
+        monkeypatch.setattr("mirror.flow.other_flows.TopicLog", lambda *_, **__: self)
         monkeypatch.setattr("mirror.sync.returning.list_offsets", self.list_offsets)
 
     async def load(self) -> dict[str, bytes]:

@@ -58,7 +58,7 @@ class Site:
         self.said: list[str] = []
         monkeypatch.setattr("mirror.flow.other_flows.time", self.clock)
         monkeypatch.setattr("mirror.flow.other_flows.TopicStore", lambda _: self)
-        monkeypatch.setattr("mirror.flow.other_flows.TopicLog", lambda *_: self)
+        monkeypatch.setattr("mirror.flow.other_flows.TopicLog", lambda *_, **__: self)
         self.relevant = True
         self.flows = OtherFlows(
             cast(Any, self),

@@ -142,7 +142,7 @@ class Target:
         self.loads: list[str] = []
         self.asked = asyncio.Event()
         self.topic_id = HERE
-        monkeypatch.setattr("mirror.flow.other_flows.TopicLog", lambda _, topic: Stored(self, topic))
+        monkeypatch.setattr("mirror.flow.other_flows.TopicLog", lambda _, topic, **__: Stored(self, topic))
         monkeypatch.setattr("mirror.flow.other_flows.TopicStore", lambda log: log)
 
     def remember(self, flow: str, *partitions: int, topic_id: UUID = HERE) -> None:
@@ -259,7 +259,7 @@ async def test_a_flow_keeps_its_partitions_while_its_state_is_written_anew(
     target = Target(monkeypatch)
     target.remember("old", *range(20))
     log = WatchedLog()
-    monkeypatch.setattr("mirror.flow.other_flows.TopicLog", lambda *_: log)
+    monkeypatch.setattr("mirror.flow.other_flows.TopicLog", lambda *_, **__: log)
     monkeypatch.setattr("mirror.flow.other_flows.TopicStore", TopicStore)
     store = TopicStore(log, writer=lambda: (7, 1))
     await store.put(target.stored["old"] or {})
@@ -366,7 +366,7 @@ async def test_what_was_left_of_a_state_long_ago_is_told_by_the_times_of_its_rec
     """
     target, log = Target(monkeypatch), MemoryLog()
     target.stored["died"] = {}
-    monkeypatch.setattr("mirror.flow.other_flows.TopicLog", lambda *_: log)
+    monkeypatch.setattr("mirror.flow.other_flows.TopicLog", lambda *_, **__: log)
     monkeypatch.setattr("mirror.flow.other_flows.TopicStore", TopicStore)
     await log.append(MemoryLog.encode([(0, THEIRS.key.encode(), THEIRS.to_bytes())]))
     claims = Claims(cast(Any, target), "new")
