@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from types import NoneType
 from typing import Any, ClassVar, Self, TypeVar
 from uuid import UUID
 
@@ -176,17 +177,17 @@ class PartitionRecord:
         Raises:
             CorruptStateError: It is none, or of a version this program does not know.
         """
-        fields = _decode(data, "partition")
+        given = _decode(data, "partition")
         try:
-            fields["mode"] = OffsetMode(fields["mode"])
-            fields["topic_id"] = str(UUID(fields["topic_id"]))
-            if fields.get("target_topic_id") is not None:
-                fields["target_topic_id"] = str(UUID(fields["target_topic_id"]))
+            given["mode"] = OffsetMode(given["mode"])
+            given["topic_id"] = str(UUID(given["topic_id"]))
+            if given.get("target_topic_id") is not None:
+                given["target_topic_id"] = str(UUID(given["target_topic_id"]))
             for name in ("leader_epochs", "lost", "inserted", "accepted"):
-                fields[name] = tuple((int(a), int(b)) for a, b in fields.get(name, ()))
+                given[name] = tuple((int(a), int(b)) for a, b in given.get(name, ()))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptStateError(f"a partition record cannot be read: {error!r}") from error
-        return _build(cls, fields, "partition")
+        return _build(cls, given, "partition")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +221,9 @@ class Insertion:
             CorruptStateError: It is none, or of a version this program does not know.
         """
         head, _, batch = data.partition(b"\n")
-        fields = _decode(head, "insertion")
-        del fields["version"]
-        return _build(cls, {**fields, "batch": batch}, "insertion")
+        given = _decode(head, "insertion")
+        del given["version"]
+        return _build(cls, {**given, "batch": batch}, "insertion")
 
 
 def insertion_key(topic: str, partition: int) -> str:
@@ -271,26 +272,40 @@ def whole_in_order(items: Mapping[str, V]) -> dict[str, V]:
     return {key: items[key] for key in ranked}
 
 
-def _encode(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields, separators=(", ", ": ")).encode()
+def _encode(record: dict[str, Any]) -> bytes:
+    return json.dumps(record, separators=(", ", ": ")).encode()
 
 
 def _decode(data: bytes, what: str) -> dict[str, Any]:
     try:
-        fields = json.loads(data)
+        given = json.loads(data)
     except ValueError as error:
         raise CorruptStateError(f"a {what} record is not JSON: {error}") from error
-    if not isinstance(fields, dict):
+    if not isinstance(given, dict):
         raise CorruptStateError(f"a {what} record is not a JSON object")
-    if fields.get("version") != VERSION:
+    if given.get("version") != VERSION:
         raise CorruptStateError(
-            f"a {what} record has version {fields.get('version')!r}, this program reads {VERSION}"
+            f"a {what} record has version {given.get('version')!r}, this program reads {VERSION}"
         )
-    return fields
+    return given
 
 
-def _build(cls: type[T], fields: dict[str, Any], what: str) -> T:
+_SCALARS: Mapping[str, tuple[type, ...]] = {
+    "int": (int,),
+    "str": (str,),
+    "bool": (bool,),
+    "str | None": (str, NoneType),
+}
+"""What JSON has to give for a field, by how that is annotated."""
+
+
+def _build(cls: type[T], given: dict[str, Any], what: str) -> T:
     try:
-        return cls(**fields)
+        record = cls(**given)
     except TypeError as error:
         raise CorruptStateError(f"a {what} record has the wrong fields: {error}") from error
+    for field in fields(cls):  # type: ignore[arg-type]
+        kinds, value = _SCALARS.get(str(field.type)), getattr(record, field.name)
+        if kinds is not None and type(value) not in kinds:
+            raise CorruptStateError(f"a {what} record has {value!r} for {field.name}, which is {field.type}")
+    return record

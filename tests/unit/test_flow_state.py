@@ -142,6 +142,11 @@ async def test_where_the_owner_runs_is_known_to_others_after_a_look() -> None:
         (b"{}", "version None"),
         (FLOW.to_bytes().replace(b'"version": 1', b'"version": 2'), "version 2"),
         (FLOW.to_bytes().replace(b'"producer_id"', b'"producer"'), "wrong fields"),
+        (FLOW.to_bytes().replace(b'"producer_epoch": 2', b'"producer_epoch": "2"'), "'2' for producer_epoch"),
+        (
+            FLOW.to_bytes().replace(b'"producer_epoch": 2', b'"producer_epoch": true'),
+            "True for producer_epoch",
+        ),
     ],
 )
 def test_a_record_that_is_not_understood_is_refused(data: bytes, words: str) -> None:
