@@ -2,7 +2,8 @@
 
 A change is written first and believed afterwards. When a write fails, nobody
 knows what of it is stored, so before the next change everything is loaded again.
-Changes come one after the other, each for many partitions in one write.
+Changes come one after the other, each for many partitions in one write; where one gets no
+answer, those that wait behind it get none either.
 
 Whoever only looks on loads again and again: what is stored as it was is not decoded
 anew, so a load costs what has changed, and not what the flow remembers.
@@ -19,7 +20,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -52,7 +54,7 @@ from checkpoint.model import (
 )
 from checkpoint.offset_map import OffsetMap, Run
 from checkpoint.store import StateStore, apply
-from mirror.errors import UnknownPartitionError
+from mirror.errors import TwinsiteError, UnknownPartitionError
 from mirror.model import OffsetMode, TopicPartition
 
 log = structlog.get_logger(__name__)
@@ -79,6 +81,8 @@ class FlowState:
     def __init__(self, store: StateStore) -> None:
         self._store = store
         self._lock = asyncio.Lock()
+        self._failed: TwinsiteError | None = None
+        """Why the last of those who were alone could not read or write; None where it could."""
         self._in_step = False
         self._stored: dict[str, bytes] = {}
         """What records and maps were made of, always: what is stored so still need not be decoded again."""
@@ -142,7 +146,7 @@ class FlowState:
             CorruptStateError: What is stored cannot be trusted.
             StateUnavailableError: It cannot be read just now.
         """
-        async with self._lock:
+        async with self._alone():
             await self._load()
 
     async def _load(self) -> None:
@@ -210,14 +214,14 @@ class FlowState:
             StateUnavailableError: It may not have been written. So for all that follow.
             StateTakenOverError: Another mirror has written meanwhile. So for all that follow.
         """
-        async with self._lock:
+        async with self._alone():
             await self._catch_up()
             await self._write({FLOW_KEY: record.to_bytes()})
             self._flow, self._unwritten_since = record, None
 
     async def save_owner(self, record: OwnerRecord | None) -> None:
         """Set where the owner runs; None when nobody says so any more."""
-        async with self._lock:
+        async with self._alone():
             await self._catch_up()
             await self._write({OWNER_KEY: record.to_bytes() if record else None})
             self._owner = record
@@ -230,7 +234,7 @@ class FlowState:
         """
         if record.mode is OffsetMode.MAPPED and not runs:
             raise ValueError(f"{record.key} is to be mapped, and has no run to begin with")
-        async with self._lock:
+        async with self._alone():
             await self._catch_up()
             tp = _tp(record)
             items: dict[str, bytes | None] = {map_key(*tp, n): None for n in self._chunk_numbers(tp)}
@@ -250,7 +254,7 @@ class FlowState:
         Raises:
             UnknownPartitionError: One of them is not known; nothing was changed.
         """
-        async with self._lock:
+        async with self._alone():
             await self._catch_up()
             items: dict[str, bytes | None] = {self._known(tp).key: None for tp in tps}
             for tp in tps:
@@ -269,7 +273,7 @@ class FlowState:
         Raises:
             UnknownPartitionError: One of them is not known; nothing was changed.
         """
-        async with self._lock:
+        async with self._alone():
             await self._catch_up()
             await self._save({tp: update(self._known(tp)) for tp, update in updates.items()})
 
@@ -279,7 +283,7 @@ class FlowState:
         Raises:
             UnknownPartitionError: The partition is not known; nothing was changed.
         """
-        async with self._lock:
+        async with self._alone():
             await self._catch_up()
             self._known(tp)
             await self._write({insertion_key(*tp): insertion.to_bytes()})
@@ -298,7 +302,7 @@ class FlowState:
             stands: The target offsets that are no copies, its own among them; none when it never will stand.
             following: What is about to be appended next.
         """
-        async with self._lock:
+        async with self._alone():
             await self._catch_up()
             record = self._known(tp)
             if stands:
@@ -316,7 +320,7 @@ class FlowState:
         Raises:
             UnknownPartitionError: One of the partitions has no offset map; nothing was changed.
         """
-        async with self._lock:
+        async with self._alone():
             await self._catch_up()
             changes = {tp: self._plan(tp, added) for tp, added in runs.items()}
             await self._change_chunks(changes)
@@ -329,7 +333,7 @@ class FlowState:
 
         Nothing is written when there are none.
         """
-        async with self._lock:
+        async with self._alone():
             await self._catch_up()
             offsets = self._known_map(tp)
             if offsets.ahead_of(target_log_end):
@@ -349,7 +353,7 @@ class FlowState:
         Raises:
             UnknownPartitionError: One of the partitions has no offset map; nothing was changed.
         """
-        async with self._lock:
+        async with self._alone():
             await self._catch_up()
             starts = target_log_starts.items()
             gone = {tp: chunks_below(self._known_map(tp), start) for tp, start in starts}
@@ -358,6 +362,26 @@ class FlowState:
             )
             for tp, chunks in gone.items():
                 self._maps[tp].forget(len(chunks) * CHUNK_RUNS)
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """In the block nobody else reads or writes.
+
+        Whoever has waited for one that got no answer is told the same at once: it would wait as long itself,
+        and so would all behind it, one after the other. Who comes later tries anew.
+        """
+        before = self._failed
+        async with self._lock:
+            failed = self._failed
+            if failed is not None and failed is not before:
+                raise failed.with_traceback(None)  # it is kept: not with what it passed by
+            try:
+                yield
+            except TwinsiteError as error:
+                waits = error.retriable and not isinstance(error, StateTakenOverError)
+                self._failed = error if waits else None
+                raise
+            self._failed = None
 
     # -- inside the lock -------------------------------------------------------------------------
 

@@ -256,17 +256,25 @@ class Engine:
             self._settler.is_owner = await self._own()
         except TwinsiteError as error:
             refusal = error
+        if refusal is not None:
+            self._refuse(refusal)
+            return
         groups: dict[Brokers, list[PartitionCopy]] = {}
         for partition in self._wanting(due, now):
-            if refusal is None:
-                groups.setdefault(self._brokers(partition), []).append(partition)
-                continue
-            partition.refused(look_refusal(refusal, at_source=False), str(refusal), time.monotonic())
-            self.changed(partition)
+            groups.setdefault(self._brokers(partition), []).append(partition)
         for brokers, partitions in groups.items():
             self._looking.add(brokers)
             look = self._settler.begin(partitions, self._group)
             self._group.create_task(self._look_between(brokers, look))
+
+    def _refuse(self, refusal: TwinsiteError) -> None:
+        """Nobody can say who owns the flow. Who has become due while that was asked is told so, too: to ask
+        for each group on its own would take each as long again.
+        """
+        now = time.monotonic()
+        for partition in self._wanting(self.partitions.values(), now):
+            partition.refused(look_refusal(refusal, at_source=False), str(refusal), now)
+            self.changed(partition)
 
     async def _look_between(self, brokers: Brokers, look: Look) -> None:
         await self._settler.settle(look)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from checkpoint.insertions import Insertions
 from mirror.broker_codes import OFFSET_OUT_OF_RANGE
@@ -38,6 +39,8 @@ from mirror.kafka.record_batch import walk
 from mirror.model import TopicPartition
 
 TAIL_BYTES_MAX = 1 << 20
+
+T = TypeVar("T")
 
 
 class BusyError(ConnectionFailedError):
@@ -89,25 +92,30 @@ async def look_at_target(
 ) -> Answers[TargetLook]:
     """Where each target partition ends and is acknowledged, what the broker knows of us, who wrote last.
 
+    Of a partition of which one thing is not told no other is asked for: a broker that does not answer would
+    be waited for each time.
+
     Args:
         insertions: What is known to be no copy: who wrote that does not count.
     """
     before = await describe_producer(flow.target, tps, flow.producer_id)
-    ends = await list_offsets(flow.target, tps, LATEST, replica_id=DEBUGGER)
+    ends = await list_offsets(flow.target, _answered(before), LATEST, replica_id=DEBUGGER)
+    asked = _answered(ends)
     starts, acknowledged = await asyncio.gather(
-        list_offsets(flow.target, tps, EARLIEST), list_offsets(flow.target, tps, LATEST)
+        list_offsets(flow.target, asked, EARLIEST), list_offsets(flow.target, asked, LATEST)
     )
-    after = await describe_producer(flow.target, tps, flow.producer_id)
+    told = {*_answered(starts)} & {*_answered(acknowledged)}
+    after = await describe_producer(flow.target, told, flow.producer_id)
     known = insertions or {}
     copied = {
         tp: known[tp].copied_end(end) if tp in known else end
-        for tp, end in ends.items()
-        if isinstance(end, int)
+        for tp in _answered(after)
+        if isinstance(end := ends[tp], int)
     }
     tails = await last_batches(flow.target, copied)
     looks: Answers[TargetLook] = {}
     for tp in tps:
-        answers = (before[tp], ends[tp], starts[tp], acknowledged[tp], after[tp], tails.get(tp))
+        answers = (of.get(tp) for of in (before, ends, starts, acknowledged, after, tails))
         failed = next((answer for answer in answers if isinstance(answer, TwinsiteError)), None)
         if failed is not None:
             looks[tp] = failed
@@ -118,6 +126,10 @@ async def look_at_target(
             look = _target_look(starts[tp], ends[tp], acknowledged[tp], before[tp], tails.get(tp))
             looks[tp] = replace(look, topic_id=str(topic.topic_id) if topic else None)
     return looks
+
+
+def _answered(answers: Answers[T]) -> list[TopicPartition]:
+    return [tp for tp, answer in answers.items() if not isinstance(answer, TwinsiteError)]
 
 
 def _target_look(

@@ -1042,6 +1042,37 @@ async def test_partitions_between_the_same_brokers_are_looked_at_together() -> N
     assert settler.looks.count(2) == settler.looks.count(3)
 
 
+async def test_who_becomes_due_while_the_coordinator_is_asked_in_vain_need_not_ask_again() -> None:
+    """
+    Each question takes seconds: two groups that ask in turns would each take twice as long to say that the
+    target is away.
+    """
+
+    class Away(Right):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked, self.gives_up, self.questions = asyncio.Event(), asyncio.Event(), 0
+
+        async def confirm(self, *_: float) -> bool:
+            self.questions += 1
+            self.asked.set()
+            await self.gives_up.wait()
+            raise ConnectionFailedError("no answer within 3 s")
+
+    right, early, late = Away(), partition(0), partition(1)
+    engine = engine_of(Patient(), lambda tp: tp.partition, right)
+    engine.add(early)
+    running = asyncio.create_task(engine.run())
+    async with asyncio.timeout(SOON):
+        await right.asked.wait()
+
+    engine.add(late)
+    right.gives_up.set()
+
+    await eventually(lambda: bool(early.attempts), running)
+    assert (early.attempts, late.attempts, right.questions) == (1, 1, 1)
+
+
 async def test_the_metadata_of_one_cluster_does_not_wait_for_the_other() -> None:
     """
     The source does not answer; what the target looks like now is read all the same.
