@@ -33,6 +33,7 @@ from mirror.flow.partition import PartitionCopy
 from mirror.flow.ranking import Ranker, most_urgent
 from mirror.flow.settling import Settler
 from mirror.flow.snapshot import Snapshots
+from mirror.flow.unanswered import Unanswered
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Key
 from mirror.model import FlowStatus
@@ -201,6 +202,8 @@ class RunningMirror:
             tasks.append(group.create_task(announcer.run()))
             log_ends = LogEnds(self.flow, self.owner, self.engine.partitions.values)
             tasks.append(group.create_task(log_ends.run()))
+            unanswered = Unanswered(self.flow, self.engine.changed)
+            tasks.append(group.create_task(unanswered.run(self.engine.partitions.values)))
             tasks.append(group.create_task(self.follower.run(once=once)))
             if self.ranker is not None:
                 tasks.append(group.create_task(self.ranker.run(self.engine.partitions.values)))

@@ -227,6 +227,13 @@ class PartitionCopy(Passage):
             state = refusal.state or State.BLOCKED
             self.stop(state, refusal.reason, words, now + delay if refusal.retry else None)
 
+    def show_unanswered(self, reason: Reason, words: str) -> None:
+        """Whoever is to answer has not done so for long: shown until something was written, or a look has
+        found where to go on. Nothing is given up: the answer counts if it comes.
+        """
+        self._retrying = self.copying
+        self.state, self.reason, self.detail = State.BLOCKED, reason, words
+
     # -- from the source -------------------------------------------------------------------------
 
     @property

@@ -108,10 +108,15 @@ class ConnectionPool:
 
     def silent(self) -> set[Address]:
         """Brokers that leave a question unanswered, or were not heard since a connection to them ended."""
+        return set(self.silence())
+
+    def silence(self) -> dict[Address, float]:
+        """The same, with when each was heard last, in monotonic seconds; it may not have been asked since."""
         heard = self._heard()
         connections = [c for (_, lane), c in self._connections.items() if lane not in WAITING]
         overdue = {c.address for c in connections if c.unanswered_seconds > SILENT_SECONDS}
-        return overdue | {c.address for c in connections if (c.closed_at or 0.0) > heard[c.address]}
+        silent = overdue | {c.address for c in connections if (c.closed_at or 0.0) > heard[c.address]}
+        return {address: heard[address] for address in silent}
 
     def heard_last(self, but: Collection[Address]) -> Connection | None:
         """Of the connections on which nothing is on its way, one to the broker that was heard last.

@@ -13,7 +13,11 @@ from typing import Any
 
 import pytest
 
+from mirror.flow import judging
+from mirror.flow.facts import TargetLook
+from mirror.flow.looking import look_at_target
 from mirror.flow.memory import FlowMemory
+from mirror.kafka.offsets import Answers
 from mirror.model import Reason, TopicPartition
 from tests.faults import flows
 from tests.harness.checker import assert_exact, watermarks
@@ -239,6 +243,36 @@ async def test_a_target_that_dies_as_the_flows_state_is_written_is_told_of_like_
                 lambda flow: any(p.reason is Reason.TARGET_UNAVAILABLE for p in flow.partitions)
             )
             await target.broker(1).start()
+            await until_it_says(lambda flow: sum(p.next_offset or 0 for p in flow.partitions) == 5_000)
+
+        assert assert_exact(source.bootstrap, target.bootstrap, ["orders"]) == 5_000
+
+
+async def test_a_target_that_freezes_as_it_is_looked_at_is_told_of_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Its answers may take as long as any, and all partitions between the same brokers wait for them.
+    """
+    async with (
+        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as source,
+        KafkaCluster.start(version="4.3", name="target", work_dir=tmp_path) as target,
+    ):
+
+        async def frozen(*of: Any) -> Answers[TargetLook]:
+            monkeypatch.setattr(judging, "look_at_target", look_at_target)
+            await look_at_target(*of)  # over a connection that is open then
+            await target.broker(1).freeze()
+            return await look_at_target(*of)
+
+        monkeypatch.setattr(judging, "look_at_target", frozen)
+        await source.create_topic("orders", 2)
+        load(source.bootstrap, "orders", json_rows(5_000, 100))
+        async with watching(flow_of(source, target, "orders"), TOLD_SECONDS) as until_it_says:
+            await until_it_says(
+                lambda flow: [p.reason for p in flow.partitions] == [Reason.TARGET_UNAVAILABLE] * 2
+            )
+            await target.broker(1).thaw()
             await until_it_says(lambda flow: sum(p.next_offset or 0 for p in flow.partitions) == 5_000)
 
         assert assert_exact(source.bootstrap, target.bootstrap, ["orders"]) == 5_000

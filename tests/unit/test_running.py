@@ -47,7 +47,7 @@ async def test_a_mirror_takes_its_word_back_however_it_ends(how: str) -> None:
     owner = ClaimedOwner(OURS, OURS)
     mirror = RunningMirror.of(settings, source, target, owner, memory, None, Waiting(settings))
     idle = {ORDERS_0: PartitionCopy(ORDERS_0, ORDERS_0, bytes(16), in_flight_max=5)}
-    mirror.engine = cast(Any, SimpleNamespace(partitions=idle, run=copy))
+    mirror.engine = cast(Any, SimpleNamespace(partitions=idle, run=copy, changed=Mock()))
     mirror.follower = cast(Any, SimpleNamespace(left_out=(), run=follow))
 
     running = asyncio.create_task(mirror.run(asyncio.Event(), once=False, ends_at=None, on_status=None))

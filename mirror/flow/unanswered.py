@@ -1,0 +1,120 @@
+"""Which partitions wait for a broker that answers nothing: said while the question is still open.
+
+An answer may take as long as ``request_timeout_seconds``, and what is asked next as long again, to connect
+or because it stands behind what others ask. To give up sooner would never come to an end with a broker that
+is only slow. So nothing is given up here: a partition is shown as BLOCKED, and what is open goes on.
+
+What a refusal means, or no answer in time: :mod:`mirror.flow.states`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from mirror.flow.context import Flow
+from mirror.flow.partition import PartitionCopy
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.dial import Address
+from mirror.model import Reason, State
+
+LOOK_SECONDS = 1.0
+SHOWN_AFTER_SECONDS = 12.0
+"""Of a broker that counts as silent: about as long, in all, as it takes until one that refuses is shown."""
+GOING_ON = frozenset({State.ACTIVE, State.LAGGING, State.UNKNOWN})
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """For whom a partition waits.
+
+    Attributes:
+        since: From when on that one has answered nothing; monotonic.
+    """
+
+    reason: Reason
+    where: str
+    since: float
+
+
+class Unanswered:
+    """Of the partitions of one flow.
+
+    Args:
+        changed: Told of each that is shown otherwise now.
+    """
+
+    def __init__(self, flow: Flow, changed: Callable[[PartitionCopy], None]) -> None:
+        self._flow = flow
+        self._changed = changed
+        self._waits: dict[PartitionCopy, _Wait] = {}
+
+    async def run(self, partitions: Callable[[], Iterable[PartitionCopy]]) -> None:
+        """Look until cancelled."""
+        while True:
+            self.look(partitions(), time.monotonic())
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def look(self, partitions: Iterable[PartitionCopy], now: float) -> None:
+        """Look once.
+
+        Args:
+            now: Monotonic seconds.
+        """
+        before, self._waits = self._waits, {}
+        heard = {
+            cluster.name: cluster.connections.silence() for cluster in (self._flow.target, self._flow.source)
+        }
+        for p in partitions if any(heard.values()) else ():
+            wait = self._wait(p, heard, before.get(p), now)
+            if wait is None:
+                continue
+            seconds = now - wait.since
+            if seconds < SHOWN_AFTER_SECONDS:
+                self._waits[p] = wait
+                continue
+            p.show_unanswered(wait.reason, f"{wait.where} has answered nothing for {seconds:.0f} s at least")
+            self._changed(p)
+
+    def _wait(
+        self,
+        p: PartitionCopy,
+        heard: Mapping[str, Mapping[Address, float]],
+        before: _Wait | None,
+        now: float,
+    ) -> _Wait | None:
+        """None where the partition goes on, or needs none of those that are silent.
+
+        Args:
+            heard: Brokers that are silent, by cluster, and when each was heard last.
+        """
+        for reason, cluster, node, heard_before in self._needed(p, now):
+            address = cluster.info.brokers.get(node)
+            heard_at = None if address is None else heard[cluster.name].get(address)
+            if heard_at is None:
+                continue
+            through = "" if cluster.options.relays is None else ", asked through a relay,"
+            where = f"{cluster.name}: broker {node} at {address}{through}"
+            if before is not None and before.where == where and before.since >= max(heard_at, heard_before):
+                return before
+            return _Wait(reason, where, now)
+        return None
+
+    def _needed(self, p: PartitionCopy, now: float) -> Iterable[tuple[Reason, Cluster, int, float]]:
+        """The brokers that have to answer something before it goes on, and when each did so last at least; in
+        the future where one holds us back until then.
+        """
+        if p.state not in GOING_ON:
+            return ()
+        source, target = self._flow.source, self._flow.target
+        leader = Reason.TARGET_UNAVAILABLE, target, target.info.leader(p.target), -math.inf
+        if p.look_due_at is not None and not p.unanswered:
+            return leader, (Reason.SOURCE_UNAVAILABLE, source, source.info.leader(p.tp), -math.inf)
+        if p.markers_under_way:
+            return (leader,)
+        if p.waits_for is None or not p.pending or p.owner_work:
+            return ()
+        return ((Reason.TARGET_UNAVAILABLE, target, p.waits_for, now - self._flow.silence.of(p, now)),)
