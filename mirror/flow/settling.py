@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +32,7 @@ from mirror.flow.taking import Claim, takes, to_note, yields
 from mirror.model import OffsetMode, Reason, State
 
 PREPARING_AT_ONCE = 4
+"""At each broker of the target: one that does not answer holds up its own partitions only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,9 @@ class Settler:
         self._right = right
         self._offsets = offsets
         self._judge = Judge(flow, memory, offsets=offsets, continue_after_loss=continue_after_loss)
-        self._at_once = asyncio.Semaphore(PREPARING_AT_ONCE)
+        self._at_once: dict[int, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(PREPARING_AT_ONCE)
+        )
         self.is_owner = False
         self.busy: set[PartitionCopy] = set()
         self.standby_look_seconds = STANDBY_LOOK_SECONDS_MIN
@@ -311,7 +315,7 @@ class Settler:
 
     async def _prepare(self, partition: PartitionCopy, decision: Prepare, look: Look) -> None:
         """It takes its time, and waits for others before: who has lost the right meanwhile looks again."""
-        async with self._at_once:
+        async with self._at_once[self._flow.target.info.leader(partition.target)]:
             if not (self._may_write(look) and look.counts_for(partition)):
                 return
             try:

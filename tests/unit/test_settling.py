@@ -139,6 +139,7 @@ class World:
         self.target = TargetLook(0, 0, None, None, 0, None)
         self.flow = flow = Mirror().lane._flow
         flow.hooks = self.hooks
+        cast(Any, flow.target).info = SimpleNamespace(leader=lambda _: 1)
         self.right = Right()
         self.settler = Settler(
             flow, cast(Any, self.memory), self.right, self, offsets="same", continue_after_loss=False
@@ -286,6 +287,23 @@ async def test_what_waits_for_other_preparations_is_prepared_by_who_may_write_th
     assert world.preparations == PREPARING_AT_ONCE
     assert {copy.state for copy in copies} == {State.UNKNOWN}
     assert None not in {copy.look_due_at for copy in copies}
+
+
+async def test_what_is_prepared_at_a_broker_that_does_not_answer_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    More partitions than may be prepared at once are led by that one; another is led by a broker that answers.
+    """
+    hung, copies = PREPARING_AT_ONCE + 1, [partition(number) for number in range(PREPARING_AT_ONCE + 2)]
+    world = World(monkeypatch, *copies)
+    cast(Any, world.flow.target).info = SimpleNamespace(leader=lambda tp: tp.partition // hung)
+    async with asyncio.TaskGroup() as group:
+        await world.settler.settle(world.settler.begin(copies, group))
+        await until(lambda: world.preparations == PREPARING_AT_ONCE + 1, "each broker has its own", SOON)
+        world.padded.set_result(None)
+
+    assert world.preparations == len(copies)
 
 
 async def test_a_target_that_takes_no_padding_is_not_mapped_by_who_has_lost_the_right_meanwhile(
