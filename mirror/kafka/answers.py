@@ -172,13 +172,21 @@ class Answers:
         """
         if not self.due:
             return None
-        asked_at = max(self.due[0].sent_at, self.answered_at)
+        asked_at = self._asked_at(self.due[0])
         silent, waited = now - max(asked_at, self.received_at), now - asked_at
         if silent >= silence_seconds:
             return f"no answer for {silent:.0f} s"
         if waited >= silence_seconds * WHOLE_WITHIN:
             return f"an answer is not whole after {waited:.0f} s"
         return None
+
+    def patience_seconds(self, now: float, silence_seconds: float) -> float:
+        """How long the oldest answer is still waited for if nothing comes; as for :meth:`overdue`."""
+        heard_at = max(self._asked_at(self.due[0]), self.received_at) if self.due else now
+        return max(0.0, heard_at + silence_seconds - now)
+
+    def _asked_at(self, due: Due) -> float:
+        return max(due.sent_at, self.answered_at)
 
     def give_up(self) -> list[Due]:
         """The connection is over: who has waited, the oldest first. Nobody is told any answer from now on."""

@@ -32,6 +32,8 @@ from mirror.kafka.session import Session
 
 RECEIVE_ROUNDS_MAX = 32
 """``recv_into`` calls in one turn of the event loop, so that one peer cannot starve the others."""
+LOOKS_IN_TIME, LATE_SECONDS = 4, 0.01
+"""So often it is looked whether an answer comes while it is waited for, and so long after its time was up."""
 
 
 class Transport:
@@ -225,7 +227,10 @@ class Transport:
     # -- time and the end ------------------------------------------------------------------------
 
     def _arm_timer(self) -> None:
-        self._timer = self._loop.call_later(self._options.request_timeout_seconds / 4, self._on_timer)
+        patience = self._options.request_timeout_seconds
+        left = patience if self._paused else self._answers.patience_seconds(time.monotonic(), patience)
+        seconds = min(patience / LOOKS_IN_TIME, left + LATE_SECONDS)
+        self._timer = self._loop.call_later(seconds, self._on_timer)
 
     def _on_timer(self) -> None:
         """Give up, or look again later. What has come counts, also what is not worth waking up for."""

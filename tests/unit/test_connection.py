@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -244,6 +245,27 @@ def test_each_answer_has_its_time_from_when_the_one_before_it_came() -> None:
 
     assert answers.overdue(NOW + 40, PATIENCE) is None
     assert answers.overdue(NOW + 20 + PATIENCE, PATIENCE) is not None
+
+
+async def test_an_answer_is_given_up_when_its_time_is_up_whatever_was_asked_before() -> None:
+    """
+    Whoever asks all the time is looked after at other moments than one who asks once.
+    """
+    async with connected(timeout_seconds=3.0) as (connection, theirs):
+        first, second = (asyncio.get_running_loop().create_future() for _ in range(2))
+        connection.submit(KEY, VERSION, [b"?"], first.set_result)
+        theirs.sendall(framed(1, b"yes"))
+        async with asyncio.timeout(5):
+            await first
+        await asyncio.sleep(0.1)
+        connection.submit(KEY, VERSION, [b"?"], second.set_result)
+        asked_at = time.monotonic()
+        async with asyncio.timeout(5):
+            lost = await second
+        waited = time.monotonic() - asked_at
+
+    assert isinstance(lost, TwinsiteError)
+    assert 3.0 <= waited < 3.4
 
 
 def test_an_answer_is_arriving_from_its_first_piece_to_its_last() -> None:
