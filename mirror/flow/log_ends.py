@@ -39,27 +39,37 @@ class LogEnds:
         self._flow = flow
         self._right = right
         self._partitions = partitions
+        self._asking: set[int] = set()
 
     async def run(self) -> None:
         """Ask until cancelled."""
-        while True:
-            await asyncio.sleep(self._flow.limits.idle_look_seconds)
-            await self.check()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await asyncio.sleep(self._flow.limits.idle_look_seconds)
+                group.create_task(self.check())
 
     async def check(self) -> None:
         """Ask once, of all that are copied; what is on its way will be answered with where it stands.
 
-        A broker that does not answer holds up its own partitions only.
+        A broker that does not answer holds up its own partitions only: it is left out until it has answered.
         """
         idle = {copy.target: copy for copy in self._partitions() if copy.copying and not copy.unanswered}
         if not idle or not self._right.held:
             return
         async with asyncio.TaskGroup() as group:
-            for led in by_leader(self._flow.target, idle).values():
-                for begin in range(0, len(led), PARTITIONS_AT_ONCE):
-                    part = [idle[target] for target in led[begin : begin + PARTITIONS_AT_ONCE]]
-                    group.create_task(not_as_left(self._flow, part))
+            for node, led in by_leader(self._flow.target, idle).items():
+                if node not in self._asking:
+                    group.create_task(self._ask(node, [idle[target] for target in led]))
+
+    async def _ask(self, node: int, copies: list[PartitionCopy]) -> None:
+        self._asking.add(node)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for begin in range(0, len(copies), PARTITIONS_AT_ONCE):
+                    group.create_task(not_as_left(self._flow, copies[begin : begin + PARTITIONS_AT_ONCE]))
                     await asyncio.sleep(0)
+        finally:
+            self._asking.discard(node)
 
 
 async def not_as_left(flow: Flow, copies: Collection[PartitionCopy]) -> set[PartitionCopy]:

@@ -29,7 +29,7 @@ class Target(Cluster):
     Attributes:
         requests: How often it was asked.
         silent: The partitions of which it says nothing.
-        frozen: A broker that does not answer.
+        frozen: A broker that does not answer; ``in_vain`` counts how often it was asked.
         meanwhile: What happens before its answer is there.
     """
 
@@ -38,11 +38,13 @@ class Target(Cluster):
         self.requests = 0
         self.silent: set[int] = set()
         self.frozen: int | None = None
+        self.in_vain = 0
         self.meanwhile: Callable[[], None] = lambda: None
 
     async def call(self, request: Any, **how: object) -> Any:
         self.requests += 1
         if how["node"] == self.frozen:
+            self.in_vain += 1
             await asyncio.Event().wait()
         answer = await super().call(request, **how)
         for partition in answer.topics[0].partitions:
@@ -152,6 +154,25 @@ async def test_a_broker_that_does_not_answer_holds_up_its_own_partitions_only() 
     checking.cancel()
 
     assert [other.copying, scene.copies[1].copying] == [True, False]
+
+
+async def test_nor_does_it_hold_up_the_next_questions_to_others() -> None:
+    """
+    It is not asked once more before it has answered.
+    """
+    scene = Scene(1)
+    scene.target.topics["elsewhere"] = a_topic("elsewhere", leader=1)
+    scene.copies.append(scene.copied(TopicPartition("elsewhere", 0)))
+    scene.target.frozen, scene.limits.idle_look_seconds = 1, 0.0
+
+    running = asyncio.create_task(scene.log_ends.run())
+    await until(lambda: scene.target.requests > 3, "the other one is asked again")
+    scene.target.ends[scene.copies[0].target] = 0
+    await until(lambda: bool(scene.looks), "its partition is looked at")
+    running.cancel()
+
+    assert set(scene.looks) == {0}
+    assert scene.target.in_vain == 1
 
 
 async def test_a_question_is_of_so_many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
