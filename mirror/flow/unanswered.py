@@ -24,7 +24,7 @@ from mirror.model import Reason, State
 LOOK_SECONDS = 1.0
 SHOWN_AFTER_SECONDS = 12.0
 """Of a broker that counts as silent: about as long, in all, as it takes until one that refuses is shown."""
-GOING_ON = frozenset({State.ACTIVE, State.LAGGING, State.UNKNOWN})
+GOING_ON = frozenset({State.ACTIVE, State.LAGGING, State.UNKNOWN, State.STANDBY})
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,10 +152,25 @@ def test_the_source_is_named_where_it_is_that() -> None:
     assert "broker 1 at source:9092, asked through a relay, has answered nothing" in scene.copy.detail
 
 
-@pytest.mark.parametrize("state", [State.STANDBY, State.PAUSED, State.DIVERGED])
+def test_who_stands_by_does_not_know_how_far_the_owner_is_either() -> None:
+    """
+    What it saw last would be shown as long as a look may take.
+    """
+    scene = Scene(waiting())
+    scene.copy.stand_by(NOW, 1.0, "another mirror of the flow copies it")
+    scene.target.heard_at = NOW
+
+    soon = scene.look(NOW + 10, LONG - 1)
+    later = scene.look(LONG)
+    scene.copy.stand_by(LONG, 1.0, "another mirror of the flow copies it")
+
+    assert (soon[0], later, scene.copy.state) == (State.STANDBY, AWAY, State.STANDBY)
+
+
+@pytest.mark.parametrize("state", [State.PAUSED, State.DIVERGED])
 def test_what_waits_for_nobody_is_left_as_it_is(state: State) -> None:
     """
-    Another mirror copies it, or an operator has to say something first; or all is copied.
+    An operator has to say something first; or all is copied.
     """
     standing, complete = Scene(waiting()), Scene(under_way())
     standing.copy.stop(state, Reason.OPERATOR, "", NOW)
