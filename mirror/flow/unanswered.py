@@ -24,6 +24,8 @@ from mirror.model import Reason, State
 LOOK_SECONDS = 1.0
 SHOWN_AFTER_SECONDS = 12.0
 """Of a broker that counts as silent: about as long, in all, as it takes until one that refuses is shown."""
+STOOD_STILL_SECONDS = 3.0
+"""After so long without a look it is ourselves who have stood still: what came meanwhile was not read."""
 GOING_ON = frozenset({State.ACTIVE, State.LAGGING, State.UNKNOWN, State.STANDBY})
 
 
@@ -54,8 +56,13 @@ class Unanswered:
 
     async def run(self, partitions: Callable[[], Iterable[PartitionCopy]]) -> None:
         """Look until cancelled."""
+        looked_at = 0.0
         while True:
-            self.look(partitions(), time.monotonic())
+            now = time.monotonic()
+            if now - looked_at > STOOD_STILL_SECONDS:
+                self._waits.clear()
+            self.look(partitions(), now)
+            looked_at = now
             await asyncio.sleep(LOOK_SECONDS)
 
     def look(self, partitions: Iterable[PartitionCopy], now: float) -> None:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from mirror.flow import unanswered
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.flow.silence import Silence
@@ -138,6 +139,25 @@ def test_a_broker_that_holds_us_back_is_not_away() -> None:
     scene.silence.begins(BROKER, NOW + 60)
 
     assert scene.look(NOW + 10, LONG, NOW + 60) == (State.LAGGING, Reason.CATCHING_UP)
+
+
+async def test_a_mirror_that_has_stood_still_says_nothing_of_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Their answers may be there, and were not read yet.
+    """
+    scene, moments = Scene(lagging()), iter([NOW + 10, NOW + 11, NOW + 500])
+    scene.copy.doubt(NOW)
+    scene.target.heard_at = NOW
+
+    async def sleep(_: float) -> None: ...
+
+    stood_still = SimpleNamespace(monotonic=lambda: next(moments))
+    monkeypatch.setattr(unanswered, "time", stood_still)
+    monkeypatch.setattr(unanswered, "asyncio", SimpleNamespace(sleep=sleep))
+    with pytest.raises(RuntimeError):  # no more moments
+        await scene.unanswered.run(lambda: [scene.copy])
+
+    assert scene.told == []
 
 
 def test_the_source_is_named_where_it_is_that() -> None:
