@@ -186,11 +186,15 @@ async def overtaken(
 
 
 def assert_foretold(seen: Seen, topic: str, later_seconds: float = 0.0) -> None:
-    """It was said when, why, and what to do, and so it came, or so much later."""
+    """It was said when, why, and what to do, and so it came, or so much later; and how fast the copy is: on a
+    busy machine less than its way lets through.
+    """
     outlook = seen.foretold["outlook"]
+    copied = seen.lost["next_offset"] - seen.foretold["next_offset"]
     foretold = outlook["retention_loss_seconds"]
     assert foretold * (1 - OFF_AT_MOST) <= seen.seconds <= foretold * (1 + OFF_AT_MOST) + later_seconds
-    assert outlook["copied_per_second"] == pytest.approx(COPIED_PER_SECOND, rel=0.2)
+    assert outlook["copied_per_second"] == pytest.approx(copied / seen.seconds, rel=OFF_AT_MOST)
+    assert outlook["copied_per_second"] < COPIED_PER_SECOND * 1.2
     assert outlook["produced_per_second"] > outlook["copied_per_second"]
     assert (outlook["catch_up"], outlook["catch_up_seconds"]) == ("never", None)
     assert (seen.foretold["state"], seen.foretold["reason"]) == ("LAGGING", "retention_near")
