@@ -79,9 +79,6 @@ class AppendLane:
             self._members.discard(partition)
             self._waiting.remove(partition)
 
-    def _outgrown(self, partition: PartitionCopy) -> bool:
-        return partition.queue.bytes > self._queue_bytes_max
-
     def _line_up(self, partition: PartitionCopy) -> None:
         if partition not in self._members:
             self._members.add(partition)
@@ -133,16 +130,17 @@ class AppendLane:
             ):
                 self._members.discard(partition)
                 continue
-            if self._outgrown(partition):
+            if partition.queue.bytes > self._queue_bytes_max:
                 self._members.discard(partition)
                 if not partition.in_flight:
                     self._flow.hooks.changed(partition)
                 continue
             sent, sequence = partition.take()
             partition.waits_for = self._node
-            seal(sent.batch.view, self._flow.producer_id, partition.producer_epoch, sequence)
+            view = sent.batch.view
+            seal(view, self._flow.producer_id, partition.producer_epoch, sequence)
             request.append((partition, sent))
-            room -= len(sent.batch.view)
+            room -= len(view)
             again.append(partition)
         self._waiting.extend(again)
         return request
@@ -227,12 +225,15 @@ class AppendLane:
         self._flow.hooks.stale(self._flow.target)
 
     def _goes_on(self, partition: PartitionCopy, sent: Sent, outcome: Outcome | None, now: float) -> bool:
-        """Settle what was sent; True when the partition wants nothing but to send more, now or later."""
+        """Settle what was sent; True when the partition wants nothing but to send more, now or later.
+
+        Whether that is too much for this lane is seen when it is its turn.
+        """
         state = partition.state
         self._settle(partition, sent, outcome, now)
-        if partition.batch_ready and not self._outgrown(partition):
+        if partition.batch_ready:
             self._line_up(partition)
-        elif partition.owner_work or (partition.batch_ready and not partition.in_flight):
+        elif partition.owner_work:
             return False
         return partition.state is state and partition.look_due_at is None
 
@@ -259,9 +260,11 @@ class AppendLane:
     def _settle(self, partition: PartitionCopy, sent: Sent, outcome: Outcome | None, now: float) -> None:
         if outcome is None:
             self._unanswered(partition, sent, "the answer leaves the partition out", now)
-        elif outcome.error_code == 0 and outcome.base_offset != sent.target_offset:
-            self._misplaced(partition, sent, outcome.base_offset, now)
-        elif outcome.error_code == 0 and not outcome.repeated:
+            return
+        error_code, base_offset, _, _, repeated = outcome
+        if error_code == 0 and base_offset != sent.target_offset:
+            self._misplaced(partition, sent, base_offset, now)
+        elif error_code == 0 and not repeated:
             partition.answered(sent, appended=True, now=now)
         elif partition.answered(sent, appended=False, now=now):
             self._not_taken(partition, outcome, now)

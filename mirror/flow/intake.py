@@ -10,6 +10,7 @@ Sources: KIP-98 (aborted transactions as consumers see them), docs/design.md.
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,6 @@ from mirror.kafka.record_batch import (
     ATTRIBUTES_AT,
     CODEC_BITS,
     CONTROL,
-    HEADER,
     HEADER_BYTES,
     LOG_APPEND_TIME,
     MAGIC_AT,
@@ -40,6 +40,8 @@ from mirror.kafka.record_batch import (
 from mirror.model import Batch, Gap
 
 _NOT_PLAIN = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
+_OF_PLAIN = struct.Struct(">qiibIhi8xq14xi")
+"""The fields by which a batch passes as it is, or not: all but the base timestamp and the producer."""
 
 
 @dataclass(slots=True)
@@ -206,10 +208,11 @@ def _take_plain(intake: Intake, records: memoryview, batch_bytes_max: int) -> in
         Where in ``records`` the first batch is that needs a closer look.
     """
     at, end, next_offset = 0, len(records), intake.next_offset
+    length_min, length_max = HEADER_BYTES - PREFIX_BYTES, batch_bytes_max - PREFIX_BYTES
     items, epochs = intake.items, intake.leader_epochs
-    unpack, new = HEADER.unpack_from, tuple.__new__
+    unpack, new = _OF_PLAIN.unpack_from, tuple.__new__
     while end - at >= HEADER_BYTES:
-        base, length, epoch, magic, crc, attributes, delta, _, newest_ms, _, _, _, count = unpack(records, at)
+        base, length, epoch, magic, crc, attributes, delta, newest_ms, count = unpack(records, at)
         after = at + PREFIX_BYTES + length
         if (
             magic != MAGIC_V2
@@ -217,7 +220,8 @@ def _take_plain(intake: Intake, records: memoryview, batch_bytes_max: int) -> in
             or count != delta + 1
             or count < 1
             or attributes & _NOT_PLAIN
-            or not HEADER_BYTES <= after - at <= batch_bytes_max
+            or length < length_min
+            or length > length_max
             or after > end
             or crc32c(records[at + ATTRIBUTES_AT : after]) != crc
         ):

@@ -205,19 +205,20 @@ class Passage:
     def take(self) -> tuple[Sent, int]:
         """The next batch to send and its sequence; call it only when ``batch_ready``."""
         batch, buffer = self.queue.pop()
-        assert batch.base_offset >= self.send_offset
+        base_offset, next_offset, _, newest_ms, _ = batch
+        assert base_offset >= self.send_offset
         assert self.target_next_offset is not None
         sent = Sent(batch, buffer, self.target_next_offset, self.generation)
         sequence = self.sequence
-        records = batch.next_offset - batch.base_offset
-        self.send_offset = batch.next_offset
+        records = next_offset - base_offset
+        self.send_offset = next_offset
         self.target_next_offset += records
         self.sequence = (sequence + records) % SEQUENCES
         self.in_flight.append(sent)
-        if batch.max_timestamp_ms < self._fresh_from_ms and not self._steady:
+        if newest_ms < self._fresh_from_ms and not self._steady:
             self._in_flight_room = 1
         if self._unsettled:  # what is sent again is settled by its own answer
-            self._unsettled = [one for one in self._unsettled if one.base_offset >= batch.next_offset]
+            self._unsettled = [one for one in self._unsettled if one.base_offset >= next_offset]
         return sent, sequence
 
     def _may_be_followed(self, batch: Batch) -> bool:
@@ -240,22 +241,22 @@ class Passage:
             sent.buffer.release()
         current = sent.generation == self.generation
         if appended and current:
-            batch = sent.batch
-            records = batch.next_offset - batch.base_offset
-            if self.next_offset is None or batch.next_offset > self.next_offset:
-                self.next_offset = batch.next_offset
+            base_offset, next_offset, _, newest_ms, view = sent.batch
+            records = next_offset - base_offset
+            if self.next_offset is None or next_offset > self.next_offset:
+                self.next_offset = next_offset
                 self.acknowledged_target_offset = sent.target_offset + records
             self.acknowledged_at = now
-            self._steady |= now >= self._steady_at
-            if self._in_flight_room == 1 and self._may_be_followed(batch):
+            self._steady = self._steady or now >= self._steady_at
+            if self._in_flight_room == 1 and self._may_be_followed(sent.batch):
                 self._in_flight_room = self.in_flight_max
-            self.last_timestamp_ms = batch.max_timestamp_ms
+            self.last_timestamp_ms = newest_ms
             self.attempts = 0
             self._went_on()
             counters = self.counters
             counters.batches += 1
             counters.records += records
-            counters.bytes += len(batch.view)
+            counters.bytes += len(view)
             self._catch_up()
         else:
             self._unsettled.append(sent.batch._replace(view=NOTHING))

@@ -149,7 +149,8 @@ def seal(view: memoryview, producer_id: int, producer_epoch: int, base_sequence:
     crc, attributes = _CRC_AND_ATTRIBUTES.unpack_from(view, CRC_AT)
     changing = view[ATTRIBUTES_AT:_PRODUCER_END]
     before = crc32c(changing)
-    _ATTRIBUTES.pack_into(changing, 0, attributes & _KEPT_ATTRIBUTES)
+    if attributes & ~_KEPT_ATTRIBUTES:
+        _ATTRIBUTES.pack_into(changing, 0, attributes & _KEPT_ATTRIBUTES)
     _PRODUCER.pack_into(view, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
     crc ^= difference_at_end(before ^ crc32c(changing), size - _PRODUCER_END)
     _TO_CRC.pack_into(view, 0, 0, size - PREFIX_BYTES, -1, MAGIC_V2, crc)
