@@ -215,6 +215,9 @@ class TopicStore:
         await self._become(self._writer() or NOBODY)
         began, end = time.monotonic(), await self._log.end()
         had, known = self._ours, self._known
+        if had is None and self._has_begun and end <= self._fence_at:
+            self._written_as = NOBODY
+            raise StateUnavailableError(f"the state ends at offset {end}: our first write to it is lost")
         ends_before = had is not None and end < had
         shorter = self._has_begun and had is not None and (self._shrunk or ends_before)
         if shorter or began - self._read_at > KNOWN_FOR_SECONDS or not await self._still_there(end):

@@ -96,6 +96,23 @@ class Stale(MemoryLog):
         return await super().end() if self.told is None else self.told
 
 
+class CutLog(MemoryLog):
+    """A log that loses its end between an append and the next question.
+
+    Attributes:
+        lost_once_longer_than: What is behind that; None: nothing.
+    """
+
+    lost_once_longer_than: int | None = None
+
+    async def end(self) -> int:
+        left = self.lost_once_longer_than
+        if left is not None and await super().end() > left:
+            self.lost_once_longer_than = None
+            self.truncate(left)
+        return await super().end()
+
+
 class TornLog(MemoryLog):
     """A log that hands out batches without their last byte."""
 
@@ -349,6 +366,24 @@ async def test_what_a_log_has_lost_its_only_writer_writes_again(end: int) -> Non
     assert await ours.load() == {"a": b"2", "c": b"3"}
     assert not await ours.taken_over()
     assert await store(log, NEW).load() == {"a": b"2", "c": b"3"}
+
+
+async def test_a_first_write_that_is_lost_before_the_log_is_read_is_written_again() -> None:
+    """
+    The broker knows nothing of the epoch then, and would refuse a second write under it for ever.
+    """
+    log = CutLog()
+    await store(log, OLD).put({"a": b"1"})
+    ours = store(log, NEW)
+    log.lost_once_longer_than = 2
+
+    with pytest.raises(StateUnavailableError, match="ends at offset 2"):
+        await ours.load()
+    known = await ours.load()
+    await ours.put({"b": b"2"})
+
+    assert known == {"a": b"1"}
+    assert await store(log, NEWER).load() == {"a": b"1", "b": b"2"}
 
 
 async def test_a_log_that_is_found_to_have_lost_its_end_is_completed_by_the_next_write() -> None:
