@@ -1,8 +1,9 @@
 """Two logs, the flow's state, and what a broker does with them: the world in which mirrors of a flow live.
 
 The source is written to, compacted, and may lose its end. The target appends on conditions (KIP-98), may
-forget who wrote, is compacted, and what is not replicated may vanish with its leader. The state is what was
-put there, by whoever has the newest right. Nothing here waits or decides: a test says what happens next.
+forget who wrote, is compacted, and what is not replicated may vanish with its leader. The topic of the state
+is written to by whoever has the newest right, and may lose its end. Nothing here waits or decides: a test
+says what happens next.
 
 Each record has a *serial*, which is its value, so that it is known wherever it turns up.
 
@@ -12,17 +13,20 @@ Sources: KIP-98 (sequences), KIP-101 and KIP-320 (leader epochs), KIP-664 (Descr
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from checkpoint.errors import StateTakenOverError
+from kafka.record import MemoryRecords
+
 from checkpoint.map_chunk import decode_map
 from checkpoint.model import parse_map_key
 from checkpoint.offset_map import OffsetMap
 from checkpoint.store import apply
+from mirror.errors import BrokerError
 from mirror.flow.position import SEQUENCES
 from mirror.kafka.offsets import Marking, ProducerState
+from tests.contract.memory_log import MemoryLog
 from tests.unit.batches import HEADER, Entry, control, read_v2, v2
 from tests.unit.target_model import BROKERS_MEMORY, OURS, Appended
 
@@ -329,45 +333,67 @@ class TargetLog:
         return b"".join(kept.data for kept in self.batches if kept.next_offset > offset)
 
 
-class State:
-    """The flow's durable state, and who may write it.
+class State(MemoryLog):
+    """The topic of the flow's durable state.
 
     Attributes:
-        owner: The newest right under which somebody has written, or read in order to write.
-        changes: How many writes there were.
+        items: What whoever reads it from its start finds.
+        whole: The same, had it never lost its end.
+        first: So many batches are never lost.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.items: dict[str, bytes] = {}
-        self.owner = 0
-        self.changes = 0
-        self._read: tuple[int, OffsetMap | None] = -1, None
+        self.whole: dict[str, bytes] = {}
+        self.first = 0
+        self._changes = 0
+        self._map: tuple[int, OffsetMap | None] = -1, None
 
-    def begin(self, right: int) -> None:
-        """Whoever has a newer right writes once before it reads: from then on others cannot."""
-        self.owner = max(self.owner, right)
+    @property
+    def owner(self) -> int:
+        """The newest right under which somebody has written."""
+        return self._producers[OURS][0] if OURS in self._producers else 0
 
-    def write(self, items: Mapping[str, bytes | None], right: int, count: int | None = None) -> None:
-        """Items take effect in order; ``count``: so many of them, before the writer was gone.
+    @property
+    def cut_short(self) -> bool:
+        """Something that was lost with the end of the topic is not written again."""
+        return self.items != self.whole
 
-        Raises:
-            StateTakenOverError: Somebody has a newer right.
-        """
-        if right < self.owner:
-            raise StateTakenOverError("somebody else has written")
-        for key, value in list(items.items())[:count]:
-            apply(self.items, key, value)
-        self.changes += 1
+    def arrive(self, batch: bytes) -> None:
+        """A write that was given up on; what the broker makes of it nobody hears."""
+        with suppress(BrokerError):
+            self._accept(batch)
+
+    def lose_its_end(self, batches: int) -> None:
+        """An unclean election, or a power cut: the last so many are gone."""
+        if len(self.batches) > self.first:
+            self.truncate(self.batches[max(self.first, len(self.batches) - batches)][0])
+            self.items = {}
+            for _, batch in self.batches:
+                self._apply(self.items, batch)
+
+    def _write(self, batch: bytes) -> int:
+        self._apply(self.items, batch)
+        self._apply(self.whole, batch)
+        return super()._write(batch)
+
+    def _apply(self, items: dict[str, bytes], batch: bytes) -> None:
+        self._changes += 1
+        for record in next(MemoryRecords(batch)):
+            apply(items, record.key.decode(), record.value)
+
+    # -- of the one partition --------------------------------------------------------------------
 
     @property
     def map(self) -> OffsetMap | None:
-        """The offset map of the one partition, as whoever reads it now would see it."""
-        if self._read[0] != self.changes:
+        """Its offset map, as whoever reads it now would see it."""
+        if self._map[0] != self._changes:
             chunks = {
                 parse_map_key(key)[2]: value for key, value in self.items.items() if key.startswith("map/")
             }
-            self._read = self.changes, decode_map(chunks) if chunks else None
-        return self._read[1]
+            self._map = self._changes, decode_map(chunks) if chunks else None
+        return self._map[1]
 
 
 def now_ms() -> int:

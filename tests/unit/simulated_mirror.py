@@ -19,8 +19,9 @@ from typing import Any, cast
 from unittest import mock
 from uuid import UUID
 
-from checkpoint.errors import StateTakenOverError, StateUnavailableError
+from checkpoint import flow_state, map_chunk, topic_store
 from checkpoint.flow_state import FlowState
+from checkpoint.topic_store import TopicStore
 from mirror.errors import BatchError, ConnectionFailedError, TwinsiteError
 from mirror.flow import ends, following, looking, marking, receiving
 from mirror.flow.context import Flow
@@ -41,8 +42,10 @@ from tests.unit.simulated import SourceLog, TargetLog
 from tests.unit.target_model import BROKERS_MEMORY, ORDERS_0, OURS, Connection, Mirror
 
 TOPIC_ID = UUID(int=1)
-TURNS = 30
+TURNS = 300
 """So many turns of the event loop are enough for all that waits for nothing."""
+CHUNK_RUNS = 2
+"""An offset map has several chunks soon."""
 
 
 class Logs:
@@ -58,7 +61,7 @@ class Logs:
         self.target = TargetLog(target_start)
         self.state = simulated.State()
         self.rights = 0
-        self.late_writes: list[tuple[int, int, Mapping[str, bytes | None]]] = []
+        self.late_writes: list[bytes] = []
         self.proceeded: Callable[[Process, Proceed], None] = lambda *_: None
         self.looked: Callable[[Process], None] = lambda _: None
 
@@ -114,13 +117,21 @@ class Right:
         self.turn.lost()
         self.turn._ours_at = -math.inf
         self.held, self.begun_at = False, math.inf
-        self.number = 0
+        self.number, self.has_written, self.is_outdated = 0, False, False
         self.seen: Token | None = None
         self.transactional_id = "twinsite.f"
 
     @property
-    def token(self) -> Token:
-        return Token(OURS, self.number)
+    def token(self) -> Token | None:
+        return Token(OURS, self.number) if self.number else None
+
+    def begun(self, writer: tuple[int, int]) -> None:
+        """Something was written to the state under this token."""
+        self.has_written = writer == self.token
+
+    def outdated(self, writer: tuple[int, int]) -> None:
+        """That could not be done; where it is the last one that was given away another has to be taken."""
+        self.is_outdated = writer == self.token
 
     @property
     def may_write(self) -> bool:
@@ -142,40 +153,29 @@ class Right:
         return self.seen
 
 
-class Store:
-    """The way to the flow's state."""
+class StatePort:
+    """The way to the topic of the flow's state; see :class:`checkpoint.topic_store.LogPort`."""
 
     def __init__(self, process: Process) -> None:
-        self._process = process
-        self._read_as, self._changes = 0, -1
+        self._process, self._state = process, process.logs.state
+        self.start, self.read = self._state.start, self._state.read
 
-    async def load(self) -> dict[str, bytes]:
-        process, state = self._process, self._process.logs.state
+    async def append(self, batch: bytes) -> int:
+        process, late_writes = self._process, self._process.logs.late_writes
+        process.writing = batch
         await process.question()
-        state.begin(process.right.number)
-        self._read_as, self._changes = process.right.number, state.changes
-        return dict(state.items)
-
-    async def put(self, items: Mapping[str, bytes | None]) -> None:
-        process, logs = self._process, self._process.logs
-        right = process.right.number
-        process.writing = right, logs.state.changes, items
-        await process.question()
-        if right != self._read_as or logs.state.changes != self._changes:
-            process.writing = None
-            raise StateTakenOverError("the state is not what was read")
-        fault, process.write_fault = process.write_fault, None
+        fault, process.write_fault, process.writing = process.write_fault, None, None
+        if fault == "late":
+            late_writes.append(batch)
+        base = await self._state.append(batch) if fault in {None, "unanswered"} else -1
         if fault is not None:
-            process.writing = None
-            if fault == "late":
-                logs.late_writes.append((right, logs.state.changes, items))
-            elif fault != "never":
-                logs.state.write(items, right, 1 if fault == "in part" else None)
-            raise StateUnavailableError("no answer")
-        logs.state.write(items, right)
-        process.writing = None
-        self._changes = logs.state.changes
+            raise ConnectionFailedError("no answer")
         await process.question(may_fail=False)
+        return base
+
+    async def end(self) -> int:
+        await self._process.question()
+        return await self._state.end()
 
 
 class Watched(PartitionCopy):
@@ -194,7 +194,8 @@ class Process:
 
     Attributes:
         answer: What has come of the source and is not taken yet: asked for how, and the answer.
-        writing: What is being written to the state, under which right and after how many changes.
+        writing: What is being written to the state.
+        read_as: Under which right the state was read as its only writer.
         write_fault: What will become of the next write.
         markers_landing: So many markers of the next request land before the connection is lost.
     """
@@ -208,18 +209,26 @@ class Process:
         self.right = Right(self.flow)
         self.copy = Watched(ORDERS_0, ORDERS_0, TOPIC_ID.bytes, in_flight_max=BROKERS_MEMORY)
         self.copy.process = self
-        self.memory = FlowMemory(FlowState(Store(self)))
+        self.state = FlowState(
+            TopicStore(
+                StatePort(self),
+                writer=lambda: self.right.token,
+                begun=self.right.begun,
+                outdated=self.right.outdated,
+            )
+        )
+        self.memory = FlowMemory(self.state)
         self.settler = Settler(
             self.flow, self.memory, self.right, self, offsets=offsets, continue_after_loss=False
         )
         self.keeper = Keeper(self.flow, cast(Any, self.right), self.memory, offsets=offsets)
         self.receiver = Receiver(self.flow, lambda _: False)
         self.answer: tuple[Want, Fetched] | None = None
-        self.writing: tuple[int, int, Mapping[str, bytes | None]] | None = None
+        self.writing: bytes | None = None
         self.write_fault: str | None = None
         self.markers_landing: int | None = None
         self.crashed: BaseException | None = None
-        self.looking = False
+        self.looking, self.read_as = False, 0
         self.producer_questions = 0
         self.refused: TwinsiteError | None = None
         self._was_owner = False
@@ -293,6 +302,7 @@ class Process:
     def take_right(self) -> None:
         self.logs.rights += 1
         self.right.number, self.right.held, self.right.begun_at = self.logs.rights, True, math.inf
+        self.right.has_written = self.right.is_outdated = False
         self.right.turn.lost()
         if self.copy.state is State.STANDBY or self.copy.copying:
             self._doubt()
@@ -330,6 +340,7 @@ class Process:
                 is_owner = await self.right.confirm()
                 await self.memory.refresh(sole_writer=is_owner and self._was_owner)
                 self.settler.is_owner = self._was_owner = is_owner
+                self.read_as = self.right.number if is_owner else 0
             if self.memory.introduced and wants_look(self.copy):
                 await self.settler.settle(self.settler.begin([self.copy], self._group))
         except TwinsiteError as error:
@@ -472,6 +483,9 @@ def in_place_of_brokers() -> ExitStack:
         (ends, "in_thread", in_thread),
         (receiving, "in_thread", in_thread),
         (asyncio, "to_thread", in_thread),
+        (topic_store, "BATCH_BYTES_MAX", 1),  # a batch for each item: of several some may be there
+        (map_chunk, "CHUNK_RUNS", CHUNK_RUNS),
+        (flow_state, "CHUNK_RUNS", CHUNK_RUNS),
     ):
         stack.enter_context(mock.patch.object(module, name, stand_in))
     return stack
