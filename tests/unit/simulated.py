@@ -1,9 +1,9 @@
 """Two logs, the flow's state, and what a broker does with them: the world in which mirrors of a flow live.
 
-The source is written to, compacted, and may lose its end. The target appends on conditions (KIP-98), may
-forget who wrote, is compacted, and what is not replicated may vanish with its leader. The topic of the state
-is written to by whoever has the newest right, and may lose its end. Nothing here waits or decides: a test
-says what happens next.
+The source is written to, compacted, loses its beginning by retention, and may lose its end. The target
+appends on conditions (KIP-98), may forget who wrote, is compacted, and what is not replicated may vanish with
+its leader. The topic of the state is written to by whoever has the newest right, and may lose its end.
+Nothing here waits or decides: a test says what happens next.
 
 Each record has a *serial*, which is its value, so that it is known wherever it turns up.
 
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from kafka.record import MemoryRecords
 
 from checkpoint.map_chunk import decode_map
-from checkpoint.model import parse_map_key
+from checkpoint.model import PartitionRecord, parse_map_key, partition_key
 from checkpoint.offset_map import OffsetMap
 from checkpoint.store import apply
 from mirror.errors import BrokerError
@@ -28,7 +28,7 @@ from mirror.flow.position import SEQUENCES
 from mirror.kafka.offsets import Marking, ProducerState
 from tests.contract.memory_log import MemoryLog
 from tests.unit.batches import HEADER, Entry, control, read_v2, v2
-from tests.unit.target_model import BROKERS_MEMORY, OURS, Appended
+from tests.unit.target_model import BROKERS_MEMORY, ORDERS_0, OURS, Appended
 
 OLD_MS = 1_700_000_000_000
 """A broker may forget at any time who has written records of then."""
@@ -83,18 +83,22 @@ class SourceLog:
         epochs: Where each leader epoch begins, (epoch, first offset).
         transactions: (producer id, first offset, offset of the marker) of each.
         aborted: Producer ids of those that were aborted.
-        origins: Of all serials there ever were, for a consumer that reads committed records.
+        origins: Of all serials there ever were.
+        uncommitted: Serials of those that were aborted.
         replaced: Serials that were cut off in an unclean election.
+        expired: Serials of committed records that retention has removed.
     """
 
     def __init__(self) -> None:
-        self.end = 0
+        self.start = self.end = 0
         self.batches: list[SourceBatch] = []
         self.epochs = [(0, 0)]
         self.transactions: list[tuple[int, int, int]] = []
         self.aborted: set[int] = set()
         self.origins: dict[int, Origin] = {}
+        self.uncommitted: set[int] = set()
         self.replaced: set[int] = set()
+        self.expired: set[int] = set()
         self._serials = 0
         self._producers = 100
         self._elections = 0
@@ -111,8 +115,9 @@ class SourceLog:
         for offset, key in enumerate(keys, self.end):
             self._serials += 1
             records.append(Entry(offset, timestamp_ms, bytes([key]), b"%d" % self._serials))
-            if not aborted:
-                self.origins[self._serials] = Origin(offset, bytes([key]))
+            self.origins[self._serials] = Origin(offset, bytes([key]))
+            if aborted:
+                self.uncommitted.add(self._serials)
         self.batches.append(SourceBatch(self.end, self.end + len(keys), self.epoch, records, producer_id))
         self.end += len(keys)
 
@@ -153,12 +158,22 @@ class SourceLog:
         self.end = self.batches[len(kept)].base_offset
         open_ones = {one for one, first, last in self.transactions if first < self.end <= last}
         self.end = min([self.end, *(first for one, first, _ in self.transactions if one in open_ones)])
+        self.end = max(self.start, self.end)
         self.batches = [batch for batch in kept if batch.next_offset <= self.end]
         self.replaced |= {serial for serial, at in self.origins.items() if at.offset >= self.end}
         self.transactions = [one for one in self.transactions if one[2] < self.end]
         self.aborted &= {one for one, _, _ in self.transactions}
         self.epochs = [pair for pair in self.epochs if pair[1] < self.end]
         self.elect()
+
+    def retain(self, batches: int) -> None:
+        """Retention: all but the last so many are gone, and what was known of leader epochs with them."""
+        kept = self.batches[max(0, len(self.batches) - batches) :]
+        before = self.records()
+        self.batches, self.start = kept, kept[0].base_offset if kept else self.end
+        self.expired |= before.keys() - self.records().keys()
+        first = max(pair for pair in self.epochs if pair[1] <= self.start)
+        self.epochs = [(first[0], self.start), *(pair for pair in self.epochs if pair > first)]
 
     def elect(self) -> None:
         """A clean election: nothing is lost."""
@@ -168,12 +183,14 @@ class SourceLog:
     # -- what it has -----------------------------------------------------------------------------
 
     def records(self) -> dict[int, Origin]:
-        """By serial, what a consumer may read just now."""
+        """By serial, what a consumer may read just now that reads committed records."""
         serials = [int(record.value or b"") for batch in self.batches for record in batch.records]
-        return {serial: self.origins[serial] for serial in serials if serial in self.origins}
+        return {serial: self.origins[serial] for serial in serials if serial not in self.uncommitted}
 
     def fetch(self, offset: int, last_epoch: int, batches: int) -> Answer:
         """Batches from the one that holds an offset on, or the next one."""
+        if offset < self.start:
+            return Answer(OFFSET_OUT_OF_RANGE, None, [], b"")
         diverging = self._diverging(offset, last_epoch)
         if diverging is not None:
             return Answer(0, diverging, [], b"")
@@ -384,6 +401,12 @@ class State(MemoryLog):
             apply(items, record.key.decode(), record.value)
 
     # -- of the one partition --------------------------------------------------------------------
+
+    @property
+    def record(self) -> PartitionRecord | None:
+        """What is known of it, also where that was lost with the end."""
+        data = self.whole.get(partition_key(*ORDERS_0))
+        return PartitionRecord.from_bytes(data) if data else None
 
     @property
     def map(self) -> OffsetMap | None:

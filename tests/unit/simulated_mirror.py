@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
@@ -44,6 +45,8 @@ from tests.unit.target_model import BROKERS_MEMORY, ORDERS_0, OURS, Connection, 
 TOPIC_ID = UUID(int=1)
 TURNS = 300
 """So many turns of the event loop are enough for all that waits for nothing."""
+GAP_LIMIT = 4
+"""With ``auto``, offsets are mapped soon."""
 CHUNK_RUNS = 2
 """An offset map has several chunks soon."""
 
@@ -200,12 +203,20 @@ class Process:
         markers_landing: So many markers of the next request land before the connection is lost.
     """
 
-    def __init__(self, logs: Logs, offsets: str) -> None:
+    def __init__(
+        self, logs: Logs, offsets: str, isolation: Isolation, *, continue_after_loss: bool = False
+    ) -> None:
         base = Mirror()
         self.logs, self.flow, self.lane = logs, base.flow, base.lane
         self.source, self.target = Side(self, is_source=True), Side(self, is_source=False)
         self.flow.source, self.flow.target = cast(Any, self.source), cast(Any, self.target)
         self.flow.hooks = self
+        limits = self.flow.limits
+        self.flow.limits = replace(
+            limits,
+            fetch=replace(limits.fetch, isolation=isolation),
+            gap_limit=GAP_LIMIT if offsets == "auto" else limits.gap_limit,
+        )
         self.right = Right(self.flow)
         self.copy = Watched(ORDERS_0, ORDERS_0, TOPIC_ID.bytes, in_flight_max=BROKERS_MEMORY)
         self.copy.process = self
@@ -219,7 +230,12 @@ class Process:
         )
         self.memory = FlowMemory(self.state)
         self.settler = Settler(
-            self.flow, self.memory, self.right, self, offsets=offsets, continue_after_loss=False
+            self.flow,
+            self.memory,
+            self.right,
+            self,
+            offsets=offsets,
+            continue_after_loss=continue_after_loss,
         )
         self.keeper = Keeper(self.flow, cast(Any, self.right), self.memory, offsets=offsets)
         self.receiver = Receiver(self.flow, lambda _: False)
@@ -348,6 +364,19 @@ class Process:
         finally:
             self.looking = False
 
+    async def accept_loss(self) -> None:
+        """An operator says so, to the owner; see :meth:`mirror.operating.Operator.accept_loss`."""
+        lost = self.copy.lost
+        if lost is None or self.looking:
+            return
+        try:
+            await self.memory.refresh(sole_writer=False)
+            if self.right.may_write:
+                await self.memory.accept_loss(ORDERS_0, *lost)
+                self.copy.look_anew(time.monotonic())
+        except TwinsiteError as error:
+            self.refused = error
+
     async def introduce(self) -> None:
         """The flow begins."""
         await self.memory.refresh(sole_writer=False)
@@ -384,15 +413,15 @@ class Process:
 
 
 def fetched(process: Process, answer: simulated.Answer) -> Fetched:
-    source = process.logs.source
+    source, isolation = process.logs.source, process.flow.limits.fetch.isolation
     return Fetched(
         process.copy.key,
         answer.error_code,
         source.end,
         source.end,
-        0,
+        source.start,
         answer.diverging,
-        answer.aborted,
+        answer.aborted if isolation is Isolation.READ_COMMITTED else [],
         memoryview(bytearray(answer.records)),
     )
 
@@ -412,7 +441,7 @@ async def list_offsets(
     await side.process.question()
     source, target = side.process.logs.source, side.process.logs.target
     if side.is_source:
-        offset = 0 if timestamp == EARLIEST else source.end
+        offset = source.start if timestamp == EARLIEST else source.end
     elif timestamp == EARLIEST:
         offset = target.start
     else:
