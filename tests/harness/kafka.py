@@ -201,7 +201,7 @@ class KafkaCluster:
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and wait until no running node knows it."""
         await asyncio.wrap_future(self.admin.delete_topics([name])[name])
-        await until(lambda: all(name not in broker.topics() for broker in self._serving()), f"{name} is gone")
+        await until(lambda: self._unknown(name), f"{name} is gone")
 
     def topic_config(self, name: str) -> dict[str, str]:
         """All settings of a topic, its own and the defaults."""
@@ -287,10 +287,15 @@ class KafkaCluster:
     def _elected(self, topic: str, partition: int, node: int) -> bool:
         where = TopicPartition(topic, partition)
         self.admin.elect_leaders(ElectionType.PREFERRED, [where]).result()
-        return all(broker.topics()[topic].partitions[partition].leader == node for broker in self._serving())
+        views = [(broker.topics() or {}).get(topic) for broker in self._serving()]
+        return all(view is not None and view.partitions[partition].leader == node for view in views)
+
+    def _unknown(self, topic: str) -> bool:
+        views = [broker.topics() for broker in self._serving()]
+        return all(view is not None and topic not in view for view in views)
 
     def _led_everywhere(self, topic: str, partitions: int) -> bool:
-        views = [broker.topics().get(topic) for broker in self._serving()]
+        views = [(broker.topics() or {}).get(topic) for broker in self._serving()]
         return all(
             view is not None
             and len(view.partitions) == partitions

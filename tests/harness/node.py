@@ -83,12 +83,12 @@ class Broker(Daemon):
         except KafkaException:
             return {}
 
-    def topics(self) -> dict[str, TopicMetadata]:
-        """The topics as this node sees them now; none if it does not answer."""
+    def topics(self) -> dict[str, TopicMetadata] | None:
+        """The topics as this node sees them now; None if it does not answer."""
         try:
             return dict(quiet_admin(self.address).list_topics(timeout=2).topics)
         except KafkaException:
-            return {}
+            return None
 
 
 def new_id() -> str:
