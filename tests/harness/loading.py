@@ -19,6 +19,10 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 FLUSH_SECONDS = 120.0
 QUEUE_KIB = 65536
 """The most a loader holds in memory."""
+UNTIL_FULL_MS = 10_000
+"""So long a batch waits to be full, or flushed, where it is settled what is in it: a loader that gets no
+processor for some milliseconds ends none sooner.
+"""
 
 
 def load(bootstrap: str, topic: str, rows: Iterable[Row], codec: str = "none", **settings: object) -> int:
@@ -26,11 +30,14 @@ def load(bootstrap: str, topic: str, rows: Iterable[Row], codec: str = "none", *
 
     Args:
         codec: One of :data:`CODECS`.
-        settings: More settings of the producer, dots written as underscores.
+        settings: More settings of the producer, dots written as underscores. With ``batch_num_messages`` all
+            batches have so many but the last of a partition.
 
     Returns:
         How many were written.
     """
+    if "batch_num_messages" in settings:
+        settings = {"linger_ms": UNTIL_FULL_MS, **settings}
     with _Writer(bootstrap, codec, settings) as writer:
         return writer.write(topic, rows)
 
@@ -73,13 +80,16 @@ def load_transactions(
 ) -> int:
     """Write records in transactions; every ``aborted_every``-th is written, aborted, and written again.
 
+    What is in a transaction is one batch of each partition, if it fits.
+
     Returns:
         How many records were committed; they can be read.
 
     Raises:
         NotLoadedError: Something keeps them from being read.
     """
-    with _Writer(bootstrap, codec, {"transactional.id": transactional_id}) as writer:
+    settings: dict[str, object] = {"transactional.id": transactional_id, "linger.ms": UNTIL_FULL_MS}
+    with _Writer(bootstrap, codec, settings) as writer:
         writer.producer.init_transactions(FLUSH_SECONDS)
         total = 0
         for number, part in enumerate(_parts(rows, per_transaction)):

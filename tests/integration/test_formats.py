@@ -36,7 +36,7 @@ LZ4_START, GZIP_START = 77, 234
 
 CONTROL = 0x20
 OLD_CODECS: tuple[OldCodec, ...] = ("none", "gzip", "snappy", "lz4")
-ONE_BATCH: dict[str, Any] = {"linger_ms": 500, "batch_size": 900_000}
+ONE_BATCH: dict[str, Any] = {"linger_ms": 10_000, "batch_size": 900_000}
 """Settings of a producer that puts what it is given into one batch."""
 
 
