@@ -14,7 +14,7 @@ from tests.contract.connected import BROKERS, connected
 from tests.contract.memory_log import MemoryLog
 from tests.harness.kafka import KafkaCluster
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 
 async def append(cluster: Cluster, topic: str, token: Token, sequence: int) -> Outcome:

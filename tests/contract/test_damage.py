@@ -13,7 +13,7 @@ from tests.contract.connected import BROKERS, NUMBERS, connected
 from tests.harness.checker import watermarks
 from tests.harness.kafka import KafkaCluster
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(params=BROKERS)

@@ -22,7 +22,7 @@ from tests.contract.connected import BROKERS, NUMBERS, connected
 from tests.contract.memory_log import MemoryLog
 from tests.harness.kafka import KafkaCluster
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 
 def batch(*keys: str) -> bytes:

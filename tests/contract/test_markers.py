@@ -13,7 +13,7 @@ from tests.conftest import TopicFactory
 from tests.contract.connected import BROKERS, connected
 from tests.harness.kafka import KafkaCluster
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 
 async def marked(cluster: Cluster, tp: TopicPartition, token: Token, epochs: list[int]) -> int:

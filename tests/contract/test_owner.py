@@ -14,7 +14,7 @@ from mirror.flow.owner import TAKEOVER_WAIT_SECONDS, Owner
 from tests.contract.connected import NUMBERS, connected
 from tests.harness.kafka import KafkaCluster
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 FORGETFUL = {
     "transactional.id.expiration.ms": 1_000,

@@ -18,7 +18,7 @@ from tests.contract.memory_log import MemoryLog
 from tests.harness.kafka import KafkaCluster
 from tests.harness.memory_store import MemoryStore
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 TOPIC_ID = "8c9ad3c1-0000-0000-0000-000000000001"

@@ -23,7 +23,7 @@ from tests.contract.memory_log import MemoryLog
 from tests.harness.kafka import KafkaCluster
 from tests.harness.memory_store import MemoryStore
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 Open = Callable[[], StateStore]
 """Opens the store anew, as after a restart."""

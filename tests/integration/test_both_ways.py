@@ -20,7 +20,7 @@ from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
 from tests.harness.mirror import flow_of, mirror_once
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 PARTITIONS = 8
 RECORD_BYTES = 900_000

@@ -22,7 +22,7 @@ from tests.harness.loading import load
 from tests.harness.mirror import Condition, flow_of, mirror_once, running, states, watching
 from tests.harness.process import Twinsite, twinsite
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 SHORT = {"retention.ms": "3600000", "cleanup.policy": "delete"}
 KEPT = {"retention.ms": "-1", "cleanup.policy": "compact"}

@@ -31,7 +31,7 @@ from tests.harness.requests import HIGHEST, Requests, error_codes
 from tests.harness.secured_broker import start_with
 from tests.harness.security import BrokerSecurity, Listener
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 READER, WRITER = "User:twinsite-reader", "User:twinsite-writer"
 PASSWORD = "correct-horse-battery"

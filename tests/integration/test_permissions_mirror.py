@@ -42,7 +42,7 @@ from tests.harness.process import twinsite
 from tests.harness.secured_broker import start_with
 from tests.harness.security import BrokerSecurity, Listener
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(180)
 
 READER, WRITER = "User:twinsite-reader", "User:twinsite-writer"
 PASSWORD = "correct-horse-battery"

@@ -48,7 +48,7 @@ from tests.harness.secured_broker import (
 )
 from tests.harness.security import Authority
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 MECHANISMS = tuple(SaslMechanism)
 PASSWORD_MECHANISMS = tuple(m for m in MECHANISMS if m is not SaslMechanism.OAUTHBEARER)

@@ -20,7 +20,7 @@ from tests.harness.loading import load
 from tests.harness.mirror import flow_of, running, states
 from tests.harness.process import twinsite
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 STAMPED = {"message.timestamp.type": "LogAppendTime"}
 

@@ -17,7 +17,7 @@ from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
 from tests.harness.mirror import flow_of, mirror_once, running, states
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(180)
 
 LEFT = [(State.BLOCKED, Reason.ANOTHER_FLOW)]
 AUTO = {"offsets": {"mode": "auto"}}
