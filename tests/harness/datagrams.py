@@ -9,6 +9,7 @@ It needs root, as the link does. Source: socket(7).
 from __future__ import annotations
 
 import json
+import select
 import socket
 import struct
 import subprocess
@@ -16,6 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tests.harness.jvm import REPOSITORY
 
@@ -23,7 +25,7 @@ HEADER_BYTES = 28
 """Of IP and UDP, before what a datagram holds."""
 ROOM_BYTES = 32 << 20
 SILENT_SECONDS = 0.3
-"""So long after the last one there comes none any more."""
+"""So long after the last one there comes none any more, once all have been sent."""
 SO_RCVBUFFORCE, SO_TIMESTAMPNS = 33, 35
 """Of Linux; Python has no names for them."""
 _SENT = struct.Struct("=qq")
@@ -58,9 +60,9 @@ def sent_over(
         sender, taker: What the commands at both ends are put behind.
     """
     run = sys.executable, "-m", "tests.harness.datagrams"
-    with subprocess.Popen(
-        [*taker, *run, "take", to], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
-    ) as taking:
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*taker, *run, "take", to], cwd=REPOSITORY, **pipes) as taking:
+        assert taking.stdin is not None
         assert taking.stdout is not None
         port = taking.stdout.readline().strip()
         subprocess.run(
@@ -68,6 +70,7 @@ def sent_over(
             cwd=REPOSITORY,
             check=True,
         )
+        taking.stdin.close()
         return [Datagram(*one) for one in json.loads(taking.stdout.readline())]
 
 
@@ -84,7 +87,7 @@ def send(to: tuple[str, int], packet_bytes: int, rate: float, count: int) -> Non
 
 
 def take(at: str) -> list[tuple[int, float, float, int]]:
-    """Say where datagrams are taken, and take them until no more come."""
+    """Say where datagrams are taken, and take them until no more come after standard input has ended."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, ROOM_BYTES)
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
@@ -92,11 +95,14 @@ def take(at: str) -> list[tuple[int, float, float, int]]:
         print(sock.getsockname()[1], flush=True)
         came = [_taken(sock)]
         sock.settimeout(SILENT_SECONDS)
+        all_sent = False
         while True:
             try:
                 came.append(_taken(sock))
             except TimeoutError:
-                return came
+                if all_sent:
+                    return came
+                all_sent = bool(select.select([sys.stdin], [], [], 0)[0])
 
 
 def _taken(sock: socket.socket) -> tuple[int, float, float, int]:
