@@ -115,17 +115,19 @@ def test_the_link_is_as_long_and_as_narrow_as_it_is_told(
     Either way: a datagram takes as long as the way is, and of half as many again as it carries the rate comes
     through, no more, and in the best quarter of the time no less: it is tried again where others want the
     same processors, and of 400 Mbit/s a little less is enough, and nothing need be left over. A handshake
-    takes a round trip.
+    takes a round trip, and it is likewise tried again.
     """
     rate, there, back = mbit * MBIT, 0.3 * rtt_seconds, 0.7 * rtt_seconds
     link.packets_of(mtu)
     link.to_far(rate=rate, delay_seconds=there, queue_bytes=rate * rtt_seconds)
     link.to_near(rate=rate, delay_seconds=back, queue_bytes=rate * rtt_seconds)
 
-    connected = fetch(link, 500_000)
+    connected = [fetch(link, 500_000)]
+    while min(connected) >= rtt_seconds + 0.05 and len(connected) < TRIES_MAX:
+        connected.append(fetch(link, 500_000))
     to_near, _ = link.counted()
 
-    assert rtt_seconds <= connected < rtt_seconds + 0.05
+    assert rtt_seconds <= min(connected) < rtt_seconds + 0.05
     assert to_near.bytes / to_near.packets > 0.9 * mtu
     send = partial(sent_over, packet_bytes=mtu)
     for way, seconds in (
