@@ -35,7 +35,7 @@ async def test_what_a_doubt_drops_makes_room_for_what_is_read_next(
     arguments = flags(source, target, name, name, "--once", "--config", str(settings))
 
     killed = await twinsite(*arguments, work_dir=tmp_path, failpoints="produce_answered:1")
-    done = await twinsite(*arguments, "--timeout-seconds", "20", work_dir=tmp_path)
+    done = await twinsite(*arguments, "--timeout-seconds", "50", work_dir=tmp_path)
 
     assert (killed.code, done.code) == (-9, 0), done.stderr
     assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 200
