@@ -84,7 +84,8 @@ async def test_a_standby_names_the_owner_when_asked_to_accept_a_loss(
         await standby.wait_for(lambda: state(standby) == "DATA_LOSS", "the loss is seen")
         with Twinsite.run(*command, work_dir=tmp_path) as owner:
             await owner.wait_for(lambda: bool(events(owner.stderr, "owner_of_the_flow")), "it owns the flow")
-            await standby.wait_for(lambda: standby.status()["owner"] is False, "the other one knows")
+            await standby.wait_for(lambda: standby.status().get("owner") is False, "the other one knows")
+            await owner.wait_for(lambda: state(owner) == "DATA_LOSS", "it sees the loss, too")
             owned = owner.status()["owner"]
             refused = await accept_loss(name, f"http://127.0.0.1:{standby.port}", tmp_path)
             address = re.search(r"--url (\S+);", refused.stderr)
