@@ -10,7 +10,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,8 @@ from tests.integration.test_relay_stream import Client, hello, key_of
 
 RATE = 1_000_000
 """Bytes a second: of the relay that has a limit."""
+LEADS_SECONDS = 8, 16, 32
+"""So long before a limit begins a relay is started."""
 RANKED_MEGABYTES, RANKED_RECORDS = 10, 1_000
 """For ten seconds each: five pass before ranks are known, and what the relay has read by then goes on."""
 
@@ -118,12 +121,12 @@ def test_no_more_is_sent_than_a_limit_allows(
     name = filled(source, topic, "limited", 5)
     wanted = protocol.want([Position(key_of(source, name), 1, 0, -1, True)])
 
+    began = time.monotonic()
     with Client(slow_relay, hello(), wanted) as one, Client(slow_relay, hello(), wanted) as other:
-        began = time.monotonic()
         came = Counter({client: arrived(client, 1_500_000) for client in (one, other)})
         shared = time.monotonic() - began
+    began = time.monotonic()
     with Client(relay, hello(), protocol.limit(RATE), wanted) as client:
-        began = time.monotonic()
         arrived(client, 2_000_000)
         alone = time.monotonic() - began
 
@@ -137,23 +140,33 @@ def test_a_limit_begins_under_a_stream_that_goes_on(
 ) -> None:
     """
     At eight, by the relay's clock: until then a catch-up is as fast as it goes, from then on no faster than
-    allowed, without another connection.
+    allowed, without another connection. It is begun earlier where a busy machine took too long to begin.
     """
     name = filled(source, topic, "calendar", 12)
     wanted = protocol.want([Position(key_of(source, name), 1, 0, -1, True)])
     limits = [{"rate": RATE, "hours": "08:00-09:00"}]
-    environment = clock_at(datetime(2026, 3, 2, 7, 59, 52, tzinfo=UTC))
+    before = after = 0.0
 
-    with (
-        running_relay(source, tmp_path, environment=environment, limits=limits) as relay,
-        Client(relay, hello(), wanted) as client,
-    ):
-        before = seconds_for(client, 4_000_000)
-        asyncio.run(until(lambda: bool(events(relay.process.stderr, "rate_limited")), "the limit holds", 30))
-        after = seconds_for(client, 4_000_000)
+    for lead_seconds in LEADS_SECONDS:
+        environment = clock_at(datetime(2026, 3, 2, 8, tzinfo=UTC) - timedelta(seconds=lead_seconds))
+        with (
+            running_relay(source, tmp_path, environment=environment, limits=limits) as relay,
+            Client(relay, hello(), wanted) as client,
+        ):
+            before = seconds_for(client, 4_000_000)
+            if before > 2:
+                continue
+            asyncio.run(until(partial(is_limited, relay), "the limit holds", 60))
+            after = seconds_for(client, 4_000_000)
+            break
 
     assert before < 2
     assert after > 2
+
+
+def is_limited(relay: Relay) -> bool:
+    """Whether it has said that a limit begins."""
+    return bool(events(relay.process.stderr, "rate_limited"))
 
 
 def seconds_for(client: Client, size: int) -> float:
@@ -326,7 +339,7 @@ def test_a_mirror_keeps_to_its_own_limit(
     source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    It says so in its status, and the copy takes as long as that takes.
+    It says so in its status, and no more comes than that.
     """
     name = filled(source, topic, "own", 3)
     link = {"relays": [relay.address], "limits": [{"rate": "8 Mbit/s"}], "topics_last": [name]}
@@ -335,13 +348,13 @@ def test_a_mirror_keeps_to_its_own_limit(
 
     with Twinsite.run(*command, work_dir=tmp_path) as mirror:
         asyncio.run(mirror.wait_for(lambda: bool(mirror.status().get("link")), "the link is there", 30))
-        began = time.monotonic()
+        began, before = time.monotonic(), mirror.status()["bytes_fetched"]
         asyncio.run(mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 60))
+        after = mirror.status()
         seconds = time.monotonic() - began
-        shown = mirror.status()["link"]
 
-    assert shown["rate_limit_bytes_per_second"] == RATE
-    assert seconds > 1.5
+    assert after["link"]["rate_limit_bytes_per_second"] == RATE
+    assert after["bytes_fetched"] - before < (seconds + 0.5) * RATE
     assert_exact(source.bootstrap, target.bootstrap, [name])
 
 
@@ -380,6 +393,6 @@ def test_catch_ups_end_in_the_order_that_retention_and_settings_say(
     assert list(done) == [soonest, deletes, other, last]
     assert done[soonest][deletes] < RANKED_RECORDS
     assert done[deletes][other] < RANKED_RECORDS
-    assert done[other][last] < RANKED_RECORDS / 5
+    assert done[other][last] < RANKED_RECORDS / 2
     assert [watermarks(source.bootstrap, name)[0] for name in names] == [(0, RANKED_RECORDS)] * 4
     assert_exact(source.bootstrap, target.bootstrap, names)
