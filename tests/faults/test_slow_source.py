@@ -24,7 +24,8 @@ KIB = 1 << 10
 RECORDS, RECORD_BYTES = 48, 16_000
 BYTES_PER_SECOND = 190 * KIB
 """What is asked for at once takes four seconds: with less than three nobody would be taken for silent."""
-PATIENCE_SECONDS = 1
+PATIENCE_SECONDS = 3
+"""Less than that, and more than a busy machine stands still between two pieces."""
 
 
 class Slow:
