@@ -59,14 +59,19 @@ async def test_whoever_takes_over_waits_and_the_former_owner_learns_of_it(target
         old = Owner(cluster, f"taken-over-{next(NUMBERS)}")
         new = Owner(cluster, old.transactional_id.removeprefix("twinsite."))
         await old.claim(new_flow=True)
-        new.begun(await new.claim(new_flow=True))
+        token = await new.claim(new_flow=True)
+        began = time.monotonic()
+        new.begun(token)
 
+        asked = time.monotonic()
         while await old.confirm():
-            assert not await new.confirm()
+            assert asked < began + TAKEOVER_WAIT_SECONDS
+            assert not await new.confirm() or time.monotonic() >= began + TAKEOVER_WAIT_SECONDS
             await asyncio.sleep(0.05)
+            asked = time.monotonic()
 
-        assert not await new.confirm()
         await eventually_confirmed(new)
+        assert time.monotonic() >= began + TAKEOVER_WAIT_SECONDS
 
 
 async def test_whoever_takes_over_waits_from_the_first_write_to_the_state_on(target: KafkaCluster) -> None:
