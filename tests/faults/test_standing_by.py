@@ -71,7 +71,7 @@ async def test_an_owner_that_ends_is_followed_though_there_is_nothing_to_copy(
                 lambda: bool(events(other.stderr, "owner_of_the_flow")), "the other one has it"
             )
             other.terminate()
-            stopped = await other.finished(10)
+            stopped = await other.finished()
         await last.wait_for(lambda: states(last) == {"ACTIVE"}, "it goes on", 30)
         single = await twinsite(*command, "--once", work_dir=tmp_path)
         load(source.bootstrap, name, json_rows(500, 100, seed=2))

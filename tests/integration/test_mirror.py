@@ -238,7 +238,7 @@ async def test_new_topics_and_partitions_are_picked_up_while_it_runs(
         load(source.bootstrap, first, json_rows(90, 50))
         await mirror.wait_for(lambda: _complete(mirror, source, [first, second]), "all is copied")
         mirror.terminate()
-        ended = await mirror.finished(10)
+        ended = await mirror.finished()
 
     assert ended.code == 0
     assert_exact(source.bootstrap, target.bootstrap, [first, second])
