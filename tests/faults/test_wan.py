@@ -43,9 +43,10 @@ FASTEST_ROUND_TRIP_SECONDS = 0.05
 """Over a link of 100 ms, where a ping and its answer both overtake what was sent before them."""
 IMPATIENT = {"request_timeout_seconds": 8, "connect_timeout_seconds": 3}
 CUT_SECONDS, LOOK_SECONDS = 60.0, 0.2
-PROMPT_SECONDS, FRESH_SECONDS, OFF_AT_MOST_SECONDS = 1.5, 3.0, 3.0
+PROMPT_SECONDS, FRESH_SECONDS, OFF_AT_MOST_SECONDS = 3.0, 4.5, 4.5
 """What a source said before that is not believed any more, once of an age, then of offsets: a second, and two
-and a half, and as much as it takes to look.
+and a half, and as much as it takes to look: two seconds on a machine that stands still meanwhile. A relay is
+given up much later.
 """
 FEW, MANY, DATAGRAM_BYTES = 40, 500, 500
 """Datagrams: of few none waits for another one, of many a share can be told."""
