@@ -30,6 +30,11 @@ def not_ready(mirror: Twinsite) -> str:
     return ""
 
 
+def says_that_it(waits: str, mirror: Twinsite) -> bool:
+    """Whether it says so: a broker that is only slow to answer is named, too, for a while."""
+    return not_ready(mirror).startswith(f"[-] flow: not running, {waits}")
+
+
 def settings(work_dir: Path, source: KafkaCluster, target: KafkaCluster) -> tuple[str, ...]:
     """A mirror of the topic ``orders`` that gives a broker two seconds, not thirty."""
     waits = {"request_timeout_seconds": 2, "connect_timeout_seconds": 1}
@@ -58,16 +63,15 @@ async def test_the_state_of_the_flow_is_waited_for_while_its_leader_is_down(tmp_
         await target.broker(2).kill()
 
         with Twinsite.run(*command, work_dir=tmp_path) as mirror:
-            await mirror.wait_for(lambda: "flow_not_begun" in mirror.stderr, "it says what it waits for", 90)
-            waits = not_ready(mirror)
+            await mirror.wait_for(lambda: "flow_not_begun" in mirror.stderr, "it is not ready", 90)
+            waits = f"waits for the flow's state at the target: {target.broker(2).address}: "
+            await mirror.wait_for(lambda: says_that_it(waits, mirror), "it says what it waits for")
             target.broker(2).launch()
             target.broker(3).launch()
             await mirror.wait_for(lambda: not not_ready(mirror), "it is ready", 90)
             await mirror.wait_for(partial(flows.complete, mirror, source, ["orders"]), "all is copied", 60)
 
         assert first.code == 0, first.stderr
-        step = "the flow's state at the target"
-        assert waits.startswith(f"[-] flow: not running, waits for {step}: {target.broker(2).address}: ")
         assert "state_topic_has_few_replicas" not in mirror.stderr
         assert "state_topic_not_flushed" not in mirror.stderr
         assert assert_exact(source.bootstrap, target.bootstrap, ["orders"]) == 150
@@ -98,8 +102,9 @@ async def test_the_coordinator_is_waited_for_while_it_does_not_answer(tmp_path: 
             await target.broker(node).freeze()
 
         with Twinsite.run(*command, work_dir=tmp_path) as mirror:
-            await mirror.wait_for(lambda: "flow_not_begun" in mirror.stderr, "it says what it waits for", 90)
-            waits = not_ready(mirror)
+            await mirror.wait_for(lambda: "flow_not_begun" in mirror.stderr, "it is not ready", 90)
+            waits = f"waits for the transaction coordinator of the target: {target.broker(2).address}: "
+            await mirror.wait_for(lambda: says_that_it(waits, mirror), "it says what it waits for")
             for node in (2, 3):
                 await target.broker(node).thaw()
             await mirror.wait_for(lambda: not not_ready(mirror), "it is ready", 90)
@@ -108,7 +113,5 @@ async def test_the_coordinator_is_waited_for_while_it_does_not_answer(tmp_path: 
         [few] = events(mirror.stderr, "state_topic_has_few_replicas")
         assert len(events(mirror.stderr, "state_topic_not_flushed")) == 1
         assert first.code == 0, first.stderr
-        step = "the transaction coordinator of the target"
-        assert waits.startswith(f"[-] flow: not running, waits for {step}: {target.broker(2).address}: ")
         assert '"replicas": 1, "wanted": 3' in few
         assert assert_exact(source.bootstrap, target.bootstrap, ["orders"]) == 150
