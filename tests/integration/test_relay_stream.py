@@ -162,7 +162,8 @@ def test_everything_arrives_in_its_order(
             client.took(channel)
             if offset == 20_000 and more:
                 more = False
-                load(source.bootstrap, name, json_rows(1_000, 500, seed=2), codec)
+                one_batch = {"batch_num_messages": 1_000}  # of two the second could be found to be behind
+                load(source.bootstrap, name, json_rows(1_000, 500, seed=2), codec, **one_batch)
 
     assert offset == 21_000
     assert channels == sorted(channels, reverse=True)
