@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -35,10 +36,15 @@ def changes_to(mirror: Twinsite, state: str) -> int:
     return sum(f'"state": "{state}"' in line for line in events(mirror.stderr, "partition_state_changed"))
 
 
-def shown(mirror: Twinsite) -> tuple[str, str | None, str]:
-    """State, reason and detail of the only partition. A late answer of the source is a lag, too."""
-    partition = mirror.status()["partitions"][0]
-    return partition["state"], partition["reason"], partition["detail"]
+def shown(mirror: Twinsite) -> dict[str, Any]:
+    """What is said of the only partition. A late answer of the source is a lag, too."""
+    found: dict[str, Any] = mirror.status()["partitions"][0]
+    return found
+
+
+def is_active(partition: dict[str, Any]) -> bool:
+    """Without a word more."""
+    return (partition["state"], partition["reason"], partition["detail"]) == ("ACTIVE", None, "")
 
 
 async def test_a_transaction_left_open_is_noticed_without_anybody_asking(
@@ -58,16 +64,25 @@ async def test_a_transaction_left_open_is_noticed_without_anybody_asking(
         "mirror", "--config", str(settings_file(tmp_path, source, target, name)), work_dir=tmp_path
     ) as mirror:
         await mirror.wait_for(lambda: changes_to(mirror, "LAGGING") >= 1, "the log says that it lags")
-        await mirror.wait_for(lambda: shown(mirror)[1] == "open_transaction", "for the transaction")
-        held = mirror.status()["partitions"][0]
-        metrics, alive = (mirror.get(path).decode() for path in ("/metrics", "/livez?verbose"))
+        held: dict[str, Any] = {}
+        metrics = ""
+
+        def is_held() -> bool:
+            nonlocal metrics
+            held.update(shown(mirror))
+            metrics = mirror.get("/metrics").decode()
+            return (
+                held["reason"] == "open_transaction"
+                and f'reason="open_transaction",state="LAGGING",topic="{name}"' in metrics
+            )
+
+        await mirror.wait_for(is_held, "for the transaction")
+        alive = mirror.get("/livez?verbose").decode()
         producer.commit_transaction()
         await mirror.wait_for(
-            lambda: changes_to(mirror, "ACTIVE") >= 2 and shown(mirror) == ("ACTIVE", None, ""),
-            "it is active",
+            lambda: changes_to(mirror, "ACTIVE") >= 2 and is_active(shown(mirror)), "it is active"
         )
 
     assert (held["state"], held["reason"]) == ("LAGGING", "open_transaction")
     assert "find-hanging" in held["hint"]
-    assert f'reason="open_transaction",state="LAGGING",topic="{name}"' in metrics
     assert "partitions_watched" in alive
