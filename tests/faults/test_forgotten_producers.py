@@ -259,7 +259,7 @@ def freeze_at_once(broker: Broker) -> None:
 
 def megabytes_sent(mirror: Twinsite) -> int:
     """What the kernel has taken for the target, in whole megabytes."""
-    return int(mirror.status()["bytes_appended"]) // 1_000_000
+    return int(mirror.status().get("bytes_appended", 0)) // 1_000_000
 
 
 def unchanged(read: Callable[[], int], seconds: float) -> Callable[[], bool]:
