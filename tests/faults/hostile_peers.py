@@ -89,6 +89,7 @@ def asking(path: str, protocol: str) -> bytes:
 STREAM = asking(protocol.PATH, protocol.PROTOCOL)
 BROKER = asking("/v1/kafka", "twinsite-kafka/1")
 PROBE = asking(probe.PATH, probe.PROTOCOL)
+LET_IN = b"HTTP/1.1 101 "
 
 
 def hello(**changes: Any) -> bytes:
@@ -443,20 +444,35 @@ async def go_on(aim: Aim, seed: int, seconds: float) -> dict[str, int]:
     return met
 
 
+async def say_nothing(aim: Aim) -> None:
+    """One connection, on which nothing is said until the relay has ended it, however long that takes."""
+    with contextlib.suppress(OSError):
+        async with connected(aim, random.Random(0)) as peer:
+            await peer.listen()
+
+
 async def crowd(aim: Aim, count: int) -> tuple[int, int]:
-    """So many connections at once, which ask for a stream and say nothing.
+    """So many connections, :data:`AT_ONCE` more at a time, whose peers say who they are and nothing else.
+
+    They stay, so that it does not matter how long it takes until they are too many.
 
     Returns:
         How many got one, and how many were told that there are too many.
     """
 
-    async def come(stack: contextlib.AsyncExitStack) -> bytes:
+    async def come(stack: contextlib.AsyncExitStack, number: int) -> bytes:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             peer = await stack.enter_async_context(connected(aim, random.Random(0)))
-            return await peer.answer(STREAM)
+            answer = await peer.answer(STREAM)
+            if answer.startswith(LET_IN):
+                await peer.say(hello(flow=f"crowd-{number}"))
+            return answer
         return b""
 
+    answers: list[bytes] = []
     async with contextlib.AsyncExitStack() as stack:
-        answers = await asyncio.gather(*(come(stack) for _ in range(count)))
-    let_in = sum(answer.startswith(b"HTTP/1.1 101 ") for answer in answers)
+        for at in range(0, count, AT_ONCE):
+            some = range(at, min(at + AT_ONCE, count))
+            answers += await asyncio.gather(*(come(stack, number) for number in some))
+    let_in = sum(answer.startswith(LET_IN) for answer in answers)
     return let_in, sum(answer.startswith(b"HTTP/1.1 503 ") for answer in answers)
