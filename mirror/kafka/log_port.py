@@ -6,8 +6,8 @@ For the little the mirror keeps at the target itself; nothing here is hot.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -19,7 +19,8 @@ from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, decode_answer, enc
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import TopicInfo
 from mirror.kafka.codecs import CodecError
-from mirror.kafka.connection_pool import PROMPT
+from mirror.kafka.connection import Connection
+from mirror.kafka.connection_pool import PROMPT, speaks
 from mirror.kafka.failures import STALE_METADATA_CODES, broker_error, retrying
 from mirror.kafka.fetch import Key, Want
 from mirror.kafka.offsets import EARLIEST, LATEST, list_offsets
@@ -33,6 +34,8 @@ log = structlog.get_logger(__name__)
 PATIENCE_SECONDS = 30.0
 ANSWER_SECONDS = 10.0
 """Longer than a disk that is busy takes for a batch, or a slow link for a long answer."""
+ARRIVING_SECONDS = 1.0
+"""So often it is looked whether more came of an answer for which that was not enough."""
 LOOK_SECONDS_MAX = 0.25
 INFLATED_BYTES_MAX = 32 << 20
 """Far more than is written in one batch."""
@@ -73,7 +76,8 @@ class TopicLog:
     """Partition 0 of a topic. Retries what is worth it.
 
     Args:
-        patience_seconds: For how long. An answer may take so long as well, or ten seconds where that is more.
+        patience_seconds: For how long. An answer may take so long as well, or ten seconds where that is more;
+            longer as long as something comes of one.
         make: Makes the topic again where it was and is no more; None: it is an error.
     """
 
@@ -92,6 +96,8 @@ class TopicLog:
         self._patience_seconds = patience_seconds
         self._make = make
         self._took_too_long = False
+        self._asked: Connection | None = None
+        """Over which connection it was read or written last."""
 
     async def append(self, batch: bytes) -> int:
         """Append one batch, acknowledged by all in-sync replicas; answers with its base offset.
@@ -118,11 +124,15 @@ class TopicLog:
     async def _patiently(self, step: Callable[[], Awaitable[T]]) -> T:
         longest = max(self._patience_seconds, ANSWER_SECONDS)
         try:
-            async with asyncio.timeout(longest):
-                return await self._retrying(step)
+            async with asyncio.timeout(None) as limit:
+                with _reached(limit, longest, unless=self._is_answered):
+                    return await self._retrying(step)
         except TimeoutError as late:
             words = f"{self._cluster.name}: the leader of {self._tp} has not answered within {longest:g} s"
             raise ConnectionFailedError(words) from late
+
+    def _is_answered(self) -> bool:
+        return self._asked is not None and speaks(self._asked)
 
     async def _retrying(self, step: Callable[[], Awaitable[T]]) -> T:
         async for attempt in retrying(self._patience_seconds):
@@ -164,7 +174,7 @@ class TopicLog:
 
     async def _append(self, batch: bytes) -> int:
         leader, _ = await self._leader()
-        connection = await self._cluster.connection(leader, "state")
+        connection = self._asked = await self._cluster.connection(leader, "state")
         version = connection.version(PRODUCE, PRODUCE_VERSION_MAX, "Produce")
         request = encode_request([(self._tp, memoryview(batch))], 30_000)
         outcome = decode_answer(await connection.send(PRODUCE, version, request))[self._tp]
@@ -178,7 +188,7 @@ class TopicLog:
 
     async def _read(self, offset: int) -> bytes:
         leader, topic_id = await self._leader()
-        connection = await self._cluster.connection(leader, "state")
+        connection = self._asked = await self._cluster.connection(leader, "state")
         found = await peek(connection, {Key(topic_id, 0): Want(offset, -1, -1, AT_ONCE.bytes_max)})
         if not found:
             return b""
@@ -193,6 +203,26 @@ class TopicLog:
         if isinstance(answer, TwinsiteError):
             raise answer
         return answer
+
+
+@contextmanager
+def _reached(limit: asyncio.Timeout, seconds: float, *, unless: Callable[[], bool]) -> Iterator[None]:
+    """The limit is reached when the block has taken so long, or later: once this is not so."""
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle
+
+    def look() -> None:
+        nonlocal timer
+        if unless():
+            timer = loop.call_later(ARRIVING_SECONDS, look)
+        else:
+            limit.reschedule(loop.time())
+
+    timer = loop.call_later(seconds, look)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _plain(header: BatchHeader, view: memoryview) -> memoryview:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -89,6 +91,37 @@ async def test_a_leader_of_the_state_topic_that_does_not_answer_is_not_waited_fo
         state = TopicLog(cast(Any, target), STATE, patience_seconds=patience)
         with pytest.raises(ConnectionFailedError, match=f"{STATE}-0 has not answered within {longest} s"):
             await state.end()
+
+
+async def test_an_answer_that_takes_its_time_over_a_slow_link_is_waited_for_as_long_as_it_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    It may be of megabytes. To ask for it again would never come to an end.
+    """
+    target, asked = Target(monkeypatch, made_by_us=True), SimpleNamespace(arriving_at=None)
+    monkeypatch.setattr(log_port, "ANSWER_SECONDS", 0.02)
+    monkeypatch.setattr(log_port, "ARRIVING_SECONDS", 0.02)
+
+    async def connection(*_: object) -> SimpleNamespace:
+        return asked
+
+    async def peek(*_: object) -> list[object]:
+        asked.arriving_at = time.monotonic()
+        await asyncio.sleep(0.1)
+        return []
+
+    monkeypatch.setattr(target, "connection", connection, raising=False)
+    monkeypatch.setattr(log_port, "peek", peek)
+    state = TopicLog(cast(Any, target), STATE, patience_seconds=0.01)
+
+    whole = await state.read(0)
+    asked.arriving_at = None
+    monkeypatch.setattr(log_port, "peek", never)
+    with pytest.raises(ConnectionFailedError, match="has not answered within"):
+        await state.read(0)
+
+    assert whole == b""
 
 
 async def never(*_: object, **__: object) -> Answers[int]:
