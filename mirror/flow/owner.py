@@ -62,6 +62,7 @@ class Owner:
         self.transactional_id = f"twinsite.{flow}"
         self._target = target
         self._confirmed_at = 0.0
+        self._begun: tuple[int, int] | None = None
         self._outdated: tuple[int, int] | None = None
         self._claiming = asyncio.Lock()
 
@@ -96,9 +97,14 @@ class Owner:
                 return token
 
     def begun(self, writer: tuple[int, int]) -> None:
-        """Something was written to the flow's state by this token: the former holder can see that now."""
-        if writer == self.token and self.turn.since == math.inf:
+        """Something was written to the flow's state by this token: the former holder can see that now. Told
+        again where that was lost: it may not have seen it before.
+        """
+        if writer != self.token:
+            return
+        if self.turn.since == math.inf or self._begun == writer:
             self.turn.since = time.monotonic() + TAKEOVER_WAIT_SECONDS
+        self._begun = writer
 
     def outdated(self, writer: tuple[int, int]) -> None:
         """Under this token, or a newer one, somebody else has written to the flow's state. Where the

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, cast
 
 import pytest
 
 from mirror.errors import ConnectionFailedError
 from mirror.flow import owner as owning
-from mirror.flow.owner import Owner
+from mirror.flow.owner import TAKEOVER_WAIT_SECONDS, Owner
 from mirror.kafka.transactions import Token
 
 
@@ -72,6 +73,21 @@ async def test_a_right_under_which_nothing_may_be_written_is_taken_anew(
 
     assert owner.token == coordinator.last == Token(7, token.epoch + 1)
     assert owner.held
+
+
+async def test_whoever_has_to_begin_again_waits_again(coordinator: Coordinator, owner: Owner) -> None:
+    """
+    Its first write to the state was lost: meanwhile the state told the one before that the right is its own.
+    """
+    token = await owner.claim()
+    owner.begun(token)
+    owner.turn.since -= TAKEOVER_WAIT_SECONDS
+    might_write = owner.may_write
+
+    owner.begun(token)
+
+    assert (might_write, owner.may_write) == (True, False)
+    assert owner.since > time.monotonic() + TAKEOVER_WAIT_SECONDS - 1
 
 
 async def test_a_right_that_another_has_taken_is_not_taken_back_by_that(
