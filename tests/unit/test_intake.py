@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from kafka.record.util import calc_crc32c
 
 from mirror.errors import CorruptBatchError, RecordTooLargeError, UnreadableBatchError
-from mirror.flow.intake import Intake, take
+from mirror.flow.intake import _OF_PLAIN, Intake, take
 from mirror.flow.misplaced import Asked
 from mirror.kafka.record_batch import LOG_APPEND_TIME, TRANSACTIONAL
 from mirror.model import Batch, Gap
 from tests.unit.batches import (
+    HEADER,
     OLD_CODECS,
     Codec,
     Entry,
@@ -548,6 +549,16 @@ def test_whatever_comes_is_taken_or_refused_by_name(data: bytes, log: Log, at: i
     for records in (memoryview(bytearray(data)), good):
         intake = take(records, fetch_offset=log.start, aborted=aborted, batch_bytes_max=NO_LIMIT)
         check_cover(intake, log.start)
+
+
+@given(header=st.binary(min_size=HEADER.size, max_size=HEADER.size))
+def test_what_a_batch_passes_by_is_read_from_where_a_header_has_it(header: bytes) -> None:
+    """
+    The base timestamp and the three fields of the producer are passed over, byte by byte.
+    """
+    fields = HEADER.unpack(header)
+
+    assert _OF_PLAIN.unpack(header) == (*fields[:7], fields[8], fields[12])
 
 
 def test_nothing_fetched_is_nothing() -> None:
