@@ -111,11 +111,15 @@ class ConnectionPool:
         return set(self.silence())
 
     def silence(self) -> dict[Address, float]:
-        """The same, with when each was heard last, in monotonic seconds; it may not have been asked since."""
+        """The same, with when each was heard last, in monotonic seconds, if only a piece of an answer; it may
+        not have been asked since.
+        """
         heard = self._heard()
         connections = [c for (_, lane), c in self._connections.items() if lane not in WAITING]
         overdue = {c.address for c in connections if c.unanswered_seconds > SILENT_SECONDS}
         silent = overdue | {c.address for c in connections if (c.closed_at or 0.0) > heard[c.address]}
+        for c in connections:
+            heard[c.address] = max(heard[c.address], c.arriving_at or 0.0)
         return {address: heard[address] for address in silent}
 
     def heard_last(self, but: Collection[Address]) -> Connection | None:
