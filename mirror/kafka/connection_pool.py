@@ -7,7 +7,7 @@ broker is gone: it tells which brokers have fallen silent.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from mirror.kafka.connection import Connection
 from mirror.kafka.dial import Address
@@ -36,6 +36,8 @@ class ConnectionPool:
     def __init__(self) -> None:
         self._connections: dict[Key, Connection] = {}
         self._bytes_before = (0, 0)
+        self._missed_at: dict[Address, float] = {}
+        """When a connection was wanted last that had ended."""
 
     def close(self) -> None:
         """Close all of them."""
@@ -46,7 +48,10 @@ class ConnectionPool:
     def get(self, key: Key) -> Connection | None:
         """The one to use; None where there is none, or it has ended."""
         kept = self._connections.get(key)
-        return None if kept is None or kept.closed else kept
+        if kept is None or not kept.closed:
+            return kept
+        self._missed_at[kept.address] = time.monotonic()
+        return None
 
     def keep(self, key: Key, opened: Connection) -> Connection:
         """Use this one from now on; the one before it has ended."""
@@ -108,19 +113,26 @@ class ConnectionPool:
 
     def silent(self) -> set[Address]:
         """Brokers that leave a question unanswered, or were not heard since a connection to them ended."""
-        return set(self.silence())
+        return self._owing() | self._lost(self._heard())
 
     def silence(self) -> dict[Address, float]:
-        """The same, with when each was heard last, in monotonic seconds, if only a piece of an answer; it may
-        not have been asked since.
+        """Those of them from which somebody wants something, with when each was heard last, in monotonic
+        seconds, if only with a piece of an answer.
         """
-        heard = self._heard()
-        connections = [c for (_, lane), c in self._connections.items() if lane not in WAITING]
-        overdue = {c.address for c in connections if c.unanswered_seconds > SILENT_SECONDS}
-        silent = overdue | {c.address for c in connections if (c.closed_at or 0.0) > heard[c.address]}
-        for c in connections:
+        heard, owing = self._heard(), self._owing()
+        missed = {one for one in self._lost(heard) if self._missed_at.get(one, 0.0) > heard[one]}
+        for c in self._not_waiting():
             heard[c.address] = max(heard[c.address], c.arriving_at or 0.0)
-        return {address: heard[address] for address in silent}
+        return {address: heard[address] for address in owing | missed}
+
+    def _not_waiting(self) -> list[Connection]:
+        return [c for (_, lane), c in self._connections.items() if lane not in WAITING]
+
+    def _owing(self) -> set[Address]:
+        return {c.address for c in self._not_waiting() if c.unanswered_seconds > SILENT_SECONDS}
+
+    def _lost(self, heard: Mapping[Address, float]) -> set[Address]:
+        return {c.address for c in self._not_waiting() if (c.closed_at or 0.0) > heard[c.address]}
 
     def heard_last(self, but: Collection[Address]) -> Connection | None:
         """Of the connections on which nothing is on its way, one to the broker that was heard last.

@@ -16,6 +16,7 @@ LONG = SILENT_SECONDS + 1
 
 def connection(**said: object) -> Any:
     """One to a broker that owes nothing; or otherwise."""
+    said["closed"] = said.get("closed_at") is not None
     quiet = {"answered_at": 100.0, "arriving_at": None, "closed_at": None, "unanswered_seconds": 0.0}
     return cast(Any, SimpleNamespace(address=ONE, **{**quiet, **said}))
 
@@ -50,6 +51,21 @@ def test_a_broker_was_heard_last_when_something_came_on_any_connection(
     pool = ConnectionPool()
     for number, one in enumerate(connections):
         pool.keep((1, str(number)), one)
+        pool.get((1, str(number)))
 
     assert pool.silence() == silence
     assert pool.silent() == set(silence)
+
+
+def test_a_broker_of_which_nobody_wants_anything_is_not_waited_for() -> None:
+    """
+    It was started again while a partition was made ready at the other side, which may take minutes.
+    """
+    pool = ConnectionPool()
+    pool.keep((1, "control"), connection(closed_at=110.0))
+
+    before, doubtful = pool.silence(), pool.silent()
+    pool.get((1, "control"))
+
+    assert (before, doubtful) == ({}, {ONE})
+    assert pool.silence() == {ONE: 100.0}
