@@ -31,6 +31,8 @@ IDLE_SECONDS, SILENT_SECONDS = 2.0, 2.5
 """After so long without a write this mirror looks before it writes; others do after a minute."""
 AT_ONCE_SECONDS = 10
 """Far below the 30 seconds after which a partition that is not looked at is found to lag."""
+FROZEN_SECONDS, GO_ON_SECONDS = 150, 60
+"""So long a broker that says nothing is waited for, and far less takes what does not wait for it."""
 
 
 async def test_the_first_record_after_a_long_silence_is_copied_at_once(
@@ -63,9 +65,10 @@ async def test_a_frozen_broker_of_the_target_holds_up_its_own_partitions_only(tm
     ):
         await source.create_topic("orders", 6)
         load(source.bootstrap, "orders", json_rows(600, 100))
+        waits = {"bootstrap_servers": target.bootstrap.split(","), "request_timeout_seconds": FROZEN_SECONDS}
         command = configured(
             tmp_path, source, target, "f",
-            topics={"include": ["orders"]}, limits={"buffer_bytes_max": 12 << 20},
+            target=waits, topics={"include": ["orders"]}, limits={"buffer_bytes_max": 12 << 20},
         )  # fmt: skip
         with Twinsite.run(*command, work_dir=tmp_path) as mirror:
             await mirror.wait_for(lambda: complete(mirror, source, ["orders"]), "all is copied")
@@ -77,7 +80,7 @@ async def test_a_frozen_broker_of_the_target_holds_up_its_own_partitions_only(tm
             for seed in range(20):
                 load_into(source, held, 1, seed)
             load_into(source, free, 400, 99)
-            await mirror.wait_for(lambda: there(mirror, source, free), "the others go on", 20)
+            await mirror.wait_for(lambda: there(mirror, source, free), "the others go on", GO_ON_SECONDS)
             assert not there(mirror, source, held)
 
             await target.broker(leaders[0]).thaw()
