@@ -35,6 +35,8 @@ RATE = 1_000_000
 """Bytes a second: of the relay that has a limit."""
 LEADS_SECONDS = 8, 16, 32
 """So long before a limit begins a relay is started."""
+BEHIND_MEGABYTES, LIVE_RECORDS, STOOD_STILL_RECORDS = 30, 8, 2
+"""A catch-up, records beside it, and of these as many as may be late where the machine stands still."""
 RANKED_MEGABYTES, RANKED_RECORDS = 10, 1_000
 """For ten seconds each: five pass before ranks are known, and what the relay has read by then goes on."""
 
@@ -188,9 +190,11 @@ def test_what_is_up_to_date_waits_for_no_catch_up(
     source: KafkaCluster, slow_relay: Relay, topic: TopicFactory
 ) -> None:
     """
-    The link is full for minutes to come; a new record overtakes all but the slices that are on their way.
+    The link is full for half a minute to come; a new record overtakes all but the slices that are on their
+    way. A few are longer under way where the machine stands still.
     """
-    behind, live = filled(source, topic, "behind", 10), asyncio.run(topic(source, prefix="live"))
+    behind = filled(source, topic, "behind", BEHIND_MEGABYTES)
+    live = asyncio.run(topic(source, prefix="live"))
     keys = [key_of(source, name) for name in (behind, live)]
     wanted = protocol.want([Position(key, 1, 0, -1, True) for key in keys])
     waited = []
@@ -198,7 +202,7 @@ def test_what_is_up_to_date_waits_for_no_catch_up(
     with Client(slow_relay, hello(frame_bytes=50_000), wanted) as client:
         while client.came[Channel.BULK] < 500_000 or not client.came[Channel.LIVE]:
             client.took(client.next_frame()[0])
-        for seed in range(8):
+        for seed in range(LIVE_RECORDS):
             writer = threading.Thread(
                 target=load, args=(source.bootstrap, live, json_rows(1, 100, seed=seed))
             )
@@ -214,8 +218,9 @@ def test_what_is_up_to_date_waits_for_no_catch_up(
             waited.append((client.came[Channel.BULK] - (written_at or client.came[Channel.BULK])) / RATE)
             writer.join()
 
-    assert max(waited) < 1.0
-    assert sorted(waited)[len(waited) // 2] < 0.3
+    assert client.came[Channel.BULK] < BEHIND_MEGABYTES * 1_000_000
+    assert sorted(waited)[LIVE_RECORDS - 1 - STOOD_STILL_RECORDS] < 1.0
+    assert sorted(waited)[LIVE_RECORDS // 2] < 0.3
 
 
 def over(
