@@ -64,8 +64,8 @@ async def test_a_link_is_measured_with_what_is_produced(
     source: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    On this machine: round trips of less than a few milliseconds, clocks that agree, and a link that carries
-    many times what is written meanwhile.
+    On this machine: round trips of which the shortest takes a few milliseconds, clocks that agree, and a link
+    that carries many times what is written meanwhile.
     """
     name = await topic(source, partitions=3, prefix="produced")
     async with writing(source, name):
@@ -76,7 +76,8 @@ async def test_a_link_is_measured_with_what_is_produced(
     assert done.code == 0, done.stderr
     assert link["relay"] == relay.address
     assert link["error"] is None
-    assert 0 < link["idle"]["min_seconds"] <= link["idle"]["median_seconds"] < 0.1
+    assert 0 < link["idle"]["min_seconds"] < 0.1
+    assert link["idle"]["min_seconds"] <= link["idle"]["median_seconds"] <= link["idle"]["max_seconds"]
     assert link["loaded"]["count"] > 3
     assert link["rate"]["bytes_per_second"] > 10e6
     assert link["loss"] is not None
