@@ -12,6 +12,7 @@ from mirror import service
 from mirror.config import Settings, parse
 from mirror.model import FlowStatus, PartitionStatus, Reason, State
 from tests.harness.kafka import KafkaCluster
+from tests.harness.process import WAIT_SECONDS
 
 
 def flow_of(
@@ -31,7 +32,7 @@ def flow_of(
 
 
 async def mirror_once(wanted: Settings) -> FlowStatus:
-    return await service.run(wanted, stop=asyncio.Event(), once=True, timeout_seconds=30)
+    return await service.run(wanted, stop=asyncio.Event(), once=True, timeout_seconds=WAIT_SECONDS)
 
 
 Condition = Callable[[dict[int, PartitionStatus]], bool]
@@ -40,7 +41,7 @@ FlowCondition = Callable[[FlowStatus], bool]
 
 @asynccontextmanager
 async def watching(
-    wanted: Settings, wait_seconds: float = 20.0
+    wanted: Settings, wait_seconds: float = WAIT_SECONDS
 ) -> AsyncIterator[Callable[[FlowCondition], Awaitable[None]]]:
     """A mirror that runs; what is given waits until it is as wanted, for so long."""
     stop, heard = asyncio.Event(), asyncio.Event()

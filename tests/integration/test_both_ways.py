@@ -19,6 +19,7 @@ from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
 from tests.harness.mirror import flow_of, mirror_once
+from tests.harness.process import WAIT_SECONDS
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -54,7 +55,7 @@ async def flowing(wanted: Settings) -> AsyncIterator[Callable[[set[str], set[str
 
     async def until(all_copied: set[str], copies: set[str]) -> None:
         out = dict.fromkeys(copies, "copy_of_target")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_SECONDS):
             while not statuses or (copied(statuses[0]), left_out(statuses[0])) != (all_copied, out):
                 heard.clear()
                 await heard.wait()

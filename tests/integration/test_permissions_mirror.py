@@ -38,7 +38,7 @@ from tests.harness.checker import assert_exact, watermarks
 from tests.harness.daemon import free_ports
 from tests.harness.kafka import KafkaCluster
 from tests.harness.mirror import mirror_once, running, states
-from tests.harness.process import twinsite
+from tests.harness.process import WAIT_SECONDS, twinsite
 from tests.harness.secured_broker import start_with
 from tests.harness.security import BrokerSecurity, Listener
 
@@ -149,7 +149,7 @@ async def mirror_until(wanted: Settings, done: Callable[[PartitionStatus], bool]
             seen.extend(found)
             stop.set()
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_SECONDS):
         await service.run(wanted, stop=stop, on_status=look)
     return seen[0]
 
