@@ -26,6 +26,7 @@ from mirror.link.messages import MESSAGE_BYTES_MAX
 from mirror.link.protocol import Channel, Position, Up
 
 PEER_SECONDS = 3.0
+SAYS_NOTHING_SECONDS_MAX = 60.0
 AT_ONCE = 12
 """Peers at a time."""
 FLOW = "hostile"
@@ -445,10 +446,15 @@ async def go_on(aim: Aim, seed: int, seconds: float) -> dict[str, int]:
 
 
 async def say_nothing(aim: Aim) -> None:
-    """One connection, on which nothing is said until the relay has ended it, however long that takes."""
-    with contextlib.suppress(OSError):
-        async with connected(aim, random.Random(0)) as peer:
-            await peer.listen()
+    """One connection, on which nothing is said until the relay has ended it.
+
+    Raises:
+        TimeoutError: It did not, in far more time than anybody has for a word.
+    """
+    async with asyncio.timeout(SAYS_NOTHING_SECONDS_MAX):
+        with contextlib.suppress(OSError):
+            async with connected(aim, random.Random(0)) as peer:
+                await peer.listen()
 
 
 async def crowd(aim: Aim, count: int) -> tuple[int, int]:

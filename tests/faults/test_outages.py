@@ -238,7 +238,8 @@ async def test_a_target_that_dies_as_the_flows_state_is_written_is_told_of_like_
         await source.create_topic("orders", 2)
         load(source.bootstrap, "orders", json_rows(5_000, 100))
         async with watching(flow_of(source, target, "orders"), TOLD_SECONDS) as until_it_says:
-            await died.wait()
+            async with asyncio.timeout(TOLD_SECONDS):
+                await died.wait()
             await until_it_says(
                 lambda flow: any(p.reason is Reason.TARGET_UNAVAILABLE for p in flow.partitions)
             )
