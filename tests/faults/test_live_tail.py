@@ -175,5 +175,5 @@ def is_in_time(records: Sequence[Written], since: float) -> bool:
 
 
 def in_time_since(records: Sequence[Written]) -> float:
-    """The moment from which on no record was late."""
-    return max(one.read_at for one in records if took(one) > LATE_SECONDS_MAX)
+    """The moment from which on no record was late of those that were read."""
+    return max(one.read_at for one in records if one.read_at < math.inf and took(one) > LATE_SECONDS_MAX)
