@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from tests.conftest import TopicFactory
-from tests.faults.flows import says
+from tests.faults.flows import partitions, says
 from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
@@ -48,7 +48,7 @@ async def test_an_operator_asks_pauses_translates_and_stops(
         url = ("--url", f"http://127.0.0.1:{mirror.port}")
         await mirror.wait_for(lambda: "ACTIVE" in mirror.stderr, "it copies")
         await mirror.wait_for(
-            lambda: [p["lag_records"] for p in mirror.status()["partitions"]] == [0, 0], "all is copied"
+            lambda: [p["lag_records"] for p in partitions(mirror)] == [0, 0], "all is copied"
         )
 
         code, table, _ = await ask("status", *url)

@@ -214,7 +214,7 @@ async def test_a_mirror_that_is_started_during_an_outage_goes_on_when_it_is_over
             await late.broker(1).start()
             await mirror.wait_for(lambda: not refusal(mirror, "/readyz"), "it is ready", 60)
             await mirror.wait_for(
-                lambda: [p["next_offset"] for p in mirror.status()["partitions"]] == [50], "all is copied"
+                lambda: [p["next_offset"] for p in flows.partitions(mirror)] == [50], "all is copied"
             )
 
     assert (asked.code, "no partitions" in asked.stdout) == (3, True)
