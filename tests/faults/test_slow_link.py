@@ -76,18 +76,19 @@ async def test_a_link_slower_than_production_makes_a_lag_that_is_told_and_made_u
                 held_up = partial(holds_up, mirror, source, looks)
                 await mirror.wait_for(held_up, "80 MB are held up", 240)
                 after = [resident_megabytes(one.process.pid) for one in (mirror, relay)]
-            known = partial(knows_of, mirror, end_of(source))
+            told: dict[str, Any] = {}
+            known = partial(knows_of, mirror, end_of(source), told)
             await mirror.wait_for(known, "it knows how much there is", 90)
-            most = one_of(mirror)["lag_records"]
+            most = told["lag_records"]
             await mirror.wait_for(partial(catches_up, mirror, most), "it catches up", 60)
             link.both(rate=400 * MBIT, queue_bytes=4 << 20)
             await mirror.wait_for(lambda: complete(mirror, source, [TOPIC]), "all is copied", 60)
             await mirror.wait_for(lambda: one_of(mirror).get("state") == "ACTIVE", "it is active again")
-            told = events(mirror.stderr, "partition_state_changed")
+            changes = events(mirror.stderr, "partition_state_changed")
 
     assert_exact(source.bootstrap, target.bootstrap, [TOPIC])
     await source.delete_topic(TOPIC)
-    assert len([line for line in told if "source_unavailable" in line]) <= SILENCES_MAX
+    assert len([line for line in changes if "source_unavailable" in line]) <= SILENCES_MAX
     assert {one["state"] for one in (lagging, far_behind)} == {"LAGGING"}
     assert most > HELD_UP_RECORDS / 2
     assert {one["state"] for one in looks} == {"LAGGING"}
@@ -164,9 +165,12 @@ def holds_up(mirror: Twinsite, source: KafkaCluster, looks: list[dict[str, Any]]
     return bool(found) and end_of(source) - int(found["next_offset"]) > HELD_UP_RECORDS
 
 
-def knows_of(mirror: Twinsite, end: int) -> bool:
-    """Whether it was told of the last record: what it hears stands in line behind what it copies."""
-    return bool(one_of(mirror).get("source_high_watermark") == end)
+def knows_of(mirror: Twinsite, end: int, told: dict[str, Any]) -> bool:
+    """Whether it was told of the last record: what it hears stands in line behind what it copies. Notes what
+    is said then.
+    """
+    told.update(one_of(mirror))
+    return bool(told.get("source_high_watermark") == end)
 
 
 def catches_up(mirror: Twinsite, most: int) -> bool:
