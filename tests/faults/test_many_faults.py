@@ -324,7 +324,7 @@ def translates(source: KafkaCluster, target: KafkaCluster, copy: Copy) -> None:
     for topic in LOGS:
         for number in watermarks(source.bootstrap, topic):
             expected = pairs(source, target, topic, number)
-            some = dice.sample(range(max(expected) + 1), min(len(expected), TRANSLATED))
+            some = dice.sample(range(max(expected, default=-1) + 1), min(len(expected), TRANSLATED))
             found = {at: translate(owner, topic, number, at, "target_offset") for at in some}
             assert found == {at: expected.get(at) for at in some}
             there = [(at, to) for at, to in found.items() if to is not None]
