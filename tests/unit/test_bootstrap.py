@@ -38,10 +38,14 @@ def copy(tmp_path: Path) -> Path:
     return Path(shutil.copy(SCRIPT, tmp_path / "scripts" / "bootstrap"))
 
 
-def run(script: Path) -> subprocess.CompletedProcess[str]:
+def run(script: Path, elsewhere: str | None = None) -> subprocess.CompletedProcess[str]:
+    """
+    Args:
+        elsewhere: Where programs are, beside those of the fixture; else the path of the machine.
+    """
     folder = script.parents[1]
     environment = {
-        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        "PATH": f"{folder / 'bin'}:{os.environ['PATH'] if elsewhere is None else elsewhere}",
         "TWINSITE_APT_LISTS": str(folder / "lists"),
         "TWINSITE_PYTHON": "python3",
     }
@@ -71,6 +75,24 @@ def test_missing_packages_are_asked_for(copy: Path) -> None:
     assert ended.returncode == 1
     assert "sudo apt-get install python3-venv\n" in ended.stderr
     assert "password" not in ended.stderr
+
+
+def test_java_is_asked_for_without_a_version(copy: Path) -> None:
+    """
+    Each release of Debian has another one, and this package stands for it: 17 in Debian 12, 21 in 13.
+    """
+    needed = copy.parents[1] / "needed"
+    needed.mkdir()
+    for name in ("bash", "dirname"):
+        program = shutil.which(name)
+        assert program is not None
+        (needed / name).symlink_to(program)
+    (copy.parents[1] / "bin" / "java").unlink()
+
+    ended = run(copy, str(needed))
+
+    assert ended.returncode == 1
+    assert "sudo apt-get install default-jre-headless\n" in ended.stderr
 
 
 def test_an_old_python_is_refused_with_the_way_out(copy: Path) -> None:
