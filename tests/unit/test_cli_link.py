@@ -267,6 +267,30 @@ def test_the_documented_document_has_the_fields_there_are() -> None:
     assert _names(json.loads(shown)) == _names(json.loads(json.dumps(made)))
 
 
+def test_the_table_of_rows_has_the_names_of_the_document() -> None:
+    """
+    Of each row what is the same with ``-o json``: of the relay, or of the part of the document that it names.
+    """
+    made = document(a_survey(surveyed(a_link())))
+    relay = made["relays"][0]
+    parts = {"": relay, "of `production`: ": made["production"], "of `expected`: ": relay["expected"]}
+    _, _, table = PAGE.partition("| Row | With `-o json` | What it says |\n|---|---|---|\n")
+    rows = [line.split(" | ")[1] for line in table.partition("\n\n")[0].splitlines()]
+    said = {(part, name) for row in rows for part, names in [_of_a_part(row)] for name in names}
+
+    assert {(part, name) for part, name in said if name not in parts[part]} == set()
+    for part in ("of `production`: ", "of `expected`: "):
+        told = {name for where, name in said if where == part}
+        assert parts[part].keys() - told <= {"unknown", "topics", "partitions", "partitions_unknown"}
+
+
+def _of_a_part(cell: str) -> tuple[str, list[str]]:
+    """Which part of the document a cell speaks of, and the names in it."""
+    part = re.match(r"of `\w+`: ", cell)
+    begins = part[0] if part else ""
+    return begins, re.findall(r"`(\w+)`", cell.removeprefix(begins))
+
+
 @pytest.mark.parametrize("limit", ["link", "receive_buffer", "send_buffer", "rate_max", "programs"])
 def test_every_limit_is_documented(limit: str) -> None:
     """
