@@ -1,4 +1,4 @@
-"""Links between the pages of the documentation lead somewhere: to a file that is there, and to a heading in it."""
+"""Links between the pages of the documentation lead to a file that is there, and to a heading in it."""
 
 from __future__ import annotations
 
