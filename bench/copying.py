@@ -139,12 +139,12 @@ async def _one(job: Job, contestant: Contestant) -> Run:
     target_pid = job.target.broker(1).pid
     with contestant(job) as pids:
         run = await asyncio.to_thread(measure, pids, target_pid, ends.records, job.records, job.megabytes)
-    await _forget(job)
+    await forget(job)
     return run
 
 
-async def _forget(job: Job) -> None:
-    """Delete the copy, and what MirrorMaker 2 would go on from."""
+async def forget(job: Job) -> None:
+    """Delete the copy, and what MirrorMaker 2 would go on from: all but the job's topic at the source."""
     for cluster, kept in (job.source, {job.topic}), (job.target, set[str]()):
         found = await asyncio.to_thread(cluster.admin.list_topics, timeout=10)
         for name in found.topics:
@@ -153,20 +153,23 @@ async def _forget(job: Job) -> None:
 
 
 def table(title: str, runs: Mapping[str, Sequence[Run]]) -> Table:
-    """Medians, and how many times each of the others is slower and dearer; the same of the second half."""
+    """Medians, and how many times each of the others is slower, dearer and larger at its peak; of the second
+    half the first two of these.
+    """
     ours = median(runs[OURS])
     shown = Table(title=f"{title}: medians of {len(runs[OURS])}")
     columns = (
         "",
         "MB/s",
-        "CPU-s/GB",
-        "of the target",
-        "to start",
-        "peak MB",
-        "we are faster by",
-        "cheaper by",
-        "2nd half: MB/s",
-        "CPU-s/GB",
+        "CPU-s\n/GB",
+        "of the\ntarget",
+        "to\nstart",
+        "peak\nMB",
+        "we are\nfaster by",
+        "cheaper\nby",
+        "smaller\nby",
+        "2nd half:\nMB/s",
+        "CPU-s\n/GB",
         "faster",
         "cheaper",
     )
@@ -183,6 +186,7 @@ def table(title: str, runs: Mapping[str, Sequence[Run]]) -> Table:
             f"{run.peak_megabytes:,.0f}",
             f"{ours.megabytes_per_second / run.megabytes_per_second:.2f}",
             f"{run.cpu_seconds_per_gigabyte / ours.cpu_seconds_per_gigabyte:.1f}",
+            f"{run.peak_megabytes / ours.peak_megabytes:.1f}",
             f"{run.warm_megabytes_per_second:,.0f}",
             f"{run.warm_cpu_seconds_per_gigabyte:.1f}",
             f"{ratio(ours.warm_megabytes_per_second, run.warm_megabytes_per_second):.2f}",
