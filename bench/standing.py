@@ -1,17 +1,24 @@
-"""What a mirror that has caught up costs, how late it is, and whether its memory stays where it was."""
+"""What a mirror that has caught up costs, how late it is, and whether its memory stays where it was.
+
+How late is measured in rounds: in each of them every contestant, started anew, has its turn. What idling
+costs is measured as often, of one mirror. Medians. A backlog is copied once; memory is looked at all the way.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import statistics
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.table import Table
 
-from bench.contestants import CONTESTANTS, OURS, Job
+from bench.contestants import CONTESTANTS, DEFAULT, OURS, TUNED, Job
+from bench.copying import forget
 from bench.goals import Goal, ratio
 from bench.measuring import LogEnds, cpu_seconds, peak_megabytes, resident_megabytes, wait
 from tests.harness.data import json_rows
@@ -20,12 +27,16 @@ from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
 from tests.harness.trickle import came, trickling
 
+ROUNDS = 3
 TRICKLE_PER_SECOND = 100
-TRICKLE_SECONDS = 30.0
+TRICKLE_SECONDS, ROUND_SECONDS = 30.0, 12.0
+"""What is timed of a trickle that is measured once, and of each of several."""
 WARM_UP_RECORDS = 1500
-"""Records that are not timed: some of them wait until the mirror has started."""
+"""Records that are not timed, from when the first is there: what was written before waited for the mirror to
+start, and a JVM gets warm.
+"""
 IDLE_TOPICS, IDLE_PARTITIONS = 10, 100
-IDLE_SECONDS = 60.0
+IDLE_SECONDS = 20.0
 BACKLOG_MEGABYTES = 1500
 BACKLOG_PARTITIONS = 64
 SAMPLES = 10
@@ -46,29 +57,41 @@ class Standing:
     """All that is measured here.
 
     Attributes:
-        idle_core_percent: Of one core, for :data:`IDLE_TOPICS` x :data:`IDLE_PARTITIONS` without news.
+        latency: Of each contestant, round by round.
+        idle_core_percent: Of one core, for :data:`IDLE_TOPICS` x :data:`IDLE_PARTITIONS` without news; each
+            time it was measured.
         resident_megabytes: While a backlog is copied, at equal shares of it.
         peak_megabytes: The most in that time.
     """
 
-    latency: dict[str, Latency]
-    idle_core_percent: float
+    latency: dict[str, list[Latency]]
+    idle_core_percent: list[float]
     resident_megabytes: list[float]
     peak_megabytes: float
 
 
 def from_json(saved: dict[str, Any]) -> Standing:
-    """What ``dataclasses.asdict`` made of it, back again."""
-    latency = {name: Latency(**figures) for name, figures in saved["latency"].items()}
-    return Standing(**{**saved, "latency": latency})
+    """What ``dataclasses.asdict`` made of it, back again; also as it was when there was one round."""
+    latency = {name: [Latency(**one) for one in _each(figures)] for name, figures in saved["latency"].items()}
+    return Standing(**{**saved, "latency": latency, "idle_core_percent": _each(saved["idle_core_percent"])})
+
+
+def _each(saved: Any) -> list[Any]:
+    return saved if isinstance(saved, list) else [saved]
+
+
+def median(rounds: Sequence[Latency]) -> Latency:
+    """The median of each figure by itself."""
+    return Latency(*(statistics.median(getattr(one, name) for one in rounds) for name in asdict(rounds[0])))
 
 
 def judged(found: Standing) -> list[Goal]:
     """What is wanted of a mirror that has caught up, or is far behind."""
     first, *_, last = found.resident_megabytes
+    idle = statistics.median(found.idle_core_percent)
     return [
-        Goal("a trickle: p99", 50.0, found.latency[OURS].p99, at_most=True, unit=" ms"),
-        Goal("idle partitions, of a core", 3.0, found.idle_core_percent, at_most=True, unit=" %"),
+        Goal("a trickle: p99", 50.0, median(found.latency[OURS]).p99, at_most=True, unit=" ms"),
+        Goal("idle partitions, of a core", 3.0, idle, at_most=True, unit=" %"),
         Goal("a backlog: memory", 150.0, found.peak_megabytes, at_most=True, unit=" MB"),
         Goal("a backlog: memory at its end, times that at first", 1.1, ratio(last, first), at_most=True),
     ]
@@ -80,10 +103,12 @@ async def stand(folder: Path) -> Standing:
         KafkaCluster.start(version="3.9", name="source", work_dir=folder, jvm=BENCHMARK_JVM) as source,
         KafkaCluster.start(version="4.3", name="target", work_dir=folder, jvm=BENCHMARK_JVM) as target,
     ):
-        latency = {
-            name: await _latency(source, target, folder, name)
-            for name in ("twinsite", "MirrorMaker 2", "MirrorMaker 2 tuned")
-        }
+        latency: dict[str, list[Latency]] = {OURS: [], DEFAULT: [], TUNED: []}
+        for turn in range(1, ROUNDS + 1):
+            for name, rounds in latency.items():
+                late = await _latency(source, target, folder, name, turn)
+                rounds.append(late)
+                click.echo(f"round {turn}, {name}: p99 {late.p99:.1f} ms", err=True)
         idle = await _idle(source, target, folder)
         samples, peak = await _backlog(source, target, folder)
     return Standing(latency, idle, samples, peak)
@@ -98,25 +123,32 @@ def _job(
 # -- a trickle -----------------------------------------------------------------------------------
 
 
-async def _latency(source: KafkaCluster, target: KafkaCluster, folder: Path, name: str) -> Latency:
-    topic = f"trickle-{name.replace(' ', '-')}"
+async def _latency(source: KafkaCluster, target: KafkaCluster, folder: Path, name: str, turn: int) -> Latency:
+    topic = f"trickle-{name.replace(' ', '-')}-{turn}"
     for cluster in source, target:
         await cluster.create_topic(topic, 1)
     job = _job(source, target, folder, topic, records=0, partitions=1)
     with CONTESTANTS[name](job):
-        return await asyncio.to_thread(trickle, source.bootstrap, target.bootstrap, topic)
+        late = await asyncio.to_thread(
+            trickle, source.bootstrap, target.bootstrap, topic, seconds=ROUND_SECONDS
+        )
+    await forget(job)
+    return late
 
 
-def trickle(source: str, target: str, topic: str) -> Latency:
+def trickle(source: str, target: str, topic: str, *, seconds: float = TRICKLE_SECONDS) -> Latency:
     """Write records evenly and read them; those of the warm-up do not count.
 
     Args:
         source, target: Where the topic, which has one partition, is written and read.
+        seconds: Worth of records that are timed.
     """
-    wanted = int(TRICKLE_PER_SECOND * TRICKLE_SECONDS)
+    wanted = int(TRICKLE_PER_SECOND * seconds)
     with trickling(source, target, topic, TRICKLE_PER_SECOND) as records:
-        wait(lambda: came(records, WARM_UP_RECORDS + wanted), f"{wanted} records have been timed")
-        timed = records[WARM_UP_RECORDS : WARM_UP_RECORDS + wanted]
+        wait(lambda: came(records, 1), "the first record is there")
+        first = len(records) + WARM_UP_RECORDS
+        wait(lambda: came(records, first + wanted), f"{wanted} records have been timed")
+        timed = records[first : first + wanted]
     late = sorted((one.read_at - one.handed_at) * 1000 for one in timed)
     return Latency(statistics.median(late), late[wanted * 99 // 100], late[-1], wanted)
 
@@ -124,7 +156,7 @@ def trickle(source: str, target: str, topic: str) -> Latency:
 # -- nothing to do -------------------------------------------------------------------------------
 
 
-async def _idle(source: KafkaCluster, target: KafkaCluster, folder: Path) -> float:
+async def _idle(source: KafkaCluster, target: KafkaCluster, folder: Path) -> list[float]:
     for number in range(IDLE_TOPICS):
         name = f"idle-{number}"
         for cluster in source, target:
@@ -142,7 +174,7 @@ async def _idle(source: KafkaCluster, target: KafkaCluster, folder: Path) -> flo
         await asyncio.to_thread(
             wait, lambda: all(there.records() == here.records() for here, there in ends), "all is copied"
         )
-        return await asyncio.to_thread(_core_percent, pid)
+        return [await asyncio.to_thread(_core_percent, pid) for _ in range(ROUNDS)]
 
 
 def _core_percent(pid: int) -> float:
@@ -178,19 +210,22 @@ def _sampled(job: Job, pid: int) -> list[float]:
 
 def table(standing: Standing) -> Table:
     """What was found, a line for each figure."""
-    shown = Table(title="latency, idle cost, memory")
+    idle = standing.idle_core_percent
+    shown = Table(title=f"latency, idle cost, memory: medians of {len(idle)}")
     shown.add_column("")
     shown.add_column("", justify="right")
-    for name, late in standing.latency.items():
+    for name, rounds in standing.latency.items():
+        late = median(rounds)
         shown.add_row(
             f"{name}: {TRICKLE_PER_SECOND} records/s, producer to consumer, p50 / p99 / longest",
             f"{late.p50:.1f} / {late.p99:.1f} / {late.longest:.1f} ms",
         )
     partitions = IDLE_TOPICS * IDLE_PARTITIONS
-    shown.add_row(f"twinsite: {partitions} idle partitions", f"{standing.idle_core_percent:.2f} % of a core")
+    shown.add_row(f"twinsite: {partitions} idle partitions", f"{statistics.median(idle):.2f} % of a core")
     resident = standing.resident_megabytes
+    behind = f"{BACKLOG_PARTITIONS} partitions, {BACKLOG_MEGABYTES} MB behind, once"
     shown.add_row(
-        f"twinsite: {BACKLOG_PARTITIONS} partitions, {BACKLOG_MEGABYTES} MB behind, resident (least to most)",
-        f"{min(resident):.0f} to {max(resident):.0f} MB, peak {standing.peak_megabytes:.0f}",
+        f"twinsite: {behind}, resident after each tenth, and peak",
+        f"{' '.join(f'{one:.0f}' for one in resident)} MB, peak {standing.peak_megabytes:.0f}",
     )
     return shown
