@@ -1,9 +1,11 @@
 """What each part of compression makes of what crosses a link: prefix codes, matches, and how far they reach.
 
 Of the same records, cut into frames as a relay cuts them: bytes left for each byte, and megabytes a second of
-one core. Nothing is copied; ``python -m bench.compression``.
+one core. Then what a dictionary makes of the beginning of a stream, where a window holds nothing yet. Nothing
+is copied; ``python -m bench.compression``.
 
-Sources: RFC 1951 (prefix codes), RFC 8878 (zstd).
+Sources: RFC 1951 (prefix codes), RFC 8878 (zstd), zstd 1.5.7's lib/compress/zstd_compress_internal.h
+(``ZSTD_literalsCompressionIsDisabled``).
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 import lz4.frame
 import zstandard
@@ -21,6 +24,7 @@ from rich.table import Table
 from mirror.link.frames import Compression, Sealer
 from tests.harness.data import debian_packages, device_rows, json_rows
 
+WIDTH = 130
 FRAME_BYTES, MEGABYTES = 1 << 20, 64
 SMALL_FRAME_BYTES, SMALL_FRAMES = 4096, 2000
 """As of what is up to date: a few records at a time."""
@@ -28,6 +32,19 @@ DEVICES = 15_000
 """Of 400 B each: what repeats does so after 6 MB."""
 DICTIONARY_BYTES = 112_640
 """zstd's own default."""
+EARLIER_BYTES = 1 << 20
+"""What a dictionary is trained on, of the same topic as all that comes later."""
+STREAMS = 50
+"""That begin evenly over what comes later."""
+BEGINNINGS = {"64 KiB": 64 << 10, "100 KiB": 100 << 10, "1 MiB": 1 << 20}
+HISTORIES = {"nothing": 0, "64 KiB": 64 << 10, "1 MiB": 1 << 20}
+TRICKLE_FRAME_BYTES = (1024, 2048, 4096)
+STREAM_BYTES = max(HISTORIES.values()) + max(TRICKLE_FRAME_BYTES)
+CONNECTIONS_A_DAY = 24
+LITERALS_AS_THEY_ARE = 1
+"""As zstd's target length: with its fast strategy, which is that of level 1, there are no prefix codes then
+for what is no match. Matches are looked for as with 0: in steps of two. The binding has no other switch.
+"""
 
 Frames = Sequence[bytes]
 Way = Callable[[Frames], int]
@@ -49,9 +66,21 @@ def matches_alone(frames: Frames) -> int:
     return sum(len(lz4.frame.compress(frame)) for frame in frames)
 
 
-def both_in_a_frame(level: int) -> Way:
-    """Zstd, each frame for itself."""
-    return lambda frames: sum(len(zstandard.ZstdCompressor(level=level).compress(one)) for one in frames)
+def both_in_a_frame(level: int, **more: int) -> Way:
+    """Zstd, each frame for itself.
+
+    Args:
+        more: Parameters over those of the level.
+    """
+
+    def way(frames: Frames) -> int:
+        left = 0
+        for one in frames:
+            parameters = zstandard.ZstdCompressionParameters.from_level(level, source_size=len(one), **more)
+            left += len(zstandard.ZstdCompressor(compression_params=parameters).compress(one))
+        return left
+
+    return way
 
 
 def with_dictionary(frames: Frames) -> int:
@@ -73,8 +102,10 @@ def with_window(level: int, window_log: int = 24, *, long: bool = False) -> Way:
 
 
 WAYS: dict[str, Way] = {
-    "prefix codes alone": prefix_codes_alone,
+    "prefix codes alone (deflate)": prefix_codes_alone,
     "matches alone (lz4)": matches_alone,
+    "zstd 1, literals as they are": both_in_a_frame(1, target_length=LITERALS_AS_THEY_ARE),
+    "zstd 1, frame by frame": both_in_a_frame(1),
     "zstd 3, frame by frame": both_in_a_frame(3),
     "zstd -5, 16 MiB": with_window(-5),
     "zstd -1, 16 MiB": with_window(-1),
@@ -135,11 +166,100 @@ def show(title: str, ways: Mapping[str, Way], found: Mapping[str, Frames]) -> No
             share = way(frames) / size
             row.append(f"{share:.3f}, {size / 1e6 / (time.process_time() - began):,.0f}")
         table.add_row(name, *row)
-    Console(width=110).print(table)
+    Console(width=WIDTH).print(table)
+
+
+class Topic(NamedTuple):
+    """A dictionary that was trained on what came first, and all that came later."""
+
+    dictionary: zstandard.ZstdCompressionDict
+    later: bytes
+
+
+class Stream(NamedTuple):
+    """The bytes that become of each of its frames without a dictionary, and with it: a mean of many."""
+
+    plain: Sequence[float]
+    trained: Sequence[float]
+
+    def shares(self, frame_bytes: int, first: int, count: int) -> str:
+        """What is left of some frames, without and with it."""
+        size = frame_bytes * count
+        return ", ".join(f"{sum(of[first : first + count]) / size:.3f}" for of in self)
+
+    def saved(self, count: int) -> float:
+        """Bytes of the first frames that are not sent for a dictionary."""
+        return sum(self.plain[:count]) - sum(self.trained[:count])
+
+
+def topic_of(values: Iterator[bytes]) -> Topic:
+    """Train a dictionary on the first records."""
+    earlier: list[bytes | bytearray | memoryview] = []
+    size = 0
+    while size < EARLIER_BYTES:
+        earlier.append(value := next(values))
+        size += len(value)
+    return Topic(zstandard.train_dictionary(DICTIONARY_BYTES, earlier), b"".join(values))
+
+
+def stream_of(topic: Topic, frame_bytes: int) -> Stream:
+    """Zstd at level 3, one window over all frames of a stream."""
+    return Stream(
+        _mean_sizes(topic.later, frame_bytes, None), _mean_sizes(topic.later, frame_bytes, topic.dictionary)
+    )
+
+
+def _mean_sizes(
+    later: bytes, frame_bytes: int, dictionary: zstandard.ZstdCompressionDict | None
+) -> list[float]:
+    parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=24)
+    compressor = zstandard.ZstdCompressor(compression_params=parameters, dict_data=dictionary)
+    apart = (len(later) - STREAM_BYTES) // STREAMS
+    every = [
+        _sizes(compressor.compressobj(), later[at : at + STREAM_BYTES], frame_bytes)
+        for at in range(0, apart * STREAMS, apart)
+    ]
+    return [sum(of) / STREAMS for of in zip(*every, strict=True)]
+
+
+def _sizes(window: zstandard.ZstdCompressionObj, data: bytes, frame_bytes: int) -> list[int]:
+    return [
+        len(window.compress(data[at : at + frame_bytes]))
+        + len(window.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
+        for at in range(0, len(data), frame_bytes)
+    ]
+
+
+def show_dictionaries(topics: Mapping[str, Topic]) -> None:
+    """Where a dictionary could gain something: as long as the window holds little."""
+    table = Table(title="one window over a stream, zstd 3: without, with a dictionary")
+    table.add_column("bytes left for each")
+    for kind in topics:
+        table.add_column(kind, justify="right")
+    found = {size: [stream_of(topic, size) for topic in topics.values()] for size in TRICKLE_FRAME_BYTES}
+    small = found[SMALL_FRAME_BYTES]
+    for name, size in BEGINNINGS.items():
+        count = size // SMALL_FRAME_BYTES
+        shares = (stream.shares(SMALL_FRAME_BYTES, 0, count) for stream in small)
+        table.add_row(f"the first {name}, frames of 4 KiB", *shares)
+    for frame_bytes, streams in found.items():
+        for name, history in HISTORIES.items():
+            shares = (stream.shares(frame_bytes, history // frame_bytes, 1) for stream in streams)
+            table.add_row(f"a frame of {frame_bytes >> 10} KiB after {name}", *shares)
+    for name, size in BEGINNINGS.items():
+        saved = (stream.saved(size // SMALL_FRAME_BYTES) * CONNECTIONS_A_DAY for stream in small)
+        table.add_row(f"saved of {CONNECTIONS_A_DAY} times {name}", *map(_kilobytes, saved))
+    sent = (len(zstandard.compress(topic.dictionary.as_bytes(), 3)) for topic in topics.values())
+    table.add_row("the dictionary, compressed", *map(_kilobytes, sent))
+    Console(width=WIDTH).print(table)
+
+
+def _kilobytes(size: float) -> str:
+    return f"{size / 1000:,.0f} kB"
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print all tables."""
     large = {name: frames_of(values(), FRAME_BYTES) for name, values in KINDS.items()}
     show("frames of 1 MiB: what is behind", WAYS, large)
     small = {
@@ -147,6 +267,7 @@ def main() -> None:
         for name, frames in large.items()
     }
     show("frames of 4 KiB: what is up to date", OF_SMALL_ONES, small)
+    show_dictionaries({name: topic_of(values()) for name, values in KINDS.items()})
 
 
 if __name__ == "__main__":
