@@ -2,7 +2,8 @@
 
 ``TWINSITE_FAILPOINTS=produce_sent:3,markers_written`` kills the process with SIGKILL
 when ``produce_sent`` is reached for the third time, or ``markers_written`` for the
-first. Without the variable :func:`reach` is an empty function.
+first. Without the variable :func:`reach` is an empty function. A process that is armed
+says so at its start, as ``failpoints_armed`` in its log.
 """
 
 from __future__ import annotations
@@ -79,6 +80,6 @@ def _nothing(name: str) -> None:  # noqa: ARG001  # the signature is that of an 
     return
 
 
-reach: Callable[[str], None] = (
-    _armed(os.environ["TWINSITE_FAILPOINTS"]) if os.environ.get("TWINSITE_FAILPOINTS") else _nothing
-)
+ARMED = os.environ.get("TWINSITE_FAILPOINTS", "")
+"""What the variable says: empty, but in tests."""
+reach: Callable[[str], None] = _armed(ARMED) if ARMED else _nothing

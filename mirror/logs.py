@@ -23,6 +23,7 @@ from pydantic import SecretBytes, SecretStr
 from structlog.typing import FilteringBoundLogger, Processor
 from tenacity import RetryCallState
 
+from mirror import failpoints
 from mirror.kafka.secret import SecretSource
 
 Form = Literal["auto", "json", "console"]
@@ -50,6 +51,8 @@ EventDict = MutableMapping[str, Any]
 def set_up(*, level: Level = "info", form: Form = "auto", stream: TextIO | None = None) -> None:
     """Configure structlog and the standard library's logging for this process.
 
+    One that is armed to end itself (:mod:`mirror.failpoints`) says so first of all: that is for tests only.
+
     Args:
         form: ``auto`` is the readable form on a terminal, JSON elsewhere.
         stream: Standard error when None.
@@ -75,6 +78,9 @@ def set_up(*, level: Level = "info", form: Form = "auto", stream: TextIO | None 
     root.setLevel(threshold)
     for name, quiet in _QUIET.items():
         logging.getLogger(name).setLevel(max(quiet, threshold))
+    if failpoints.ARMED:
+        log = structlog.get_logger(__name__)
+        log.warning("failpoints_armed", failpoints=failpoints.ARMED)
 
 
 def _shared_processors() -> list[Processor]:

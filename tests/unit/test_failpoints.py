@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from mirror import failpoints
 from mirror.failpoints import NAMES, OF_MIRROR, OF_RELAY, OF_REPAIR
 from tests.faults import steps
 from tests.faults.steps import step_of
@@ -63,3 +67,37 @@ def test_relays_are_killed_later_only_at_failpoints_of_theirs() -> None:
     Each is visited; how late is said by name.
     """
     assert set(steps.LATER) <= OF_RELAY
+
+
+@pytest.mark.parametrize("setting", [None, ""])
+def test_without_the_variable_nothing_is_armed(setting: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    What every process runs at each step then is a function that does nothing at all.
+    """
+    if setting is None:
+        monkeypatch.delenv("TWINSITE_FAILPOINTS", raising=False)
+    else:
+        monkeypatch.setenv("TWINSITE_FAILPOINTS", setting)
+
+    loaded = runpy.run_path(str(failpoints.__file__))
+
+    empty = compile("def reach(name):\n    return", "empty", "exec").co_consts[0]
+    assert loaded["ARMED"] == ""
+    assert loaded["reach"].__code__.co_code == empty.co_code
+    assert loaded["reach"].__code__.co_names == ()
+
+
+def test_with_it_only_what_it_names_is_armed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A slip in a name would be a test that kills nobody.
+    """
+    monkeypatch.setenv("TWINSITE_FAILPOINTS", "produce_sent:3,claimed")
+    loaded = runpy.run_path(str(failpoints.__file__))
+    monkeypatch.setenv("TWINSITE_FAILPOINTS", "produce_snet")
+
+    with pytest.raises(ValueError, match="no failpoint 'produce_snet'"):
+        runpy.run_path(str(failpoints.__file__))
+
+    assert loaded["ARMED"] == "produce_sent:3,claimed"
+    loaded["reach"]("registered")
+    loaded["reach"]("produce_sent")

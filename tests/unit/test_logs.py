@@ -13,7 +13,7 @@ import structlog
 import tenacity
 from pydantic import SecretStr
 
-from mirror import logs
+from mirror import failpoints, logs
 from mirror.errors import ConnectionFailedError
 from mirror.kafka.secret import SecretSource
 
@@ -58,6 +58,27 @@ def test_a_line_is_json_with_time_level_and_event_first() -> None:
         "partition": 0,
         "lag": None,
     }
+
+
+def test_a_process_that_is_armed_to_kill_itself_says_so_first_and_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Anybody may set the variable, where it does not belong, too; without it nothing is said.
+    """
+    unarmed = set_up()
+    monkeypatch.setattr(failpoints, "ARMED", "produce_sent:3")
+    armed = set_up()
+    structlog.get_logger().info("listening")
+
+    first, second = lines(armed)
+    assert lines(unarmed) == []
+    assert [first[field] for field in ("level", "event", "failpoints")] == [
+        "warning",
+        "failpoints_armed",
+        "produce_sent:3",
+    ]
+    assert second["event"] == "listening"
 
 
 def test_a_terminal_gets_a_readable_form(monkeypatch: pytest.MonkeyPatch) -> None:
