@@ -95,6 +95,9 @@ TOPICS_IGNORED = _gauge(
     "target's too.",
 )
 PARTITIONS = _gauge("partitions", ("flow", "state"), "Partitions of the flow in each state.")
+PARTITIONS_MAPPED = _gauge(
+    "partitions_mapped", FLOW, "Partitions whose offsets are not those of the source: a map translates them."
+)
 LAG_UNKNOWN = _gauge(
     "partitions_lag_unknown", FLOW, "Partitions whose lag in seconds cannot be told: they have no lag series."
 )
@@ -203,8 +206,8 @@ CRC_FAILURES = _counter(
 
 FLOW_METRICS = (
     *(BUILD_INFO, FLOW_INFO, FLOW_START, OWNER, FENCING_EPOCH),
-    *(BYTES_COPIED, LINK_RTT, PEER_CLOCK_SKEW, TOPICS_IGNORED, PARTITIONS, LAG_UNKNOWN),
-    FLOW_BACKLOG,
+    *(BYTES_COPIED, LINK_RTT, PEER_CLOCK_SKEW, TOPICS_IGNORED, PARTITIONS, PARTITIONS_MAPPED),
+    *(LAG_UNKNOWN, FLOW_BACKLOG),
 )
 OFFSET_METRICS = (NEXT_OFFSET, SOURCE_LOG_START, SOURCE_HIGH_WATERMARK, SOURCE_LAST_STABLE, TARGET_LOG_END)
 """Of single partitions only: they mean nothing for a topic."""

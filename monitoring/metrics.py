@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
-from mirror.model import FlowStatus, Forecast, PartitionStatus, State, TopicPartition
+from mirror.model import FlowStatus, Forecast, OffsetMode, PartitionStatus, State, TopicPartition
 from monitoring import catalogue
 from monitoring.catalogue import Kind, Metric
 
@@ -166,6 +166,8 @@ class FlowCollector(Collector):
         yield self._one(catalogue.PEER_CLOCK_SKEW, flow, None if offset_ms is None else offset_ms / 1000)
         yield self._one(catalogue.TOPICS_IGNORED, flow, status.topics_ignored)
         yield self._counts(status)
+        mapped = sum(one.offset_mode is OffsetMode.MAPPED for one in status.partitions)
+        yield self._one(catalogue.PARTITIONS_MAPPED, flow, None if status.waits_for else mapped)
         unknown = sum(map(_lag_is_unknown, status.partitions))
         yield self._one(catalogue.LAG_UNKNOWN, flow, None if status.waits_for else unknown)
         whole = status.outlook

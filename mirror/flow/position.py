@@ -9,7 +9,7 @@ Sources: KIP-98 (sequences), KIP-320 (log truncation), docs/design.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from checkpoint.errors import UntranslatableError
 from checkpoint.model import Insertion
@@ -45,6 +45,8 @@ class Register:
 
     Attributes:
         shared: The target partition holds records that are not ours.
+        instead_of: What the partition would be if its offsets had to be the same, which they cannot; None
+            where nobody wanted them to be, or they are.
     """
 
     mode: OffsetMode
@@ -52,6 +54,7 @@ class Register:
     target_start_offset: int
     prepared: bool
     shared: bool = False
+    instead_of: Stop | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,19 +187,25 @@ def _first_time(source: SourceLook, target: TargetLook, wanted: str, padding_lim
     fits = empty and end <= start
     if fits and (padding_limit is None or start - end <= padding_limit):
         return Register(OffsetMode.SAME, start, start, prepared=end == start)
-    if wanted == "auto":
-        return mapped
-    if fits:
-        return Stop(
-            State.BLOCKED,
-            Reason.GAP_TOO_LARGE,
-            f"the source starts at {start}: that takes {start - end} padding records at the target, "
-            f"above the limit of {padding_limit} (offsets.padding_limit)",
-        )
+    why_not = _too_much_padding(start, end, padding_limit) if fits else _not_empty(start, target)
+    return replace(mapped, instead_of=why_not) if wanted == "auto" else why_not
+
+
+def _too_much_padding(start: int, end: int, limit: int | None) -> Stop:
+    return Stop(
+        State.BLOCKED,
+        Reason.GAP_TOO_LARGE,
+        f"the source starts at {start}: that takes {start - end} padding records at the target, "
+        f"above the limit of {limit} (offsets.padding_limit)",
+    )
+
+
+def _not_empty(start: int, target: TargetLook) -> Stop:
+    first, end = target.target_log_start_offset, target.target_log_end_offset
     holds = (
         f"is empty and ends at {end}"
-        if empty
-        else f"holds offsets {target.target_log_start_offset} to {end} that this flow did not write"
+        if first == end
+        else f"holds offsets {first} to {end} that this flow did not write"
     )
     return Stop(
         State.BLOCKED, Reason.TARGET_NOT_EMPTY, f"the target partition {holds}; the source starts at {start}"

@@ -21,6 +21,7 @@ from mirror.flow.context import Flow
 from mirror.flow.following import SideError, look_at_ends
 from mirror.flow.inserting import finish
 from mirror.flow.judging import Judge
+from mirror.flow.keeping import tell_mapped
 from mirror.flow.looking import Seen
 from mirror.flow.needs import Claims, Memory, Right
 from mirror.flow.partition import HOPELESS, PartitionCopy
@@ -339,6 +340,7 @@ class Settler:
         await self._memory.register(
             partition.tp, partition.target, known.topic_id, mapped, known.target_topic_id
         )
+        tell_mapped(partition.tp, refusal.reason, refusal.detail)
 
     async def _carry_out(
         self, partition: PartitionCopy, decision: Decision, ids: tuple[str, str | None], look: Look
@@ -367,6 +369,8 @@ class Settler:
                 partition.refused(UNREPLICATED, detail, now)
             case Register() if self._may_write(look):
                 await self._memory.register(partition.tp, partition.target, ids[0], decision, ids[1])
+                if (stop := decision.instead_of) is not None:
+                    tell_mapped(partition.tp, stop.reason, stop.detail)
                 self._look_again(partition, look)
             case Insert(insertion) if self._may_write(look):
                 await finish(self._flow, self._memory, partition.tp, partition.target, insertion)

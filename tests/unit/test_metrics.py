@@ -12,7 +12,16 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
-from mirror.model import FlowStatus, Forecast, Outlook, PartitionStatus, Reason, State, TopicPartition
+from mirror.model import (
+    FlowStatus,
+    Forecast,
+    OffsetMode,
+    Outlook,
+    PartitionStatus,
+    Reason,
+    State,
+    TopicPartition,
+)
 from monitoring import catalogue
 from monitoring.exposition import OPENMETRICS, content_type, write_text
 from monitoring.metrics import FlowCollector, Instruments, register
@@ -33,6 +42,7 @@ def a_mixed_flow() -> FlowStatus:
             1,
             state=State.LAGGING,
             reason=Reason.CATCHING_UP,
+            offset_mode=OffsetMode.MAPPED,
             lag_records=200,
             lag_seconds=33.5,
             next_offset=800,
@@ -299,6 +309,7 @@ def test_of_a_mirror_that_waits_at_its_start_no_partitions_are_counted() -> None
     text = flow_text(waiting)
 
     assert value(text, "twinsite_partitions_lag_unknown") is None
+    assert value(text, "twinsite_partitions_mapped") is None
     assert value(text, "twinsite_partitions") is None
     assert value(flow_text(a_flow()), "twinsite_partitions_lag_unknown") == 0
 

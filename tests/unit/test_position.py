@@ -169,8 +169,9 @@ def test_a_target_with_a_past_cannot_have_the_same_offsets(start: int, end: int,
     refused = stopped(decided(None, target), State.BLOCKED, Reason.TARGET_NOT_EMPTY)
 
     assert refused.detail.startswith(f"the target partition {seen}")
-    mapped = Register(OffsetMode.MAPPED, 100, end, prepared=True, shared=start < end)
+    mapped = Register(OffsetMode.MAPPED, 100, end, prepared=True, shared=start < end, instead_of=refused)
     assert decided(None, target, wanted="auto") == mapped
+    assert decided(None, target, wanted="mapped") == replace(mapped, instead_of=None)
 
 
 @given(start=offsets, length=offsets, source_start=offsets)
@@ -213,8 +214,9 @@ def test_padding_has_a_limit(limit: int) -> None:
     if limit == 100:
         assert asked == [Register(OffsetMode.SAME, 100, 100, prepared=False)] * 2
     else:
-        assert "100 padding records" in stopped(asked[0], State.BLOCKED, Reason.GAP_TOO_LARGE).detail
-        assert asked[1] == Register(OffsetMode.MAPPED, 100, 0, prepared=True)
+        refused = stopped(asked[0], State.BLOCKED, Reason.GAP_TOO_LARGE)
+        assert "100 padding records" in refused.detail
+        assert asked[1] == Register(OffsetMode.MAPPED, 100, 0, prepared=True, instead_of=refused)
 
 
 @pytest.mark.parametrize(("limit", "mode"), [(40, OffsetMode.SAME), (39, OffsetMode.MAPPED)])
@@ -266,8 +268,8 @@ def test_what_others_hold_at_the_target_is_no_copy_of_this_flow() -> None:
     others = replace(EMPTY, target_log_end_offset=500, last_producer_id=9_999)
     emptied = replace(COPIED, target_log_start_offset=500, last_producer_id=None)
 
-    assert decided(None, others, wanted="auto") == Register(OffsetMode.MAPPED, 100, 500, True, shared=True)
-    assert decided(None, emptied, wanted="auto") == Register(OffsetMode.MAPPED, 100, 500, True)
+    assert decided(None, others, wanted="mapped") == Register(OffsetMode.MAPPED, 100, 500, True, shared=True)
+    assert decided(None, emptied, wanted="mapped") == Register(OffsetMode.MAPPED, 100, 500, True)
 
 
 def test_whose_the_end_of_a_log_is_must_be_known_before_a_copy_begins_behind_it() -> None:
