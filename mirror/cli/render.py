@@ -20,6 +20,7 @@ from mirror.model import (
     FlowStatus,
     Forecast,
     LinkStatus,
+    OffsetMode,
     PartitionStatus,
     Reason,
     State,
@@ -134,7 +135,7 @@ class _StatusTable:
         if _stands_by(self.status) and self.status.copied_by is not None:
             told = [one for one in told if one.state is not State.STANDBY]
         lost = [one for one in partitions if one.lost_ranges]
-        return [*_troubles(told, alike_max), *_losses(lost, alike_max)]
+        return [*_troubles(told, alike_max), *_losses(lost, alike_max), *_catching_up(partitions)]
 
     def _notes_in(self, lines: _Lines, room: int, partitions: Sequence[PartitionStatus]) -> list[Text]:
         """As many as leave half of the room to the table; rather each way out than each partition."""
@@ -180,6 +181,8 @@ def _headline(status: FlowStatus) -> Text:
         f"{size(copied)} copied in {duration(status.uptime_seconds)}; "
         f"cpu {duration(status.cpu_seconds)}, memory {size(status.resident_bytes)}"
     )
+    if any(one.offset_mode is OffsetMode.MAPPED for one in status.partitions):
+        words += f"\n  {_offset_modes(status.partitions)}"
     if status.link is not None:
         words += f"\n  {_link(status.link)}"
     if counts[State.LAGGING]:
@@ -194,6 +197,13 @@ def _headline(status: FlowStatus) -> Text:
         return Text(f"{words}\n  waits for {clean(status.waits_for)}")
     nothing = not status.partitions and not status.topics_left_out
     return Text(f"{words}\n{NOTHING_COPIED}" if nothing else words)
+
+
+def _offset_modes(partitions: Sequence[PartitionStatus]) -> str:
+    """Where all have the same offsets nobody has to be told."""
+    counts = Counter(one.offset_mode for one in partitions)
+    modes = ", ".join(f"{number(counts[mode])} {mode}" for mode in OffsetMode if counts[mode])
+    return f"offsets: {modes}"
 
 
 def _stands_by(status: FlowStatus) -> bool:
@@ -300,6 +310,14 @@ def _trouble(
         yield plain(f"  hint: {hint}")
 
 
+def _catching_up(partitions: Sequence[PartitionStatus]) -> Iterator[Text]:
+    """Of all that only take their time at once: how far each is stands in the table."""
+    group = [one for one in partitions if one.reason is Reason.CATCHING_UP]
+    if group:
+        yield plain(f"{number(len(group))} {State.LAGGING}, catching up", STYLES[State.LAGGING])
+        yield plain(f"  hint: {group[0].hint}")
+
+
 def _losses(group: Sequence[PartitionStatus], alike_max: int | None) -> Iterator[Text]:
     for one in group[:alike_max]:
         offsets = sum(end - begin for begin, end in one.lost_ranges)
@@ -360,6 +378,8 @@ def _partition(one: PartitionStatus) -> dict[str, Any]:
         },
         "target": {"log_end_offset": one.target_log_end_offset},
         "lag_records": one.lag_records,
+        "lost_from": one.lost_from,
+        "lost_to": one.lost_to,
         "lost_offsets": one.lost_offsets,
         "lost_ranges": [list(lost) for lost in one.lost_ranges],
         "records": one.records,

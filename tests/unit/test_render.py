@@ -13,7 +13,7 @@ from rich.console import Console
 from mirror.cli.columns import shortened
 from mirror.cli.output import PIPE_COLUMNS, number
 from mirror.cli.render import ALIKE_MAX, status_table
-from mirror.model import LinkStatus, OwnerStatus, PartitionStatus, Reason, State, TopicLeftOut
+from mirror.model import LinkStatus, OffsetMode, OwnerStatus, PartitionStatus, Reason, State, TopicLeftOut
 from tests.unit.statuses import (
     a_flow,
     a_late_partition,
@@ -303,6 +303,42 @@ def test_a_hint_is_not_hidden_behind_many_others() -> None:
     assert any("held-0: BLOCKED: error 31 was the answer" in line for line in short)
     assert any(blocked().hint in line for line in short)
     assert sum("somebody else wrote at 4711" in line for line in long) == 200
+
+
+@pytest.mark.parametrize("count", [2, 500])
+@pytest.mark.parametrize("lines", [None, 24])
+def test_what_to_do_about_partitions_that_catch_up_is_said_once_of_all(count: int, lines: int | None) -> None:
+    """
+    Each is in the table; a line for each below that would hide those that need somebody.
+    """
+    behind = [
+        a_partition("late", number, state=State.LAGGING, reason=Reason.CATCHING_UP, detail="90 behind")
+        for number in range(count)
+    ]
+
+    screen = drawn(*behind, blocked(), columns=100, lines=lines)
+
+    at = next(number for number, line in enumerate(screen) if line == f"{count} LAGGING, catching up")
+    assert screen[at + 1].startswith("  hint: Nothing, unless the lag grows")
+    assert sum("unless the lag grows" in line for line in screen) == 1
+    assert not any("90 behind" in line for line in screen)
+    assert any(blocked().hint[:40] in line for line in screen[:at])
+    assert "catching up" not in "\n".join(drawn(a_late_partition(), blocked(), columns=100))
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_mapped_offsets_are_counted_above_the_table_on_every_screen(columns: int) -> None:
+    """
+    The column that says so of each has no room on a narrow one.
+    """
+    same, mapped = a_partition(), a_partition("late", offset_mode=OffsetMode.MAPPED)
+
+    screen = drawn(same, mapped, mapped, an_unknown_partition(), columns=columns)
+
+    assert ("OFFSETS" in titles(screen)) is (columns == 200)
+    assert "  offsets: 1 same, 2 mapped" in screen[: screen.index(titles(screen))]
+    assert "  offsets: 1 mapped" in drawn(mapped, columns=columns)
+    assert not any("offsets:" in line for line in drawn(same, same, columns=columns))
 
 
 # -- what was given up ---------------------------------------------------------------------------------
