@@ -75,6 +75,7 @@ async def test_a_mirror_killed_at_a_durable_step_leaves_nothing_lost_or_doubled(
 
     assert first.code == KILLED, first.stderr
     assert second.code == 0, second.stderr
+    assert [len(events(one.stderr, "failpoints_armed")) for one in (first, second)] == [1, 0]
     assert_exact(source.bootstrap, target.bootstrap, [name], offsets=offsets)
 
 

@@ -71,6 +71,11 @@ class StoredBatch:
         return self.offset + int.from_bytes(self.data[23:27], "big") + 1
 
     @property
+    def producer_id(self) -> int:
+        """Of whoever has written a v2 batch; -1: of nobody who could be told apart."""
+        return int.from_bytes(self.data[43:51], "big", signed=True)
+
+    @property
     def records(self) -> int:
         """How many records a v2 batch holds, fewer than offsets after compaction."""
         return int.from_bytes(self.data[57:61], "big")

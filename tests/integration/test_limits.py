@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tests.harness.checker import assert_exact, read_partition, watermarks
 from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load, load_transactions
-from tests.harness.process import Finished, twinsite
+from tests.harness.process import Finished, events, twinsite
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -42,6 +43,11 @@ def state_of(done: Finished) -> tuple[str, str | None, str | None]:
     """Of the only partition: state, reason and mode."""
     one: dict[str, Any] = done.document["partitions"][0]
     return one["state"], one["reason"], one["offset_mode"]
+
+
+def turns(done: Finished) -> list[dict[str, Any]]:
+    """What the log says of partitions that have a map from now on."""
+    return [json.loads(line) for line in events(done.stderr, "offsets_mapped")]
 
 
 async def a_late_log(source: KafkaCluster, topic: TopicFactory) -> str:
@@ -113,6 +119,7 @@ async def test_a_log_that_starts_above_the_limit_is_mapped_with_auto(
     done = await copy_once(source, target, name, tmp_path, mode="auto", padding_limit=STARTS_AT - 1)
 
     assert (done.code, state_of(done)) == (0, ("ACTIVE", None, "mapped"))
+    assert [line["reason"] for line in turns(done)] == ["gap_too_large"]
     assert watermarks(target.bootstrap, name)[0] == (0, 150)
     assert_exact(source.bootstrap, target.bootstrap, [name], offsets="mapped")
 
@@ -193,4 +200,6 @@ async def test_auto_maps_a_log_that_starts_late_where_the_target_takes_no_paddin
     assert state_of(refused)[:2] == ("BLOCKED", "preparation_refused")
     assert mapped.code == 0, mapped.stderr
     assert state_of(mapped) == ("ACTIVE", None, "mapped")
+    assert [line["reason"] for line in turns(mapped)] == ["preparation_refused"]
+    assert turns(refused) == []
     assert_exact(source.bootstrap, target.bootstrap, [name], offsets="mapped")

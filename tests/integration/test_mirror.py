@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from tests.harness.checker import assert_exact, read_partition, watermarks
 from tests.harness.data import edge_rows, json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load, load_every_codec, load_interleaved, load_transactions
-from tests.harness.process import Finished, Twinsite, twinsite
+from tests.harness.process import Finished, Twinsite, events, twinsite
 
 
 def flags(source: KafkaCluster, target: KafkaCluster, topics: str, flow: str, *more: str) -> tuple[str, ...]:
@@ -182,7 +183,8 @@ async def test_auto_maps_what_cannot_keep_its_offsets(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    A target that is not empty, and a gap above the limit: both partitions go on mapped, and say so.
+    A target that is not empty, and a gap above the limit: both partitions go on mapped, and say so. The log
+    does when they turn, with the reason; status and metrics as long as it is so.
     """
     filled, gapped = await topic(source), await topic(source)
     await target.create_topic(filled, 1)
@@ -198,8 +200,20 @@ async def test_auto_maps_what_cannot_keep_its_offsets(
 
     done = await twinsite("mirror", "--config", str(settings), "--once", "-o", "json", work_dir=tmp_path)
 
+    with Twinsite.run("mirror", "--config", str(settings), work_dir=tmp_path) as mirror:
+        await mirror.wait_for(lambda: _complete(mirror, source, [filled, gapped]), "it goes on")
+        url = f"http://127.0.0.1:{mirror.port}"
+        asked = await twinsite("status", "--url", url, work_dir=tmp_path)
+        metrics = mirror.get("/metrics").decode().splitlines()
+
+    turned = {one["topic"]: one["reason"] for one in map(json.loads, events(done.stderr, "offsets_mapped"))}
     assert done.code == 0, done.stderr
     assert {p["offset_mode"] for p in done.document["partitions"]} == {"mapped"}
+    assert turned == {filled: "target_not_empty", gapped: "gap_too_large"}
+    assert len(events(done.stderr, "offsets_mapped")) == 2
+    assert events(mirror.stderr, "offsets_mapped") == []
+    assert "  offsets: 2 mapped" in asked.stdout.splitlines()
+    assert f'twinsite_partitions_mapped{{flow="{filled}"}} 2.0' in metrics
     assert watermarks(target.bootstrap, filled)[0] == (0, 37)
     assert_exact(source.bootstrap, target.bootstrap, [gapped], offsets="mapped")
 
