@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from pathlib import Path
 
 import yaml
 
 from tests.conftest import TopicFactory
-from tests.faults.flows import partitions, says
+from tests.faults.flows import complete, mirror_of, once, partitions, says
 from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
@@ -18,6 +19,8 @@ from tests.harness.terminal import on_terminal
 
 DRAWN_AGAIN = "\r\x1b[2K"
 """Back to the beginning of the line, and clear it."""
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+"""Colours, and what moves the cursor."""
 
 
 async def test_an_operator_asks_pauses_translates_and_stops(
@@ -84,6 +87,75 @@ async def test_an_operator_asks_pauses_translates_and_stops(
         str(settings),
     )
     assert offline == (0, "7\n", "")
+
+
+async def test_what_needs_somebody_is_told_with_what_to_do(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    In what ``status`` prints, too; and the document of ``--once`` says what was lost, as the status does.
+    """
+    lost, held = await topic(source, prefix="lost"), await topic(source, prefix="held")
+    for name in (lost, held):
+        load(source.bootstrap, name, json_rows(20, 50))
+    await target.create_topic(held, 1)
+    load(target.bootstrap, held, json_rows(3, 50))
+    assert (await twinsite(*once(source, target, lost, lost), work_dir=tmp_path)).code == 0
+    load(source.bootstrap, lost, json_rows(30, 50, seed=2))
+    source.delete_records(lost, {0: 35})
+
+    document = (await twinsite(*once(source, target, f"{lost}|{held}", lost), work_dir=tmp_path)).document
+    with Twinsite.run(*mirror_of(source, target, f"{lost}|{held}", lost), work_dir=tmp_path) as mirror:
+        await says(mirror, lost, "DATA_LOSS", "log_start_moved")
+        await says(mirror, held, "BLOCKED", "target_not_empty")
+        told = {one["topic"]: one for one in partitions(mirror)}
+        asked = await twinsite("status", "--url", f"http://127.0.0.1:{mirror.port}", work_dir=tmp_path)
+
+    ended = {one["topic"]: one for one in document["partitions"]}
+    for of in (told, ended):
+        assert [(of[name]["lost_from"], of[name]["lost_to"]) for name in (lost, held)] == [
+            (20, 35),
+            (None, None),
+        ]
+    lines = asked.stdout.splitlines()
+    assert asked.code == 3
+    for name, state, way_out in (
+        (lost, "DATA_LOSS", "accept the loss to go on."),
+        (held, "BLOCKED", "delete the target topic, if nobody needs any of its partitions."),
+    ):
+        at = lines.index(f"{name}-0: {state}: {told[name]['detail']}")
+        assert lines[at + 1] == f"  hint: {told[name]['hint']}"
+        assert lines[at + 1].endswith(way_out)
+
+
+async def test_what_is_watched_changes_when_something_is_copied(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    On a terminal in place, in a pipe one table follows the other.
+    """
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(3, 50))
+
+    def is_at(offset: int, shown: str) -> bool:
+        """Whether what was drawn last says that so much is at the source, and all of it copied."""
+        drawn = [
+            line.split() for line in CONTROL.sub("", shown).splitlines() if line.startswith(f"{name}-0 ")
+        ]
+        return bool(drawn) and drawn[-1][:5] == [f"{name}-0", "ACTIVE", "same", str(offset), str(offset)]
+
+    with Twinsite.run(*mirror_of(source, target, name, name), work_dir=tmp_path) as mirror:
+        await mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied")
+        watch = ("status", "--watch", "--every", "0.2", "--url", f"http://127.0.0.1:{mirror.port}")
+        with (
+            on_terminal(*watch, lines=24, columns=80) as seen,
+            Twinsite.run(*watch, work_dir=tmp_path, listen=False) as kept,
+        ):
+            await asyncio.to_thread(seen.wait_for, partial(is_at, 3), "three records")
+            await kept.wait_for(lambda: is_at(3, kept.stdout), "three records")
+            load(source.bootstrap, name, json_rows(4, 50))
+            await asyncio.to_thread(seen.wait_for, partial(is_at, 7), "seven records")
+            await kept.wait_for(lambda: is_at(7, kept.stdout), "seven records")
 
 
 async def test_a_pattern_that_matches_nothing_is_said(
