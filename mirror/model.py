@@ -250,9 +250,9 @@ class PartitionStatus:
     """Source offset of the next record to copy; everything below is on the target."""
     target_log_end_offset: int | None
     lag_records: int | None
-    """Source offsets between ``next_offset`` and the last stable offset, as last seen; 0 if just now."""
+    """Source offsets between ``next_offset`` and the last stable offset, as last seen; 0 if not long ago."""
     lag_seconds: float | None
-    """Upper bound of the age of the oldest record that is not on the target."""
+    """Upper bound of the age of the oldest record that is not on the target; never 0."""
     records: int
     bytes: int
     batches: int

@@ -66,7 +66,9 @@ def _ranker(
         lag = meter.measure(p, now=now, now_ms=now_ms)
         return most_urgent(
             outlooks.headroom_seconds(p, lag.progress, now=now, now_ms=now_ms),
-            tombstone_headroom_seconds(lag.progress, lag.seconds, follower.tombstones(p.tp.topic), now=now),
+            tombstone_headroom_seconds(
+                lag.progress, lag.late_seconds, follower.tombstones(p.tp.topic), now=now
+            ),
         )
 
     def ranked(ranks: Mapping[Key, int]) -> None:
@@ -94,6 +96,7 @@ class RunningMirror:
     registry: CollectorRegistry
     heartbeats: Heartbeats
     port: ApiServer | None = None
+    drained_at: float | None = None
 
     @classmethod
     def of(
@@ -170,8 +173,18 @@ class RunningMirror:
 
     def status(self) -> FlowStatus:
         """A snapshot, at once."""
+        return self._snapshot(0.0)
+
+    def last_status(self) -> FlowStatus:
+        """A snapshot of a flow that has ended: what it takes to leave everything in order is no lag."""
+        return self._snapshot(0.0 if self.drained_at is None else time.monotonic() - self.drained_at)
+
+    def _snapshot(self, ended_seconds: float) -> FlowStatus:
         return self.snapshots.take(
-            self.engine.partitions.values(), self.follower.topics_ignored, self.follower.left_out
+            self.engine.partitions.values(),
+            self.follower.topics_ignored,
+            self.follower.left_out,
+            ended_seconds=ended_seconds,
         )
 
     def _fenced(self) -> int:
@@ -216,6 +229,7 @@ class RunningMirror:
             timed_out = ends_at is not None and time.monotonic() >= ends_at
             self._conclude()
             await self.engine.drain(DRAIN_SECONDS)
+            self.drained_at = time.monotonic()
             await self._leave_topics_ready()
             if once:
                 await forgetter.forget_at_last(FINISH_SECONDS)

@@ -77,7 +77,7 @@ async def run(
             raise _first(group) from None
         if timed_out and time_is_up is not None:
             time_is_up.set()
-        return mirror.status()
+        return mirror.last_status()
 
 
 async def _begin(

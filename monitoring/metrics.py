@@ -46,8 +46,9 @@ class _Reading:
     metric: Metric
     read: Callable[[PartitionStatus], float | None]
     together: Together = sum
-    none_is_of_all: bool = False
-    """0 says that nothing is missing: of a topic it is told only where it is known of each partition."""
+    misses: Callable[[PartitionStatus], object] | None = None
+    """Whether something is known to be missing of a partition, where the figure may say that nothing is: of a
+    topic that is told only where it is known of each of them."""
 
 
 def _loss_pending(partition: PartitionStatus) -> float | None:
@@ -61,21 +62,26 @@ def _lag_is_unknown(partition: PartitionStatus) -> bool:
     return partition.lag_seconds is None and not partition.topic_gone
 
 
+def _misses_some(partition: PartitionStatus) -> bool:
+    """False where nothing was missing, and nothing was held back, when the source spoke last."""
+    end = partition.source_high_watermark or 0
+    return bool(partition.lag_seconds) and (partition.lag_records != 0 or (partition.next_offset or 0) < end)
+
+
+def _catch_up(partition: PartitionStatus) -> float | None:
+    return _projected(partition.outlook.catch_up, partition.outlook.catch_up_seconds)
+
+
 def _projected(forecast: Forecast, seconds: float | None) -> float | None:
     return math.inf if forecast is Forecast.NEVER else seconds
 
 
 _READINGS = (
-    _Reading(catalogue.LAG_RECORDS, lambda p: p.lag_records, none_is_of_all=True),
-    _Reading(catalogue.LAG_SECONDS, lambda p: p.lag_seconds, max, none_is_of_all=True),
+    _Reading(catalogue.LAG_RECORDS, lambda p: p.lag_records, misses=lambda p: p.lag_records),
+    _Reading(catalogue.LAG_SECONDS, lambda p: p.lag_seconds, max, misses=_misses_some),
     _Reading(catalogue.RETENTION_HEADROOM, lambda p: p.retention_headroom_seconds, min),
     _Reading(catalogue.TOMBSTONE_HEADROOM, lambda p: p.tombstone_headroom_seconds, min),
-    _Reading(
-        catalogue.CATCH_UP,
-        lambda p: _projected(p.outlook.catch_up, p.outlook.catch_up_seconds),
-        max,
-        none_is_of_all=True,
-    ),
+    _Reading(catalogue.CATCH_UP, _catch_up, max, misses=_catch_up),
     _Reading(
         catalogue.RETENTION_LOSS,
         lambda p: _projected(p.outlook.retention_loss, p.outlook.retention_loss_seconds),
@@ -240,9 +246,9 @@ class FlowCollector(Collector):
             values = [value for one in group.partitions if (value := reading.read(one)) is not None]
             if not values:
                 continue
-            value = reading.together(values)
-            if value or not reading.none_is_of_all or len(values) == len(group.partitions):
-                _add(family, group.labels, value)
+            known_of_all = len(values) == len(group.partitions)
+            if known_of_all or reading.misses is None or any(map(reading.misses, group.partitions)):
+                _add(family, group.labels, reading.together(values))
         return family
 
     def _gap_records(self, groups: Sequence[_Group]) -> Family:

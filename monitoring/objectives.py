@@ -1,9 +1,10 @@
 """How far behind a copy is, as numbers that never look better than the truth.
 
 Age is an upper bound: a record that is not on the target was appended after the
-last moment at which the copy was known complete. A source that does not answer, a
-mirror that stands still and a clock that jumps may make a figure larger, or
-unknown (None), but never zero.
+last moment at which the copy was known complete. That moment is always past, so an
+age is never zero: what the source has taken since is known to nobody. A source that
+does not answer, a mirror that stands still and a clock that jumps may make a figure
+larger, or unknown (None), but not smaller.
 
 ``*_at`` are readings of one monotonic clock in seconds, ``*_ms`` are Kafka record
 timestamps, ``*_seconds`` are durations. Pure: clocks are arguments.
@@ -20,7 +21,7 @@ from mirror.model import State
 CATCHING_UP_SHARE = 0.5
 """A lagging partition is ACTIVE again below this share of the bound, so that it does not flap."""
 LEAST_SECONDS = 0.001
-"""The lag of a copy that was complete this very moment and is not any more."""
+"""The lag of a copy that was complete this very moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,8 @@ class Progress:
 def lag_records(progress: Progress, *, now: float, fresh_seconds: float) -> int | None:
     """Source offsets that may be read and are not copied, as last heard; markers and compacted ones count.
 
-    Like the lag in seconds it is 0 only while the source says so; None when nothing was missing the last
-    time it did, and it has not answered since: the partition may be paused.
+    0 says that nothing was missing when the source spoke last, and the lag in seconds how long ago that was.
+    None when that is longer ago than ``fresh_seconds``: the partition may be paused.
     """
     if progress.next_offset is None or progress.last_stable_offset is None:
         return None
@@ -81,31 +82,41 @@ def lag_records(progress: Progress, *, now: float, fresh_seconds: float) -> int 
     return behind if behind or progress.fresh(now, fresh_seconds) else None
 
 
-def lag_seconds(progress: Progress, *, now: float, now_ms: int, fresh_seconds: float) -> float | None:
+def lag_seconds(progress: Progress, *, now: float, now_ms: int) -> float | None:
     """Upper bound of the age of the oldest record that is not on the target.
 
-    It is 0 only for a complete copy whose source answered within ``fresh_seconds``. A copy that was
-    complete once counts from then. One that never was counts from the newest record it copied, which is a
-    bound as long as records are appended in the order of their timestamps. What waits behind an open
-    transaction is missing, too: others may have committed it.
+    It is never 0: a complete copy counts from when its source spoke last, as whatever that has taken since
+    is not there. A copy that was complete once counts from then. One that never was counts from the newest
+    record it copied, which is a bound as long as records are appended in the order of their timestamps. What
+    waits behind an open transaction is missing, too: others may have committed it.
 
     Args:
         now: The monotonic clock.
         now_ms: The wall clock, to compare with record timestamps.
-        fresh_seconds: How old the source's last answer may be to be believed.
 
     Returns:
         Seconds, or None when nothing can be said: nothing was looked at, or timestamps lie in the future.
     """
-    if progress.complete:
-        known_at = _latest(progress.complete_at, progress.heard_at)
-        if progress.fresh(now, fresh_seconds):
-            return 0.0
-    else:
-        known_at = progress.complete_at
+    complete_at = progress.complete_at
+    known_at = _latest(complete_at, progress.heard_at) if progress.complete else complete_at
     if known_at is not None:
         return max(now - known_at, LEAST_SECONDS)
     return _age_of_last_batch(progress.last_timestamp_ms, now_ms)
+
+
+def late_seconds(
+    progress: Progress, behind_seconds: float | None, *, now: float, prompt_seconds: float
+) -> float | None:
+    """What of a lag is held against the copy: for what is decided, and not for what is said.
+
+    Between two words of a source there is a time in which it has nothing new. A complete copy whose source
+    speaks as often as it should is not late meanwhile, however tight a bound is.
+
+    Args:
+        behind_seconds: From :func:`lag_seconds`.
+        prompt_seconds: So soon after one word comes the next.
+    """
+    return 0.0 if progress.complete and progress.fresh(now, prompt_seconds) else behind_seconds
 
 
 def _latest(*moments: float | None) -> float | None:
@@ -125,7 +136,7 @@ def lag_state(
 
     Args:
         behind_records: From :func:`lag_records`.
-        behind_seconds: From :func:`lag_seconds`.
+        behind_seconds: From :func:`late_seconds`.
         before: Its state until now.
         lagging_seconds: The stated lag. A partition lags when it is behind by more, and until it is
             behind by less than half of it.

@@ -74,7 +74,7 @@ def safety(
 
     Args:
         progress: Of the copy.
-        behind_seconds: From :func:`monitoring.objectives.lag_seconds`.
+        behind_seconds: From :func:`monitoring.objectives.late_seconds`.
 
     Returns:
         None where compaction removes nothing, or when that or the age of what is missing is not known. With 0

@@ -55,6 +55,14 @@ def _loss(one: PartitionStatus) -> str:
     return duration(seconds) if to_come and seconds is not None else ""
 
 
+def _lag_time(one: PartitionStatus) -> str:
+    """Below a second it goes up and down between two words of the source, and says no more than that."""
+    if one.topic_gone:
+        return NONE
+    seconds = one.lag_seconds
+    return "< 1 s" if seconds is not None and seconds < 1 else duration(seconds)
+
+
 STATE = Column("STATE", lambda one: one.state.value, is_number=False)
 COLUMNS = (
     STATE,
@@ -64,7 +72,7 @@ COLUMNS = (
     Column("SOURCE END", lambda one: number(one.source_high_watermark)),
     Column("TARGET END", lambda one: number(one.target_log_end_offset)),
     Column("LAG", lambda one: NONE if one.topic_gone else number(one.lag_records)),
-    Column("LAG TIME", lambda one: NONE if one.topic_gone else duration(one.lag_seconds)),
+    Column("LAG TIME", _lag_time),
     Column("CAUGHT UP IN", _catch_up, is_optional=True),
     Column("LOSS IN", _loss, is_optional=True),
     Column("RECORDS", lambda one: number(one.records)),

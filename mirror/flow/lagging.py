@@ -25,7 +25,7 @@ from mirror.flow.outlook import Outlooks, Projection, catching_up, forgetting, l
 from mirror.flow.partition import PartitionCopy
 from mirror.kafka.fetch import Isolation
 from mirror.model import Reason, State
-from monitoring.objectives import Progress, lag_records, lag_seconds, lag_state
+from monitoring.objectives import Progress, lag_records, lag_seconds, lag_state, late_seconds
 from monitoring.outlook import is_near
 from monitoring.tombstones import Tombstones, loss_is_near, safety
 
@@ -39,7 +39,7 @@ UNHEARD_WAITS, UNHEARD_SECONDS = 3, 1.0
 so many, and a second, nobody is there.
 """
 PROMPT_SECONDS = 0.5
-"""So long after one wait at most comes the answer of a source to which the way is whole."""
+"""So long after one wait at most comes the next word of a source to which the way is whole."""
 
 NEAR_SAID_SECONDS = 300.0
 """How often it is said that records, or deletes, are about to be lost."""
@@ -58,11 +58,15 @@ class Lag:
     """How far behind one partition is; None is unknown, never zero.
 
     Attributes:
+        seconds: Since nothing was missing; never 0, as that is always past.
+        late_seconds: What of them is held against the copy: 0 while nothing is missing, as a source says that
+            speaks as often as it should.
         progress: What that was concluded from.
     """
 
     records: int | None
     seconds: float | None
+    late_seconds: float | None
     progress: Progress
 
     @property
@@ -85,7 +89,7 @@ class LagMeter:
 
     Attributes:
         fresh_seconds: After so long without news a source is silent, and what it told is not known any more.
-        prompt_seconds: So old may be its word that nothing is missing for the age of that to count as 0.
+        prompt_seconds: So old may be its word that nothing is missing for a copy not to be late.
 
     Args:
         answered_at: When the source last told news of a partition; None while it is not being read.
@@ -110,7 +114,7 @@ class LagMeter:
         a topic that is gone has none.
         """
         if p.copied_elsewhere or p.topic_gone:
-            return Lag(None, None, NOTHING_KNOWN)
+            return Lag(None, None, None, NOTHING_KNOWN)
         progress = Progress(
             p.next_offset,
             self._end(p),
@@ -120,9 +124,10 @@ class LagMeter:
             p.empty_at,
             p.source_high_watermark,
         )
-        seconds = lag_seconds(progress, now=now, now_ms=now_ms, fresh_seconds=self.prompt_seconds)
         records = lag_records(progress, now=now, fresh_seconds=self.fresh_seconds)
-        return Lag(records, seconds, progress)
+        seconds = lag_seconds(progress, now=now, now_ms=now_ms)
+        late = late_seconds(progress, seconds, now=now, prompt_seconds=self.prompt_seconds)
+        return Lag(records, seconds, late, progress)
 
     def idle(self, p: PartitionCopy, now: float) -> bool:
         """True when all is copied, as the source has just said: found cheaply, most partitions mostly are."""
@@ -236,7 +241,8 @@ class LagWatch:
         silent = self._meter.silent(p, lag, now)
         held = not silent and now - self._held_since(p, now) > self._lagging_seconds
         unheard = silent and lag.seconds is None and now - p.acknowledged_at > self._lagging_seconds
-        state = lag_state(lag.records, lag.seconds, before=p.state, lagging_seconds=self._lagging_seconds)
+        late = lag.late_seconds
+        state = lag_state(lag.records, late, before=p.state, lagging_seconds=self._lagging_seconds)
         state = State.LAGGING if held or unheard else state
         projection, dangers = self._project(p, state, lag, now, now_ms)
         if held:
@@ -282,7 +288,7 @@ class LagWatch:
     def _compaction_danger(
         self, p: PartitionCopy, lag: Lag, projection: Projection, now: float
     ) -> Danger | None:
-        safe = safety(lag.progress, lag.seconds, self._tombstones(p.tp.topic), now=now)
+        safe = safety(lag.progress, lag.late_seconds, self._tombstones(p.tp.topic), now=now)
         before, catch_up = p.reason is Reason.COMPACTION_NEAR, projection.catch_up_seconds
         if safe is None or (_just_begun(lag, projection) and not before):
             return None

@@ -57,12 +57,20 @@ class Snapshots:
         partitions: Iterable[PartitionCopy],
         topics_ignored: int,
         left_out: tuple[TopicLeftOut, ...] = (),
+        *,
+        ended_seconds: float = 0.0,
     ) -> FlowStatus:
-        """The flow as it is now."""
+        """The flow as it is now.
+
+        Args:
+            ended_seconds: So long ago the last of it was copied, and nobody reads the source since: how far
+                behind it was is told as it was known then.
+        """
         now, now_ms = time.monotonic(), int(time.time() * 1000)
         flow = self.flow
         known = flow.producer_id >= 0
-        seen = [self._partition(p, now, now_ms) for p in sorted(partitions, key=_by_name)]
+        then, then_ms = now - ended_seconds, now_ms - int(ended_seconds * 1000)
+        seen = [self._partition(p, then, then_ms) for p in sorted(partitions, key=_by_name)]
         return FlowStatus(
             flow=flow.name,
             version=__version__,
@@ -132,7 +140,7 @@ class Snapshots:
             lost_ranges=self.lost_ranges(p.tp),
             retention_headroom_seconds=_limited(projection.headroom_seconds),
             tombstone_headroom_seconds=tombstone_headroom_seconds(
-                lag.progress, lag.seconds, self.tombstones(p.tp.topic), now=now
+                lag.progress, lag.late_seconds, self.tombstones(p.tp.topic), now=now
             ),
             goal_offset=p.goal_offset,
             outlook=projection.status(),

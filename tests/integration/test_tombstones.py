@@ -87,7 +87,7 @@ async def test_the_time_for_which_deletes_are_safe_shrinks_while_a_partition_is_
     with Twinsite.run("mirror", "--config", str(settings), work_dir=tmp_path) as mirror:
         url = f"http://127.0.0.1:{mirror.port}"
         await mirror.wait_for(
-            lambda: all(partition(mirror, name).get("lag_seconds") == 0 for name in names), "all is copied"
+            lambda: all(partition(mirror, name).get("lag_records") == 0 for name in names), "all is copied"
         )
         await mirror.wait_for(lambda: told_of(mirror, names) == WHOLE, "deletes are safe for all there is")
         shown = series(mirror)

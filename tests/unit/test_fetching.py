@@ -261,8 +261,8 @@ async def test_a_partition_of_which_the_session_has_told_is_as_it_was_when_an_an
     moved = LagMeter(flow, other.answered_at, other.arriving_at).measure(idle, now=time.monotonic(), now_ms=0)
     running.cancel()
 
-    assert (there.records, there.seconds) == (0, 0.0)
-    assert (moved.records, moved.seconds) == (0, 0.0)
+    assert (there.records, there.late_seconds) == (0, 0.0)
+    assert (moved.records, moved.late_seconds) == (0, 0.0)
 
 
 async def test_a_partition_that_was_left_out_for_want_of_room_was_not_heard_meanwhile() -> None:

@@ -393,7 +393,7 @@ def test_headroom_is_what_retention_by_time_or_size_leaves_if_nothing_more_is_co
 def deletes_are_safe_for(bench: Bench) -> float | None:
     """Of a topic that keeps tombstones for a day."""
     lag = bench.meter.measure(bench.p, now=bench.now, now_ms=int(bench.now * 1000))
-    return tombstone_headroom_seconds(lag.progress, lag.seconds, Tombstones(86_400_000), now=bench.now)
+    return tombstone_headroom_seconds(lag.progress, lag.late_seconds, Tombstones(86_400_000), now=bench.now)
 
 
 def test_a_pause_takes_from_the_time_for_which_deletes_are_safe(bench: Bench) -> None:
@@ -948,7 +948,7 @@ def test_what_waits_behind_an_open_transaction_grows_old(bench: Bench) -> None:
     assert held.seconds == pytest.approx(3_600, abs=1)
     assert ended.seconds == held.seconds
     assert (outlook.catch_up, outlook.backlog) == (Forecast.UNKNOWN, Forecast.UNKNOWN)
-    assert (bench.look(), bench.lag().seconds) == (State.ACTIVE, 0)
+    assert (bench.look(), bench.lag().late_seconds) == (State.ACTIVE, 0)
 
 
 async def test_who_reads_what_is_uncommitted_lags_behind_the_high_watermark() -> None:
@@ -1076,18 +1076,49 @@ def test_a_copy_that_has_lost_its_end_was_not_complete_because_it_had_been(
 
 
 @pytest.mark.parametrize(
-    ("silent_seconds", "seconds", "records"), [(0.9, 0.0, 0), (1.1, 1.1, 0), (2.4, 2.4, 0), (2.6, 2.6, None)]
+    ("silent_seconds", "late_seconds", "records"),
+    [(0.1, 0.0, 0), (0.9, 0.0, 0), (1.1, 1.1, 0), (2.4, 2.4, 0), (2.6, 2.6, None)],
 )
-def test_an_age_is_zero_no_longer_than_a_source_may_hold_its_answer_back(
-    bench: Bench, silent_seconds: float, seconds: float, records: int | None
+def test_an_age_counts_from_the_last_word_of_the_source(
+    bench: Bench, silent_seconds: float, late_seconds: float, records: int | None
 ) -> None:
     """
-    Half a second, and as much for the way. How many records it was is believed for some more of them.
+    From the first moment. It is not held against the copy as long as the source may hold its next word back,
+    half a second, and as much for the way; how many records it was is believed for some more of them.
     """
     lag = bench.meter.measure(bench.p, now=bench.now + silent_seconds, now_ms=0)
 
-    assert lag.seconds == pytest.approx(seconds)
+    assert lag.seconds == pytest.approx(silent_seconds)
+    assert lag.late_seconds == pytest.approx(late_seconds)
     assert lag.records == records
+
+
+def test_a_stated_lag_below_the_time_between_two_words_does_not_come_and_go(bench: Bench) -> None:
+    """
+    A mirror cannot know of less; a source that falls silent is told of as soon as it should have spoken.
+    """
+    tight = LagWatch(
+        bench.meter,
+        bench.outlooks,
+        lambda _: bench.tombstones,
+        lagging_seconds=0.1,
+        near_seconds=NEAR_SECONDS,
+        changed=bench._changed,
+    )
+
+    def look(after_seconds: float) -> State:
+        bench.now += after_seconds
+        tight.look([bench.p], now=bench.now, now_ms=0)
+        return bench.p.state
+
+    bench.source_says(200)
+    behind = look(0.5)
+    bench.proceed(200)
+    bench.source_says(200)
+    between = [look(0.1) for _ in range(9)]
+    silent = look(2.0)
+
+    assert (behind, set(between), silent) == (State.LAGGING, {State.ACTIVE}, State.LAGGING)
 
 
 HOURS = 3_600.0

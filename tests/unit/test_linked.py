@@ -237,7 +237,7 @@ async def test_what_comes_up_to_its_end_after_all_needs_no_more_news_of_its_own(
         write(copy, now=read_at)
 
     lag = meter.measure(copy, now=600.0, now_ms=0)
-    assert (lag.seconds, lag.heard_at) == (0.0, 600.0)
+    assert (lag.late_seconds, lag.heard_at) == (0.0, 600.0)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ async def test_what_comes_late_by_the_channel_before_says_nothing_of_the_one_by_
         write(moves, now=read_at)
 
     def lag(now: float) -> float | None:
-        return meter.measure(moves, now=now, now_ms=0).seconds
+        return meter.measure(moves, now=now, now_ms=0).late_seconds
 
     lane._moved(2, [(moves.key, number)])
     await comes(Channel.LIVE, 1.0, late(), stream.part(stays, 0, 10, 10))

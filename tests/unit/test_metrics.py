@@ -286,7 +286,10 @@ def test_a_topic_is_not_said_to_miss_nothing_where_that_is_not_known_of_all() ->
     """
     names = ("twinsite_lag_seconds", "twinsite_lag_records", "twinsite_catch_up_seconds")
     in_time = Outlook(Forecast.EXPECTED, 0.0)
-    there = a_partition("orders", 0, lag_seconds=0.0, lag_records=0, outlook=in_time)
+    there = a_partition("orders", 0, lag_seconds=0.4, lag_records=0, outlook=in_time)
+    held_back = {"next_offset": 900, "source_last_stable_offset": 900, "source_high_watermark": 901}
+    held = a_partition("orders", 1, lag_seconds=5.0, lag_records=0, **held_back)
+    paused = a_partition("orders", 1, state=State.PAUSED, lag_seconds=6.0, lag_records=None)
     late = Outlook(Forecast.EXPECTED, 5.0)
     behind = a_partition("orders", 1, lag_seconds=9.0, lag_records=7, outlook=late)
     unknown = [an_unknown_partition("orders", 2), an_unknown_partition("orders", 3)]
@@ -295,8 +298,10 @@ def test_a_topic_is_not_said_to_miss_nothing_where_that_is_not_known_of_all() ->
         text = flow_text(a_flow(*partitions), per_partition=False)
         return [value(text, name, topic="orders") for name in names]
 
-    assert told(there) == [0, 0, 0]
+    assert told(there) == [0.4, 0, 0]
     assert told(there, *unknown) == [None, None, None]
+    assert told(there, held, *unknown) == [5, None, None]
+    assert told(there, paused, *unknown) == [6, None, None]
     assert told(there, behind, *unknown) == [9, 7, 5]
 
 

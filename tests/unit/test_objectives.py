@@ -12,6 +12,7 @@ from monitoring.objectives import (
     lag_records,
     lag_seconds,
     lag_state,
+    late_seconds,
 )
 
 NOW = 5_000.0
@@ -31,18 +32,44 @@ def progress(
 
 
 def lag(of: Progress) -> float | None:
-    return lag_seconds(of, now=NOW, now_ms=NOW_MS, fresh_seconds=FRESH_SECONDS)
+    return lag_seconds(of, now=NOW, now_ms=NOW_MS)
+
+
+def late(of: Progress) -> float | None:
+    return late_seconds(of, lag(of), now=NOW, prompt_seconds=FRESH_SECONDS)
 
 
 def behind(of: Progress) -> int | None:
     return lag_records(of, now=NOW, fresh_seconds=FRESH_SECONDS)
 
 
-def test_a_complete_copy_of_a_source_that_answers_has_no_lag() -> None:
+@pytest.mark.parametrize(("silent_seconds", "seconds"), [(0.0, 0.001), (0.4, 0.4), (4.9, 4.9)])
+def test_a_complete_copy_counts_from_the_last_word_of_its_source(
+    silent_seconds: float, seconds: float
+) -> None:
     """
-    Zero means: nothing is missing, and the source said so just now.
+    What the source has taken since is not there, and nobody knows of it: that is never no time at all.
     """
-    assert lag(progress(next_offset=100, heard_at=NOW - 4.9)) == 0.0
+    assert lag(progress(next_offset=100, heard_at=NOW - silent_seconds)) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(("silent_seconds", "seconds"), [(0.0, 0.0), (4.9, 0.0), (5.1, 5.1)])
+def test_a_complete_copy_is_not_late_between_two_words_of_its_source(
+    silent_seconds: float, seconds: float
+) -> None:
+    """
+    However tight the stated lag is: that would begin and end each time. One that has fallen silent is.
+    """
+    assert late(progress(next_offset=100, heard_at=NOW - silent_seconds)) == pytest.approx(seconds)
+
+
+def test_a_copy_that_is_not_complete_is_as_late_as_it_is_behind() -> None:
+    """
+    A source that speaks all the time, or never did, changes nothing of that.
+    """
+    assert late(progress(heard_at=NOW, complete_at=NOW - 0.3)) == pytest.approx(0.3)
+    assert late(progress(heard_at=None, last_timestamp_ms=NOW_MS - 60_000)) == 60
+    assert late(progress(next_offset=None, end=None, heard_at=None)) is None
 
 
 def test_a_complete_copy_of_a_silent_source_grows_old() -> None:
@@ -125,7 +152,7 @@ moments = st.none() | st.floats(min_value=0, max_value=NOW)
     complete_at=moments,
     last_timestamp_ms=st.none() | st.integers(-1, NOW_MS * 2),
 )
-def test_zero_is_only_said_of_a_complete_copy_of_a_source_heard_lately(
+def test_an_age_is_never_zero_and_reaches_back_to_the_last_word_of_the_source(
     next_offset: int | None,
     end: int | None,
     heard_at: float | None,
@@ -133,15 +160,18 @@ def test_zero_is_only_said_of_a_complete_copy_of_a_source_heard_lately(
     last_timestamp_ms: int | None,
 ) -> None:
     """
-    Whatever is known or not: lag is never negative, and zero has its two conditions.
+    Whatever is known or not. Only what is held against a copy is 0, of one that is complete and was heard of.
     """
     anything = Progress(next_offset, end, heard_at, complete_at, last_timestamp_ms)
 
     seconds = lag(anything)
 
     heard_lately = heard_at is not None and NOW - heard_at <= FRESH_SECONDS
-    assert (seconds == 0) == (anything.complete and heard_lately)
-    assert seconds is None or seconds >= 0
+    assert seconds is None or seconds > 0
+    assert (late(anything) == 0) == (anything.complete and heard_lately)
+    known = [at for at in (heard_at, complete_at) if at is not None]
+    if seconds is not None and known:
+        assert seconds >= NOW - max(known)
 
 
 @given(waited=st.floats(min_value=0, max_value=1e6))
@@ -150,7 +180,7 @@ def test_lag_grows_with_the_clock_while_nothing_happens(waited: float) -> None:
     A mirror that stands still never looks better later.
     """
     still = progress(complete_at=NOW - 1)
-    later = lag_seconds(still, now=NOW + waited, now_ms=NOW_MS, fresh_seconds=FRESH_SECONDS)
+    later = lag_seconds(still, now=NOW + waited, now_ms=NOW_MS)
 
     assert later is not None
     assert later >= (lag(still) or 0)

@@ -149,6 +149,19 @@ def test_a_topic_that_is_gone_has_no_lag() -> None:
     assert second[-3:-1] == ["?", "?"]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.001, "< 1 s"), (0.6, "< 1 s"), (1.2, "1.2 s"), (33.5, "34 s"), (None, "?")]
+)
+def test_a_lag_below_a_second_stands_still(seconds: float | None, words: str) -> None:
+    """
+    It goes up and down with each word of the source; "0.0 s" would say that nothing can be missing.
+    """
+    screen = drawn(a_partition(lag_seconds=seconds), columns=200)
+
+    assert f" {words} " in screen[-1]
+    assert "0.0 s" not in screen[-1]
+
+
 def test_a_flow_that_lags_says_when_it_is_there_and_what_it_will_lose() -> None:
     """
     The sum, the last partition and the first loss, in one line above the table; nothing while all is well.

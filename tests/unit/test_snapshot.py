@@ -179,6 +179,39 @@ def test_whoever_copies_again_says_how_far_behind_it_is() -> None:
     assert again.lag_seconds is not None
 
 
+def test_what_is_complete_has_all_the_time_for_deletes_between_two_words_of_the_source() -> None:
+    """
+    An hour that stands still, and a lag that does not.
+    """
+    bench = an_owner()
+    bench.heard_at = time.monotonic() - 0.2
+
+    one = said(bench)
+
+    assert one.lag_seconds is not None
+    assert one.lag_seconds >= 0.2
+    assert one.tombstone_headroom_seconds == 3_600
+
+
+def test_a_flow_that_has_ended_says_how_far_behind_it_was() -> None:
+    """
+    Though nobody reads the source any more while its topics are left in order.
+    """
+    bench = an_owner()
+    drained_at = bench.now + 0.2
+
+    later = said(bench)
+    taken = snapshots(bench).take([bench.p], 0, ended_seconds=time.monotonic() - drained_at)
+
+    [ended] = taken.partitions
+    assert later.lag_records is None
+    assert later.lag_seconds is not None
+    assert later.lag_seconds > 58
+    assert ended.lag_records == 0
+    assert ended.lag_seconds is not None
+    assert ended.lag_seconds < 5
+
+
 def test_a_loss_is_pending_until_it_is_decided_on() -> None:
     """
     Not while the target is away after it was accepted, nor where the topic was made again.
