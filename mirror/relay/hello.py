@@ -5,7 +5,7 @@ Source: docs/protocol.md (HELLO).
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from pydantic import Field
 
@@ -14,6 +14,7 @@ from mirror.config_values import Section
 FLOWS_MAX = 10_000
 """Of so many the newest epoch is remembered."""
 
+OLD_EPOCH = "old_epoch"
 NUMBER_MAX = (1 << 63) - 1
 
 Window = Annotated[int, Field(ge=1, le=1 << 30)]
@@ -44,6 +45,17 @@ class Refused(Exception):  # noqa: N818 - it says what the mirror did
         self.code = code
 
 
+class Begun(Protocol):
+    """A stream, as far as it can be ended."""
+
+    def refuse(self, code: str, detail: str) -> None:
+        """Say why, and end."""
+
+
+_Of = tuple[str | None, str, int]
+"""Role, flow and producer id: mirrors of which these are the same can fence each other off."""
+
+
 class Epochs:
     """The newest epoch met of each flow: a mirror that was fenced off gets nothing any more.
 
@@ -51,19 +63,34 @@ class Epochs:
     """
 
     def __init__(self) -> None:
-        self._newest: dict[tuple[str | None, str, int], int] = {}
+        self._newest: dict[_Of, int] = {}
+        self._open: dict[Begun, tuple[_Of, int]] = {}
+        """Streams that have begun and not ended, and the epoch of each; as many as there are connections."""
 
-    def check(self, hello: Hello, role: str | None) -> None:
-        """
+    def begin(self, stream: Begun, hello: Hello, role: str | None) -> None:
+        """Let a stream begin, and refuse those of the same flow that are open and of an older epoch.
+
         Raises:
             Refused: A newer one was here.
         """
         of = (role, hello.flow, hello.producer_id)
-        newest = self._newest.get(of, 0)
+        others = [(other, epoch) for other, (flow, epoch) in self._open.items() if flow == of]
+        newest = max(self._newest.get(of, 0), *(epoch for _, epoch in others), 0)
         if hello.epoch < newest:
-            words = f"flow {hello.flow} is at epoch {newest}: a mirror of epoch {hello.epoch} was fenced off"
-            raise Refused("old_epoch", words)
+            raise Refused(OLD_EPOCH, _fenced_off(hello.flow, hello.epoch, newest))
         self._newest.pop(of, None)
         self._newest[of] = hello.epoch
         if len(self._newest) > FLOWS_MAX:
             del self._newest[next(iter(self._newest))]
+        for other, epoch in others:
+            if epoch < hello.epoch:
+                other.refuse(OLD_EPOCH, _fenced_off(hello.flow, epoch, hello.epoch))
+        self._open[stream] = of, hello.epoch
+
+    def end(self, stream: Begun) -> None:
+        """A stream has ended; nothing where it has not begun."""
+        self._open.pop(stream, None)
+
+
+def _fenced_off(flow: str, epoch: int, newest: int) -> str:
+    return f"flow {flow} is at epoch {newest}: a mirror of epoch {epoch} was fenced off"

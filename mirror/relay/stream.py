@@ -122,6 +122,7 @@ class Stream(Line):
 
     def close(self) -> None:
         """End it, and what has joined it; nothing where it has ended."""
+        self._epochs.end(self)
         self._silence.cancel()
         self._patience.cancel()
         if self._looking is not None:
@@ -249,7 +250,7 @@ class Stream(Line):
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             where = messages.words(".".join(map(str, first["loc"])))
             raise AnswerError(f"hello: {where}: {first['msg']}") from error
-        self._epochs.check(hello, self.visitor.role.name if self.visitor.role else None)
+        self._epochs.begin(self, hello, self.visitor.role.name if self.visitor.role else None)
         reach("hello_taken")
         windows = dict(zip(Channel, hello.windows, strict=True))
         steps = {

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,48 @@ def test_what_makes_no_sense_ends_the_stream(said: list[bytes], code: str, words
     assert words in bye.get("detail", "")
     with Client(relay, hello()) as other:
         assert other.next() is not None
+
+
+def test_a_stream_of_an_older_epoch_ends_when_a_newer_one_begins(
+    source: KafkaCluster, relay: Relay, topic: TopicFactory
+) -> None:
+    """
+    It was open and idle, and gets nothing of what is written from then on. The newer one does, and so do
+    mirrors of its own epoch, of another flow, and of another producer.
+    """
+    name = asyncio.run(topic(source, prefix="promoted"))
+    key = key_of(source, name)
+    wanted = protocol.want([Position(key, 7, 0, -1, True)])
+    alone = {"flow": "promoted", "frame_bytes": 32 << 10}  # nobody shares a channel with others
+    older, newer = alone | {"epoch": 5}, alone | {"epoch": 6}
+
+    with ExitStack() as stack:
+        old, *live = [
+            stack.enter_context(Client(relay, hello(**who), wanted))
+            for who in (older, older | {"flow": "another"}, older | {"producer_id": 8})
+        ]
+        assert [reads_to(client, 0) for client in (old, *live)] == [0, 0, 0]
+        live += [stack.enter_context(Client(relay, hello(**newer), wanted)) for _ in range(2)]
+        came = list(iter(old.next, None))
+        load(source.bootstrap, name, json_rows(100, 100))
+        read = [reads_to(client, 100) for client in live]
+
+    assert came[-1][0] == Down.BYE
+    assert json.loads(came[-1][1]) == {
+        "code": "old_epoch",
+        "detail": "flow promoted is at epoch 6: a mirror of epoch 5 was fenced off",
+    }
+    assert read == [100] * 4
+
+
+def reads_to(client: Client, end: int) -> int:
+    """How far it comes, of one partition; a frame without parts says that nothing is new."""
+    offset = -1
+    while offset < end:
+        channel, _, parts = client.next_frame()
+        offset = max([offset, *(part.next_offset for part in parts)])
+        client.took(channel)
+    return offset
 
 
 def test_a_mirror_that_asks_for_too_high_a_level_is_told(relay: Relay) -> None:

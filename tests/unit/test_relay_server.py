@@ -268,6 +268,29 @@ async def test_who_is_slow_is_not_another_one_behind_the_same_address() -> None:
     assert alone == [True, True, False]
 
 
+async def test_only_streams_that_are_open_are_fenced_off() -> None:
+    """
+    One that its mirror has ended before is not counted among those.
+    """
+    async with served() as server, asyncio.timeout(10):
+        refused = []
+        for epochs in ((1, 2), (3,)):
+            writers = []
+            for epoch in epochs:
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                writer.write(STREAM)
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(hello(epoch=epoch))
+                await reader.readexactly(1)
+                writers.append(writer)
+            refused.append(server.audit.refused["old_epoch"])
+            for writer in writers:
+                writer.close()
+            await until(lambda: not server.tally.open, "they have ended", 10)
+
+    assert refused == [1, 1]
+
+
 async def test_no_connection_of_a_stream_is_silent_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     While nothing is behind: a proxy ends those over which no bytes go, and with one of them the stream. What
