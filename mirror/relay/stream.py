@@ -311,7 +311,7 @@ class Stream(Line):
             "level": step.compression.level,
             "window_bytes": step.compression.long_bytes,
             "recode": step.recode,
-            "why": tuner.why,
+            "why": tuner.reasons,
             "connections": self._widening.connections,
         }
         self.write(messages.say(Down.CHOICE, choice))

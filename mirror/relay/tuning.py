@@ -60,6 +60,9 @@ LONG_FROM_LEVEL = 3
 """Whoever asks for such a level has it looked for."""
 
 
+STORED = 0
+
+
 class Step(NamedTuple):
     """How what is behind is sent; ``why`` is said where there is nothing else to choose."""
 
@@ -67,8 +70,15 @@ class Step(NamedTuple):
     recode: bool
     why: str = "as configured"
 
+    @property
+    def inflates(self) -> str:
+        """Whether batches of lz4, gzip and snappy are inflated for the way, and why: that is not measured."""
+        if self.recode:
+            return "batches inflated as configured"
+        stores = self.compression.level == STORED
+        return f"batches not inflated, as {'nothing is compressed' if stores else 'configured'}"
 
-STORED = 0
+
 FIRST, LONG = Compression(2, WINDOW_LOG), Compression(2, WINDOW_LOG, long=True)
 """zstd's level 3 takes a sixth to a third more time than 2, and makes hardly less of records."""
 COMPRESSIONS = (
@@ -158,7 +168,7 @@ class Tuner:
 
     Attributes:
         step: Taken now.
-        why: The reason, for people.
+        why: The reason for its level, for people.
 
     Args:
         steps: As :func:`ladder` has them; with one there is nothing to choose.
@@ -183,6 +193,11 @@ class Tuner:
     @property
     def step(self) -> Step:
         return self._steps[self._at]
+
+    @property
+    def reasons(self) -> str:
+        """All of them: for the level, and for what is inflated."""
+        return f"{self.why}; {self.step.inflates}"
 
     def watched(self, spent: Spent, now: float) -> bool:
         """A frame was made; True when another step is to be taken from now on, or for another reason."""

@@ -73,7 +73,7 @@ def _stream(stream: Stream) -> StreamStatus:
         level=tuner.step.compression.level if tuner else None,
         window_bytes=tuner.step.compression.long_bytes if tuner else None,
         recode=tuner.step.recode if tuner else None,
-        why=tuner.why if tuner else "",
+        why=tuner.reasons if tuner else "",
         partitions_wanted=len(reader.places) if reader else 0,
         waits=stream.waits,
         live=of_channel(stream, Channel.LIVE),

@@ -111,6 +111,7 @@ def test_the_status_tells_whose_streams_there_are(
     assert (status["kind"], stream["flow"], stream["identity"], stream["role"]) == ("relay", name, None, None)
     assert stream["peer"].startswith("127.0.0.1:")
     assert stream["partitions_wanted"] == 2
+    assert ("; batches inflated" if stream["recode"] else "; batches not inflated") in stream["why"]
     assert 0 < stream["round_trip_seconds"] < 10
     assert stream["congestion"]
     assert stream["live"]["bytes_sent"] + stream["bulk"]["bytes_sent"] > 0

@@ -71,7 +71,11 @@ def filled(source: KafkaCluster, topic: TopicFactory, name: str, megabytes: int,
 
 
 @pytest.mark.parametrize(
-    ("which", "level", "why"), [("relay", 0, "the mirror is near"), ("slow_relay", 2, "not measured yet")]
+    ("which", "level", "why"),
+    [
+        ("relay", 0, "the mirror is near; batches not inflated, as nothing is compressed"),
+        ("slow_relay", 2, "not measured yet; batches inflated as configured"),
+    ],
 )
 def test_for_a_mirror_next_door_nothing_is_compressed_unless_bytes_are_counted(
     request: pytest.FixtureRequest, which: str, level: int, why: str

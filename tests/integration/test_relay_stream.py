@@ -284,7 +284,9 @@ def test_a_mirror_that_asks_for_too_high_a_level_is_told(relay: Relay) -> None:
 
     choice = json.loads(said[Down.CHOICE])
     assert choice["level"] == 9
-    assert choice["why"] == "level 19 was asked for; listen.level_max of the relay is 9"
+    assert choice["why"] == (
+        "level 19 was asked for; listen.level_max of the relay is 9; batches inflated as configured"
+    )
 
 
 def test_a_topic_nobody_knows_is_refused_and_others_go_on(

@@ -476,6 +476,37 @@ def test_no_level_is_above_what_the_relay_allows(
     assert Tuner(steps, 0.0).step.compression.level == (min(level_max, 2) if asked == 0 else levels[0])
 
 
+@pytest.mark.parametrize(
+    ("level", "recode", "near", "reasons"),
+    [
+        (0, True, False, "not measured yet; batches inflated as configured"),
+        (0, False, False, "not measured yet; batches not inflated, as configured"),
+        (0, True, True, "the mirror is near; batches not inflated, as nothing is compressed"),
+        (6, True, False, "as configured; batches inflated as configured"),
+        (6, False, True, "as configured; batches not inflated, as configured"),
+    ],
+)
+def test_whether_batches_are_inflated_is_said_with_what_it_rests_on(
+    level: int, recode: bool, near: bool, reasons: str
+) -> None:
+    """
+    On what is configured, and not on what was measured, as the level does beside it.
+    """
+    assert Tuner(ladder(level, recode=recode), 0.0, near=near).reasons == reasons
+
+
+def test_what_is_inflated_is_said_anew_with_the_level() -> None:
+    """
+    Where compressing is the limit nothing is inflated either, as soon as nothing is compressed.
+    """
+    tuner = Tuner(ladder(0, recode=True), 0.0)
+
+    levels = run(tuner, 1000.0, SHARES)
+
+    assert levels[-1] == 0
+    assert tuner.reasons == f"{tuner.why}; batches not inflated, as nothing is compressed"
+
+
 @pytest.mark.parametrize(("asked", "long"), [(1, False), (2, False), (3, True), (19, True)])
 def test_who_asks_for_level_3_or_more_has_all_of_the_window_looked_at(asked: int, long: bool) -> None:
     """
