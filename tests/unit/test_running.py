@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
@@ -62,3 +63,40 @@ async def test_a_mirror_takes_its_word_back_however_it_ends(how: str) -> None:
     assert running.done()
     assert running.cancelled() == (how == "it is cut off")
     assert running.cancelled() or isinstance(running.exception(), ExceptionGroup)
+
+
+async def test_what_it_takes_to_end_is_no_lag() -> None:
+    """
+    The last status tells how far behind the copy was when all that was sent had been answered. While topics
+    are left in order the status goes on as ever.
+    """
+    settings = settings_for(CLOSED_PORT)
+    source, target = (Mock(connections=Mock(bytes_received=0, bytes_sent=0)) for _ in range(2))
+    state = FlowState(MemoryStore({"flow": FlowRecord(4000, 5, "east", "west", 0).to_bytes()}))
+    await state.load()
+    memory = FlowMemory(state)
+    owner = ClaimedOwner(OURS, OURS)
+    mirror = RunningMirror.of(settings, source, target, owner, memory, None, Waiting(settings))
+    stop = asyncio.Event()
+    told: dict[str, Any] = {}
+
+    async def for_ever(**_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def drain(_: float) -> None:
+        told["drained"] = time.monotonic()
+
+    async def finish() -> None:
+        told["begun"], told["meanwhile"] = time.monotonic(), mirror.status()
+
+    mirror.engine = cast(Any, SimpleNamespace(partitions={}, run=for_ever, changed=Mock(), drain=drain))
+    follower = SimpleNamespace(left_out=(), topics_ignored=0, run=for_ever, finish=finish)
+    follower.why_nothing = lambda: ("nothing", "nothing")
+    mirror.follower = cast(Any, follower)
+    mirror.snapshots = Mock(take=lambda *_, ended_seconds: ended_seconds)
+    stop.set()
+    await mirror.run(stop, once=False, ends_at=None, on_status=None)
+    before, last, after = time.monotonic(), cast(Any, mirror.last_status()), time.monotonic()
+
+    assert told["meanwhile"] == 0
+    assert before - told["begun"] <= last <= after - told["drained"]
