@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from checkpoint.model import FLOW_KEY, whole_in_order
+
 
 class StateStore(Protocol):
     """Durable keys and values of one flow."""
@@ -40,3 +42,22 @@ def apply(items: dict[str, bytes], key: str, value: bytes | None) -> None:
         items.pop(key, None)
     else:
         items[key] = value
+
+
+def applied(items: Mapping[str, bytes], changes: Mapping[str, bytes | None]) -> dict[str, bytes]:
+    """Items with some changed, those in the order of the changes and behind the others."""
+    out = dict(items)
+    for key, value in changes.items():
+        out.pop(key, None)
+        apply(out, key, value)
+    return out
+
+
+def changes_between(items: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> dict[str, bytes | None]:
+    """What makes other items of these. Wherever that is cut off nothing is behind a hole: what is to go comes
+    first, the last of it before the rest, and then what is to be there, as it was written; or, where the
+    flow's own record is not there, with that behind all else.
+    """
+    gone: dict[str, bytes | None] = {key: None for key in reversed(list(items)) if key not in wanted}
+    missing = {key: value for key, value in wanted.items() if items.get(key) != value}
+    return gone | (whole_in_order(missing) if FLOW_KEY in missing else missing)

@@ -32,30 +32,21 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol
 
 import structlog
-from kafka.errors import KafkaError
-from kafka.record.default_records import DefaultRecordBatchBuilder
-from kafka.record.memory_records import MemoryRecords
 
-from checkpoint.errors import CorruptStateError, StateTakenOverError, StateUnavailableError
-from checkpoint.model import FLOW_KEY, whole_in_order
-from checkpoint.store import apply
+from checkpoint.batches import NOBODY, Item, Tail, Writer, batch_of, headers_of, is_newer, records_of
+from checkpoint.errors import StateTakenOverError, StateUnavailableError
+from checkpoint.store import applied, changes_between
 from mirror import broker_codes as codes
 from mirror.errors import BrokerError
 from mirror.failpoints import reach
 
 log = structlog.get_logger(__name__)
 
-BATCH_BYTES_MAX = 512 * 1024
-"""Half of what a broker takes in one batch by default. What fits into one batch is written whole or not."""
-Item = tuple[str, bytes | None]
-Writer = tuple[int, int]
-"""Producer id and epoch. The owner of the highest epoch is the only one who can write."""
-NOBODY: Writer = (-1, -1)
 FENCE_KEY = "fence"
 """Removed by the first write of every epoch; there is never a value under it."""
 NEWER_EPOCH = frozenset({codes.INVALID_PRODUCER_EPOCH, codes.PRODUCER_FENCED})
@@ -73,16 +64,8 @@ def _untold(_: Writer) -> None:
     return
 
 
-class _Tail(NamedTuple):
-    """The last batch of a log, as far as that was read."""
-
-    base_offset: int
-    crc: int
-    max_timestamp_ms: int
-
-    @classmethod
-    def of(cls, header: Any) -> Self:
-        return cls(header.base_offset, header.crc, header.max_timestamp)
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +74,7 @@ class _Known:
 
     items: Mapping[str, bytes]
     next_offset: int
-    tail: _Tail | None
+    tail: Tail | None
 
 
 class LogPort(Protocol):
@@ -203,8 +186,8 @@ class TopicStore:
             self._shrunk = self._shrunk or self._begun_at is begun
             raise StateUnavailableError(f"the state ended at offset {at} and ends at {end} now")
         while at < end:
-            headers = _whole(await self._log.read(at), at)
-            if any(_is_newer((batch.producer_id, batch.producer_epoch), writer) for batch in headers):
+            headers = headers_of(await self._log.read(at), at)
+            if any(is_newer((batch.producer_id, batch.producer_epoch), writer) for batch in headers):
                 return True
             at = int(headers[-1].next_offset)
             if self._begun_at is begun:
@@ -225,19 +208,19 @@ class TopicStore:
         if shorter:
             self._unsure, self._sequence = True, 0
         read, tail = await self._read(known.next_offset, end)
-        items = _applied(known.items, dict(read))
+        items = applied(known.items, dict(read))
         if self._replaced:
             self._gone = {}
         elif shorter:
-            acknowledged = _applied(self._known.items, {**self._gone, **self._written})
-            self._gone = _changes(items, acknowledged)
+            acknowledged = applied(self._known.items, {**self._gone, **self._written})
+            self._gone = changes_between(items, acknowledged)
             self._begun_at = self._written_as, end
             if self._gone or ends_before:
                 log.warning("state_lost_its_end", ended_at=had, ends_at=end, keys=len(self._gone))
         self._known, self._written = _Known(items, end, tail or known.tail), {}
         self._read_at, self._end, self._ours, self._shrunk = began, end, end, False
         self._verify, self._unsure = self._verify or self._unsure, False
-        return _applied(items, self._gone)
+        return applied(items, self._gone)
 
     @property
     def _has_begun(self) -> bool:
@@ -255,8 +238,7 @@ class TopicStore:
             if error.code == codes.OFFSET_OUT_OF_RANGE:
                 return False
             raise
-        first = next(iter(MemoryRecords(data)), None)
-        return first is not None and _Tail.of(first) == tail
+        return tail.begins(data)
 
     async def _become(self, writer: Writer) -> None:
         """Write once under a new epoch. A newer one than ours may be there already: reading is no harm."""
@@ -271,7 +253,7 @@ class TopicStore:
         """The first write under an epoch: refused, or there before, where somebody has had it."""
         end = await self._log.end()
         try:
-            base = await self._log.append(_batch([(FENCE_KEY, None)], writer, 0)[0])
+            base = await self._log.append(batch_of([(FENCE_KEY, None)], writer, 0, timestamp_ms=_now_ms())[0])
         except BrokerError as error:
             self.fenced += error.code in NEWER_EPOCH
             if error.code not in NOT_OUR_TURN:
@@ -300,7 +282,7 @@ class TopicStore:
     async def _write(self, items: list[Item]) -> None:
         while items:
             sequence = self._sequence if self._written_as != NOBODY else -1
-            batch, count = _batch(items, self._written_as, sequence)
+            batch, count = batch_of(items, self._written_as, sequence, timestamp_ms=_now_ms())
             await self._append(batch, count)
             for key, value in items[:count]:
                 self._written.pop(key, None)  # what is written last stands last
@@ -336,12 +318,12 @@ class TopicStore:
     async def _check_landed(self, base: int, count: int, batch: bytes) -> None:
         """A write given up on may have landed late, and this one been taken for its repetition."""
         found, _ = await self._read(base, base + count)
-        if found != [item for _, item in _records(batch)]:
+        if found != [item for _, item in records_of(batch)]:
             raise StateTakenOverError(f"an earlier write of ours stands at offset {base} of the state")
 
     async def _check_between(self, expected: int, base: int, batch: bytes) -> None:
         """What stands between may only be the same batch, whose answer was lost."""
-        ours = [item for _, item in _records(batch)]
+        ours = [item for _, item in records_of(batch)]
         self._shrunk = base < expected
         between, _ = await self._read(expected, base)
         if base < expected or any(item not in ours for item in between):
@@ -350,10 +332,10 @@ class TopicStore:
                 f"somebody else has written to it"
             )
 
-    async def _read(self, start: int, end: int) -> tuple[list[Item], _Tail | None]:
+    async def _read(self, start: int, end: int) -> tuple[list[Item], Tail | None]:
         """All items of the offsets [start, end), in order, and the last batch."""
         items: list[Item] = []
-        tail: _Tail | None = None
+        tail: Tail | None = None
         at = start
         while at < end:
             data = await self._log.read(at)
@@ -361,90 +343,19 @@ class TopicStore:
                 raise StateUnavailableError(
                     f"the state could be read up to offset {at} only, it ends at {end}"
                 )
-            items.extend(item for offset, item in _records(data) if at <= offset < end)
+            items.extend(item for offset, item in records_of(data) if at <= offset < end)
             headers = self._pass(data, at)
-            tail = [_Tail.of(header) for header in headers if header.base_offset < end][-1]
+            tail = [Tail.of(header) for header in headers if header.base_offset < end][-1]
             at = int(headers[-1].next_offset)
         return items, tail
 
     def _pass(self, data: bytes, at: int) -> list[Any]:
         """The headers of the whole batches; what they say of our sequence and of somebody newer is noted."""
-        headers = _whole(data, at)
+        headers = headers_of(data, at)
         for header in headers:
             writer = header.producer_id, header.producer_epoch
             if self._unsure and writer == self._written_as:
                 self._sequence = (header.last_sequence + 1) % SEQUENCES
             since = writer[0] == self._written_as[0] or header.base_offset >= self._fence_at
-            self._replaced = self._replaced or (since and _is_newer(writer, self._written_as))
+            self._replaced = self._replaced or (since and is_newer(writer, self._written_as))
         return headers
-
-
-def _is_newer(one: Writer, ours: Writer) -> bool:
-    """Whether who wrote a batch was given the right after us; where epochs ran out, under another id."""
-    return one != NOBODY and (one[0] != ours[0] or one[1] > ours[1])
-
-
-def _applied(items: Mapping[str, bytes], changes: Mapping[str, bytes | None]) -> dict[str, bytes]:
-    """Items with some changed, those in the order of the changes and behind the others."""
-    out = dict(items)
-    for key, value in changes.items():
-        out.pop(key, None)
-        apply(out, key, value)
-    return out
-
-
-def _changes(items: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> dict[str, bytes | None]:
-    """What makes other items of these. Wherever that is cut off nothing is behind a hole: what is to go comes
-    first, the last of it before the rest, and then what is to be there, as it was written; or, where the
-    flow's own record is not there, with that behind all else.
-    """
-    gone: dict[str, bytes | None] = {key: None for key in reversed(list(items)) if key not in wanted}
-    missing = {key: value for key, value in wanted.items() if items.get(key) != value}
-    return gone | (whole_in_order(missing) if FLOW_KEY in missing else missing)
-
-
-def _whole(data: bytes, at: int) -> list[Any]:
-    """The headers of the batches, of which the last one ends behind ``at``.
-
-    Raises:
-        StateUnavailableError: There is none.
-    """
-    headers = list(MemoryRecords(data))
-    if not headers or headers[-1].next_offset <= at:
-        raise StateUnavailableError(f"the state cannot be read at offset {at}: the batch is not whole")
-    return headers
-
-
-def _batch(items: Sequence[Item], writer: Writer, sequence: int) -> tuple[bytes, int]:
-    """As many of the items as fit one record batch, and how many these are."""
-    builder = DefaultRecordBatchBuilder(2, 0, False, *writer, sequence, BATCH_BYTES_MAX)
-    now, count = int(time.time() * 1000), 0
-    for key, value in items:
-        if builder.append(count, now, key.encode(), value, []) is None:
-            break
-        count += 1
-    return bytes(builder.build()), count
-
-
-def _records(data: bytes) -> Iterator[tuple[int, Item]]:
-    """The records of raw batches, with their offsets. Control batches hold none."""
-    try:
-        yield from _decode_records(data)
-    except (KafkaError, UnicodeDecodeError, ValueError, IndexError) as error:
-        raise CorruptStateError(f"the state topic holds a batch that cannot be read: {error}") from error
-
-
-def _decode_records(data: bytes) -> Iterator[tuple[int, Item]]:
-    for batch in MemoryRecords(data):
-        if not batch.validate_crc():
-            raise CorruptStateError(f"the batch at offset {batch.base_offset} does not match its CRC")
-        if batch.is_control_batch:
-            continue
-        for record in batch:
-            if record.key is None:
-                raise CorruptStateError(f"the state topic holds a record without a key at {record.offset}")
-            yield record.offset, (bytes(record.key).decode(), _value(record.value))
-
-
-def _value(value: object) -> bytes | None:
-    return None if value is None else bytes(value)  # type: ignore[call-overload]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from checkpoint import topic_store
+from checkpoint import batches
+from checkpoint.batches import Writer
 from checkpoint.errors import StateTakenOverError, StateUnavailableError
 from checkpoint.flow_state import FlowState
 from checkpoint.model import FlowRecord, OwnerRecord, PartitionRecord
-from checkpoint.topic_store import LogPort, TopicStore, Writer
+from checkpoint.topic_store import LogPort, TopicStore
 from mirror.errors import BrokerError, ConnectionFailedError
 from mirror.kafka.transactions import init_producer_id
 from mirror.model import OffsetMode, TopicPartition
@@ -462,7 +463,7 @@ async def test_of_a_state_that_is_written_anew_the_flows_own_record_comes_last(
     It takes several batches, and others read meanwhile: what is there makes sense, and is whole once the
     record is there.
     """
-    monkeypatch.setattr(topic_store, "BATCH_BYTES_MAX", 1000)
+    monkeypatch.setattr(batches, "BATCH_BYTES_MAX", 1000)
     log = WatchedLog()
     state = FlowState(store(log))
     await state.load()

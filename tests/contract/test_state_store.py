@@ -10,12 +10,13 @@ import pytest
 import pytest_asyncio
 
 from checkpoint import topic_store
+from checkpoint.batches import BATCH_BYTES_MAX
 from checkpoint.errors import CorruptStateError, StateTakenOverError, StateUnavailableError
 from checkpoint.flow_state import FlowState
 from checkpoint.map_chunk import CHUNK_RUNS
 from checkpoint.model import PartitionRecord
 from checkpoint.store import StateStore
-from checkpoint.topic_store import BATCH_BYTES_MAX, LogPort, TopicStore
+from checkpoint.topic_store import LogPort, TopicStore
 from mirror.errors import BrokerError
 from mirror.model import OffsetMode, TopicPartition
 from tests.contract.connected import connected, state_log

@@ -20,7 +20,7 @@ from typing import Any, cast
 from unittest import mock
 from uuid import UUID
 
-from checkpoint import flow_state, map_chunk, topic_store
+from checkpoint import batches, flow_state, map_chunk
 from checkpoint.flow_state import FlowState
 from checkpoint.topic_store import TopicStore
 from mirror.errors import BatchError, ConnectionFailedError, TwinsiteError
@@ -512,7 +512,7 @@ def in_place_of_brokers() -> ExitStack:
         (ends, "in_thread", in_thread),
         (receiving, "in_thread", in_thread),
         (asyncio, "to_thread", in_thread),
-        (topic_store, "BATCH_BYTES_MAX", 1),  # a batch for each item: of several some may be there
+        (batches, "BATCH_BYTES_MAX", 1),  # a batch for each item: of several some may be there
         (map_chunk, "CHUNK_RUNS", CHUNK_RUNS),
         (flow_state, "CHUNK_RUNS", CHUNK_RUNS),
     ):

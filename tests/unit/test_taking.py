@@ -255,7 +255,7 @@ async def test_a_flow_keeps_its_partitions_while_its_state_is_written_anew(
     """
     Its topic was deleted. That takes several batches, after each of which somebody asks for all of them.
     """
-    monkeypatch.setattr("checkpoint.topic_store.BATCH_BYTES_MAX", 1000)
+    monkeypatch.setattr("checkpoint.batches.BATCH_BYTES_MAX", 1000)
     target = Target(monkeypatch)
     target.remember("old", *range(20))
     log = WatchedLog()
