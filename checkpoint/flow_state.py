@@ -5,8 +5,8 @@ knows what of it is stored, so before the next change everything is loaded again
 Changes come one after the other, each for many partitions in one write; where one gets no
 answer, those that wait behind it get none either.
 
-Whoever only looks on loads again and again: what is stored as it was is not decoded
-anew, so a load costs what has changed, and not what the flow remembers.
+Whoever only looks on loads again and again: a load costs what has changed, and not what the
+flow remembers.
 
 The flow's own record is never removed. Where it was stored and is no more, somebody has
 deleted the topic: what was known is known still, and nothing else, until the record is
@@ -19,57 +19,35 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import structlog
 
-from checkpoint.errors import CorruptStateError, StateTakenOverError
+from checkpoint.content import Content, decode
+from checkpoint.errors import StateTakenOverError
 from checkpoint.insertions import Inserted
-from checkpoint.map_chunk import (
-    CHUNK_RUNS,
-    ChunkChanges,
-    changed_chunks,
-    chunks_below,
-    chunks_of,
-    decode_map,
-)
+from checkpoint.map_chunk import CHUNK_RUNS, ChunkChanges, changed_chunks, chunks_below, chunks_of
 from checkpoint.model import (
     FLOW_KEY,
-    INSERTION_PREFIX,
     OWNER_KEY,
-    PARTITION_PREFIX,
     FlowRecord,
     Insertion,
     OwnerRecord,
     PartitionRecord,
     insertion_key,
     map_key,
-    parse_insertion_key,
-    parse_map_key,
     whole_in_order,
 )
 from checkpoint.offset_map import OffsetMap, Run
 from checkpoint.store import StateStore, apply
-from mirror.errors import TwinsiteError, UnknownPartitionError
+from checkpoint.waiting_line import WaitingLine
+from mirror.errors import UnknownPartitionError
 from mirror.model import OffsetMode, TopicPartition
 
 log = structlog.get_logger(__name__)
 
 Update = Callable[[PartitionRecord], PartitionRecord]
-
-
-class _Content(NamedTuple):
-    """All that is stored, decoded."""
-
-    flow: FlowRecord | None
-    owner: OwnerRecord | None
-    partitions: dict[TopicPartition, PartitionRecord]
-    maps: dict[TopicPartition, OffsetMap]
-    insertions: dict[TopicPartition, Insertion]
 
 
 class FlowState:
@@ -80,9 +58,7 @@ class FlowState:
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
-        self._lock = asyncio.Lock()
-        self._failed: TwinsiteError | None = None
-        """Why the last of those who were alone could not read or write; None where it could."""
+        self._line = WaitingLine()
         self._in_step = False
         self._stored: dict[str, bytes] = {}
         """What records and maps were made of, always: what is stored so still need not be decoded again."""
@@ -146,7 +122,7 @@ class FlowState:
             CorruptStateError: What is stored cannot be trusted.
             StateUnavailableError: It cannot be read just now.
         """
-        async with self._alone():
+        async with self._line.alone():
             await self._load()
 
     async def _load(self) -> None:
@@ -158,52 +134,17 @@ class FlowState:
             self._unwritten_since = time.monotonic()
         if FLOW_KEY in items or FLOW_KEY not in self._stored:
             if items != self._stored:
-                self._take(items, await asyncio.to_thread(self._decode, items))
+                content = await asyncio.to_thread(decode, items, self._stored, self._partitions, self._maps)
+                self._take(items, content)
             items = self._stored
         self._found = items
         self._in_step = True
 
-    def _take(self, items: dict[str, bytes], content: _Content) -> None:
+    def _take(self, items: dict[str, bytes], content: Content) -> None:
         """Believe what is stored, all of it or nothing."""
-        _join_maps(content.partitions, content.maps)
+        content.join_maps()
         self._flow, self._owner, self._partitions, self._maps, self._insertions = content
         self._stored = items
-
-    def _decode(self, items: dict[str, bytes]) -> _Content:
-        """What is stored; nothing is changed. Long maps take seconds, so this is done in a thread."""
-        chunks: dict[TopicPartition, dict[int, bytes]] = defaultdict(dict)
-        known = {record.key: record for record in self._partitions.values()}
-        records: list[PartitionRecord] = []
-        insertions: dict[TopicPartition, Insertion] = {}
-        flow = FlowRecord.from_bytes(items[FLOW_KEY]) if FLOW_KEY in items else None
-        owner = OwnerRecord.from_bytes(items[OWNER_KEY]) if OWNER_KEY in items else None
-        for key, value in items.items():
-            if key in {FLOW_KEY, OWNER_KEY}:
-                continue
-            if key.startswith(PARTITION_PREFIX):
-                unchanged = self._stored.get(key) == value
-                records.append(known[key] if unchanged else _partition_record(key, value))
-            elif key.startswith(INSERTION_PREFIX):
-                insertions[TopicPartition(*parse_insertion_key(key))] = Insertion.from_bytes(value)
-            else:
-                topic, partition, chunk = parse_map_key(key)
-                chunks[TopicPartition(topic, partition)][chunk] = value
-        partitions = {_tp(record): record for record in records}
-        maps = {tp: self._decode_map(tp, numbered) for tp, numbered in chunks.items()}
-        return _Content(flow, owner, partitions, maps, insertions)
-
-    def _decode_map(self, tp: TopicPartition, chunks: dict[int, bytes]) -> OffsetMap:
-        """The map known, if it is that still; else another, for which the chunks that changed are read."""
-        first, same = min(chunks), 0
-        known = _from_chunk(self._maps.get(tp), first)
-        while known and self._stored.get(map_key(*tp, first + same)) == chunks.get(first + same, b""):
-            same += 1
-        if known is not None and same == len(chunks) and len(known) <= same * CHUNK_RUNS:
-            return known
-        try:
-            return decode_map(chunks, known, same=same)
-        except CorruptStateError as error:
-            raise CorruptStateError(f"{tp}: {error}") from error
 
     # -- changing --------------------------------------------------------------------------------
 
@@ -214,14 +155,14 @@ class FlowState:
             StateUnavailableError: It may not have been written. So for all that follow.
             StateTakenOverError: Another mirror has written meanwhile. So for all that follow.
         """
-        async with self._alone():
+        async with self._line.alone():
             await self._catch_up()
             await self._write({FLOW_KEY: record.to_bytes()})
             self._flow, self._unwritten_since = record, None
 
     async def save_owner(self, record: OwnerRecord | None) -> None:
         """Set where the owner runs; None when nobody says so any more."""
-        async with self._alone():
+        async with self._line.alone():
             await self._catch_up()
             await self._write({OWNER_KEY: record.to_bytes() if record else None})
             self._owner = record
@@ -234,9 +175,9 @@ class FlowState:
         """
         if record.mode is OffsetMode.MAPPED and not runs:
             raise ValueError(f"{record.key} is to be mapped, and has no run to begin with")
-        async with self._alone():
+        async with self._line.alone():
             await self._catch_up()
-            tp = _tp(record)
+            tp = record.tp
             items: dict[str, bytes | None] = {map_key(*tp, n): None for n in self._chunk_numbers(tp)}
             fresh = OffsetMap(begins_at=record.start_offset)
             for number, chunk in changed_chunks(fresh, runs).written.items():
@@ -254,7 +195,7 @@ class FlowState:
         Raises:
             UnknownPartitionError: One of them is not known; nothing was changed.
         """
-        async with self._alone():
+        async with self._line.alone():
             await self._catch_up()
             items: dict[str, bytes | None] = {self._known(tp).key: None for tp in tps}
             for tp in tps:
@@ -273,7 +214,7 @@ class FlowState:
         Raises:
             UnknownPartitionError: One of them is not known; nothing was changed.
         """
-        async with self._alone():
+        async with self._line.alone():
             await self._catch_up()
             await self._save({tp: update(self._known(tp)) for tp, update in updates.items()})
 
@@ -283,7 +224,7 @@ class FlowState:
         Raises:
             UnknownPartitionError: The partition is not known; nothing was changed.
         """
-        async with self._alone():
+        async with self._line.alone():
             await self._catch_up()
             self._known(tp)
             await self._write({insertion_key(*tp): insertion.to_bytes()})
@@ -302,7 +243,7 @@ class FlowState:
             stands: The target offsets that are no copies, its own among them; none when it never will stand.
             following: What is about to be appended next.
         """
-        async with self._alone():
+        async with self._line.alone():
             await self._catch_up()
             record = self._known(tp)
             if stands:
@@ -320,7 +261,7 @@ class FlowState:
         Raises:
             UnknownPartitionError: One of the partitions has no offset map; nothing was changed.
         """
-        async with self._alone():
+        async with self._line.alone():
             await self._catch_up()
             changes = {tp: self._plan(tp, added) for tp, added in runs.items()}
             await self._change_chunks(changes)
@@ -333,7 +274,7 @@ class FlowState:
 
         Nothing is written when there are none.
         """
-        async with self._alone():
+        async with self._line.alone():
             await self._catch_up()
             offsets = self._known_map(tp)
             if offsets.ahead_of(target_log_end):
@@ -353,7 +294,7 @@ class FlowState:
         Raises:
             UnknownPartitionError: One of the partitions has no offset map; nothing was changed.
         """
-        async with self._alone():
+        async with self._line.alone():
             await self._catch_up()
             starts = target_log_starts.items()
             gone = {tp: chunks_below(self._known_map(tp), start) for tp, start in starts}
@@ -363,27 +304,7 @@ class FlowState:
             for tp, chunks in gone.items():
                 self._maps[tp].forget(len(chunks) * CHUNK_RUNS)
 
-    @asynccontextmanager
-    async def _alone(self) -> AsyncIterator[None]:
-        """In the block nobody else reads or writes.
-
-        Whoever has waited for one that got no answer is told the same at once: it would wait as long itself,
-        and so would all behind it, one after the other. Who comes later tries anew.
-        """
-        before = self._failed
-        async with self._lock:
-            failed = self._failed
-            if failed is not None and failed is not before:
-                raise failed.with_traceback(None)  # it is kept: not with what it passed by
-            try:
-                yield
-            except TwinsiteError as error:
-                waits = error.retriable and not isinstance(error, StateTakenOverError)
-                self._failed = error if waits else None
-                raise
-            self._failed = None
-
-    # -- inside the lock -------------------------------------------------------------------------
+    # -- while alone -----------------------------------------------------------------------------
 
     async def _catch_up(self) -> None:
         if not self._in_step:
@@ -454,36 +375,3 @@ class FlowState:
     def _chunk_numbers(self, tp: TopicPartition) -> list[int]:
         """Of the chunks stored, the last one first."""
         return list(reversed(chunks_of(self._maps[tp]))) if tp in self._maps else []
-
-
-def _tp(record: PartitionRecord) -> TopicPartition:
-    return TopicPartition(record.topic, record.partition)
-
-
-def _from_chunk(offsets: OffsetMap | None, number: int) -> OffsetMap | None:
-    """A map from the beginning of one of its chunks on; None when it has nothing there."""
-    skipped = 0 if offsets is None else number * CHUNK_RUNS - offsets.forgotten
-    if offsets is None or not 0 <= skipped < len(offsets):
-        return None
-    return offsets.tail(skipped) if skipped else offsets
-
-
-def _join_maps(
-    partitions: Mapping[TopicPartition, PartitionRecord], maps: Mapping[TopicPartition, OffsetMap]
-) -> None:
-    mapped = {tp: record for tp, record in partitions.items() if record.mode is OffsetMode.MAPPED}
-    for tp in mapped:
-        if tp not in maps:
-            raise CorruptStateError(f"{tp}: its offsets are mapped, and there is no offset map")
-    for tp, record in mapped.items():
-        maps[tp].begins_at = None if maps[tp].forgotten else record.start_offset
-
-
-def _partition_record(key: str, value: bytes) -> PartitionRecord:
-    try:
-        record = PartitionRecord.from_bytes(value)
-    except CorruptStateError as error:
-        raise CorruptStateError(f"{key}: {error}") from error
-    if record.key != key:
-        raise CorruptStateError(f"{key} holds the record of {record.key}")
-    return record

@@ -97,6 +97,14 @@ def chunks_of(offsets: OffsetMap) -> range:
     return range(offsets.forgotten // CHUNK_RUNS, -(-end // CHUNK_RUNS))
 
 
+def from_chunk(offsets: OffsetMap | None, number: int) -> OffsetMap | None:
+    """A map from the beginning of one of its chunks on; None when it has nothing there."""
+    skipped = 0 if offsets is None else number * CHUNK_RUNS - offsets.forgotten
+    if offsets is None or not 0 <= skipped < len(offsets):
+        return None
+    return offsets.tail(skipped) if skipped else offsets
+
+
 def chunks_below(offsets: OffsetMap, target_log_start: int) -> range:
     """The numbers of the first chunks, those that speak only of records below the target's log start.
 

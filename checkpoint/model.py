@@ -20,7 +20,7 @@ from uuid import UUID
 
 from checkpoint.errors import CorruptStateError
 from checkpoint.insertions import Inserted, united
-from mirror.model import OffsetMode
+from mirror.model import OffsetMode, TopicPartition
 from mirror.moments import moment
 
 T = TypeVar("T")
@@ -142,6 +142,11 @@ class PartitionRecord:
     @property
     def key(self) -> str:
         return partition_key(self.topic, self.partition)
+
+    @property
+    def tp(self) -> TopicPartition:
+        """The partition, by its name at the source."""
+        return TopicPartition(self.topic, self.partition)
 
     def with_epochs(self, epochs: tuple[tuple[int, int], ...]) -> Self:
         """The record with newer leader epochs; those not newer than the last one are known already."""

@@ -181,7 +181,7 @@ class FlowMemory:
             shared=record.shared,
             insertions=insertions,
             epoch_before=record.epoch_before,
-            insertion=self._state.insertion(TopicPartition(record.topic, record.partition)),
+            insertion=self._state.insertion(record.tp),
             producer_epoch=max(record.producer_epoch, self.producer_epoch if self._state.flow else 0),
         )
 

@@ -70,7 +70,7 @@ def claim(flow: str, record: PartitionRecord | None, target: TargetLook) -> Clai
         theirs = not _is_empty(target)
     else:
         theirs = record.target_topic_id == target.topic_id
-    return Claim(flow, TopicPartition(record.topic, record.partition)) if theirs else None
+    return Claim(flow, record.tp) if theirs else None
 
 
 def yields(flow: str, to: Claim, decision: Decision, known: Known | None, target: TargetLook) -> bool:

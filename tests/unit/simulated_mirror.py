@@ -20,7 +20,7 @@ from typing import Any, cast
 from unittest import mock
 from uuid import UUID
 
-from checkpoint import batches, flow_state, map_chunk
+from checkpoint import batches, content, flow_state, map_chunk
 from checkpoint.flow_state import FlowState
 from checkpoint.topic_store import TopicStore
 from mirror.errors import BatchError, ConnectionFailedError, TwinsiteError
@@ -515,6 +515,7 @@ def in_place_of_brokers() -> ExitStack:
         (batches, "BATCH_BYTES_MAX", 1),  # a batch for each item: of several some may be there
         (map_chunk, "CHUNK_RUNS", CHUNK_RUNS),
         (flow_state, "CHUNK_RUNS", CHUNK_RUNS),
+        (content, "CHUNK_RUNS", CHUNK_RUNS),
     ):
         stack.enter_context(mock.patch.object(module, name, stand_in))
     return stack

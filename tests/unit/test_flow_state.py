@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpoint import flow_state, map_chunk
+from checkpoint import content, flow_state, map_chunk
 from checkpoint import runs as packed_runs
 from checkpoint.errors import (
     CorruptStateError,
@@ -591,6 +591,7 @@ def test_a_write_may_fail_anywhere_and_what_is_stored_is_a_map_that_is_right(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(map_chunk, "CHUNK_RUNS", 2)
         patch.setattr(flow_state, "CHUNK_RUNS", 2)
+        patch.setattr(content, "CHUNK_RUNS", 2)
         asyncio.run(_live_through(story))
 
 
@@ -977,6 +978,7 @@ def test_what_is_loaded_again_is_what_a_first_load_gives(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(map_chunk, "CHUNK_RUNS", 2)
         patch.setattr(flow_state, "CHUNK_RUNS", 2)
+        patch.setattr(content, "CHUNK_RUNS", 2)
         asyncio.run(_look_on(story))
 
 
