@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
@@ -15,6 +14,7 @@ from mirror.kafka.dial import Address, ConnectionOptions, Relays
 from mirror.kafka.failures import BeforeSleep, retrying
 from mirror.kafka.fetch import FETCH, FETCH_VERSION
 from mirror.kafka.security import Security
+from mirror.link.loops import both
 from mirror.logs import Repeats, log_retry
 
 log = structlog.get_logger(__name__)
@@ -132,14 +132,6 @@ async def both_connected(
             reached(name)
             return cluster
 
-        tasks = [
-            asyncio.create_task(one_connected(name, one))
-            for name, one in (("source", settings.way_to_source), ("target", settings.target))
-        ]
-        try:
-            source, target = await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-        yield source, target
+        yield await both(
+            one_connected("source", settings.way_to_source), one_connected("target", settings.target)
+        )

@@ -58,6 +58,17 @@ STATUS_SHARE = 0.05
 WATCH, WATCH_SILENT_SECONDS = "partitions_watched", 30.0
 
 
+def _settler(settings: Settings, flow: Flow, owner: Owner, memory: FlowMemory, claims: Claims) -> Settler:
+    return Settler(
+        flow,
+        memory,
+        owner,
+        claims,
+        offsets=settings.offsets.mode,
+        continue_after_loss=settings.on_data_loss == "continue",
+    )
+
+
 def _ranker(
     settings: LinkSettings, flow: Flow, follower: Follower, meter: LagMeter, outlooks: Outlooks
 ) -> Ranker:
@@ -114,14 +125,7 @@ class RunningMirror:
         engine = Engine()
         flow = flow_of(settings, source, target, memory, owner.turn, engine, registry)
         claims = Claims(target, settings.flow)
-        settler = Settler(
-            flow,
-            memory,
-            owner,
-            claims,
-            offsets=settings.offsets.mode,
-            continue_after_loss=settings.on_data_loss == "continue",
-        )
+        settler = _settler(settings, flow, owner, memory, claims)
         keeper = Keeper(flow, owner, memory, offsets=settings.offsets.mode)
         engine.wire(
             flow,

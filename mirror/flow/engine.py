@@ -40,8 +40,6 @@ log = structlog.get_logger(__name__)
 _NEW = (State.UNKNOWN, Reason.STARTING)
 STALE_PAUSE_SECONDS = 0.1
 """Metadata is not read more often than this, however many answers call it stale."""
-
-
 LINK = -2
 """Stands for all brokers where a relay reads them."""
 Brokers = tuple[int, int]

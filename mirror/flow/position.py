@@ -263,24 +263,9 @@ def _go_on(
     continue_after_loss: bool,
 ) -> Decision:
     end = target.target_log_end_offset
-    if acknowledged is not None and end < acknowledged:
-        return Stop(
-            State.DIVERGED,
-            Reason.TARGET_TRUNCATED,
-            f"the target had acknowledged up to {acknowledged} and now ends at {end}",
-        )
-    if end < known.target_start_offset:
-        return Stop(
-            State.DIVERGED,
-            Reason.TARGET_TRUNCATED,
-            f"the copy begins at target offset {known.target_start_offset}, and the target ends at {end}",
-        )
-    if end < known.insertions.end:
-        return Stop(
-            State.DIVERGED,
-            Reason.TARGET_TRUNCATED,
-            f"target offset {known.insertions.end - 1} was written by a repair, and the target ends at {end}",
-        )
+    cut_short = _cut_short(known, end, acknowledged)
+    if cut_short is not None:
+        return cut_short
     copied_end = known.insertions.copied_end(end)
     begun = copied_end > known.target_start_offset
     if begun and target.last_producer_id not in {None, producer_id}:
@@ -325,6 +310,29 @@ def _go_on(
         skip_to=max(position, lost_to),
         nothing_copied=position <= known.start_offset and not known.shared,
     )
+
+
+def _cut_short(known: Known, end: int, acknowledged: int | None) -> Stop | None:
+    """Why a target that ends there has lost what stood there; None where nothing says so."""
+    if acknowledged is not None and end < acknowledged:
+        return Stop(
+            State.DIVERGED,
+            Reason.TARGET_TRUNCATED,
+            f"the target had acknowledged up to {acknowledged} and now ends at {end}",
+        )
+    if end < known.target_start_offset:
+        return Stop(
+            State.DIVERGED,
+            Reason.TARGET_TRUNCATED,
+            f"the copy begins at target offset {known.target_start_offset}, and the target ends at {end}",
+        )
+    if end < known.insertions.end:
+        return Stop(
+            State.DIVERGED,
+            Reason.TARGET_TRUNCATED,
+            f"target offset {known.insertions.end - 1} was written by a repair, and the target ends at {end}",
+        )
+    return None
 
 
 def _reaches(known: Known, target_offset: int) -> bool:

@@ -111,6 +111,18 @@ def _keys(dice: random.Random, count: int) -> list[bytes]:
     return keys
 
 
+def _both(row: Row) -> Step:
+    return Step([row], [row])
+
+
+def _here(*rows: Row) -> list[Step]:
+    return [Step([row], [FILLER]) for row in rows]
+
+
+def _there(*rows: Row) -> list[Step]:
+    return [Step([FILLER], [row]) for row in rows]
+
+
 def _plant(name: str, key: bytes, dice: random.Random) -> Plant:
     def value(version: int) -> Row:
         held = dice.randbytes(8) * dice.choice((0, 5, LARGE_BYTES // 8))
@@ -119,47 +131,38 @@ def _plant(name: str, key: bytes, dice: random.Random) -> Plant:
             FILLER, key=key, value=held, headers=headers, timestamp_ms=FIRST_TIMESTAMP_MS + version
         )
 
-    def both(row: Row) -> Step:
-        return Step([row], [row])
-
-    def here(*rows: Row) -> list[Step]:
-        return [Step([row], [FILLER]) for row in rows]
-
-    def there(*rows: Row) -> list[Step]:
-        return [Step([FILLER], [row]) for row in rows]
-
     one, two, three = value(1), value(2), value(3)
     gone = replace(two, value=None)
     match name:
         case "missing":
-            return Plant(name, key, here(one), [Expected(Kind.MISSING, 0)])
+            return Plant(name, key, _here(one), [Expected(Kind.MISSING, 0)])
         case "missing_of_several":
-            return Plant(name, key, here(one, two), [Expected(Kind.MISSING, 1)])
+            return Plant(name, key, _here(one, two), [Expected(Kind.MISSING, 1)])
         case "stale":
-            return Plant(name, key, [both(one), *here(two)], [Expected(Kind.STALE, 1, 0)])
+            return Plant(name, key, [_both(one), *_here(two)], [Expected(Kind.STALE, 1, 0)])
         case "stale_deleted":
-            steps = [both(one), both(gone), *here(three)]
+            steps = [_both(one), _both(gone), *_here(three)]
             return Plant(name, key, steps, [Expected(Kind.STALE, 2, 1)])
         case "not_yet_deleted":
-            return Plant(name, key, [both(one), *here(gone)], [Expected(Kind.NOT_YET_DELETED, 1, 0)])
+            return Plant(name, key, [_both(one), *_here(gone)], [Expected(Kind.NOT_YET_DELETED, 1, 0)])
         case "resurrected":
-            steps = [both(one), both(gone), *there(three)]
+            steps = [_both(one), _both(gone), *_there(three)]
             return Plant(name, key, steps, [Expected(Kind.RESURRECTED, 1, 2)])
         case "resurrected_beyond":
             expected = Expected(Kind.RESURRECTED, 1, LAST)
-            return Plant(name, key, [both(one), both(gone)], [expected], beyond=three)
+            return Plant(name, key, [_both(one), _both(gone)], [expected], beyond=three)
         case "undead":
-            steps = [both(one), Step([gone], [replace(two, value=b"")])]
+            steps = [_both(one), Step([gone], [replace(two, value=b"")])]
             return Plant(name, key, steps, [Expected(Kind.RESURRECTED, 1, 1)])
         case "without_trace":
             steps = [Step([Aborted(1)], [one, FILLER])]
             return Plant(name, key, steps, [Expected(Kind.RESURRECTED, None, 0)])
         case "extra":
-            return Plant(name, key, there(one), [Expected(Kind.EXTRA, None, 0)])
+            return Plant(name, key, _there(one), [Expected(Kind.EXTRA, None, 0)])
         case "extra_newer":
-            return Plant(name, key, [both(one), *there(two)], [Expected(Kind.EXTRA, 0, 1)])
+            return Plant(name, key, [_both(one), *_there(two)], [Expected(Kind.EXTRA, 0, 1)])
         case "extra_deletion":
-            return Plant(name, key, [both(one), *there(gone)], [Expected(Kind.EXTRA, 0, 1)])
+            return Plant(name, key, [_both(one), *_there(gone)], [Expected(Kind.EXTRA, 0, 1)])
         case "extra_beyond":
             return Plant(name, key, [], [Expected(Kind.EXTRA, None, LAST)], beyond=one)
         case "key":
@@ -167,19 +170,19 @@ def _plant(name: str, key: bytes, dice: random.Random) -> Plant:
             expected_two = [Expected(Kind.MISSING, 0), Expected(Kind.EXTRA, None, 0, key=other)]
             return Plant(name, key, [Step([one], [replace(one, key=other)])], expected_two)
         case "deleted":
-            return Plant(name, key, [both(one), both(gone)])
+            return Plant(name, key, [_both(one), _both(gone)])
         case "compacted_there":
-            return Plant(name, key, [*here(one), both(two)])
+            return Plant(name, key, [*_here(one), _both(two)])
         case "compacted_here":
-            return Plant(name, key, [*there(one), both(two)])
+            return Plant(name, key, [*_there(one), _both(two)])
         case "forgotten_there":
-            return Plant(name, key, here(one, gone))
+            return Plant(name, key, _here(one, gone))
         case "forgotten_here":
-            return Plant(name, key, there(one, gone))
+            return Plant(name, key, _there(one, gone))
         case "elsewhere":
-            return Plant(name, key, [*here(one), *there(one)])
+            return Plant(name, key, [*_here(one), *_there(one)])
         case "same":
-            return Plant(name, key, [both(one), both(two)])
+            return Plant(name, key, [_both(one), _both(two)])
     original = replace(one, value=b"") if name == "filled_value" else one
     copied, parts = changed(original, "value" if name == "filled_value" else name)
     return Plant(name, key, [Step([original], [copied])], [Expected(Kind.CHANGED, 0, 0, parts)])
