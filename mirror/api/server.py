@@ -19,15 +19,13 @@ from prometheus_client import CollectorRegistry
 
 from mirror.api.control import Control, ControlHandlers
 from mirror.api.page import CONTENT_SECURITY_POLICY, PAGE
-from mirror.api.problems import ProblemError, problems
+from mirror.api.problems import ProblemError
 from mirror.api.schema import status_to_json
-from mirror.api.serving import common_headers, http_logger, metrics, not_listening, probe, url_of
+from mirror.api.serving import listen, metrics, port_for_people, probe, url_of
 from mirror.model import OFFSET_MAX, FlowStatus, TopicPartition
 from monitoring.health import Heartbeats, Readiness, livez, readyz
 
 BODY_BYTES_MAX = 16 * 1024
-SHUTDOWN_SECONDS = 1.0
-KEEPALIVE_SECONDS = 30.0
 SCHEMA = 1
 PORT_HINT = (
     "another mirror may run on this machine: choose a port with --api-port or api.port; "
@@ -103,21 +101,8 @@ class ApiServer:
         Raises:
             UsageError: The address cannot be listened on.
         """
-        runner = web.AppRunner(
-            self._application(),
-            access_log=None,
-            shutdown_timeout=SHUTDOWN_SECONDS,
-            keepalive_timeout=KEEPALIVE_SECONDS,
-            handler_cancellation=True,
-            logger=http_logger(),
-        )
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, self._host, self._asked_port).start()
-        except OSError as error:
-            await runner.cleanup()
-            words = f"cannot listen on {self._host}:{self._asked_port}"
-            raise not_listening(words, error, PORT_HINT) from error
+        runner = port_for_people(self._routes(), body_bytes_max=BODY_BYTES_MAX)
+        await listen(runner, self._host, self._asked_port, words="cannot listen on", port_hint=PORT_HINT)
         self._runner = runner
 
     async def close(self) -> None:
@@ -158,22 +143,17 @@ class ApiServer:
         assert isinstance(port, int)
         return port
 
-    def _application(self) -> web.Application:
-        app = web.Application(middlewares=[problems], client_max_size=BODY_BYTES_MAX)
+    def _routes(self) -> list[web.RouteDef]:
         control = ControlHandlers(self, self._take_status, remote=self._remote_control)
-        app.add_routes(
-            [
-                web.get("/", self._index),
-                web.get("/livez", self._livez),
-                web.get("/readyz", self._readyz),
-                web.get("/metrics", self._metrics),
-                web.get("/status", self._status),
-                web.get("/offsets/translate", self._translate),
-                *control.routes(),
-            ]
-        )
-        app.on_response_prepare.append(common_headers)
-        return app
+        return [
+            web.get("/", self._index),
+            web.get("/livez", self._livez),
+            web.get("/readyz", self._readyz),
+            web.get("/metrics", self._metrics),
+            web.get("/status", self._status),
+            web.get("/offsets/translate", self._translate),
+            *control.routes(),
+        ]
 
     # -- reading -------------------------------------------------------------------------------
 

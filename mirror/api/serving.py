@@ -1,4 +1,4 @@
-"""What the ports for people of a mirror and of a relay answer alike: metrics, probes, and headers.
+"""What the ports for people of a mirror and of a relay do alike: how they listen, metrics, probes, headers.
 
 And what the HTTP server below them says, of whoever asks.
 """
@@ -9,19 +9,22 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CollectorRegistry
 
+from mirror.api.problems import problems
 from mirror.errors import UsageError
 from monitoring.exposition import content_type, write_text
 from monitoring.health import Verdict
 
 log = structlog.get_logger(__name__)
 
+SHUTDOWN_SECONDS = 1.0
+KEEPALIVE_SECONDS = 30.0
 HOST_HINT = "api.host must be an address of this machine, or a name of one; 0.0.0.0 is all of them"
 
 
@@ -35,7 +38,40 @@ def url_of(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def not_listening(words: str, error: OSError, port_hint: str) -> UsageError:
+def port_for_people(routes: Iterable[web.AbstractRouteDef], *, body_bytes_max: int) -> web.AppRunner:
+    """What answers there; :func:`listen` with it, and at the end clean it up."""
+    app = web.Application(middlewares=[problems], client_max_size=body_bytes_max)
+    app.add_routes(routes)
+    app.on_response_prepare.append(_common_headers)
+    return web.AppRunner(
+        app,
+        access_log=None,
+        shutdown_timeout=SHUTDOWN_SECONDS,
+        keepalive_timeout=KEEPALIVE_SECONDS,
+        handler_cancellation=True,
+        logger=http_logger(),
+    )
+
+
+async def listen(runner: web.AppRunner, host: str, port: int, *, words: str, port_hint: str) -> None:
+    """Listen; where that cannot be done nothing is left of it.
+
+    Args:
+        words: Begin what is said then.
+        port_hint: What to do about the port.
+
+    Raises:
+        UsageError: The address cannot be listened on.
+    """
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise _not_listening(f"{words} {host}:{port}", error, port_hint) from error
+
+
+def _not_listening(words: str, error: OSError, port_hint: str) -> UsageError:
     """Words and why; the hint is for the port, unless the address is none of this machine."""
     of_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
     return UsageError(f"{words}: {error.strerror}", hint=HOST_HINT if of_host else port_hint)
@@ -92,7 +128,7 @@ def http_logger(no_request: Callable[[str, str], None] = lambda _host, _why: Non
     return logger
 
 
-async def common_headers(_: web.Request, response: web.StreamResponse) -> None:
+async def _common_headers(_: web.Request, response: web.StreamResponse) -> None:
     """Of every answer: nothing is kept, or taken for something else."""
     response.headers["Server"] = "twinsite"
     response.headers["Cache-Control"] = "no-store"

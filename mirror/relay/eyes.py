@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from mirror.api.problems import problems
 from mirror.api.relay_schema import relay_to_json
-from mirror.api.serving import common_headers, http_logger, metrics, not_listening, probe
+from mirror.api.serving import listen, metrics, port_for_people, probe
 from mirror.errors import TwinsiteError
 from mirror.kafka.cluster import Cluster
 from mirror.model_relay import RelayStatus
@@ -20,8 +19,6 @@ from monitoring.health import Check, Verdict
 from monitoring.relay_metrics import RelayExpiry
 
 BODY_BYTES_MAX = 4096
-SHUTDOWN_SECONDS = 1.0
-KEEPALIVE_SECONDS = 30.0
 PORT_HINT = (
     "another relay may run on this machine: choose a port with --api-port or api.port; "
     "0 takes any free one, -1 opens none"
@@ -51,24 +48,13 @@ class Eyes:
         self._registry = registry
         self._take_status = status
         self._stopping = stopping
-        app = web.Application(middlewares=[problems], client_max_size=BODY_BYTES_MAX)
-        app.add_routes(
-            [
-                web.get("/livez", self._livez),
-                web.get("/readyz", self._readyz),
-                web.get("/metrics", self._metrics),
-                web.get("/status", self._status),
-            ]
-        )
-        app.on_response_prepare.append(common_headers)
-        self._runner = web.AppRunner(
-            app,
-            access_log=None,
-            shutdown_timeout=SHUTDOWN_SECONDS,
-            keepalive_timeout=KEEPALIVE_SECONDS,
-            handler_cancellation=True,
-            logger=http_logger(),
-        )
+        routes = [
+            web.get("/livez", self._livez),
+            web.get("/readyz", self._readyz),
+            web.get("/metrics", self._metrics),
+            web.get("/status", self._status),
+        ]
+        self._runner = port_for_people(routes, body_bytes_max=BODY_BYTES_MAX)
 
     async def start(self, host: str, port: int) -> None:
         """Listen.
@@ -76,13 +62,7 @@ class Eyes:
         Raises:
             UsageError: The address cannot be listened on.
         """
-        await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, host, port).start()
-        except OSError as error:
-            await self._runner.cleanup()
-            words = f"api: cannot listen on {host}:{port}"
-            raise not_listening(words, error, PORT_HINT) from error
+        await listen(self._runner, host, port, words="api: cannot listen on", port_hint=PORT_HINT)
         self.port = self._runner.addresses[0][1]
 
     async def close(self) -> None:

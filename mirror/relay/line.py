@@ -116,6 +116,23 @@ class Line(asyncio.Protocol, ABC):
         return self._transport.get_write_buffer_size() + (unacknowledged_bytes(self.sock) or 0)
 
 
+class Asked(Line):
+    """One over which the mirror asks, and is answered."""
+
+    @abstractmethod
+    def unread(self) -> None:
+        """The mirror asks and does not read, so it is ended."""
+
+    def write(self, data: bytes) -> None:
+        """A mirror that asks and does not read is not waited for; one that is gone is told nothing more."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._transport.write(data)
+        if self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
+            self.unread()
+            self._transport.abort()
+
+
 def rest(transport: asyncio.Transport | None, seconds: float) -> None:
     """What a mirror has said took so long: where that was much others have their turn before more is read."""
     if transport is not None and seconds > BUSY_SECONDS:

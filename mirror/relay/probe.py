@@ -36,7 +36,7 @@ from mirror.link import messages, probe, protocol
 from mirror.link.messages import Messages
 from mirror.link.probe import BYTES_MAX, RATE_CEILING, RATE_MIN, SECONDS_MAX, Down, Up
 from mirror.relay.audit import TOO_SLOW, Audit
-from mirror.relay.line import UNREAD_BYTES_MAX, UNSENT_BYTES, Line, rest, tune
+from mirror.relay.line import UNSENT_BYTES, Asked, rest, tune
 from mirror.relay.news import steady_us
 from mirror.timetable import lowest
 
@@ -63,7 +63,7 @@ class Load(Section, strict=True):
     rate_max: int | None = Field(ge=RATE_MIN, le=RATE_CEILING, description="Bytes a second.")
 
 
-class Probe(Line):
+class Probe(Asked):
     """One mirror's connection, once it has become a probe.
 
     Args:
@@ -127,7 +127,7 @@ class Probe(Line):
 
     def _refuse(self, code: str, detail: str) -> None:
         self._audit.probe(self._peer, code, detail)
-        self._write(messages.say(Down.BYE, {"code": code, "detail": detail}))
+        self.write(messages.say(Down.BYE, {"code": code, "detail": detail}))
         self.close()
 
     def _lose_patience(self) -> None:
@@ -140,7 +140,7 @@ class Probe(Line):
     def _heard(self, kind: int, payload: memoryview) -> None:
         if kind == Up.PING:
             token = protocol.read_number(payload)
-            self._write(protocol.pong(token, time.time_ns() // 1_000_000, steady_us()))
+            self.write(protocol.pong(token, time.time_ns() // 1_000_000, steady_us()))
         elif kind == Up.LOAD and not self._began_at:
             self._begin(messages.document(payload))
         else:
@@ -186,7 +186,7 @@ class Probe(Line):
             if seconds >= self._load.seconds or left <= 0:
                 self._finish()
                 return
-            self._write(next(self._slices))
+            self.write(next(self._slices))
             self._sent_bytes += UNSENT_BYTES
         if not self._turn_comes:
             self._turn_comes = True
@@ -208,7 +208,7 @@ class Probe(Line):
             "kernel": None if self._settled is None else asdict(probe.since(self._settled, self._look())),
             "rate_limit": self._rate_limit,
         }
-        self._write(messages.say(Down.REPORT, report))
+        self.write(messages.say(Down.REPORT, report))
 
     def _send_buffer_full(self) -> float | None:
         known = [full for full in self._pauses if full is not None]
@@ -218,14 +218,9 @@ class Probe(Line):
         assert self.sock is not None
         return tcp_info(self.sock)
 
-    def _write(self, data: bytes) -> None:
-        """A mirror that asks and does not read is not waited for; one that is gone is told nothing more."""
-        if self._transport is None or self._transport.is_closing():
-            return
-        self._transport.write(data)
-        if self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
-            self._audit.probe(self._peer, "unread", "it asks and does not read")
-            self._transport.abort()
+    def unread(self) -> None:
+        """The audit is told."""
+        self._audit.probe(self._peer, "unread", "it asks and does not read")
 
 
 _random: list[bytes] = []

@@ -30,7 +30,7 @@ from mirror.relay.audit import Audit
 from mirror.relay.group import Kind, Member, Who
 from mirror.relay.hello import Epochs, Hello, Refused
 from mirror.relay.joined import Joined
-from mirror.relay.line import UNREAD_BYTES_MAX, UNSENT_BYTES, Line, rest, tune
+from mirror.relay.line import UNREAD_BYTES_MAX, UNSENT_BYTES, Asked, rest, tune
 from mirror.relay.news import Gone, News, Taken, steady_us
 from mirror.relay.pacing import Turnstile
 from mirror.relay.reading import SourceReader
@@ -46,7 +46,7 @@ SILENT_SECONDS_MAX = 30.0
 GOING_AWAY = "going_away"
 
 
-class Stream(Line):
+class Stream(Asked):
     """One mirror's connection, once it has become a stream of frames.
 
     Attributes:
@@ -343,11 +343,6 @@ class Stream(Line):
         waits = self._transport.get_write_buffer_size() if self._transport is not None else UNREAD_BYTES_MAX
         return UNREAD_BYTES_MAX // 2 - waits
 
-    def write(self, data: bytes) -> None:
-        """A mirror that asks and does not read is not waited for; one that is gone is told nothing more."""
-        if self._transport is None or self._transport.is_closing():
-            return
-        self._transport.write(data)
-        if self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
-            self._audit.stream(self.visitor, "unread", "it asks and does not read")
-            self._transport.abort()
+    def unread(self) -> None:
+        """The audit is told."""
+        self._audit.stream(self.visitor, "unread", "it asks and does not read")

@@ -244,7 +244,7 @@ async def test_others_have_their_turn_however_fast_it_sends(monkeypatch: pytest.
             loop.call_soon(turn)
 
     async with probing() as (_, writer, _):
-        monkeypatch.setattr(Probe, "_write", take)
+        monkeypatch.setattr(Probe, "write", take)
         loop.call_soon(turn)
         writer.write(load(seconds=0.3))
         await asyncio.wait_for(reported.wait(), 10)
