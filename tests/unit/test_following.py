@@ -21,7 +21,7 @@ from mirror.sync.follow import Follower
 from mirror.sync.returning import Returning
 from mirror.sync.target_topics import TargetTopics
 from tests.harness.daemon import until
-from tests.unit.test_target_topics import ORDERS_ID, SHORT, Cluster, a_topic
+from tests.unit.target_side import ORDERS_ID, SHORT, Cluster, a_topic
 
 ORDERS_0 = TopicPartition("orders", 0)
 SETTINGS = parse(

@@ -17,7 +17,7 @@ from mirror.flow.position import Proceed
 from mirror.flow.states import append_refusal
 from mirror.model import OffsetMode, Reason, State, TopicPartition
 from tests.harness.daemon import until
-from tests.unit.test_target_topics import Cluster, a_topic
+from tests.unit.target_side import Cluster, a_topic
 
 END = 20
 NOT_LEADER = 6

@@ -8,7 +8,7 @@ from typing import Any, cast
 from mirror.errors import ConnectionFailedError
 from mirror.flow.looking import look_at_target
 from mirror.model import TopicPartition
-from tests.unit.test_target_topics import Cluster, a_topic
+from tests.unit.target_side import Cluster, a_topic
 
 ORDERS_0 = TopicPartition("orders", 0)
 

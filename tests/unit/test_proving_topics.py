@@ -16,7 +16,7 @@ from mirror.offline import NoRecordError, NoStateError
 from mirror.proving import asking
 from mirror.proving.wanted import Wanted
 from tests.harness.memory_store import MemoryStore
-from tests.unit.test_target_topics import ORDERS_ID, a_topic
+from tests.unit.target_side import ORDERS_ID, a_topic
 
 SETTINGS = cast(Any, SimpleNamespace(flow="back"))
 CHOSEN = {"orders": "orders", "audit": "audit"}

@@ -12,8 +12,8 @@ from mirror.flow.receiving import Room
 from mirror.flow.silence import Silence
 from mirror.kafka.fetch import Key
 from mirror.model import Gap
+from tests.unit.copies import NOW, batch, proceeding, sent
 from tests.unit.target_model import Mirror
-from tests.unit.test_partition import NOW, batch, proceeding, sent
 
 SLOW, DEAD = 1, 2
 SOON = 5.0

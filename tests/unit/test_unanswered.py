@@ -14,7 +14,7 @@ from mirror.flow.silence import Silence
 from mirror.flow.unanswered import SHOWN_AFTER_SECONDS, Unanswered
 from mirror.kafka.dial import Address, ConnectionOptions, Relays
 from mirror.model import OffsetMode, Reason, State
-from tests.unit.test_partition import NOW, batch, sent, under_way, waiting
+from tests.unit.copies import NOW, batch, sent, under_way, waiting
 
 BROKER = 1
 LONG = NOW + 10 + SHOWN_AFTER_SECONDS

@@ -1,0 +1,262 @@
+"""When an engine looks at its partitions, and for whom it waits meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mirror.errors import ConnectionFailedError, CorruptBatchError
+from mirror.flow import engine as engine_module
+from mirror.flow.engine import Engine
+from mirror.flow.partition import PartitionCopy
+from mirror.flow.position import Proceed
+from mirror.flow.settling import Look
+from mirror.model import OffsetMode, Reason, State, TopicPartition
+from tests.harness.daemon import until
+from tests.unit.looked_at import SOON, Right, partition
+from tests.unit.target_model import Mirror
+
+
+class Claimable(Right):
+    """The right to copy the flow, another's until it is claimed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = False
+        self.claims = 0
+
+    async def claim(self) -> None:
+        self.held, self.claims = True, self.claims + 1
+
+
+class Patient:
+    """A settler: the looks at partition 0 never end, the others find them active."""
+
+    def __init__(self) -> None:
+        self.is_owner = False
+        self.standby_look_seconds, self.moved_at = 1.0, 0.0
+        self.busy: set[PartitionCopy] = set()
+        self.looks: list[int] = []
+
+    def begin(self, partitions: Collection[PartitionCopy], group: asyncio.TaskGroup) -> Look:
+        self.busy.update(partitions)
+        return Look({p: p.generation for p in partitions}, True, self.is_owner, group, time.monotonic())
+
+    async def settle(self, look: Look) -> None:
+        self.looks += [p.tp.partition for p in look.generations]
+        if any(p.tp.partition == 0 for p in look.generations):
+            await asyncio.Event().wait()
+        again = time.monotonic() + 0.01
+        for copy in look.generations:
+            copy.stop(State.BLOCKED, Reason.TARGET_NOT_EMPTY, "", again)
+            self.busy.discard(copy)
+
+
+def engine_of(
+    settler: Patient,
+    leaders: Callable[[TopicPartition], int],
+    right: Right | None = None,
+    unwritten_since: float | None = None,
+) -> Engine:
+    """An engine whose partitions are led by these target brokers, and by one at the source.
+
+    Where the right is another's, that one has said where it runs.
+    """
+
+    async def refresh(_sole_writer: bool) -> None: ...
+
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    async def refreshed() -> None:
+        engine.add(partition(1))
+
+    def info(leader: Callable[[TopicPartition], int]) -> SimpleNamespace:
+        return SimpleNamespace(leader=leader)
+
+    engine = Engine()
+    flow = Mirror().lane._flow
+    flow.hooks = engine
+    seldom = {"refresh_seconds": 3_600.0}
+    flow.source = cast(Any, SimpleNamespace(name="source", info=info(lambda _: 1), refresh=forever, **seldom))
+    flow.target = cast(Any, SimpleNamespace(name="target", info=info(leaders), refresh=refreshed, **seldom))
+    keeper = SimpleNamespace(run=forever, forget=lambda _: None, leaders_moved=lambda: None)
+    right = right or Right()
+    engine.wire(
+        flow,
+        cast(Any, right),
+        cast(Any, settler),
+        cast(Any, keeper),
+        refresh,
+        lambda: right.seen.epoch if right.seen else None,
+        lambda: unwritten_since,
+    )
+    return engine
+
+
+async def eventually(condition: Callable[[], bool], running: Awaitable[None]) -> None:
+    """Run until the condition holds."""
+    task = asyncio.ensure_future(running)
+    try:
+        await until(condition, "it comes true", SOON)
+    finally:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+# -- whose turn it is ----------------------------------------------------------------------------
+
+
+async def test_an_engine_that_has_lost_the_right_looks_at_what_it_copies() -> None:
+    """
+    Whoever has noticed it. What only an operator can end stays as it is.
+    """
+    settler, right = Patient(), Right()
+    engine = engine_of(settler, lambda tp: tp.partition, right)
+    copying, stopped = partition(1), partition(2)
+    for copy in (copying, stopped):
+        copy.proceed(Proceed(5, 5, 5, 0, 5), OffsetMode.SAME, 0, 0.0)
+        engine.partitions[copy.tp] = copy
+    stopped.stop(State.DIVERGED, Reason.FOREIGN_WRITE, "somebody", None)
+
+    right.held = False
+    await eventually(lambda: bool(settler.looks), engine.run())
+
+    assert set(settler.looks) == {1}
+
+
+@pytest.mark.parametrize(("unwritten_seconds", "claims"), [(None, 0), (3, 0), (6, 1)])
+async def test_an_owner_that_does_not_write_again_a_state_that_was_deleted_is_taken_for_gone(
+    unwritten_seconds: float | None, claims: int
+) -> None:
+    """
+    Though nothing is to be copied, and it has said where it runs: nobody else knows what who stands by knows.
+    """
+    settler, right = Patient(), Claimable()
+    since = None if unwritten_seconds is None else time.monotonic() - unwritten_seconds
+    engine = engine_of(settler, lambda tp: tp.partition, right, since)
+    engine.add(partition(1))
+
+    await eventually(lambda: len(settler.looks) > 3, engine.run())
+
+    assert right.claims == claims
+    assert settler.is_owner is bool(claims)
+
+
+# -- brokers that do not answer ------------------------------------------------------------------
+
+
+async def test_a_broker_that_does_not_answer_holds_up_its_own_partitions_only() -> None:
+    """
+    Those on another leader are looked at again and again meanwhile.
+    """
+    settler = Patient()
+    engine = engine_of(settler, lambda tp: tp.partition)
+    for number in (0, 1):
+        engine.add(partition(number))
+
+    await eventually(lambda: settler.looks.count(1) > 3, engine.run())
+
+    assert settler.looks.count(0) == 1
+
+
+async def test_partitions_between_the_same_brokers_are_looked_at_together() -> None:
+    """
+    One question for all of them; who comes late waits for the next one.
+    """
+    settler = Patient()
+    engine = engine_of(settler, lambda tp: tp.partition // 2)
+    for number in (0, 1, 2, 3):
+        engine.add(partition(number))
+
+    await eventually(lambda: settler.looks.count(3) > 3, engine.run())
+
+    assert settler.looks.count(0) == settler.looks.count(1) == 1
+    assert settler.looks.count(2) == settler.looks.count(3)
+
+
+async def test_who_becomes_due_while_the_coordinator_is_asked_in_vain_need_not_ask_again() -> None:
+    """
+    Each question takes seconds: two groups that ask in turns would each take twice as long to say that the
+    target is away.
+    """
+
+    class Away(Right):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked, self.gives_up = asyncio.Event(), asyncio.Event()
+
+        async def confirm(self, *_: float) -> bool:
+            self.asked.set()
+            await self.gives_up.wait()
+            self.gives_up.clear()  # the next question is not given up any more
+            raise ConnectionFailedError("no answer within 3 s")
+
+    right, early, late = Away(), partition(0), partition(1)
+    engine = engine_of(Patient(), lambda tp: tp.partition, right)
+    engine.add(early)
+    running = asyncio.create_task(engine.run())
+    async with asyncio.timeout(SOON):
+        await right.asked.wait()
+
+    engine.add(late)
+    right.gives_up.set()
+
+    await eventually(lambda: bool(early.attempts and late.attempts), running)
+    assert (early.attempts, late.attempts) == (1, 1)
+
+
+async def test_the_metadata_of_one_cluster_does_not_wait_for_the_other() -> None:
+    """
+    The source does not answer; what the target looks like now is read all the same.
+    """
+    settler = Patient()
+    engine = engine_of(settler, lambda tp: tp.partition)
+    engine.stale(engine._flow.source)
+    engine.stale(engine._flow.target)
+
+    await eventually(lambda: bool(engine.partitions), engine.run())
+
+    assert not engine._stale["target"].is_set()
+
+
+async def test_the_metadata_of_a_cluster_is_read_again_though_nobody_complains() -> None:
+    """
+    A leader that was cut off still answers that nothing is new; only the metadata tells of the one after it.
+    """
+    engine = engine_of(Patient(), lambda tp: tp.partition)
+    cast(Any, engine._flow.target).refresh_seconds = 0.01
+    heard: list[str] = []
+    cast(Any, engine._keeper).leaders_moved = lambda: heard.append("moved")
+
+    await eventually(lambda: bool(engine.partitions and heard), engine.run())
+
+    assert not engine._stale["target"].is_set()
+
+
+async def test_a_mistake_of_ours_while_other_replicas_are_asked_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    It ends the mirror, as one in any other loop does; else the partition would wait for ever.
+    """
+
+    async def mistaken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(engine_module, "reread", mistaken)
+    engine = engine_of(Patient(), lambda _: 1)
+    running = asyncio.create_task(engine.run())
+
+    engine.reread(partition(), CorruptBatchError(0, "its CRC is another one"))
+
+    with pytest.raises(ExceptionGroup) as ended:
+        async with asyncio.timeout(SOON):
+            await running
+    assert ended.value.subgroup(ZeroDivisionError)
