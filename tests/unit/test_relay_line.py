@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mirror.relay import line
-from mirror.relay.line import Line
+from mirror.relay.line import Asked
 from tests.harness.daemon import until
 from tests.harness.security import Authority
 
@@ -20,8 +20,18 @@ MUCH = bytes(32 << 20)
 """More than the kernels of both sides take."""
 
 
-class Ending(Line):
-    """It only ends, as often as it is told."""
+class Ending(Asked):
+    """It only ends, as often as it is told.
+
+    Attributes:
+        given_up: How often the mirror was said to ask and not to read.
+    """
+
+    given_up = 0
+
+    def unread(self) -> None:
+        """It is counted."""
+        self.given_up += 1
 
     def has_room(self) -> None:
         """Nothing more comes."""
@@ -112,4 +122,42 @@ async def test_what_is_read_in_time_is_all_there_and_nothing_is_left_to_give_up(
     assert came == MUCH
     assert waits is not None
     assert waits.cancelled()
+    assert complaints == []
+
+
+async def test_a_mirror_that_asks_and_does_not_read_is_ended(
+    contexts: tuple[ssl.SSLContext | None, ssl.SSLContext | None],
+) -> None:
+    """
+    Answers are not kept for it without end, and nobody waits for it.
+    """
+    async with connected(contexts) as (ends, _, complaints):
+        ends.write(b"an answer")
+        before = ends.given_up, ends.ended.done()
+        ends.write(MUCH)
+        ends.write(MUCH)
+        await until(lambda: ends.transport is None, "it is ended", 5)
+        ends.write(MUCH)
+
+    assert before == (0, False)
+    assert (ends.given_up, ends.ended.done()) == (1, True)
+    assert complaints == []
+
+
+async def test_who_is_let_go_is_told_nothing_more(
+    contexts: tuple[ssl.SSLContext | None, ssl.SSLContext | None],
+) -> None:
+    """
+    What is left for it still goes out; nothing comes behind that.
+    """
+    async with connected(contexts) as (ends, _, complaints):
+        assert ends.transport is not None
+        ends.transport.write(MUCH)
+        ends.close()
+        left = ends.transport.get_write_buffer_size()
+        ends.write(b"an answer")
+        still_left = ends.transport.get_write_buffer_size()
+
+    assert (still_left, ends.given_up) == (left, 0)
+    assert left > 0
     assert complaints == []
