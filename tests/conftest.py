@@ -105,6 +105,15 @@ def relay_site(way_to_source: FarSite) -> Site:
     return way_to_source.relays
 
 
+@pytest.fixture(autouse=True)
+def _through_a_relay(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a module runs once more through a relay goes there, and not to the brokers as before."""
+    before = KafkaCluster.told_of_relays
+    yield
+    if request.module.__name__.endswith("_relayed"):
+        assert KafkaCluster.told_of_relays > before, "nobody was told of the relay"
+
+
 @pytest.fixture
 def way_in() -> WayIn:
     """How mirrors reach a source that a test starts; modules that run tests through relays have their own."""

@@ -16,6 +16,7 @@ the work folder.
 from __future__ import annotations
 
 import asyncio
+import copy
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -53,11 +54,13 @@ class KafkaCluster:
     """A running cluster; made by :meth:`start`.
 
     Attributes:
-        relays: Through which mirrors are told to reach it; none: directly.
+        told_of_relays: How often somebody was told through which to reach one of them.
     """
 
+    told_of_relays = 0
+
     def __init__(self, name: str, version: str, brokers: Mapping[int, Broker]) -> None:
-        self.relays: Sequence[str] = ()
+        self._relays: Sequence[str] = ()
         self.name = name
         self.version = version
         self._brokers = dict(brokers)
@@ -139,6 +142,18 @@ class KafkaCluster:
     def bootstrap(self) -> str:
         """Addresses of all nodes, joined by commas."""
         return ",".join(broker.address for broker in self.brokers)
+
+    def through(self, relays: Sequence[str]) -> KafkaCluster:
+        """The same cluster, which mirrors are told to reach through relays."""
+        relayed = copy.copy(self)
+        relayed._relays = relays
+        return relayed
+
+    @property
+    def relays(self) -> Sequence[str]:
+        """Through which mirrors are to reach it; none: directly."""
+        KafkaCluster.told_of_relays += bool(self._relays)
+        return self._relays
 
     @property
     def source_options(self) -> tuple[str, str]:

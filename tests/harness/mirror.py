@@ -22,7 +22,7 @@ def flow_of(
     return parse(
         {
             "flow": topic,
-            "source": {"bootstrap_servers": source.bootstrap},
+            **source.source_settings,
             "target": {"bootstrap_servers": target.bootstrap},
             "topics": {"include": [re.escape(topic)], "refresh_seconds": 1} | (topics or {}),
             "api": {"port": -1},

@@ -13,7 +13,6 @@ A test that starts its source itself is told the way in by a fixture, ``way_in``
 from __future__ import annotations
 
 import asyncio
-import copy
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
@@ -113,9 +112,7 @@ async def listens(process: Twinsite) -> None:
 
 def through(cluster: KafkaCluster, *relays: str) -> KafkaCluster:
     """The same cluster; mirrors are told to reach it through relays, everybody else goes there directly."""
-    relayed = copy.copy(cluster)
-    relayed.relays = relays
-    return relayed
+    return cluster.through(relays)
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ def settings_file(folder: Path, source: KafkaCluster, target: KafkaCluster, topi
     path = folder / "flow.yaml"
     document = {
         "flow": topic,
-        "source": {"bootstrap_servers": source.bootstrap},
+        **source.source_settings,
         "target": {"bootstrap_servers": target.bootstrap},
         "topics": {"include": [topic]},
         "lagging_after_seconds": 0.5,

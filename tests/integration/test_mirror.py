@@ -191,14 +191,10 @@ async def test_auto_maps_what_cannot_keep_its_offsets(
     load(target.bootstrap, filled, json_rows(7, 50, seed=5))
     load(source.bootstrap, filled, json_rows(30, 50))
     load_transactions(source.bootstrap, gapped, json_rows(100, 50), per_transaction=20, aborted_every=2)
-    settings = tmp_path / "flow.yaml"
-    settings.write_text(
-        f"flow: {filled}\nsource: {{bootstrap_servers: [{source.bootstrap}]}}\n"
-        f"target: {{bootstrap_servers: [{target.bootstrap}]}}\n"
-        f"topics: {{include: ['{filled}|{gapped}']}}\noffsets: {{mode: auto, gap_limit: 5}}\n"
-    )
+    topics, offsets = {"include": [filled, gapped]}, {"mode": "auto", "gap_limit": 5}
+    command = configured(tmp_path, source, target, filled, topics=topics, offsets=offsets)
 
-    done = await twinsite("mirror", "--config", str(settings), "--once", "-o", "json", work_dir=tmp_path)
+    done = await twinsite(*command, "--once", "-o", "json", work_dir=tmp_path)
 
     with Twinsite.run("mirror", "--config", str(settings), work_dir=tmp_path) as mirror:
         await mirror.wait_for(lambda: _complete(mirror, source, [filled, gapped]), "it goes on")

@@ -357,16 +357,12 @@ async def test_a_topic_deleted_at_the_source_keeps_its_copy_and_says_so(
     """
     gone, paused = await topic(source, prefix="gone"), await topic(source, prefix="gone")
     await topic(source, prefix="there")  # an answer without any topic says nothing
-    settings = tmp_path / "flow.yaml"
-    settings.write_text(
-        f"flow: {gone}\nsource: {{bootstrap_servers: [{source.bootstrap}]}}\n"
-        f"target: {{bootstrap_servers: [{target.bootstrap}]}}\n"
-        f"topics: {{include: ['{gone}|{paused}'], refresh_seconds: 1}}\n"
-    )
+    topics = {"include": [gone, paused], "refresh_seconds": 1}
+    command = configured(tmp_path, source, target, gone, topics=topics)
     for name in (gone, paused):
         load(source.bootstrap, name, json_rows(20, 50))
 
-    with Twinsite.run("mirror", "--config", str(settings), work_dir=tmp_path) as mirror:
+    with Twinsite.run(*command, work_dir=tmp_path) as mirror:
 
         def found(key: str) -> dict[str, Any]:
             return {p["topic"]: p[key] for p in mirror.status().get("partitions", [])}

@@ -36,7 +36,7 @@ def settings_file(folder: Path, source: KafkaCluster, target: KafkaCluster, *top
     path = folder / "flow.yaml"
     document = {
         "flow": topics[0],
-        "source": {"bootstrap_servers": source.bootstrap},
+        **source.source_settings,
         "target": {"bootstrap_servers": target.bootstrap},
         "topics": {"include": list(topics), "refresh_seconds": 1},
     }
