@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured
 from tests.harness.checker import assert_exact
+from tests.harness.daemon import HERE, free_ports
 from tests.harness.data import Row
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
 from tests.harness.process import Twinsite, events
 from tests.harness.proxy import Proxy, proxy
+from tests.harness.relay import listens, through
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -26,6 +32,9 @@ BYTES_PER_SECOND = 190 * KIB
 """What is asked for at once takes four seconds: with less than three nobody would be taken for silent."""
 PATIENCE_SECONDS = 3
 """Less than that, and more than a busy machine stands still between two pieces."""
+
+
+LOST = "broker_not_read", "source_unavailable", "stream_lost"
 
 
 class Slow:
@@ -49,8 +58,40 @@ def _placed(address: str) -> bytes:
     return host.encode() + struct.pack(">i", int(port))
 
 
+Reached = tuple[KafkaCluster, dict[str, Any], list[Twinsite]]
+"""What a mirror is told to read, its settings for that, and who reads for it."""
+
+
+@asynccontextmanager
+async def by_itself(
+    source: KafkaCluster, settings: dict[str, Any], _work_dir: Path
+) -> AsyncIterator[Reached]:
+    """The mirror is who reads brokers that are reached with such settings."""
+    yield source, {"source": settings}, []
+
+
+@asynccontextmanager
+async def through_a_relay(
+    source: KafkaCluster, settings: dict[str, Any], work_dir: Path
+) -> AsyncIterator[Reached]:
+    """A relay reads them, and the mirror waits for it no longer than it does for brokers."""
+    address = f"{HERE.host}:{free_ports(1)[0]}"
+    file = work_dir / "relay.yaml"
+    file.write_text(json.dumps({"cluster": settings}))
+    command = ("relay", "--config", str(file), "--listen", address)
+    with Twinsite.run(*command, work_dir=work_dir, listen=False) as relay:
+        await listens(relay)
+        link = {"relays": [address], "request_timeout_seconds": PATIENCE_SECONDS}
+        yield through(source, address), {"link": link}, [relay]
+
+
+@pytest.mark.parametrize("way", [by_itself, through_a_relay])
 async def test_an_answer_that_comes_slowly_is_not_given_up_and_asked_for_again(
-    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    way: Callable[..., AbstractAsyncContextManager[Reached]],
 ) -> None:
     """
     Whoever only looks at how long it takes never copies anything.
@@ -62,18 +103,16 @@ async def test_an_answer_that_comes_slowly_is_not_given_up_and_asked_for_again(
     slow = Slow(source.bootstrap)
 
     with proxy(source.bootstrap, slow, host=source.broker(1).host) as slow.between:
-        command = configured(
-            tmp_path, source, target, name,
-            source={
-                "bootstrap_servers": slow.between.address,
-                "request_timeout_seconds": PATIENCE_SECONDS,
-            },
-            topics={"include": [name]}, lagging_after_seconds=1,
-        )  # fmt: skip
-        with Twinsite.run(*command, work_dir=tmp_path) as mirror:
-            await mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 30)
-            lost = events(mirror.stderr, "broker_not_read") + events(mirror.stderr, "source_unavailable")
+        settings = {"bootstrap_servers": slow.between.address, "request_timeout_seconds": PATIENCE_SECONDS}
+        async with way(source, settings, tmp_path) as (read, sections, relays):
+            command = configured(
+                tmp_path, read, target, name,
+                topics={"include": [name]}, lagging_after_seconds=1, **sections,
+            )  # fmt: skip
+            with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+                await mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 30)
+            said = [line for one in (mirror, *relays) for event in LOST for line in events(one.stderr, event)]
 
     assert_exact(source.bootstrap, target.bootstrap, [name])
-    assert lost == []
+    assert said == []
     assert slow.passed > RECORDS * RECORD_BYTES
