@@ -28,10 +28,6 @@ KILLED = -9
 RACED_RECORDS = 5_000
 
 
-def command(source: str, target: str, topics: str, flow: str, *more: str) -> tuple[str, ...]:
-    return ("mirror", "--source", source, "--target", target, "--topics", topics, "--flow", flow, *more)
-
-
 async def run_once(
     source: KafkaCluster,
     target: KafkaCluster,
@@ -41,7 +37,7 @@ async def run_once(
     *more: str,
     **keywords: str,
 ) -> Finished:
-    arguments = command(source.bootstrap, target.bootstrap, topics, flow, "--once", "-o", "json", *more)
+    arguments = flows.once(source, target, topics, flow, *more)
     return await twinsite(*arguments, work_dir=work_dir, seconds=90, **keywords)  # type: ignore[arg-type]
 
 
@@ -145,7 +141,7 @@ async def test_a_mirror_killed_while_a_loss_is_accepted_goes_on_behind_it(
     had = list(read_partition(source.bootstrap, name, 0))
     source.delete_records(name, {0: 400})
 
-    arguments = command(source.bootstrap, target.bootstrap, re.escape(name), name)
+    arguments = flows.mirror_of(source, target, re.escape(name), name)
     with Twinsite.run(*arguments, work_dir=tmp_path, failpoints=f"state_written:{number}") as mirror:
         # the first write says where the owner runs
         await mirror.wait_for(lambda: bool(events(mirror.stderr, "owner_of_the_flow")), "it is the owner")
@@ -170,7 +166,7 @@ async def test_three_mirrors_racing_on_one_flow_do_no_harm(
     unless it moved nothing for so long that another one took it back.
     """
     plain, odd = await topic(source, partitions=4), await odd_topic(source, topic)
-    arguments = command(source.bootstrap, target.bootstrap, f"{plain}|{odd}", plain)
+    arguments = flows.mirror_of(source, target, f"{plain}|{odd}", plain)
     with ExitStack() as stack:
         racing: list[Twinsite] = []
         async with flows.writing(source, plain):
@@ -205,7 +201,7 @@ async def test_a_mirror_killed_over_and_over_with_more_to_copy_each_time(
     name = await topic(source, partitions=3)
     for turn in range(6):
         load(source.bootstrap, name, json_rows(4_000, 300, seed=turn), batch_num_messages=100)
-        arguments = command(source.bootstrap, target.bootstrap, re.escape(name), name)
+        arguments = flows.mirror_of(source, target, re.escape(name), name)
         with Twinsite.run(*arguments, work_dir=tmp_path, failpoints=f"produce_answered:{turn + 1}") as mirror:
             assert (await mirror.finished(30)).code == KILLED
 
@@ -268,7 +264,7 @@ async def test_a_source_leader_that_moves_twice_while_it_is_read(tmp_path: Path)
             await target.create_topic(name, 2)
         address = f"127.0.0.1:{free_ports(1)[0]}"
         listen = ("relay", "--cluster", source.bootstrap, "--listen", address)
-        direct = command(source.bootstrap, target.bootstrap, "t", "f")
+        direct = flows.mirror_of(source, target, "t", "f")
         topics = {"include": ["t"], "names": "prefix", "prefix": "relayed."}
         relayed = flows.configured(tmp_path, through(source, address), target, "relayed", topics=topics)
         with ExitStack() as stack:

@@ -24,6 +24,7 @@ from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load, load_transactions
 from tests.harness.mirror import flow_of, mirror_once
 from tests.harness.process import twinsite
+from tests.harness.relay import WayIn
 from tests.harness.segments import StoredBatch, is_clean, lose_ends, serve_segments, stored_batches
 from tests.unit.batches import Entry, v2
 
@@ -41,14 +42,15 @@ LEADER_EPOCH_AT, PRODUCER_AT = 12, 43
     ],
 )
 async def test_what_was_compacted_away_under_an_older_leader_is_not_taken_for_replaced(
-    tmp_path: Path, failpoint: str, more: tuple[str, ...]
+    tmp_path: Path, way_in: WayIn, failpoint: str, more: tuple[str, ...]
 ) -> None:
     """
     Between two records stood all that one leader wrote. A mirror that dies behind that gap asks the source of
     the epoch that follows it: the one before the gap ends before it, as if records had been replaced.
     """
     async with (
-        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as source,
+        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as cluster,
+        way_in(cluster, tmp_path) as source,
         KafkaCluster.start(version="4.3", name="target", work_dir=tmp_path) as target,
     ):
         await _compacted_under_a_leader_between(source)
@@ -89,12 +91,13 @@ def _leader_epoch(batch: StoredBatch) -> int:
     return epoch
 
 
-async def test_a_copy_of_what_the_source_has_replaced_is_not_complete(tmp_path: Path) -> None:
+async def test_a_copy_of_what_the_source_has_replaced_is_not_complete(tmp_path: Path, way_in: WayIn) -> None:
     """
     Its log ends where the copy does. A mirror that has nothing to read, and ends at once, says so too.
     """
     async with (
-        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as source,
+        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as cluster,
+        way_in(cluster, tmp_path) as source,
         KafkaCluster.start(version="4.3", name="target", work_dir=tmp_path) as target,
     ):
         await source.create_topic("t")
@@ -116,14 +119,15 @@ async def test_a_copy_of_what_the_source_has_replaced_is_not_complete(tmp_path: 
 
 
 async def test_a_copy_whose_map_has_lost_its_end_is_not_continued_among_aborted_records(
-    tmp_path: Path,
+    tmp_path: Path, way_in: WayIn
 ) -> None:
     """
     A power cut took the last run of an offset map, and left the records it spoke of: the log end is taken for
     a place among the aborted records of the source, where the target can have none.
     """
     async with (
-        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as source,
+        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as cluster,
+        way_in(cluster, tmp_path) as source,
         KafkaCluster.start(version="4.3", name="target", work_dir=tmp_path) as target,
     ):
         await source.create_topic("t")

@@ -23,6 +23,7 @@ from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
 from tests.harness.mirror import flow_of, running
 from tests.harness.process import Twinsite, events
+from tests.harness.relay import WayIn
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -55,12 +56,15 @@ async def test_the_first_record_after_a_long_silence_is_copied_at_once(
     assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 11
 
 
-async def test_a_frozen_broker_of_the_target_holds_up_its_own_partitions_only(tmp_path: Path) -> None:
+async def test_a_frozen_broker_of_the_target_holds_up_its_own_partitions_only(
+    tmp_path: Path, way_in: WayIn
+) -> None:
     """
     Records that wait for it fill the buffers; partitions of the other brokers are copied all the same.
     """
     async with (
-        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as source,
+        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as cluster,
+        way_in(cluster, tmp_path) as source,
         KafkaCluster.start(version="4.3", nodes=3, name="target", work_dir=tmp_path) as target,
     ):
         await source.create_topic("orders", 6)
@@ -92,14 +96,15 @@ async def test_a_frozen_broker_of_the_target_holds_up_its_own_partitions_only(tm
 
 
 async def test_a_frozen_coordinator_of_the_flow_holds_up_nothing_but_its_own_partitions(
-    tmp_path: Path,
+    tmp_path: Path, way_in: WayIn
 ) -> None:
     """
     Whose right it is to copy says the flow's state, which another broker has.
     """
     properties = {"transaction.state.log.num.partitions": 1, "broker.session.timeout.ms": 60_000}
     async with (
-        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as source,
+        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as cluster,
+        way_in(cluster, tmp_path) as source,
         KafkaCluster.start(
             version="4.3", nodes=3, name="target", properties=properties, work_dir=tmp_path
         ) as target,
