@@ -1,8 +1,4 @@
-"""Clusters that stand still or fill up once more, with a relay between the mirror and its source.
-
-Left out is what the target alone decides and the rest here shows as well: a frozen broker of it under a copy
-that does not end, a disk that fails beside another one, and a minute of silence under five mirrors.
-"""
+"""Clusters that stand still or fill up once more, with a relay between the mirror and its source."""
 
 from __future__ import annotations
 
