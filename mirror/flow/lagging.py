@@ -108,6 +108,7 @@ class LagMeter:
         wait_seconds = flow.limits.fetch.wait_ms_max / 1000
         self.fresh_seconds = UNHEARD_WAITS * wait_seconds + UNHEARD_SECONDS
         self.prompt_seconds = wait_seconds + PROMPT_SECONDS
+        self._ahead_ms = 0
 
     def measure(self, p: PartitionCopy, *, now: float, now_ms: int) -> Lag:
         """How far behind the partition is now; that of what another mirror copies is known to that one, and
@@ -120,7 +121,7 @@ class LagMeter:
             self._end(p),
             self._heard_at(p),
             p.complete_at,
-            p.last_timestamp_ms,
+            self._by_our_clock(p.last_timestamp_ms),
             p.empty_at,
             p.source_high_watermark,
         )
@@ -128,6 +129,19 @@ class LagMeter:
         seconds = lag_seconds(progress, now=now, now_ms=now_ms)
         late = late_seconds(progress, seconds, now=now, prompt_seconds=self.prompt_seconds)
         return Lag(records, seconds, late, progress)
+
+    def _by_our_clock(self, timestamp_ms: int | None) -> int | None:
+        """When that was by our clock, or earlier: records have the time of their source's site.
+        Where the relay's clock is ahead of ours, as it was measured last, so is the site's, perhaps, and they
+        are older; where it is behind that may be the relay's alone.
+        """
+        stream = self._flow.stream
+        measured_ms = stream.clock_offset_ms if stream is not None else None
+        if measured_ms is not None:
+            self._ahead_ms = max(int(measured_ms), 0)
+        if timestamp_ms is None or timestamp_ms < 0:
+            return timestamp_ms
+        return max(timestamp_ms - self._ahead_ms, 0)
 
     def idle(self, p: PartitionCopy, now: float) -> bool:
         """True when all is copied, as the source has just said: found cheaply, most partitions mostly are."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,10 @@ HOUR_MS = 3_600_000
 LAG_SECONDS_MAX = 60
 LOOKS_MIN = 10
 """At a partition, while it is written."""
+OLD_HOURS, KEPT_HOURS = 4, 24
+"""The oldest record, by the clock of its site, and how long each is kept there."""
+RECORDS, SLOWLY = 20_000, "8 Mbit/s"
+"""It takes some seconds to copy them."""
 
 
 @pytest.mark.parametrize(("who", "hours"), [("relay", 3), ("mirror", 3), ("mirror", -3)])
@@ -87,6 +93,72 @@ async def test_clocks_that_are_hours_apart_change_nothing_but_what_is_said_of_th
     assert len(lags) > LOOKS_MIN / 2
     assert [lag for lag in lags if lag <= 0 or lag > LAG_SECONDS_MAX] == []
     assert [p["lag_records"] for p in seen if (p["lag_records"] or 0) < 0] == []
+    assert negative(metrics) == []
+
+
+@pytest.mark.parametrize("hours", [3, -3])
+async def test_a_site_whose_clock_is_hours_off_writes_records_that_never_look_younger_than_they_are(
+    source: KafkaCluster,
+    target: KafkaCluster,
+    relay_site: Site,
+    topic: TopicFactory,
+    tmp_path: Path,
+    hours: int,
+) -> None:
+    """
+    Its producers and its relay have that clock, and what there is was written four hours ago. Of a first copy
+    it is as old as by the site's own clock where that is ahead, and as by the mirror's where it is behind: so
+    the lag is a bound, and retention leaves at least the time that is told. In the end the copy is exact.
+    """
+    name = await topic(source, prefix="site-clock", retention_ms=KEPT_HOURS * HOUR_MS)
+    site_ms = int(time.time() * 1000) + hours * HOUR_MS
+    rows = json_rows(RECORDS, 1_000)
+    old = [
+        replace(row, timestamp_ms=site_ms - OLD_HOURS * HOUR_MS + number) for number, row in enumerate(rows)
+    ]
+    await asyncio.to_thread(load, source.bootstrap, name, old)
+    address = f"{relay_site.host}:{free_ports(1)[0]}"
+    settings = {
+        "topics": {"include": [name]},
+        "link": {"relays": [address], "limits": [{"rate": SLOWLY}]},
+        "lagging_after_seconds": LAG_SECONDS_MAX,
+    }
+    command = configured(tmp_path, through(source, address), target, name, **settings)
+    behind: dict[str, Any] = {}
+
+    def tells_how_old() -> bool:
+        (found,) = partitions(mirror) or ({},)
+        if offset_ms(mirror) is not None and found.get("state") == "LAGGING" and found["lag_seconds"]:
+            behind.update(found)
+        return bool(behind)
+
+    with ExitStack() as stack:
+        listen = ("relay", "--cluster", source.bootstrap, "--listen", address)
+        relay = stack.enter_context(
+            Twinsite.run(
+                *listen,
+                work_dir=tmp_path,
+                listen=False,
+                environment=clock_off_by(hours=hours),
+                inside=relay_site.inside,
+            )
+        )
+        await listens(relay)
+        mirror = stack.enter_context(Twinsite.run(*command, work_dir=tmp_path))
+        await mirror.wait_for(tells_how_old, "it is known how old what is missing is", 60)
+        await mirror.wait_for(lambda: is_up_to_date(mirror), "it is up to date", 60)
+        now = [replace(row, timestamp_ms=site_ms) for row in json_rows(1_000, 100, seed=2)]
+        await asyncio.to_thread(load, source.bootstrap, name, now)
+        await mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 60)
+        await mirror.wait_for(lambda: is_up_to_date(mirror), "it is up to date", 60)
+        metrics = mirror.get("/metrics").decode()
+
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+    age_hours = OLD_HOURS + max(-hours, 0)
+    about = LAG_SECONDS_MAX
+    assert behind["lag_records"] > 0
+    assert behind["lag_seconds"] == pytest.approx(age_hours * 3_600, abs=about)
+    assert behind["retention_headroom_seconds"] == pytest.approx((KEPT_HOURS - age_hours) * 3_600, abs=about)
     assert negative(metrics) == []
 
 

@@ -1075,6 +1075,38 @@ def test_a_copy_that_has_lost_its_end_was_not_complete_because_it_had_been(
     assert (lag.records, lag.seconds) == (159, None)
 
 
+@pytest.mark.parametrize(("ahead_ms", "age_seconds"), [(3_000.0, 8.0), (-3_000.0, 5.0), (None, 5.0)])
+def test_records_of_a_site_whose_clock_is_ahead_are_as_old_as_they_are_there(
+    bench: Bench, ahead_ms: float | None, age_seconds: float
+) -> None:
+    """
+    By the clock of its relay, as it was measured last; where that is behind records do not become younger.
+    """
+    bench.source_says(10)
+    bench.proceed(5)
+    bench.p.last_timestamp_ms = int(bench.now * 1000) - 5_000
+
+    bench.flow.stream = Mock(clock_offset_ms=ahead_ms)
+    with_it = bench.lag().seconds
+    bench.flow.stream = None
+    without = bench.lag().seconds
+
+    assert with_it == without == pytest.approx(age_seconds)
+
+
+def test_of_copies_without_times_nothing_is_made_up_by_clocks(bench: Bench) -> None:
+    """
+    Records of before there were times, and copies that have taken none yet.
+    """
+    bench.source_says(10)
+    bench.proceed(5)
+    bench.flow.stream = Mock(clock_offset_ms=3_000.0)
+
+    for none in (None, -1):
+        bench.p.last_timestamp_ms = none
+        assert bench.lag().seconds is None
+
+
 @pytest.mark.parametrize(
     ("silent_seconds", "late_seconds", "records"),
     [(0.1, 0.0, 0), (0.9, 0.0, 0), (1.1, 1.1, 0), (2.4, 2.4, 0), (2.6, 2.6, None)],

@@ -36,6 +36,7 @@ class Stream:
     """Notes which partitions are to be sent, and which no more; has its channels itself."""
 
     relay = "relay-1.east:9650"
+    clock_offset_ms = None
 
     def __init__(self) -> None:
         self.forgotten: set[Key] = set()
