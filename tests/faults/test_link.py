@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections import deque
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from mirror.link.messages import Messages
+from mirror.link.messages import SLICE, Messages
 from mirror.link.protocol import PROTOCOL
 from tests.conftest import TopicFactory
 from tests.faults.flows import complete, configured, copied, once
@@ -24,8 +23,14 @@ from tests.harness.relay import Relay, through
 
 CUTS, MIRRORS, RECORDS = 1_000, 10, 30_000
 """Many mirrors at once: between two streams of one there are round trips, and a pause, as for operators."""
-CONNECTIONS_AT_MOST = 9
-"""For each cut: two of the stream, and those to brokers."""
+LOOK_AFTER = 50
+"""So many of them: what is left to copy is looked at, and there is more of it before it runs out."""
+ANYWHERE_SHARE = 0.1
+"""Of connections: they are cut where they happen to be, and do not count."""
+FIRST_BYTES, BYTES = (1, 2_000), (20_000, 120_000)
+"""Of a connection. A stream that has brought a frame is followed by another at once, and others are not."""
+SAID_SHARE = 0.9
+"""Of these cuts, streams that mirrors say to have lost; one has several connections, and may be cut twice."""
 SPOILED_AT_MOST = 60
 """Connections of which a byte is flipped, or bytes are left out; those after them are whole."""
 SAID_FIRST_BYTES = 0, 350
@@ -35,62 +40,121 @@ TINY, LONGER_THAN_ANYTHING_THERE_IS = 1_000, 32
 """Messages below so many bytes have lengths of which only the last two bytes are not 0."""
 
 
-def test_streams_are_cut_at_a_thousand_places(
+def test_streams_are_cut_at_a_thousand_places_in_the_middle_of_a_frame(
     source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    Within the first bytes, in headers, at borders, mostly within a frame: after each cut it goes on where it
-    was, and to the last one there is something to copy.
+    Of a frame something has come each time, and something has not; other connections are cut within their
+    first bytes, in headers, at borders. After each it goes on where it was, and to the last one there is
+    something to copy.
     """
     name = asyncio.run(topic(source, partitions=3, prefix="cuts"))
-    load(source.bootstrap, name, json_rows(RECORDS, 1_000), "lz4", batch_size=20_000)
-    dice = random.Random(2026)
-    ends = [
-        dice.choice((dice.randrange(1, 2_000), *dice.choices(range(1, 200_000), k=3)))
-        for _ in range(CUTS * CONNECTIONS_AT_MOST)
-    ]
+    cuts = Cuts(random.Random(2026))
 
-    def cut(number: int, before: int, data: bytes) -> bytes:
-        came = passing.setdefault(number, Passing())
-        if number >= len(ends) or between.cuts >= CUTS or before + len(data) < ends[number]:
-            came.take(data)
-            return data
-        last = Last(data[: ends[number] - before])
-        came.take(last)
-        torn.append(came.in_a_frame)
-        return last
+    def more(seed: int) -> None:
+        load(source.bootstrap, name, json_rows(RECORDS, 1_000, seed=seed), "lz4", batch_size=20_000)
 
-    passing: dict[int, Passing] = {}
-    torn: list[bool] = []
+    async def until_all_are_torn() -> None:
+        there = RECORDS
+        for wanted in range(LOOK_AFTER, CUTS + 1, LOOK_AFTER):
+            if there - max(map(copied, mirrors)) < RECORDS / 2:
+                await asyncio.to_thread(more, there)
+                there += RECORDS
+            done = partial(cuts.enough, wanted)
+            await mirrors[0].wait_for(done, f"{wanted} frames are torn", 120)
+
+    more(0)
     with ExitStack() as stack:
-        between = stack.enter_context(proxy(relay.address, cut))
+        between = stack.enter_context(proxy(relay.address, cuts.passed))
+        cuts.made = between.cut
         relayed = through(source, between.address)
         mirrors = []
         for number in range(MIRRORS):
             topics = {"include": [name], "names": "prefix", "prefix": f"m{number}."}
             command = configured(tmp_path, relayed, target, f"{name}-{number}", topics=topics)
             mirrors.append(stack.enter_context(Twinsite.run(*command, work_dir=tmp_path)))
-        asyncio.run(mirrors[0].wait_for(lambda: between.cuts >= CUTS, "all the cuts", 240))
-        there = [copied(mirror) for mirror in mirrors]
+        asyncio.run(until_all_are_torn())
         for mirror in mirrors:
             done = partial(complete, mirror, source, [name])
-            asyncio.run(mirror.wait_for(done, "all is copied", 60))
+            asyncio.run(mirror.wait_for(done, "all is copied", 120))
+        lost = sum(len(events(mirror.stderr, "stream_lost")) for mirror in mirrors)
 
     for number in range(MIRRORS):
         assert_exact(source.bootstrap, target.bootstrap, [name], rename=f"m{number}.{{}}".format)
-    assert sum(torn) > CUTS / 2
-    assert max(there) < RECORDS, "there was something to copy all the time"
+    assert cuts.torn >= CUTS
+    assert len(between.cut) > cuts.torn, "some are cut elsewhere, too"
+    assert lost > CUTS * SAID_SHARE, "streams end by it"
+
+
+class Cuts:
+    """Where connections are cut: in the middle of a frame, and some anywhere.
+
+    Attributes:
+        made: Numbers of those that were cut, as their proxy says.
+    """
+
+    def __init__(self, dice: random.Random) -> None:
+        self.made: list[int] = []
+        self._dice = dice
+        self._one = threading.Lock()
+        self._connections: dict[int, Passing] = {}
+
+    @property
+    def torn(self) -> int:
+        """So many were made in the middle of a frame."""
+        return sum(self._connections[number].in_a_frame for number in list(self.made))
+
+    def enough(self, wanted: int = CUTS) -> bool:
+        return len(self.made) >= wanted and self.torn >= wanted
+
+    def passed(self, number: int, before: int, data: bytes) -> bytes:
+        """What a proxy passes on of a connection; see :data:`tests.harness.proxy.Spoil`."""
+        with self._one:
+            if number not in self._connections:
+                self._connections[number] = self._new()
+            size = None if self.enough() else self._connections[number].passes_of(before, data)
+            return data if size is None else Last(data[:size])
+
+    def _new(self) -> Passing:
+        ends = FIRST_BYTES if self._dice.random() < ANYWHERE_SHARE else BYTES
+        return Passing(self._dice.randrange(*ends), self._dice.random() < ANYWHERE_SHARE)
 
 
 class Passing:
-    """What goes from a relay to a mirror over one connection, as far as it has passed."""
+    """What goes from a relay to a mirror over one connection, as far as it has passed.
 
-    def __init__(self) -> None:
+    Args:
+        end: So many bytes are to pass.
+        anywhere: It ends there, wherever that is, and not only where it is in the middle of a frame.
+    """
+
+    def __init__(self, end: int, anywhere: bool) -> None:
+        self._end = end
+        self._anywhere = anywhere
         self._head: bytes | None = b""
         self._is_stream = False
-        self._messages = Messages(on_slice=_heard)
+        self._messages = Messages(on_slice=self._heard)
+        self._some_of_a_slice = False
 
-    def take(self, data: bytes) -> None:
+    def passes_of(self, before: int, data: bytes) -> int | None:
+        """How many bytes of that are the last, where ``before`` of them came before; None: it goes on."""
+        size = min(max(self._end - before, 1), len(data))
+        self._take(data[:size])
+        while size < len(data) and self._is_stream and not self._may_end:
+            self._take(data[size : size + 1])
+            size += 1
+        return size if before + size >= self._end and self._may_end else None
+
+    @property
+    def in_a_frame(self) -> bool:
+        """Something of a slice has come, and more of it had come; in a slice there is only one frame."""
+        return self._some_of_a_slice and self._messages.left > 0
+
+    @property
+    def _may_end(self) -> bool:
+        return self._anywhere or self.in_a_frame
+
+    def _take(self, data: bytes) -> None:
         """It goes on so."""
         if self._head is not None:
             self._head, end, data = (self._head + data).partition(b"\r\n\r\n")
@@ -98,16 +162,11 @@ class Passing:
                 return
             self._is_stream, self._head = PROTOCOL.encode() in self._head, None
         if self._is_stream:
-            deque(self._messages.received(data), maxlen=0)
+            for kind, _ in self._messages.received(data):
+                self._some_of_a_slice &= kind != SLICE
 
-    @property
-    def in_a_frame(self) -> bool:
-        """It ends within a slice of one, and more of that had come."""
-        return self._messages.left > 0
-
-
-def _heard(_: int, __: int, ___: memoryview) -> None:
-    return
+    def _heard(self, _: int, __: int, ___: memoryview) -> None:
+        self._some_of_a_slice = True
 
 
 def test_flipped_bits_are_refused_and_sent_again(

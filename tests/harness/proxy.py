@@ -38,12 +38,12 @@ class Proxy:
     Attributes:
         address: Where it listens.
         connections: That were made so far.
-        cuts: That it has made itself.
+        cut: Numbers of those that it has cut itself, in this order: what came before was passed on.
     """
 
     def __init__(self, to: str, spoil: Spoil, spoil_there: Spoil, host: str) -> None:
         self.connections = 0
-        self.cuts = 0
+        self.cut: list[int] = []
         self._to = to.rpartition(":")
         self._spoil = spoil
         self._spoil_there = spoil_there
@@ -92,7 +92,7 @@ class Proxy:
                 before += len(data)
                 target.sendall(passed)
                 if isinstance(passed, Last):
-                    self.cuts += 1
+                    self.cut.append(number)
                     break
         _end(source)
         _end(target)
