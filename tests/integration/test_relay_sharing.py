@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,11 @@ from tests.harness.data import Row, json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
 from tests.harness.process import Twinsite, events
-from tests.harness.relay import Relay, running_relay, through
+from tests.harness.relay import Relay, configured_relay, running_relay, through
 from tests.integration.test_relay_stream import Client, hello, key_of, read_slice
+
+MANY = 2_000
+"""Records of a kilobyte: beside them polls, and answers of nothing, are few bytes."""
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +103,11 @@ class Mirror(Client):
             else:
                 self.at[key] = max(self.at[key], part.next_offset)
 
+    def shares(self, keys: Sequence[Key]) -> bool:
+        """All of these come by channels that are shared."""
+        moved = {key for channel, those in self.moved.items() if channel in self.shared for key in those}
+        return moved >= set(keys)
+
     def __enter__(self) -> Mirror:
         return self
 
@@ -151,6 +159,38 @@ def test_two_mirrors_get_the_same_frames_of_what_both_are_at_the_end_of(
     assert length > 5 * 64
     assert shared[0][:length] == shared[1][:length]
     assert set(other.moved[others]) == set(keys[:2])
+
+
+def test_what_two_mirrors_are_at_the_end_of_is_read_once(
+    source: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The relay has read hardly more of its brokers for two than for one of them, by its own count.
+    """
+    name = asyncio.run(topic(source, partitions=2, prefix="read-once"))
+    keys = [key_of(source, name, number) for number in range(2)]
+    with configured_relay(source, tmp_path, {}) as relay, Mirror(relay, dict.fromkeys(keys, 0)) as one:
+
+        def read_for(*mirrors: Mirror, seed: int) -> float:
+            before, wanted = read_bytes(relay), (seed + 1) * MANY
+            load(source.bootstrap, name, json_rows(MANY, 1_000, seed=seed))
+            both(*(lambda m=m: m.until(lambda: sum(m.at.values()) >= wanted) for m in mirrors))
+            return read_bytes(relay) - before
+
+        for_one = read_for(one, seed=0)
+        with Mirror(relay, dict.fromkeys(keys, 0), flow="other") as other:
+            both(*(lambda m=m: m.until(lambda: m.shares(keys)) for m in (one, other)))
+            for_two = read_for(one, other, seed=1)
+
+    assert for_one > MANY * 1_000
+    assert for_two == pytest.approx(for_one, rel=0.1)
+
+
+def read_bytes(relay: Relay) -> float:
+    """What the brokers have sent to a relay so far."""
+    lines = relay.process.get("/metrics").decode().splitlines()
+    (count,) = (line.split()[1] for line in lines if line.startswith("twinsite_relay_read_bytes_total "))
+    return float(count)
 
 
 def test_one_that_does_not_read_holds_up_nobody(
