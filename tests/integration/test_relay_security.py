@@ -34,6 +34,8 @@ from tests.harness.security import Authority, Identity
 
 PASSWORD = "locked-horse-staple"
 LITTLE_PATIENCE_SECONDS = 1.0
+MANY, SLOWLY = 40_000, "8 Mbit/s"
+"""Records of a kilobyte, and a limit within which they take some ten seconds."""
 
 
 @contextmanager
@@ -69,12 +71,12 @@ def hosts_of(site: Site) -> list[str]:
 
 
 def mirror_through(
-    relay: Relay, target: KafkaCluster, topic: str, folder: Path, security: dict[str, Any]
+    relay: Relay, target: KafkaCluster, topic: str, folder: Path, security: dict[str, Any], **link: object
 ) -> tuple[str, ...]:
-    """The command line of a mirror."""
+    """The command line of a mirror; ``link`` is more of that section."""
     document = {
         "flow": topic,
-        "link": {"relays": relay.address, "security": security},
+        "link": {"relays": relay.address, "security": security, **link},
         "target": {"bootstrap_servers": target.bootstrap},
         "topics": {"include": [topic]},
         "lagging_after_seconds": 2,
@@ -193,30 +195,43 @@ def test_certificates_are_rotated_without_a_cut(
     source: KafkaCluster, target: KafkaCluster, relay_site: Site, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    Another authority's files take the place of the relay's: what is open goes on, what comes is judged anew.
+    Another authority's files take the place of the relay's in the middle of a catch-up over several
+    connections: those go on, to its end and behind it, and what comes is judged anew.
     """
-    name = asyncio.run(topic(source, prefix="rotated"))
-    load(source.bootstrap, name, json_rows(100, 100))
+    name = asyncio.run(topic(source, partitions=2, prefix="rotated"))
+    load(source.bootstrap, name, json_rows(MANY, 1_000))
     for folder in ("old", "new", "mirror"):
         (tmp_path / folder).mkdir()
     old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
     before, after = as_client(old, old.issue("mirror")), as_client(new, new.issue("mirror"))
     relay_of_new = new.issue("relay", hosts_of(relay_site), password=PASSWORD)
+    slowly = {"limits": [{"rate": SLOWLY}]}
     with secured_relay(source, old, tmp_path / "old", site=relay_site) as relay:
-        command = mirror_through(relay, target, name, tmp_path / "mirror", before)
+        command = mirror_through(relay, target, name, tmp_path / "mirror", before, **slowly)
         with Twinsite.run(*command, work_dir=tmp_path / "mirror") as mirror:
-            asyncio.run(mirror.wait_for(lambda: copied(mirror) == 100, "all is copied"))
+            asyncio.run(mirror.wait_for(lambda: copied(mirror) > 0 and joined(mirror) > 1, "it catches up"))
             for file in (relay_of_new.certificate, relay_of_new.key, new.certificate):
                 shutil.copy(file, tmp_path / "old")
+            assert not is_let_in(relay, new.certificate, before)
+            swapped_at, over = copied(mirror), joined(mirror)
+            asyncio.run(mirror.wait_for(lambda: copied(mirror) == MANY, "the catch-up goes on", 60))
             load(source.bootstrap, name, json_rows(50, 100, seed=2))
-            asyncio.run(mirror.wait_for(lambda: copied(mirror) == 150, "the stream goes on"))
+            asyncio.run(mirror.wait_for(lambda: copied(mirror) == MANY + 50, "the stream goes on"))
+            assert joined(mirror) == over
+            assert len(events(mirror.stderr, "stream_begun")) == 1
             assert events(mirror.stderr, "stream_lost") == []
         done = copy_through(relay, target, name, tmp_path / "mirror", after)
-        assert not is_let_in(relay, new.certificate, before)
         assert is_let_in(relay, new.certificate, after)
 
+    assert 0 < swapped_at < MANY / 2
     assert done.code == 0, done.stderr
     assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
+def joined(mirror: Twinsite) -> int:
+    """Over how many connections its stream goes."""
+    link: dict[str, Any] = mirror.status().get("link") or {}
+    return int(link.get("connections", 0))
 
 
 @pytest.mark.parametrize(
