@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -32,6 +32,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 MBIT_PER_SECOND, ONE_WAY_SECONDS = 200, 0.01
 """Of the link that tests share."""
 RELAYS_RAN = "relays ran"
+FAULTS = "tests/faults/"
 
 
 @pytest.hookimpl(trylast=True)
@@ -128,7 +129,7 @@ def _where_relays_ran(request: pytest.FixtureRequest, record_property: Callable[
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say over what the tests ran that are about a relay in a far site."""
+    """Say over what the tests ran that are about a relay in a far site, and which faults were not tried."""
     reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
     ran = Counter(
         value
@@ -139,6 +140,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     )
     for between, tests in ran.items():
         terminalreporter.write_line(f"{tests} tests with a relay at the far site: over {between}")
+    for line in not_tried(terminalreporter.getreports("skipped")):
+        terminalreporter.write_line(line)
+
+
+def not_tried(skipped: Iterable[pytest.TestReport]) -> list[str]:
+    """The faults that were not tried, in the words of their tests, and why; of other tests nothing."""
+    faults: dict[str, list[str]] = {}
+    for report in skipped:
+        folder, _, name = report.nodeid.rpartition("::")
+        if folder.startswith(FAULTS) and isinstance(report.longrepr, tuple):
+            why = report.longrepr[2].removeprefix("Skipped: ")
+            faults.setdefault(why, []).append(name.removeprefix("test_").replace("_", " "))
+    return [
+        line
+        for why, names in faults.items()
+        for line in (f"{len(names)} of the faults not tried: {why}", *(f"  {name}" for name in names))
+    ]
 
 
 @pytest.fixture(scope="session")
