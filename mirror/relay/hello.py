@@ -20,8 +20,11 @@ NUMBER_MAX = (1 << 63) - 1
 Window = Annotated[int, Field(ge=1, le=1 << 30)]
 
 
-class Hello(Section, strict=True):
-    """What a mirror begins with. A value is of the type that is named, not one that can be taken for it."""
+class Hello(Section, strict=True, extra="ignore"):
+    """What a mirror begins with. A value is of the type that is named, not one that can be taken for it.
+
+    A later mirror may say more than this, and does without where WELCOME does not say that it was understood.
+    """
 
     flow: str = Field(pattern=r"^[a-z0-9-]{1,40}$", description="Its name.")
     producer_id: int = Field(ge=-1, le=NUMBER_MAX, description="The flow's at the target.")

@@ -54,8 +54,8 @@ SO_MAX_PACING_RATE = 47
 """Of Linux; Python has no name for it."""
 
 
-class Load(Section, strict=True):
-    """What a mirror asks for; see :class:`mirror.link.probe.Load`."""
+class Load(Section, strict=True, extra="ignore"):
+    """What a mirror asks for; see :class:`mirror.link.probe.Load`. A later one may say more."""
 
     seconds: float = Field(gt=0, le=SECONDS_MAX, description="For so long.")
     settle_seconds: float = Field(ge=0, le=SECONDS_MAX, description="Counted from then on.")

@@ -271,21 +271,40 @@ async def test_a_relay_of_a_later_version_may_say_more_of_itself_and_an_older_on
     assert events(log, "stream_lost") == []
 
 
-async def test_a_mirror_that_says_what_a_relay_does_not_know_is_told_what_it_was(
+async def test_a_mirror_of_a_later_version_may_say_more_of_itself(
     source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    A relay does not guess whether it may do without: it refuses a field that it does not know, by its name.
-    The copy is LAGGING then, and says why. Nothing is copied meanwhile, and all of it afterwards by a stream.
+    A relay passes over what it does not know, and sends as ever: over the first stream, and without a word.
     """
     name = await written(source, topic, "more-said")
     said = Said({Up.HELLO: NOVELTY}, is_there=True)
+    with proxy(relay.address, said.back, said.there) as between:
+        done = await twinsite(*once(through(source, between.address), target, name, name), work_dir=tmp_path)
+
+    assert done.code == 0, done.missing
+    assert_exact(source.bootstrap, target.bootstrap, [name])
+    assert said.changed == 1
+    assert len(events(done.stderr, "stream_begun")) == 1
+    assert events(done.stderr, "stream_lost") == []
+    assert events(done.stderr, "relay_without_streams") == []
+
+
+async def test_a_mirror_that_says_what_no_relay_takes_is_told_what_it_was(
+    source: KafkaCluster, target: KafkaCluster, relay: Relay, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    What a field may say does not change within a version: a relay refuses it by its name. The copy is LAGGING
+    then, and says why. Nothing is copied meanwhile, and all of it afterwards by a stream.
+    """
+    name = await written(source, topic, "other-said")
+    said = Said({Up.HELLO: {"isolation": 7}}, is_there=True)
     with proxy(relay.address, said.back, said.there) as between:
         sections = {"topics": {"include": [name]}, "lagging_after_seconds": 2}
         command = configured(tmp_path, through(source, between.address), target, name, **sections)
         with Twinsite.run(*command, work_dir=tmp_path) as mirror:
             await mirror.wait_for(lambda: said.changed >= ASKED_AGAIN, "it has asked again")
-            told = "novelty: Extra inputs are not permitted"
+            told = "isolation: Input should be less than or equal to 1"
             await mirror.wait_for(
                 lambda: any(told in one["detail"] for one in partitions(mirror)), "the status says why"
             )
