@@ -26,6 +26,7 @@ MODULES = {
     "faults/test_repair.py": NOT_THROUGH_A_RELAY[OF_REPAIRS[0]],
     "faults/test_silence.py": OF_THE_RIGHT,
     "faults/test_standing_by.py": OF_THE_RIGHT,
+    "integration/test_choosing.py": "names decide, and those come through a relay in test_mirror_relayed.py",
     "integration/test_cli.py": OF_PEOPLE,
     "integration/test_data.py": OF_THE_HARNESS,
     "integration/test_ending.py": "relays that stay away are in the test beside it",

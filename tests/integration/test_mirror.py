@@ -196,7 +196,7 @@ async def test_auto_maps_what_cannot_keep_its_offsets(
 
     done = await twinsite(*command, "--once", "-o", "json", work_dir=tmp_path)
 
-    with Twinsite.run("mirror", "--config", str(settings), work_dir=tmp_path) as mirror:
+    with Twinsite.run(*command, work_dir=tmp_path) as mirror:
         await mirror.wait_for(lambda: _complete(mirror, source, [filled, gapped]), "it goes on")
         url = f"http://127.0.0.1:{mirror.port}"
         asked = await twinsite("status", "--url", url, work_dir=tmp_path)
