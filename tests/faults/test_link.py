@@ -23,11 +23,11 @@ from tests.harness.relay import Relay, through
 
 CUTS, MIRRORS, RECORDS = 1_000, 10, 30_000
 """Many mirrors at once: between two streams of one there are round trips, and a pause, as for operators."""
-LOOK_AFTER = 50
-"""So many of them: what is left to copy is looked at, and there is more of it before it runs out."""
+LOOK_AFTER, MORE = 50, 10_000
+"""So many of them: it is looked at how many records are left, and where those are fewer there are more."""
 ANYWHERE_SHARE = 0.1
-"""Of connections: they are cut where they happen to be, and do not count."""
-FIRST_BYTES, BYTES = (1, 2_000), (20_000, 120_000)
+"""Of connections: they are cut within their first bytes, wherever that is, and mostly do not count."""
+FIRST_BYTES, BYTES = (1, 2_000), (25_000, 75_000)
 """Of a connection. A stream that has brought a frame is followed by another at once, and others are not."""
 SAID_SHARE = 0.9
 """Of these cuts, streams that mirrors say to have lost; one has several connections, and may be cut twice."""
@@ -51,19 +51,19 @@ def test_streams_are_cut_at_a_thousand_places_in_the_middle_of_a_frame(
     name = asyncio.run(topic(source, partitions=3, prefix="cuts"))
     cuts = Cuts(random.Random(2026))
 
-    def more(seed: int) -> None:
-        load(source.bootstrap, name, json_rows(RECORDS, 1_000, seed=seed), "lz4", batch_size=20_000)
+    def more(records: int, seed: int) -> None:
+        load(source.bootstrap, name, json_rows(records, 1_000, seed=seed), "lz4", batch_size=20_000)
 
     async def until_all_are_torn() -> None:
         there = RECORDS
         for wanted in range(LOOK_AFTER, CUTS + 1, LOOK_AFTER):
-            if there - max(map(copied, mirrors)) < RECORDS / 2:
-                await asyncio.to_thread(more, there)
-                there += RECORDS
+            if there - max(map(copied, mirrors)) < MORE:
+                await asyncio.to_thread(more, MORE, there)
+                there += MORE
             done = partial(cuts.enough, wanted)
             await mirrors[0].wait_for(done, f"{wanted} frames are torn", 120)
 
-    more(0)
+    more(RECORDS, 0)
     with ExitStack() as stack:
         between = stack.enter_context(proxy(relay.address, cuts.passed))
         cuts.made = between.cut
@@ -116,8 +116,8 @@ class Cuts:
             return data if size is None else Last(data[:size])
 
     def _new(self) -> Passing:
-        ends = FIRST_BYTES if self._dice.random() < ANYWHERE_SHARE else BYTES
-        return Passing(self._dice.randrange(*ends), self._dice.random() < ANYWHERE_SHARE)
+        anywhere = self._dice.random() < ANYWHERE_SHARE
+        return Passing(self._dice.randrange(*(FIRST_BYTES if anywhere else BYTES)), anywhere)
 
 
 class Passing:
