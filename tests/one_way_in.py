@@ -62,6 +62,8 @@ TESTS = {
         "kills mirrors that read through a relay at the steps of theirs",
         "test_a_mirror_killed_over_and_over_with_more_to_copy_each_time": "test_many_faults.py kills mirrors "
         "that read through relays over and over",
+        "test_a_mirror_killed_while_a_loss_is_accepted_goes_on_behind_it": "what an operator has said is "
+        "written down at the target; test_mirror_relayed.py accepts a loss",
         "test_a_mirror_killed_while_a_topic_is_brought_in_step_ends_that_the_next_time": (
             f"{NOT_THROUGH_A_RELAY[SETTINGS_CHANGED]}; with new partitions it is in test_relay_crashes.py"
         ),

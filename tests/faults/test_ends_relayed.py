@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.test_crashes import (  # noqa: F401 - the tests are what it is about
-    test_a_mirror_killed_while_a_loss_is_accepted_goes_on_behind_it,
     test_a_mirror_killed_while_it_turns_to_mapped_knows_every_offset_afterwards,
     test_three_mirrors_racing_on_one_flow_do_no_harm,
 )
