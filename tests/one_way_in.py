@@ -43,6 +43,8 @@ MODULES = {
     "integration/test_process.py": "how a process begins and ends; with relays that is in test_relay.py and "
     "test_relay_eyes.py",
     "integration/test_refusals.py": OF_THE_TARGET,
+    "integration/test_scale.py": "topics are made at the target; many partitions, and a backlog, come "
+    "through a relay in test_scale_relayed.py",
     "integration/test_scope.py": "what is compared, without a mirror",
     "integration/test_security.py": "connections to brokers; those to relays are in test_relay_security.py",
     "integration/test_security_mirror.py": "connections to brokers; those to relays are in "

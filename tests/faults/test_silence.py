@@ -96,15 +96,14 @@ async def test_a_frozen_broker_of_the_target_holds_up_its_own_partitions_only(
 
 
 async def test_a_frozen_coordinator_of_the_flow_holds_up_nothing_but_its_own_partitions(
-    tmp_path: Path, way_in: WayIn
+    tmp_path: Path,
 ) -> None:
     """
     Whose right it is to copy says the flow's state, which another broker has.
     """
     properties = {"transaction.state.log.num.partitions": 1, "broker.session.timeout.ms": 60_000}
     async with (
-        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as cluster,
-        way_in(cluster, tmp_path) as source,
+        KafkaCluster.start(version="3.9", name="source", work_dir=tmp_path) as source,
         KafkaCluster.start(
             version="4.3", nodes=3, name="target", properties=properties, work_dir=tmp_path
         ) as target,

@@ -15,12 +15,10 @@ from tests.integration.test_lagging import (  # noqa: F401
 )
 from tests.integration.test_own_topics import (  # noqa: F401
     test_a_copy_that_is_deleted_since_its_topic_was_made_again_stays_so,
-    test_a_setting_changed_at_the_source_reaches_the_target_of_a_running_mirror,
     test_a_topic_deleted_at_the_source_keeps_its_copy_and_says_so,
     test_a_topic_made_again_before_anything_was_copied_is_copied_like_a_new_one,
     test_a_topic_made_again_with_fewer_partitions_is_another_one_in_all_of_them,
     test_a_topic_made_again_with_more_partitions_is_another_one_in_all_of_them,
-    test_partitions_added_while_no_mirror_ran_are_copied_by_a_copy_that_ends,
 )
 from tests.integration.test_tombstones import *  # noqa: F403
 from tests.integration.test_topic_conflicts import (  # noqa: F401
