@@ -95,6 +95,35 @@ def test_java_is_asked_for_without_a_version(copy: Path) -> None:
     assert "sudo apt-get install default-jre-headless\n" in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("says", "refused"),
+    [
+        ('openjdk version "11.0.25" 2024-10-15', "11"),
+        ('java version "1.8.0_392"', "8"),
+        ('Picked up JAVA_TOOL_OPTIONS: -Xmx1g\nopenjdk version "16" 2021-03-16', "16"),
+        ('openjdk version "17.0.15" 2025-04-15', None),
+        ('openjdk version "21-ea" 2023-09-19', None),
+        ("who knows", None),
+    ],
+)
+def test_an_old_java_is_refused_with_the_way_out(copy: Path, says: str, refused: str | None) -> None:
+    """
+    Brokers of Kafka 4 would not start with it, after all was downloaded. What is no version refuses nothing.
+    """
+    (copy.parents[1] / "bin" / "java").write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+
+    ended = run(copy)
+
+    words = "Java 17 or newer is needed"
+    assert ended.returncode == 1
+    if refused is None:
+        assert words not in ended.stderr
+        assert "package index is missing" in ended.stderr
+    else:
+        assert f'{words}, for Kafka 4 and Spark 4, and "java" is version {refused}\n' in ended.stderr
+        assert "install openjdk-17-jre-headless or openjdk-21-jre-headless" in ended.stderr
+
+
 def test_an_old_python_is_refused_with_the_way_out(copy: Path) -> None:
     """
     One that could make an environment, but does not know what the code needs.
