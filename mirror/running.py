@@ -215,7 +215,8 @@ class RunningMirror:
             self._say_nothing_matches(once=once)
         announcing = Announcer(self.owner, self.memory, url)
         async with announcing as announcer, asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self.engine.run()), group.create_task(self._watch())]
+            watching = group.create_task(self._watch())
+            tasks = [group.create_task(self.engine.run()), watching]
             tasks.append(group.create_task(announcer.run()))
             log_ends = LogEnds(self.flow, self.owner, self.engine.partitions.values)
             tasks.append(group.create_task(log_ends.run()))
@@ -234,6 +235,7 @@ class RunningMirror:
             self._conclude()
             await self.engine.drain(DRAIN_SECONDS)
             self.drained_at = time.monotonic()
+            watching.cancel()  # nothing is sent any more: nobody lags for that
             await self._leave_topics_ready()
             if once:
                 await forgetter.forget_at_last(FINISH_SECONDS)

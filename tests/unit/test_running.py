@@ -67,8 +67,8 @@ async def test_a_mirror_takes_its_word_back_however_it_ends(how: str) -> None:
 
 async def test_what_it_takes_to_end_is_no_lag() -> None:
     """
-    The last status tells how far behind the copy was when all that was sent had been answered. While topics
-    are left in order the status goes on as ever.
+    The last status tells how far behind the copy was when all that was sent had been answered, and by then
+    was concluded which partitions lag. While topics are left in order the status goes on as ever.
     """
     settings = settings_for(CLOSED_PORT)
     source, target = (Mock(connections=Mock(bytes_received=0, bytes_sent=0)) for _ in range(2))
@@ -83,20 +83,30 @@ async def test_what_it_takes_to_end_is_no_lag() -> None:
     async def for_ever(**_: object) -> None:
         await asyncio.Event().wait()
 
+    async def watch(*_: object) -> None:
+        try:
+            await for_ever()
+        finally:
+            told["watched"] = time.monotonic()
+
     async def drain(_: float) -> None:
-        told["drained"] = time.monotonic()
+        await asyncio.sleep(0)  # the watch has begun, and goes on
+        told["drained"], told["watched while draining"] = time.monotonic(), "watched" not in told
 
     async def finish() -> None:
         told["begun"], told["meanwhile"] = time.monotonic(), mirror.status()
+        await until(lambda: "watched" in told, "nobody watches any more", 1)
 
     mirror.engine = cast(Any, SimpleNamespace(partitions={}, run=for_ever, changed=Mock(), drain=drain))
     follower = SimpleNamespace(left_out=(), topics_ignored=0, run=for_ever, finish=finish)
     follower.why_nothing = lambda: ("nothing", "nothing")
     mirror.follower = cast(Any, follower)
+    mirror.watch = cast(Any, SimpleNamespace(look=Mock(), run=watch))
     mirror.snapshots = Mock(take=lambda *_, ended_seconds: ended_seconds)
     stop.set()
     await mirror.run(stop, once=False, ends_at=None, on_status=None)
     before, last, after = time.monotonic(), cast(Any, mirror.last_status()), time.monotonic()
 
     assert told["meanwhile"] == 0
+    assert told["watched while draining"]
     assert before - told["begun"] <= last <= after - told["drained"]
