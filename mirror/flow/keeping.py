@@ -15,8 +15,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-import structlog
-
 from mirror.errors import BrokerError, NotAuthorizedError, TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow
@@ -25,8 +23,6 @@ from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.states import RETRY_SECONDS_FIRST, RETRY_SECONDS_MAX, append_refusal, look_refusal
 from mirror.model import OffsetMode, Reason, State, TopicPartition
-
-log = structlog.get_logger(__name__)
 
 Ready = Sequence[PartitionCopy]
 
@@ -220,11 +216,6 @@ class Keeper:
         if not self._auto:
             partition.stop(State.BLOCKED, reason, words, now + RETRY_SECONDS_MAX)
             return
+        partition.mapped_for = reason, words
         await self._ledger.become_mapped(partition.tp)
-        tell_mapped(partition.tp, reason, words)
         partition.doubt(now)
-
-
-def tell_mapped(tp: TopicPartition, reason: Reason, detail: str) -> None:
-    """Say, once, that a partition cannot have the same offsets, and with ``auto`` has a map from now on."""
-    log.warning("offsets_mapped", topic=tp.topic, partition=tp.partition, reason=reason.value, detail=detail)

@@ -27,6 +27,7 @@ class PartitionCopy(Passage):
     Attributes:
         key: Its name in the Fetch API.
         lost: The source range [from, to) that waits for an operator's decision; None where nothing does.
+        mapped_for: Why it is about to be mapped instead of having the same offsets, until it goes on so.
         doubtful_at: Where a batch was found that does not belong there; None where none was.
         read_to: Where a batch of the source ends, as was read last; None where nothing was.
         copied_elsewhere: Another mirror has copied it since this one did last: how far behind that is, and
@@ -46,6 +47,7 @@ class PartitionCopy(Passage):
         "look_due_at",
         "looked_at",
         "lost",
+        "mapped_for",
         "pause_asked",
         "rank",
         "read_to",
@@ -74,6 +76,7 @@ class PartitionCopy(Passage):
         self.reason: Reason | None = Reason.STARTING
         self.detail = "not looked at yet"
         self.lost: tuple[int, int] | None = None
+        self.mapped_for: tuple[Reason, str] | None = None
         self.pause_asked = False
         self.goal_offset: int | None = None
         self.rank = 0

@@ -15,13 +15,14 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import structlog
+
 from mirror.errors import NotAuthorizedError, PartitionError, TwinsiteError
 from mirror.flow.announcing import copied_by
 from mirror.flow.context import Flow
 from mirror.flow.following import SideError, look_at_ends
 from mirror.flow.inserting import finish
 from mirror.flow.judging import Judge
-from mirror.flow.keeping import tell_mapped
 from mirror.flow.looking import Seen
 from mirror.flow.needs import Claims, Memory, Right
 from mirror.flow.partition import HOPELESS, PartitionCopy
@@ -31,6 +32,8 @@ from mirror.flow.states import RETRY_SECONDS_FIRST, RETRY_SECONDS_MAX, UNREPLICA
 from mirror.flow.succession import STANDBY_LOOK_SECONDS_MIN
 from mirror.flow.taking import Claim, takes, to_note, yields
 from mirror.model import OffsetMode, Reason, State
+
+log = structlog.get_logger(__name__)
 
 PREPARING_AT_ONCE = 4
 """At each broker of the target: one that does not answer holds up its own partitions only."""
@@ -337,10 +340,10 @@ class Settler:
             raise refusal
         end = refusal.target_log_end_offset
         mapped = Register(OffsetMode.MAPPED, decision.start_offset, end, prepared=True)
+        partition.mapped_for = refusal.reason, refusal.detail
         await self._memory.register(
             partition.tp, partition.target, known.topic_id, mapped, known.target_topic_id
         )
-        tell_mapped(partition.tp, refusal.reason, refusal.detail)
 
     async def _carry_out(
         self, partition: PartitionCopy, decision: Decision, ids: tuple[str, str | None], look: Look
@@ -368,9 +371,9 @@ class Settler:
             case Unreplicated(detail):
                 partition.refused(UNREPLICATED, detail, now)
             case Register() if self._may_write(look):
+                stop = decision.instead_of
+                partition.mapped_for = None if stop is None else (stop.reason, stop.detail)
                 await self._memory.register(partition.tp, partition.target, ids[0], decision, ids[1])
-                if (stop := decision.instead_of) is not None:
-                    tell_mapped(partition.tp, stop.reason, stop.detail)
                 self._look_again(partition, look)
             case Insert(insertion) if self._may_write(look):
                 await finish(self._flow, self._memory, partition.tp, partition.target, insertion)
@@ -391,3 +394,14 @@ class Settler:
         epoch = self._memory.epoch_at(partition.tp, decision.next_offset)
         ahead = self._memory.runs_after(partition.tp, decision.target_next_offset)
         partition.proceed(decision, known.mode, epoch, look.began_at, ahead)
+        if known.mode is OffsetMode.MAPPED:
+            _tell_mapped(partition)
+
+
+def _tell_mapped(partition: PartitionCopy) -> None:
+    """Say, once, that a partition cannot have the same offsets, and with ``auto`` has a map from now on."""
+    if partition.mapped_for is None:
+        return
+    (reason, detail), partition.mapped_for = partition.mapped_for, None
+    topic, number = partition.tp
+    log.warning("offsets_mapped", topic=topic, partition=number, reason=reason.value, detail=detail)

@@ -287,6 +287,35 @@ async def test_markers_that_are_not_allowed_block_the_partition(broker: Broker) 
     assert "control markers are not allowed" in copy.detail
 
 
+async def test_why_a_partition_is_mapped_is_known_though_nobody_answers_that_it_was_noted(
+    broker: Broker,
+) -> None:
+    """
+    It may be noted all the same: then the next look goes on with a map, and says why.
+    """
+    copy = with_a_gap(7)
+    noted = []
+
+    async def become_mapped(tp: TopicPartition) -> None:
+        noted.append(tp)
+        raise ConnectionFailedError("no answer")
+
+    async with a_keeper() as keeper:
+        keeper._auto, keeper._ledger = True, cast(Any, SimpleNamespace(become_mapped=become_mapped))
+        keeper.offer(copy)
+        await turns()
+
+        broker.answer(broker_error(31, "WriteTxnMarkers"))
+        await turns()
+
+    assert noted == [copy.tp]
+    assert copy.look_due_at is not None
+    assert copy.mapped_for is not None
+    reason, words = copy.mapped_for
+    assert reason is Reason.MARKERS_NOT_AUTHORIZED
+    assert "control markers are not allowed" in words
+
+
 async def test_a_login_that_fails_under_markers_is_no_missing_permission(broker: Broker) -> None:
     """
     It may be renewed: were it taken for one, a partition might give up its offsets for ever.

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from checkpoint.model import Insertion, OwnerRecord
 from mirror.errors import ConnectionFailedError, PartitionError, TwinsiteError
@@ -18,7 +19,7 @@ from mirror.flow.facts import SourceLook, Tail, TargetLook
 from mirror.flow.following import Ends, SideError
 from mirror.flow.lagging import LagMeter
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.position import Insert, Proceed, Stop
+from mirror.flow.position import Insert, Proceed, Register, Stop
 from mirror.flow.prepare import NotPreparableError
 from mirror.flow.settling import PREPARING_AT_ONCE
 from mirror.flow.states import PATIENCE
@@ -530,6 +531,40 @@ async def test_what_another_flow_copies_into_is_left_to_it(
     async with world.looking(copy):
         pass
     assert copy.copying
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_that_a_partition_has_a_map_is_said_once_when_it_goes_on_so(
+    monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
+    """
+    Also where it was noted, and the answer to that was lost. Not where nobody wanted the same offsets.
+    """
+    copy, other, world = partition(0), partition(1), World(monkeypatch)
+    why = Stop(State.BLOCKED, Reason.TARGET_NOT_EMPTY, "it holds others")
+    first = [Register(OffsetMode.MAPPED, 0, 5, prepared=True, instead_of=stop) for stop in (why, None)]
+    decisions = [first[0], None, None, first[1], None]
+
+    async def register(*_: object) -> None:
+        world.memory.mode = OffsetMode.MAPPED
+        if not answered:
+            raise ConnectionFailedError("no answer")
+
+    cast(Any, world.memory).register = register
+    monkeypatch.setattr(
+        judging, "decide", lambda *_, **__: decisions.pop(0) or Proceed(0, 5, 0, 0, 0, nothing_copied=True)
+    )
+    said = []
+    with capture_logs() as lines:
+        for one in (copy, copy, copy, other, other):
+            async with world.looking(one):
+                pass
+            said.append([line["topic"] for line in lines if line["event"] == "offsets_mapped"])
+
+    told = next(line for line in lines if line["event"] == "offsets_mapped")
+    assert [len(topics) for topics in said] == [0, 1, 1, 1, 1]
+    assert (told["partition"], told["reason"], told["detail"]) == (0, "target_not_empty", "it holds others")
+    assert copy.mode is other.mode is OffsetMode.MAPPED
 
 
 async def test_what_is_copied_into_already_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
