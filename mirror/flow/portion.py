@@ -19,6 +19,8 @@ NEAR_SECONDS = 0.001
 NEAR_BYTES_PER_SECOND = 300e6
 FAR_AFTER = 32
 """So many answers in a row that take longer, and it is far; fewer may be late because the machine is busy."""
+SLOW_SECONDS = 1.0
+"""What takes longer to come a relay asks for in smaller answers: its mirror hears nothing meanwhile."""
 
 
 def share(bytes_max: int, behind: int, *, near: bool) -> int:
@@ -30,6 +32,17 @@ def share(bytes_max: int, behind: int, *, near: bool) -> int:
     """
     wanted = min(bytes_max, NEAR_ANSWER_BYTES) if near else bytes_max
     return max(wanted // max(behind, 1), SHARE_BYTES_MIN)
+
+
+def next_bytes(asked: int, came: int, seconds: float, bytes_max: int) -> int:
+    """How many bytes a relay's next answer may bring, after one that took so long: twice as many where that
+    was more than half full and came soon, half where it was slow. One that is not full says nothing.
+    """
+    if came <= asked // 2:
+        return asked
+    if seconds > SLOW_SECONDS:
+        return min(asked, max(asked // 2, PORTION_BYTES_MIN))
+    return asked if seconds > SLOW_SECONDS / 2 else min(asked * 2, bytes_max)
 
 
 class Nearness:

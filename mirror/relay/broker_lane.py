@@ -24,7 +24,7 @@ import structlog
 
 from mirror.errors import ConnectionFailedError, TwinsiteError
 from mirror.failpoints import reach
-from mirror.flow.portion import share
+from mirror.flow.portion import next_bytes, share
 from mirror.flow.states import pause_seconds
 from mirror.kafka.buffers import SMALL_BYTES, Buffer, BufferPool
 from mirror.kafka.cluster import Cluster
@@ -269,11 +269,13 @@ class BrokerLane:
                 connection = await self._connected()
                 connection.version(FETCH, FETCH_VERSION, "Fetch", lowest=FETCH_VERSION)
                 request = self._session.request(self._limits)
+                asked_at = time.monotonic()
                 body = await connection.send(FETCH, FETCH_VERSION, [request], allocate=allocate)
+                seconds = time.monotonic() - asked_at
             self._count()
             answer = decode_answer(body)
             self._due_at, self._free_at = math.inf, time.monotonic() + answer.throttle_ms / 1000
-            read = self._read(answer)
+            read = self._read(answer, seconds)
             reach("source_read")
             await self._all_sent()
             if read is None:
@@ -344,15 +346,17 @@ class BrokerLane:
 
     # -- an answer -------------------------------------------------------------------------------
 
-    def _read(self, answer: FetchAnswer) -> Read | None:
+    def _read(self, answer: FetchAnswer, seconds: float) -> Read | None:
         """None where nothing was said: the mirror must not take that for no news."""
         if not self._session.answered(answer):
             raise broker_error(answer.error_code, f"Fetch from broker {self.node}")
         if answer.says_nothing:
             return None
-        spare = self._limits.bytes_max - sum(len(fetched.records) for fetched in answer.partitions)
-        if spare < self._limits.bytes_max // 2:
-            self._limits = replace(self._limits, bytes_max=min(self._limits.bytes_max * 2, self._bytes_max))
+        asked_bytes, came_bytes = self._limits.bytes_max, sum(len(one.records) for one in answer.partitions)
+        spare = asked_bytes - came_bytes
+        wanted_bytes = next_bytes(asked_bytes, came_bytes, seconds, self._bytes_max)
+        if wanted_bytes != asked_bytes:
+            self._limits = replace(self._limits, bytes_max=wanted_bytes)
         asked = Asked(self._channel, self._reader.isolation, self._part_bytes, spare)
         read = Read(steady_us(), [], [])
         for fetched in answer.partitions:

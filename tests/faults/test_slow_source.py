@@ -29,7 +29,9 @@ pytestmark = pytest.mark.timeout(120)
 KIB = 1 << 10
 RECORD_BYTES = 16_000
 RECORDS, RELAYED_RECORDS = 48, 128
-"""A mirror asks for all of so many at once; a relay begins with little, and comes to a megabyte."""
+"""A mirror asks for all of so many at once, and so does a relay where they are one batch. Else that begins
+with little, and would come to a megabyte at once.
+"""
 BYTES_PER_SECOND = 190 * KIB
 """What is asked for at once takes four seconds: with less than three nobody would be taken for silent."""
 PATIENCE_SECONDS = 3
@@ -38,7 +40,7 @@ PATIENCE_SECONDS = 3
 
 LOST = "broker_not_read", "stream_lost"
 SILENT = "source_unavailable"
-"""A relay does not tell that an answer is on its way to it: to its mirrors the source is silent so long."""
+"""A relay does not tell that a batch is on its way to it: to its mirrors the source is silent so long."""
 
 
 class Slow:
@@ -89,7 +91,14 @@ async def through_a_relay(
         yield through(source, address), {"link": link}, [relay]
 
 
-@pytest.mark.parametrize(("way", "records"), [(by_itself, RECORDS), (through_a_relay, RELAYED_RECORDS)])
+@pytest.mark.parametrize(
+    ("way", "records", "at_once", "unsaid"),
+    [
+        (by_itself, RECORDS, 1, (*LOST, SILENT)),
+        (through_a_relay, RELAYED_RECORDS, 1, (*LOST, SILENT)),
+        (through_a_relay, RECORDS, RECORDS, LOST),
+    ],
+)
 async def test_an_answer_that_comes_slowly_is_not_given_up_and_asked_for_again(
     source: KafkaCluster,
     target: KafkaCluster,
@@ -97,14 +106,19 @@ async def test_an_answer_that_comes_slowly_is_not_given_up_and_asked_for_again(
     tmp_path: Path,
     way: Callable[..., AbstractAsyncContextManager[Reached]],
     records: int,
+    at_once: int,
+    unsaid: tuple[str, ...],
 ) -> None:
     """
     Whoever only looks at how long it takes never copies anything.
+
+    Args:
+        at_once: Records in a batch.
     """
     name = await topic(source)
     dice = random.Random(48)
     rows = (Row(key=None, value=dice.randbytes(RECORD_BYTES)) for _ in range(records))
-    load(source.bootstrap, name, rows, batch_num_messages=1)
+    load(source.bootstrap, name, rows, batch_num_messages=at_once)
     slow = Slow(source.bootstrap)
 
     with proxy(source.bootstrap, slow, host=source.broker(1).host) as slow.between:
@@ -116,8 +130,9 @@ async def test_an_answer_that_comes_slowly_is_not_given_up_and_asked_for_again(
             )  # fmt: skip
             with Twinsite.run(*command, work_dir=tmp_path) as mirror:
                 await mirror.wait_for(lambda: complete(mirror, source, [name]), "all is copied", 30)
-            lost = LOST if relays else (*LOST, SILENT)
-            said = [line for one in (mirror, *relays) for event in lost for line in events(one.stderr, event)]
+            said = [
+                line for one in (mirror, *relays) for event in unsaid for line in events(one.stderr, event)
+            ]
 
     assert_exact(source.bootstrap, target.bootstrap, [name])
     assert said == []

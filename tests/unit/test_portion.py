@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.flow.portion import FAR_AFTER, PORTION_BYTES_MIN, Nearness, Portion, share
+from mirror.flow.portion import (
+    FAR_AFTER,
+    PORTION_BYTES_MIN,
+    SLOW_SECONDS,
+    Nearness,
+    Portion,
+    next_bytes,
+    share,
+)
 
 MIB = 1 << 20
 PATIENCE = 30.0
@@ -127,3 +135,30 @@ def test_a_broker_whose_answers_all_take_longer_than_their_bytes_is_far() -> Non
     nearness.came(MIB, 0.003)
 
     assert (at_first, busy, unknown, far, nearness.near) == (True, {True}, True, False, True)
+
+
+@pytest.mark.parametrize("bytes_per_second", [1 << 14, 190 << 10, 1 << 20, 1 << 30])
+def test_what_comes_slowly_is_asked_for_in_answers_that_are_soon_there(bytes_per_second: int) -> None:
+    """
+    Of a source that is slow a relay has a word for its mirrors every second, but for the least it asks for;
+    of another one answers are as large as they may be.
+    """
+    asked, before = 64 << 10, 0
+    for _ in range(20):
+        before, asked = asked, next_bytes(asked, asked, asked / bytes_per_second, 4 * MIB)
+
+    assert asked == before
+    assert asked == PORTION_BYTES_MIN or asked / bytes_per_second <= SLOW_SECONDS
+    assert asked == 4 * MIB or 2 * asked / bytes_per_second > SLOW_SECONDS
+
+
+def test_a_source_that_becomes_slow_is_asked_for_less_and_then_for_more_again() -> None:
+    """
+    An answer with little in it changes nothing, however long it was waited for.
+    """
+    slow = next_bytes(4 * MIB, 4 * MIB, 20.0, 4 * MIB)
+
+    assert slow == 2 * MIB
+    assert next_bytes(slow, MIB, 20.0, 4 * MIB) == slow
+    assert next_bytes(slow, 2 * MIB, 0.1, 4 * MIB) == 4 * MIB
+    assert next_bytes(1000, 1000, 20.0, 4 * MIB) == 1000
