@@ -90,6 +90,11 @@ class BufferPool:
         buffer.counted = True
         self.used_bytes += buffer.size
 
+    def close(self) -> None:
+        """Keep none: neither those that are unused nor those that come back."""
+        self._idle_bytes_max = self._idle_bytes = 0
+        self._idle.clear()
+
     def _discount(self, buffer: Buffer) -> None:
         if buffer.counted:
             buffer.counted = False

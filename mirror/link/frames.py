@@ -91,7 +91,7 @@ class Sealer:
     def __init__(self, compression: Compression) -> None:
         self.key = secrets.token_bytes(KEY_BYTES)
         self._level = compression.level
-        self._window = _Window(compression)
+        self._window: _Window | None = _Window(compression)
         self._next: Compression | None = None
         self._sequence = 0
 
@@ -105,6 +105,11 @@ class Sealer:
         self._level = compression.level
         if compression.level:
             self._next = compression
+
+    def close(self) -> None:
+        """Give back what zstd has, tens of megabytes; nothing is compressed any more."""
+        self._level = 0
+        self._window = self._next = None
 
     def seal(self, node: int, read_us: int, body: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
         """The next frame, in pieces.
@@ -123,6 +128,7 @@ class Sealer:
         return [fields + _digest(self.key, fields, wire), *wire]
 
     def _deflated(self, body: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+        assert self._window is not None, "what is closed stores"
         if self._next is None:
             return self._window.compressed(body)
         end = self._window.end()

@@ -214,6 +214,13 @@ class BrokerLane:
             self._connection.close(why)
         self._count()
 
+    def end(self) -> None:
+        """The reader has ended, and so have its tasks. They know by what, and with that all that was on its
+        way: in a circle with them here it would stay until Python looks for such.
+        """
+        self.close()
+        self.task = self._sent = None
+
     def _count(self) -> None:
         """What has come since it was counted last goes to the cluster's account."""
         if self._connection is not None:

@@ -19,7 +19,7 @@ from mirror.kafka.fetch import Isolation, Key
 from mirror.link import protocol
 from mirror.link.frames import Compression, Sealer
 from mirror.link.protocol import MOVED_BYTES, Channel, Position
-from mirror.relay.lane import Frame, sealed
+from mirror.relay.lane import Frame, Press, sealed
 from mirror.relay.news import Gone, News, Taken, nothing, records_bytes
 from mirror.relay.place import Place
 from mirror.relay.reading import SourceReader
@@ -108,11 +108,10 @@ class Group:
         self._places: dict[Key, Place] = {}
         """How far each of them was read, also where the reader has forgotten it."""
         self._give_up = give_up
-        self._sealer = Sealer(COMPRESSION)
-        self._turn = asyncio.Lock()
+        self._press = Press(Sealer(COMPRESSION))
         self._reading: asyncio.Task[None] | None = None
         for member in members:
-            channel = member.sender.begin_shared(self._sealer.key)
+            channel = member.sender.begin_shared(self._press.sealer.key)
             if channel is not None:
                 self.members[member] = channel
 
@@ -132,6 +131,7 @@ class Group:
         for member, channel in self.members.items():
             member.sender.end_shared(channel)
         self.members.clear()
+        self._press.close()
         if self._reading is not None:
             self._reading.cancel()
 
@@ -189,9 +189,9 @@ class Group:
 
     async def send(self, _: Channel, news: News, as_is: Container[Key], taken: Taken, gone: Gone) -> None:
         """As :class:`mirror.relay.reading.Outlet` says."""
-        async with self._turn:
+        async with self._press.turn():
             await self._room()
-            pieces = await sealed(self._sealer, news, as_is, recode=self.kind.recode)
+            pieces = await sealed(self._press.sealer, news, as_is, recode=self.kind.recode)
             gone()  # it is compressed
             if not self.members:
                 return

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import AsyncIterator, Container, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from mirror.kafka.fetch import Key
@@ -99,6 +100,45 @@ class Lane:
         while len(self.frames) >= FRAMES_READY_MAX:
             self.room.clear()
             await self.room.wait()
+
+
+class Press:
+    """Makes the frames of a channel, one after the other, until it is closed.
+
+    Attributes:
+        sealer: Of the channel.
+    """
+
+    def __init__(self, sealer: Sealer) -> None:
+        self.sealer = sealer
+        self._turn = asyncio.Lock()
+        self._closed = False
+
+    @property
+    def busy(self) -> bool:
+        """A frame is being made, or will be."""
+        return self._turn.locked()
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Nobody else makes one in this block."""
+        async with self._turn:
+            try:
+                yield
+            finally:
+                self._close_sealer()
+
+    def close(self) -> None:
+        """Give back what zstd has, at once: a stream that has ended may be garbage for long, as far as Python
+        knows a small one. What another thread compresses just now it compresses to the end.
+        """
+        self._closed = True
+        if not self.busy:
+            self._close_sealer()
+
+    def _close_sealer(self) -> None:
+        if self._closed:
+            self.sealer.close()
 
 
 async def sealed(sealer: Sealer, news: News, as_is: Container[Key], *, recode: bool) -> Pieces:

@@ -233,7 +233,8 @@ class SourceReader:
                         await self._look_whether_gone()
         finally:
             for lane in self._lanes.values():
-                lane.close()
+                lane.end()
+            self.pool.close()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do something beside; it ends with the reader, and a mistake in it ends the reader."""

@@ -21,7 +21,7 @@ from mirror.link import protocol
 from mirror.link.frames import Sealer
 from mirror.link.messages import slice_of
 from mirror.link.protocol import CHANNELS_MAX, Channel
-from mirror.relay.lane import Frame, Lane, sealed
+from mirror.relay.lane import Frame, Lane, Press, sealed
 from mirror.relay.news import Gone, News, Taken, nothing, records_bytes
 from mirror.relay.pacing import Pace, Turnstile
 from mirror.relay.tuning import Spent, Step, Tuner
@@ -36,9 +36,12 @@ AGAIN_SHARE, AGAIN_BYTES_MAX = 1 / 32, 64 << 10
 class Maker:
     """Makes the frames of a channel that nobody shares, one after the other."""
 
-    sealer: Sealer
+    press: Press
     tuner: Tuner
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def sealer(self) -> Sealer:
+        return self.press.sealer
 
 
 @dataclass(slots=True)
@@ -117,7 +120,7 @@ class Sender:
         self._windows = windows
         self._lanes = {int(channel): Lane(windows[channel]) for channel in Channel}
         self.makers = {
-            channel: Maker(Sealer(tuner.step.compression), tuner) for channel, tuner in tuners.items()
+            channel: Maker(Press(Sealer(tuner.step.compression)), tuner) for channel, tuner in tuners.items()
         }
 
     # -- frames ----------------------------------------------------------------------------------
@@ -134,7 +137,7 @@ class Sender:
         """
         lane, maker = self._lanes[channel], self.makers[channel]
         size = records_bytes(news)
-        async with maker.turn:
+        async with maker.press.turn():
             began = time.monotonic()
             held_before, paced_before = lane.held_until(began), self._paced_until(began)
             await lane.has_room()
@@ -164,7 +167,7 @@ class Sender:
     def look_whether_idle(self, now: float) -> None:
         """Where nothing that is behind goes any more the mirror is told of no limit."""
         maker = self.makers[Channel.BULK]
-        busy = maker.turn.locked() or bool(self._lanes[Channel.BULK].frames)
+        busy = maker.press.busy or bool(self._lanes[Channel.BULK].frames)
         if not busy and maker.tuner.idle(now):
             self._chosen(Channel.BULK)
 
@@ -266,6 +269,8 @@ class Sender:
         for lane in self._lanes.values():
             lane.frames.clear()
             lane.room.set()
+        for maker in self.makers.values():
+            maker.press.close()
         if self._timer is not None:
             self._timer.cancel()
 

@@ -105,6 +105,22 @@ def test_what_waits_uncounted_takes_no_more_than_it_has() -> None:
     assert pool.take(200).size == SMALL_BYTES
 
 
+def test_a_pool_that_is_closed_keeps_none() -> None:
+    """
+    Neither those that were idle, nor those that come back then.
+    """
+    pool = BufferPool(IDLE_BYTES_MAX)
+    idle, used = [pool.take(GRAIN_BYTES) for _ in range(2)]
+    idle.release()
+
+    pool.close()
+    used.release()
+
+    again = [pool.take(GRAIN_BYTES) for _ in range(2)]
+    assert not {id(buffer) for buffer in again} & {id(idle), id(used)}
+    assert pool.used_bytes == 2 * GRAIN_BYTES
+
+
 def test_a_buffer_has_several_users() -> None:
     """
     It is in use until the last one of them has released it.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Container, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -269,6 +271,51 @@ class Source:
 
     async def describe_topics(self, _: object) -> ClusterInfo:
         return self.info
+
+
+class Full(Sink):
+    """An outlet that takes nothing.
+
+    Attributes:
+        records: Of the part that waits.
+    """
+
+    async def send(
+        self, channel: Channel, news: News, as_is: Container[Key], taken: Taken, gone: Gone
+    ) -> None:
+        self.records = weakref.ref(news.parts[0].fetched.records)
+        await asyncio.Event().wait()
+
+
+async def test_what_is_on_its_way_when_a_stream_ends_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    At once, and so do the buffers that are used again: no circle holds it until Python looks for such.
+    """
+    source, sink = Source(), Full()
+
+    async def opened(address: Address, _: object) -> Connection:
+        return await source.brokers[address.port].open()
+
+    monkeypatch.setattr(broker_lane, "Connection", SimpleNamespace(open=opened))
+    reader = SourceReader(cast(Cluster, source), Isolation.READ_COMMITTED, sink, 1 << 20)
+    running = asyncio.create_task(reader.run())
+    reader.want([Position(SECOND, 1, 0, -1, True, 0)])
+    await until(
+        lambda: reader.pool.used_bytes == 2 * SMALL_BYTES, "the next one waits for what is on its way"
+    )
+    gc.collect()
+    gc.disable()
+    try:
+        before = sink.records() is not None
+        running.cancel()
+        await asyncio.wait([running])
+        after = sink.records()
+    finally:
+        gc.enable()
+
+    assert before
+    assert after is None
+    assert reader.pool._idle == []
 
 
 async def test_of_many_ranks_of_a_partition_the_last_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:

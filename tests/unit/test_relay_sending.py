@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
 import time
+import weakref
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +19,7 @@ from hypothesis import strategies as st
 from mirror.kafka.fetch import Fetched, Key
 from mirror.link import protocol
 from mirror.link.messages import Messages
-from mirror.link.parts import Part
+from mirror.link.parts import Part, encode_parts
 from mirror.link.protocol import Channel
 from mirror.relay import lane
 from mirror.relay.lane import FRAMES_READY_MAX, Frame
@@ -131,7 +135,7 @@ async def test_a_limit_is_said_as_long_as_something_waits() -> None:
     sender.look_whether_idle(now + 60)
     behind.full = False
     sender.go_on()
-    async with maker.turn:
+    async with maker.press.turn():
         sender.look_whether_idle(now + 60)
     sender.look_whether_idle(now + IDLE_SECONDS / 2)
     assert told == []
@@ -272,11 +276,73 @@ def test_what_was_taken_may_be_said_again_and_is_never_less() -> None:
     assert said == [True, True, True, False, True, False]
 
 
-async def send(sender: Sender) -> None:
+async def send(sender: Sender, records: bytes = b"records") -> None:
     """A frame of what is behind, and small."""
-    fetched = Fetched(Key(bytes(16), 0), 0, 1, 1, 0, None, [], memoryview(b"records"))
+    fetched = Fetched(Key(bytes(16), 0), 0, 1, 1, 0, None, [], memoryview(records))
     news = News(1, 0, [Part(1, 0, 1, fetched)])
     await sender.send(Channel.BULK, news, {fetched.key}, nothing, nothing)
+
+
+@pytest.fixture
+def no_gc() -> Iterator[None]:
+    """What is in a circle stays, as it may for long in a process in which little else is made."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_gc")
+async def test_what_zstd_has_goes_with_the_stream() -> None:
+    """
+    At once, also where others know the sender on: it is tens of megabytes.
+    """
+    sender, *_ = sending()
+    await send(sender, bytes(MB))
+    windows = [weakref.ref(maker.sealer._window) for maker in sender.makers.values()]
+    before = [window() is None for window in windows]
+
+    sender.close()
+
+    assert before == [False] * len(Channel)
+    assert [window() for window in windows] == [None] * len(Channel)
+
+
+@pytest.mark.usefixtures("no_gc")
+async def test_a_frame_that_is_being_made_when_its_stream_ends_is_made_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    In another thread, with what zstd has; that goes then. So it does where the frame is given up, and what
+    waits behind it does not go wrong.
+    """
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def slow(parts: Sequence[Part], recode: Container[Key]) -> list[bytes | memoryview]:
+        begun.set()
+        assert goes_on.wait(10)
+        return encode_parts(parts, recode)
+
+    monkeypatch.setattr(lane, "encode_parts", slow)
+    for given_up in (False, True):
+        begun.clear()
+        goes_on.clear()
+        sender, *_ = sending()
+        window = weakref.ref(sender.makers[Channel.BULK].sealer._window)
+        making, behind = [asyncio.create_task(send(sender, bytes(MB))) for _ in range(2)]
+        assert await asyncio.to_thread(begun.wait, 10)
+
+        sender.close()
+        if given_up:
+            making.cancel()
+        kept = window() is not None
+        goes_on.set()
+        await asyncio.wait([making, behind])
+
+        assert kept
+        assert window() is None
+        assert making.cancelled() == given_up
+        assert behind.exception() is None
 
 
 def test_what_is_kept_of_frames_that_nobody_takes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

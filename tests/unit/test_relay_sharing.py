@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from collections.abc import Container, Iterable
 from typing import cast
 
@@ -264,6 +265,20 @@ async def test_mirrors_that_are_too_slow_are_waited_for_together(monkeypatch: py
 
     assert given_up == [mirror.member for mirror in mirrors]
     assert 0.2 <= took < 1.0
+
+
+async def test_what_zstd_has_goes_with_the_group() -> None:
+    """
+    At once: others know it on.
+    """
+    group_of_two = Group(Relayed(), [Mirror(KEYS[:1]).member for _ in range(2)], lambda _: None)
+    window = weakref.ref(group_of_two._press.sealer._window)
+    before = window() is not None
+
+    group_of_two.close()
+
+    assert before
+    assert window() is None
 
 
 async def test_a_mirror_is_told_no_more_than_it_reads() -> None:
