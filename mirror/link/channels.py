@@ -77,6 +77,15 @@ class Channels:
             c: self._new(keys[c], now, WINDOW_LOG_MAX, repeats=c is Channel.LIVE) for c in Channel
         }
 
+    def close(self) -> None:
+        """Keep nothing: what has come and was not taken is given back, and so is what zstd has."""
+        for state in self._states.values():
+            state.opener.close()
+        self._states.clear()
+        for came in self._came.values():
+            while not came.empty():
+                came.get_nowait().arrived.buffer.release()
+
     # -- what comes ----------------------------------------------------------------------------------
 
     def heard_slice(self, number: int, at: int, data: memoryview) -> None:

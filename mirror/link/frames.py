@@ -175,10 +175,14 @@ class Opener:
         self._key = key
         self._left = _Left()
         zstd = zstandard.ZstdDecompressor(max_window_size=1 << window_log_max)
-        self._zstd = zstd.stream_reader(
+        self._zstd: zstandard.ZstdDecompressionReader | None = zstd.stream_reader(
             cast(BinaryIO, self._left), read_size=READ_BYTES, read_across_frames=True
         )
         self._sequence = 0
+
+    def close(self) -> None:
+        """Give back what zstd has, tens of megabytes; nothing can be opened any more."""
+        self._zstd = None
 
     def open(self, header: Header, wire: memoryview, room: memoryview) -> memoryview:
         """The body of a frame: decompressed into ``room``, which is as long as the header says; or
@@ -199,17 +203,18 @@ class Opener:
                     f"a frame of {header.body_bytes} bytes that are as they are has {len(wire)}"
                 )
             return wire
-        self._inflate(wire, room)
+        assert self._zstd is not None, "nothing is opened after the end"
+        self._inflate(self._zstd, wire, room)
         return room
 
-    def _inflate(self, wire: memoryview, body: memoryview) -> None:
+    def _inflate(self, zstd: zstandard.ZstdDecompressionReader, wire: memoryview, body: memoryview) -> None:
         left = self._left
         left.rest = wire
         filled = 0
         try:
             while filled < len(body):
-                filled += self._zstd.readinto(body[filled:])
-            goes_on = bool(left.rest) or self._holds_more()
+                filled += zstd.readinto(body[filled:])
+            goes_on = bool(left.rest) or self._holds_more(zstd)
         except _NothingLeftError as error:
             raise AnswerError(f"a frame of {len(body)} bytes ends before that") from error
         except zstandard.ZstdError as error:
@@ -217,11 +222,11 @@ class Opener:
         if goes_on:
             raise AnswerError(f"a frame of {len(body)} bytes goes on behind its end")
 
-    def _holds_more(self) -> bool:
+    def _holds_more(self, zstd: zstandard.ZstdDecompressionReader) -> bool:
         """Whether something has been decompressed, or will be, that is not in the body."""
         self._left.rest = memoryview(_EMPTY_BLOCK)
         try:
-            return bool(self._zstd.readinto(bytearray(1)))
+            return bool(zstd.readinto(bytearray(1)))
         except _NothingLeftError:
             return False
 

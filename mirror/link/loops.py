@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 T = TypeVar("T")
@@ -13,17 +13,27 @@ P = ParamSpec("P")
 
 
 async def first_to_end(*loops: Coroutine[Any, Any, None]) -> None:
-    """Run them until one of them ends, cancel the others, and raise what has ended it."""
+    """Run them until one of them ends, cancel the others, and raise what has ended it.
+
+    What is raised holds what it came through, this too. So neither it nor its task is held here any more: in
+    a circle all that the loops had would stay until Python looks for such.
+    """
     tasks = [asyncio.ensure_future(loop) for loop in loops]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
-            task.cancel()
-        ends = await asyncio.gather(*tasks, return_exceptions=True)
-    for end in ends:
-        if isinstance(end, Exception):
-            raise end
+        errors = await _end_all(tasks)
+        tasks.clear()
+    if errors:
+        raise errors.pop()
+
+
+async def _end_all(tasks: Sequence[asyncio.Future[None]]) -> list[Exception]:
+    """Cancel them and wait until they have ended; what the first of them has failed with that has."""
+    for task in tasks:
+        task.cancel()
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
+    return [end for end in ends if isinstance(end, Exception)][:1]
 
 
 async def both(one: Coroutine[Any, Any, T], other: Coroutine[Any, Any, U]) -> tuple[T, U]:

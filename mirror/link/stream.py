@@ -169,9 +169,10 @@ class LinkStream:
         return self._welcome
 
     def close(self) -> None:
-        """End it."""
+        """End it. Nothing of it is being opened any more."""
         for sock in (self._sock, *self._more):
             sock.close()
+        self.channels.close()
 
     # -- what is said --------------------------------------------------------------------------------
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import re
 import struct
 import time
+import weakref
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -17,7 +20,7 @@ from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Key
 from mirror.link import messages, protocol
 from mirror.link import stream as link_stream
-from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, Compression, Sealer
+from mirror.link.frames import BODY_BYTES_MAX, HEADER_BYTES, Compression, Opener, Sealer
 from mirror.link.greeting import Hello
 from mirror.link.protocol import CHANNELS_MAX, Channel, Down, Up
 from mirror.link.stream import LinkStream
@@ -46,6 +49,39 @@ async def run_with(*said: bytes, hello: Hello = HELLO) -> TwinsiteError:
             if stream is not None:
                 stream.close()
     raise AssertionError("the stream goes on")
+
+
+async def test_a_stream_that_is_torn_goes_at_once() -> None:
+    """
+    Though others know how its frames are opened: what zstd has for that goes, and a frame that has come and
+    was not taken is given back. No circle holds any of it until Python looks for such.
+    """
+    sealer, pool = Sealer(Compression(2, 20)), BufferPool(1 << 20)
+    wire = b"".join(sealer.seal(1, 0, [random.Random(5).randbytes(100_000)]))
+    said = welcome(keys=[sealer.key.hex()] * 2), messages.slice_of(Channel.BULK, 0, wire)
+
+    async def torn() -> tuple[list[weakref.ref[Any]], Opener]:
+        async with relay(*said) as options:
+            stream = await LinkStream.open(options, HELLO, pool, connections=1)
+            running = asyncio.create_task(stream.run())
+            await until(lambda: not stream.channels._came[Channel.BULK].empty(), "a frame has come")
+        await asyncio.wait([running])  # what it ended with is not raised here: that would know this on
+        assert isinstance(running.exception(), ConnectionFailedError)
+        opener = stream.channels.opener(Channel.BULK)
+        stream.close()
+        return [weakref.ref(stream), weakref.ref(stream.channels)], opener
+
+    gc.collect()
+    gc.disable()
+    try:
+        refs, opener = await torn()
+        left = [ref() for ref in refs]
+    finally:
+        gc.enable()
+
+    assert left == [None, None]
+    assert opener._zstd is None
+    assert [buffer.size >= len(wire) - HEADER_BYTES for buffer in pool._idle] == [True]
 
 
 @pytest.mark.parametrize(

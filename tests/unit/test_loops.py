@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import weakref
+from contextlib import suppress
 
 import pytest
 
@@ -21,6 +23,37 @@ async def answer(text: str, after: asyncio.Event | None = None) -> str:
 async def fail(after: asyncio.Event) -> str:
     await after.wait()
     raise ConnectionError("no answer")
+
+
+class Large:
+    """Something that a loop has."""
+
+
+async def test_what_loops_had_goes_with_what_ended_them() -> None:
+    """
+    At once, of the one that failed and of the others: no circle holds it until Python looks for such.
+    """
+    had: list[weakref.ref[Large]] = []
+    now, never = asyncio.Event(), asyncio.Event()
+
+    async def loop(until: asyncio.Event) -> None:
+        large = Large()
+        had.append(weakref.ref(large))
+        await until.wait()
+        raise AnswerError(f"after {len(had)}, of {large}")
+
+    gc.collect()
+    gc.disable()
+    try:
+        now.set()
+        with suppress(AnswerError):
+            await first_to_end(loop(never), loop(now), loop(never))
+        await asyncio.sleep(0)
+        left = [one() for one in had]
+    finally:
+        gc.enable()
+
+    assert left == [None] * 3
 
 
 async def test_both_go_on_at_the_same_time() -> None:
