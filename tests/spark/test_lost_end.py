@@ -64,15 +64,15 @@ def test_what_a_target_has_lost_at_its_end_is_named_and_copied_again(
     is on its way; the mirror knows what it had, also once it stands still for that.
     """
     same, mapped, state = names = [
-        asyncio.run(topic(source, prefix="lost", cleanup_policy=policy))
+        asyncio.run(topic(source, prefix="lost-end", cleanup_policy=policy))
         for policy in ("delete", "delete", "compact")
     ]
     asyncio.run(own_target.create_topic(mapped))
     load(own_target.bootstrap, mapped, json_rows(OF_OTHERS, 100))
     runs, settings = tmp_path / "runs", tmp_path / "f.yaml"
-    settings_file(settings, source.bootstrap, own_target.bootstrap, "lost-.*", flow=same)
+    settings_file(settings, source.bootstrap, own_target.bootstrap, "lost-end-.*", flow=same)
     always = "--config", settings, "--folder", runs
-    command = mirror_of(source, own_target, "lost-.*", same, "--offsets", "auto")
+    command = mirror_of(source, own_target, "lost-end-.*", same, "--offsets", "auto")
 
     with Twinsite.run(*command, work_dir=tmp_path) as mirror:
         for rows in (FIRST, SECOND):
