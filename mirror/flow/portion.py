@@ -37,6 +37,10 @@ def share(bytes_max: int, behind: int, *, near: bool) -> int:
 def next_bytes(asked: int, came: int, seconds: float, bytes_max: int) -> int:
     """How many bytes a relay's next answer may bring, after one that took so long: twice as many where that
     was more than half full and came soon, half where it was slow. One that is not full says nothing.
+
+    Args:
+        seconds: From its first byte on, and for how long a quota held it back: by what is less where less is
+            asked for. Until it begins it may take as long as it likes.
     """
     if came <= asked // 2:
         return asked

@@ -267,7 +267,11 @@ class BrokerLane:
         held: list[Buffer] = []
         self._due_at = min(self._due_at, max(time.monotonic(), self._free_at))
 
+        began_at = math.inf
+
         def allocate(size: int) -> memoryview:
+            nonlocal began_at
+            began_at = time.monotonic()
             held.append(self._reader.pool.take(size))
             return held[0].memory[:size]
 
@@ -276,9 +280,9 @@ class BrokerLane:
                 connection = await self._connected()
                 connection.version(FETCH, FETCH_VERSION, "Fetch", lowest=FETCH_VERSION)
                 request = self._session.request(self._limits)
-                asked_at = time.monotonic()
+                held_back_seconds = max(self._free_at - time.monotonic(), 0.0)
                 body = await connection.send(FETCH, FETCH_VERSION, [request], allocate=allocate)
-                seconds = time.monotonic() - asked_at
+                seconds = time.monotonic() - began_at + held_back_seconds
             self._count()
             answer = decode_answer(body)
             self._due_at, self._free_at = math.inf, time.monotonic() + answer.throttle_ms / 1000

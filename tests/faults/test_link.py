@@ -71,7 +71,8 @@ def test_streams_are_cut_at_a_thousand_places_in_the_middle_of_a_frame(
         mirrors = []
         for number in range(MIRRORS):
             topics = {"include": [name], "names": "prefix", "prefix": f"m{number}."}
-            command = configured(tmp_path, relayed, target, f"{name}-{number}", topics=topics)
+            sections = {"topics": topics, "link": {"relays": [between.address], "connections": 3}}
+            command = configured(tmp_path, relayed, target, f"{name}-{number}", **sections)
             mirrors.append(stack.enter_context(Twinsite.run(*command, work_dir=tmp_path)))
         asyncio.run(until_all_are_torn())
         for mirror in mirrors:

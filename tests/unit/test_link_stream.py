@@ -64,7 +64,8 @@ async def test_a_stream_that_is_torn_goes_at_once() -> None:
         async with relay(*said) as options:
             stream = await LinkStream.open(options, HELLO, pool, connections=1)
             running = asyncio.create_task(stream.run())
-            await until(lambda: not stream.channels._came[Channel.BULK].empty(), "a frame has come")
+            frames = stream.channels._came[Channel.BULK]
+            await until(lambda: not frames.empty(), "a frame has come")
         await asyncio.wait([running])  # what it ended with is not raised here: that would know this on
         assert isinstance(running.exception(), ConnectionFailedError)
         opener = stream.channels.opener(Channel.BULK)
