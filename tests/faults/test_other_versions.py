@@ -165,7 +165,7 @@ async def test_with_a_limit_nothing_is_read_from_a_relay_of_another_version_unti
     assert_exact(source.bootstrap, target.bootstrap, [name])
     assert f"this relay speaks {PROTOCOL} there" in said["detail"]
     assert "the rates of link.limits cannot be kept" in said["detail"]
-    assert said["hint"].startswith("Update the relay, or take link.limits away")
+    assert said["hint"].startswith("Update the relay, or remove link.limits")
     assert before["link"] is None
     assert {one["records"] for one in before["partitions"]} == {0}
     assert {end for _, end in ends.values()} == {0}

@@ -120,7 +120,7 @@ async def test_what_needs_somebody_is_told_with_what_to_do(
     lines = asked.stdout.splitlines()
     assert asked.code == 3
     for name, state, way_out in (
-        (lost, "DATA_LOSS", "accept the loss to go on."),
+        (lost, "DATA_LOSS", "accept the loss to continue."),
         (held, "BLOCKED", "delete the target topic, if nobody needs any of its partitions."),
     ):
         at = lines.index(f"{name}-0: {state}: {told[name]['detail']}")

@@ -88,7 +88,7 @@ async def test_a_mirror_writes_no_more_where_a_newer_epoch_has_written(
 
         deposed = await flows.says(mirror, name, "FENCED", "newer_epoch")
 
-    assert "stop this one" in deposed["hint"]
+    assert "Stop this mirror" in deposed["hint"]
     assert watermarks(target.bootstrap, name) == {0: (0, 21)}
     assert deposed["next_offset"] in {20, 21}  # 21 where it stood by first, as another one writes
 

@@ -260,7 +260,7 @@ def test_a_screen_that_is_too_low_shows_the_worst_and_how_many_it_leaves_out() -
     assert len(screen) <= 24
     assert shown[:3] == ["audit-2", "orders-0", "orders-1"]
     assert screen[last] == f"and {51 - len(shown)} other partitions (there is no room for them)"
-    assert any("hint: The records are gone" in line for line in screen)
+    assert any("hint: Save what another copy may have" in line for line in screen)
 
 
 @pytest.mark.parametrize("lines", [16, 24, 60])
@@ -332,8 +332,8 @@ def test_what_to_do_about_partitions_that_catch_up_is_said_once_of_all(count: in
     screen = drawn(*behind, blocked(), columns=100, lines=lines)
 
     at = next(number for number, line in enumerate(screen) if line == f"{count} LAGGING, catching up")
-    assert screen[at + 1].startswith("  hint: Nothing, unless the lag grows")
-    assert sum("unless the lag grows" in line for line in screen) == 1
+    assert screen[at + 1].startswith("  hint: Wait; if the lag grows")
+    assert sum("if the lag grows" in line for line in screen) == 1
     assert not any("90 behind" in line for line in screen)
     assert any(blocked().hint[:40] in line for line in screen[:at])
     assert "catching up" not in "\n".join(drawn(a_late_partition(), blocked(), columns=100))

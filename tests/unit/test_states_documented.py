@@ -47,7 +47,7 @@ def test_the_page_says_which_states_are_in_order() -> None:
     """
     quiet = {state.value for state in State if severity(state, Reason.ANOTHER_MIRROR) == logging.INFO}
 
-    [named] = re.findall(r"in order or was asked for \((.*?), `LAGGING`", PAGE)
+    [named] = re.findall(r"normal or requested \((.*?), `LAGGING`", PAGE)
 
     assert set(re.findall(r"`(\w+)`", named)) == quiet
 
@@ -86,7 +86,7 @@ def test_an_entry_says_what_was_seen_what_happens_and_what_to_do(reason: Reason)
     """
     entry = entries("Reasons")[reason.value]
 
-    assert re.findall(r"^- \*\*([^*]+):\*\*", entry, re.M) == ["State", "Seen", "By itself", "You"]
+    assert re.findall(r"^- \*\*([^*]+):\*\*", entry, re.M) == ["State", "Seen", "Mirror", "You"]
     named = re.findall(r"`([A-Z_]+)`", entry.split("- **Seen:**")[0])
     assert named
     assert set(named) <= {state.value for state in State}
@@ -117,7 +117,7 @@ def test_a_hint_knows_the_state_where_that_matters() -> None:
     A foreign write during preparation is tried again, one in a copied partition is not.
     """
     assert "by itself" in hint(State.BLOCKED, Reason.FOREIGN_WRITE)
-    assert "anew" in hint(State.DIVERGED, Reason.FOREIGN_WRITE)
+    assert "copy the topic again" in hint(State.DIVERGED, Reason.FOREIGN_WRITE)
 
 
 def test_what_may_not_be_seen_may_be_gone() -> None:
@@ -128,13 +128,14 @@ def test_what_may_not_be_seen_may_be_gone() -> None:
 
 
 @pytest.mark.parametrize("reason", [Reason.FOREIGN_WRITE, Reason.OFFSETS_DIFFER])
-def test_what_others_have_written_may_stay_before_a_topic_is_copied_anew(reason: Reason) -> None:
+def test_what_others_have_written_may_stay_before_a_topic_is_copied_again(reason: Reason) -> None:
     """
     The gentler way comes first, step by step, as the page has it.
     """
     words = hint(State.DIVERGED, reason)
 
-    places = [words.lower().index(step) for step in ("stop", "reconcile", "repair", "resume", "anew")]
+    steps = ("stop", "reconcile", "repair", "resume", "copy the topic again")
+    places = [words.lower().index(step) for step in steps]
 
     assert places == sorted(places)
 
