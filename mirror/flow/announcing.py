@@ -1,8 +1,8 @@
-"""Who owns the flow: the owner leaves word where it runs, and takes it back when it ends.
+"""Where the owner of a flow runs: it writes that to the flow's state, and withdraws it when it ends.
 
-What only the owner may write, an operator can ask only of the owner. A word is
-believed as long as it carries the epoch that the coordinator has given out last.
-Those who stand by take over when it is taken back (:mod:`mirror.flow.succession`).
+What only the owner may write, an operator can ask only of the owner. The record counts
+as long as it carries the epoch that the coordinator gave out last. A standby takes over
+when it is withdrawn (:mod:`mirror.flow.succession`).
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 2.0
 REPEAT_SECONDS = 30.0
-"""So often the same is written again, and at once where the state is seen to have lost its end, or its topic:
-what is gone is written again ahead of the next write only. An idle flow would write nothing, and not notice
-where the state is as long again as it was.
+"""How often the record is repeated. It is repeated at once when the state is seen to have lost its end, or
+its topic: what is gone is rewritten only ahead of the next write. An idle flow would otherwise write nothing,
+and would not detect the loss once the state is as long again as it was.
 """
 WITHDRAW_SECONDS = 3.0
 
 
 class NotOwnerError(TwinsiteError):
-    """Only the owner of the flow may do this, and that is another mirror; nothing was done."""
+    """Only the owner of the flow may do this, and another mirror is the owner; nothing was done."""
 
     exit_code = ExitCode.REFUSED
 
 
 class Announcer:
-    """Writes down where the owner runs, each time this mirror becomes the owner, and now and then again.
+    """Writes down where the owner runs, each time this mirror becomes the owner and every ``REPEAT_SECONDS``.
 
-    Used with ``async with`` it takes the word back at the end of the block, however that comes. Who is
-    cancelled does so, too; cancelled once more it is left.
+    Used with ``async with``, it withdraws the record when the block ends, for whatever reason. A cancelled
+    task withdraws it too; a second cancellation, while it does, leaves the record in place.
 
     Args:
         url: Where people reach this mirror; empty when it has no port.
@@ -59,7 +59,7 @@ class Announcer:
         self._url = url
         self._announced: Token | None = None
         self._begun: Token | None = None
-        """Under which a word was begun: it may be there though no answer has said so."""
+        """The token under which a record was sent last: it may be there although no answer said so."""
         self._record: OwnerRecord | None = None
         self._repeat_at = 0.0
         self._repeats = Repeats()
@@ -71,7 +71,7 @@ class Announcer:
         await self.withdraw()
 
     async def run(self) -> None:
-        """Announce until cancelled. Copying does not depend on it, so what fails is said and tried again."""
+        """Announce until cancelled. Copying does not depend on it: failures are logged and retried."""
         while True:
             try:
                 await self.announce()
@@ -80,10 +80,11 @@ class Announcer:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def announce(self) -> None:
-        """Find out whether we still are the owner; say so each time the right was taken, and now and then.
+        """Check that we are still the owner; write the record after each claim of the right, and repeat it.
 
         Raises:
-            TwinsiteError: The coordinator cannot be asked, or it could not be written.
+            TwinsiteError: Neither the coordinator nor the flow's state can be asked, or the record could not
+                be written.
         """
         token = self._owner.token
         if token is None or not await self._owner.confirm():
@@ -102,7 +103,7 @@ class Announcer:
         self._repeat_at = time.monotonic() + REPEAT_SECONDS
 
     async def withdraw(self) -> None:
-        """Take the word back at the end; what fails is said, and another mirror waits a little longer."""
+        """Withdraw the record at the end. A failure is logged, and the next owner waits a little longer."""
         if self._begun is None:
             return
         try:
@@ -115,13 +116,13 @@ class Announcer:
 
 @asynccontextmanager
 async def announced(owner: Owner, memory: FlowMemory, url: str) -> AsyncIterator[None]:
-    """In the block this mirror says where it runs whenever it is the owner; at its end that is taken back."""
+    """In the block this mirror records where it runs whenever it is the owner; the end withdraws that."""
     async with Announcer(owner, memory, url) as announcer, beside(announcer.run()):
         yield
 
 
 def word_of(word: OwnerRecord | None, holder: Token | None) -> OwnerRecord | None:
-    """Where the holder of the right runs; None where the last word is not its own."""
+    """The owner record if it was written by the holder of the right; else None."""
     return word if word is not None and holder is not None and word.producer_epoch == holder.epoch else None
 
 
@@ -134,12 +135,13 @@ def copied_by(word: OwnerRecord | None, holder: Token | None) -> str:
 
 
 async def require_owner(owner: Owner, memory: FlowMemory, tp: TopicPartition) -> None:
-    """Return only if this mirror is the owner of the flow; the memory was read just now.
+    """Return only if this mirror is the owner of the flow. The memory must have been read just now.
 
-    It may write to the state at once, even if it has just taken over: the broker refuses the one before it.
+    The caller may write to the state at once, even right after a takeover: the broker refuses the former
+    owner.
 
     Raises:
-        NotOwnerError: It is not; says who is and what to do.
+        NotOwnerError: It is not the owner; the error says who is and what to do.
         TwinsiteError: The coordinator cannot be asked.
     """
     holder = await owner.holder()

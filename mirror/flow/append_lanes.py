@@ -1,8 +1,9 @@
 """Over which connection a partition is written.
 
-A broker answers the requests of one connection one after the other, and each of them brings one batch of a
-partition at most. Beside partitions that are behind, with batches of a megabyte, one that is up to date would
-get a few small batches a second through; so what is up to date has a connection of its own.
+A broker answers the requests of one connection in order, and each request carries at most one batch of a
+partition. On a connection shared with partitions that are behind and send batches of a megabyte, a partition
+that is caught up would get only a few small batches a second through. So partitions that are caught up have
+connections of their own.
 
 No I/O, and no event loop.
 """
@@ -17,14 +18,14 @@ from mirror.flow.partition import PartitionCopy
 from mirror.kafka.fetch import Isolation
 
 URGENT_BYTES_MAX = 1 << 20
-"""A partition with more than this to send is not up to date."""
+"""A partition with more than this to send is not caught up."""
 
 
 class Lane(Protocol):
-    """As :class:`mirror.flow.appending.AppendLane` is one."""
+    """The part of :class:`mirror.flow.appending.AppendLane` that is needed here."""
 
     def leave(self, partition: PartitionCopy) -> None:
-        """It goes by another lane from now on; nothing of it is on its way."""
+        """The partition uses another lane from now on; nothing of it is in flight."""
 
 
 L = TypeVar("L", bound=Lane)
@@ -32,22 +33,22 @@ L_co = TypeVar("L_co", bound=Lane, covariant=True)
 
 
 class OpenLane(Protocol[L_co]):
-    """Makes a lane, from the broker's id and the lane's number, counted from 0."""
+    """Opens a lane, given the broker's id and the lane's number, counted from 0."""
 
     def __call__(self, node: int, slot: int, *, queue_bytes_max: float = ...) -> L_co:
         """
         Args:
-            queue_bytes_max: Of a partition with more to send it sends nothing.
+            queue_bytes_max: The lane sends nothing of a partition that has more than this queued.
         """
 
 
 class AppendLanes(Generic[L]):
-    """The lanes to each broker, and who travels on them."""
+    """The lanes to each broker, and the partitions that use them."""
 
     def __init__(self, per_broker: int, isolation: Isolation, open_lane: OpenLane[L]) -> None:
         """
         Args:
-            per_broker: How many lanes there may be to one broker for what is behind, as many for the rest.
+            per_broker: The most lanes to one broker for what is behind; as many again for the rest.
             isolation: What the mirror may see of the source.
         """
         self._isolation = isolation
@@ -61,10 +62,10 @@ class AppendLanes(Generic[L]):
         yield from self._urgent
 
     def to(self, node: int, partition: PartitionCopy) -> L:
-        """Its lane to its leader. It changes over while nothing of it is on its way, to be overtaken.
+        """The partition's lane to its leader. It changes lanes only while nothing of it is in flight.
 
-        That may be at the leader before, which is cut off or frozen and answers nothing: what goes to the
-        next one meanwhile could come to stand in the place of what was lost.
+        What is in flight may be with the previous leader, which is cut off or frozen and does not answer. A
+        batch sent to the next leader meanwhile could be appended in the place of one that was lost.
         """
         held = self._behind.of(partition) or self._urgent.of(partition)
         if held is not None and partition.in_flight:
@@ -79,7 +80,9 @@ class AppendLanes(Generic[L]):
         return lane
 
     def _is_urgent(self, partition: PartitionCopy) -> bool:
-        """All there is of it is here, and that is little; later it is enough that it is little."""
+        """It becomes urgent when everything readable has been read and little is queued; it stays urgent as
+        long as little is queued.
+        """
         if partition.queue.bytes > URGENT_BYTES_MAX:
             return False
         at_end = partition.fetch_offset >= partition.readable_end(self._isolation)

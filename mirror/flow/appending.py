@@ -1,8 +1,8 @@
 """Send queued batches to one target broker and tell partitions what became of them.
 
-A lane keeps a few requests on their way, each with at most one batch of a
-partition. Partitions take turns. There is no task and no lock: whoever brings
-work calls :meth:`AppendLane.offer`, and answers call back. What is offered in one
+A lane keeps a few requests in flight, each with at most one batch of a partition.
+Partitions take turns. There is no task and no lock: callers with work call
+:meth:`AppendLane.offer`, and answers arrive by callback. What is offered in one
 turn of the event loop leaves together: a request costs a broker more than a batch.
 
 Sources: KIP-98 (idempotent produce, five batches in flight), docs/design.md.
@@ -39,15 +39,15 @@ Request = list[tuple[PartitionCopy, Sent]]
 
 
 class AppendLane:
-    """The way to one target broker, over one connection, of some partitions that it leads."""
+    """One connection to a target broker, for some of the partitions that it leads."""
 
     def __init__(self, flow: Flow, node: int, slot: int = 0, queue_bytes_max: float = math.inf) -> None:
         """
         Args:
             node: The broker's id.
             slot: Which of the lanes to that broker this is, counted from 0.
-            queue_bytes_max: Of a partition that has more to send nothing more is sent here: when it has its
-                answers the engine is asked for its lane.
+            queue_bytes_max: A partition with more than this queued is not sent here. Once nothing of it is in
+                flight, the engine is asked for its lane.
         """
         self._flow = flow
         self._node = node
@@ -62,18 +62,18 @@ class AppendLane:
         self._repeats = Repeats()
 
     def offer(self, partition: PartitionCopy) -> None:
-        """The partition has a batch to send."""
+        """Line up a partition that has a batch to send."""
         self._line_up(partition)
         self.wake()
 
     def wake(self) -> None:
-        """What may be sent may have been held back until now."""
+        """Send what was held back until now, if it may be sent."""
         if self._waiting and not self._pump_planned:
             self._pump_planned = True
             asyncio.get_running_loop().call_soon(self._on_turn)
 
     def leave(self, partition: PartitionCopy) -> None:
-        """It goes by another lane from now on; nothing of it is on its way."""
+        """The partition uses another lane from now on; nothing of it is in flight."""
         assert not partition.in_flight, "what is sent elsewhere could overtake that"
         if partition in self._members:
             self._members.discard(partition)
@@ -116,7 +116,7 @@ class AppendLane:
             self._send(connection, request)
 
     def _gather(self) -> Request:
-        """One batch of each partition in turn, up to the size of a request."""
+        """One batch of each partition in turn, until the request is full; the last may go over its size."""
         room = self._flow.limits.request_bytes_max
         request: Request = []
         again: list[PartitionCopy] = []
@@ -225,9 +225,9 @@ class AppendLane:
         self._flow.hooks.stale(self._flow.target)
 
     def _goes_on(self, partition: PartitionCopy, sent: Sent, outcome: Outcome | None, now: float) -> bool:
-        """Settle what was sent; True when the partition wants nothing but to send more, now or later.
+        """Settle what was sent; True when the partition wants only to send more, now or later.
 
-        Whether that is too much for this lane is seen when it is its turn.
+        Its turn decides whether the queue has grown too large for this lane.
         """
         state = partition.state
         self._settle(partition, sent, outcome, now)
@@ -239,14 +239,16 @@ class AppendLane:
 
     @staticmethod
     def _look_again(request: Request, now: float) -> list[PartitionCopy]:
-        """An old answer: were we frozen? What is queued must not go to a broker that has forgotten us."""
+        """The answer took so long that we may have been frozen, and the broker may have forgotten us: nothing
+        that is queued may be sent before a look.
+        """
         partitions = [partition for partition, _ in request]
         for partition in partitions:
             partition.doubt(now)
         return partitions
 
     def _observe_latency(self, partition: PartitionCopy, now: float) -> None:
-        """Of its last record, if the target has just acknowledged that."""
+        """Report the latency of the partition's last record, if the target has just acknowledged that."""
         stamp, following = partition.last_timestamp_ms, partition.next_offset
         acknowledged = partition.acknowledged_at == now
         if acknowledged and stamp is not None and stamp > 0 and following is not None:
@@ -270,8 +272,9 @@ class AppendLane:
             self._not_taken(partition, outcome, now)
 
     def _not_taken(self, partition: PartitionCopy, outcome: Outcome, now: float) -> None:
-        """The broker refused it, or calls it a repeat: as many records of ours came there since the look. The
-        next one finds which: where the source was compacted in between they need not be these.
+        """The broker refused the batch, or calls it a repeat: since the look as many records of ours were
+        appended there. The next look finds which: if the source was compacted in between, they need not be
+        these.
         """
         if outcome.error_code == 0:
             partition.doubt(now)
@@ -284,7 +287,7 @@ class AppendLane:
         partition.refused(refusal, _words(partition, outcome), now)
 
     def _misplaced(self, partition: PartitionCopy, sent: Sent, base_offset: int, now: float) -> None:
-        """The broker took the batch, or had it already, at another offset than expected: not our doing."""
+        """The broker has the batch at another offset than expected, appended now or before: not our doing."""
         partition.answered(sent, appended=False, now=now)
         partition.stop(
             State.DIVERGED,

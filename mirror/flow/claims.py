@@ -1,10 +1,10 @@
 """Whether another flow copies into a target partition that this one is about to take.
 
-Two flows in one partition double or mix what they copy: two whose lists overlap, or one
-that was given another name. So before a partition is registered, and once more before the
-first record is written, it is looked up in what the others have written down at the target.
-Each writes its own record before it looks for the last time: of two that begin at once one
-sees the other at least, and where both do one takes its record back.
+Two flows in one partition double or mix what they copy. That happens where their topic
+lists overlap, or where a flow was given another name. So before a partition is registered,
+and again before its first record is written, the flow looks it up in what the other flows
+have written down at the target. Each flow writes its own record before its last look: of
+two that begin at once, at least one sees the other; if both do, one takes its record back.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What there was at the target at some moment.
+    """What was at the target at one moment.
 
     Attributes:
-        flows: The others, by name.
-        unanswered: Why nothing is known yet of one of them.
+        flows: The other flows, sorted by name.
+        unanswered: Why one of them is not known yet; None if all are.
     """
 
     topics: ClusterInfo
@@ -42,10 +42,10 @@ class _Seen:
 
 
 class Claims:
-    """What other flows have in one target.
+    """What other flows have at one target.
 
     Args:
-        flow: The name of ours.
+        flow: The name of our flow.
     """
 
     def __init__(self, target: Cluster, flow: str) -> None:
@@ -55,18 +55,19 @@ class Claims:
         self._one_looks = asyncio.Lock()
         self._seen: _Seen | TwinsiteError | None = None
         self._asked = self._answered = 0
-        """Those who have asked, and those whom the last look has answered."""
+        """How many calls have asked, and how many of them the last look has answered."""
 
     async def objections(
         self, looks: Mapping[TopicPartition, TargetLook]
     ) -> dict[TopicPartition, Claim | TwinsiteError]:
-        """Why some of these target partitions may not be taken, or not be now; the others may.
+        """Why some of these target partitions may not be taken (a claim), or not now (an error).
 
-        All are looked up at once. A state that may not be read is said, and objects to nothing; one of which
-        nothing was read yet, and may be at the next try, objects to all.
+        The partitions left out may be taken. All are looked up at once. Where the state of a flow cannot be
+        read, that is logged. It is no objection if a retry will not help, as where we are not authorized; it
+        is one to every partition if nothing of that state is known and the next try may succeed.
 
         Args:
-            looks: What was seen of them, before they are asked for here.
+            looks: What was seen of the partitions before this call.
         """
         seen = await self._look()
         if isinstance(seen, TwinsiteError):
@@ -85,11 +86,11 @@ class Claims:
 
     @property
     def awaits(self) -> bool:
-        """Whether it is waited for what another flow may be writing down: until then nothing is begun."""
+        """Whether another flow may be writing down what it has: nothing is begun before that is known."""
         return self._flows.awaits
 
     async def _look(self) -> _Seen | TwinsiteError:
-        """What there is, no older than the question: all who ask during one look share the next one."""
+        """What is at the target, read no earlier than this call: calls during one look share the next one."""
         self._asked += 1
         number = self._asked
         async with self._one_looks:

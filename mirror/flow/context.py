@@ -21,19 +21,19 @@ from mirror.timetable import Period
 
 
 class Instruments(Protocol):
-    """Where the pipeline reports what cannot be read off its counters; called once a request, or less."""
+    """Where the pipeline reports what its counters do not show; called at most once per request."""
 
     def observe_copy_latency(self, seconds: float, tp: TopicPartition, offset: int) -> None:
-        """From a record's timestamp to its acknowledgement by the target; where it is at the source."""
+        """From a record's timestamp to its acknowledgement by the target; ``offset`` is the source's."""
 
     def observe_request(self, api: str, seconds: float) -> None:
         """From sending a request to its answer."""
 
     def count_throttled(self, api: Literal["fetch", "produce"], seconds: float) -> None:
-        """For how long a quota of a broker holds us back, as its answer says; mostly 0."""
+        """For how long a broker's quota throttles us, as its answer says; mostly 0."""
 
     def count_crc_failure(self, where: Literal["source", "target"]) -> None:
-        """A batch is not what its CRC says; ``where`` tells whose bytes they were."""
+        """A batch does not match its CRC; ``where`` tells whose bytes they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Limits:
     gap_limit: int
     padding_limit: int
     idle_look_seconds: float = 60.0
-    """After so long a silence the target is asked where a log ends, whether anything is to be sent or not."""
+    """After this long a silence the target is asked where a log ends, even if there is nothing to send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class LinkLimits:
     """How a relay is to send what it reads; see docs/settings.md.
 
     Attributes:
-        level: zstd's; 0: as the link needs.
-        connections: Over which it comes; 0: as many as the relay's kernel needs.
-        rates: The most that is sent, and when.
+        level: zstd's; 0: chosen to suit the link.
+        connections: How many carry the stream; 0: as many as the relay's kernel needs.
+        rates: The highest rates, and when they apply.
     """
 
     window_bytes: int
@@ -73,16 +73,16 @@ class LinkLimits:
 
 
 class Hooks(Protocol):
-    """What the parts tell the engine. All return at once."""
+    """What the parts report to the engine. None of them blocks."""
 
     def changed(self, partition: PartitionCopy) -> None:
         """The partition may want something else now: data, a send, the owner, a look."""
 
     def reread(self, partition: PartitionCopy, bad: BatchError) -> None:
-        """A batch cannot be read on the replica it came from: try the others."""
+        """A batch cannot be read from the replica it came from: try the others."""
 
     def stale(self, cluster: Cluster) -> None:
-        """A broker's answer says that our picture of its cluster is old."""
+        """A broker's answer shows that our metadata of its cluster is stale."""
 
     def crash(self, error: BaseException) -> None:
         """A bug; it ends the mirror."""
@@ -104,28 +104,31 @@ class Flow:
     batch_bytes_max: dict[str, int] = field(default_factory=dict)
     """``max.message.bytes`` of each target topic, by source topic."""
     link: LinkLimits | None = None
-    """Where a relay sends what it reads; None: the brokers are asked."""
+    """Set where a relay sends what it reads; None: the brokers are asked."""
     stream: LinkStream | None = None
-    """On which it does, while there is one."""
+    """The stream it is sent over, while there is one."""
     draining: bool = False
     """Nothing more is sent."""
     turn: Turn = field(default_factory=Turn)
     """Whether we may append just now."""
     silence: Silence = field(default_factory=Silence)
     closer_look: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by whoever writes batches again that came: what they inflate to is in memory once at a time."""
+    """Held while fetched batches are re-encoded: what they inflate to is in memory once at a time."""
     comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Likewise, by whoever holds the last record copied against the source's: looks wait for no others."""
+    """Likewise, while the last record copied is compared with the source's; a lock of its own, so that looks
+    do not wait for re-encoding."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set whenever buffers were given back."""
+    """Set when buffers may have been released; a waiter checks whether there is room."""
 
     @property
     def may_send(self) -> bool:
-        """Whether batches may be sent: in our turn, until we end."""
+        """Whether batches may be sent: it is our turn, and the flow is not draining."""
         return not self.draining and self.turn.is_ours()
 
     async def writer(self, node: int, purpose: str) -> Connection:
-        """The connection to a target broker on which records are appended for one purpose, in our turn.
+        """The connection to a target broker over which records are appended for one purpose.
+
+        Nothing leaves over it except in our turn.
 
         Raises:
             ConnectionFailedError: The broker is unknown or cannot be reached.

@@ -1,9 +1,9 @@
-"""The slow path: take a batch apart and write it again, dense and of format v2.
+"""The slow path: take a batch apart and write it again, dense and in format v2.
 
-It is for what cannot be appended as it is: offset gaps left by compaction, formats
-v0 and v1, LogAppendTime, batches above the target's limit, a read that begins in
-the middle. Key, value and headers are copied as the bytes they are; only lengths,
-timestamp deltas and offset deltas are written anew. The codec stays the source's.
+It is for what cannot be appended as it is: offset gaps left by compaction, formats v0
+and v1, LogAppendTime, batches above the target's limit, a read that begins inside a
+batch. Key, value and headers are copied byte for byte; only lengths, timestamp deltas
+and offset deltas are rewritten. The codec stays the source's.
 
 Sources: KIP-98 (format v2), docs/design.md.
 """
@@ -29,9 +29,9 @@ from mirror.kafka.varint import decode_varint, encode_varint
 from mirror.model import Batch
 
 DECODED_BYTES_MAX = 512 << 20
-"""A batch that inflates to more is taken for a bomb."""
+"""A batch that inflates to more is rejected as a decompression bomb."""
 HARDER_TIMES_MAX = 2
-"""What is more than so many times too large no level makes small enough."""
+"""A record more than this many times too large is not compressed harder: no level would make it fit."""
 Compress = Callable[[int, bytearray], bytes]
 _HALF, _MASK = 1 << 63, (1 << 64) - 1
 
@@ -45,16 +45,16 @@ def reencode(
     lowest_offset: int = 0,
     decoded_bytes_max: int = DECODED_BYTES_MAX,
 ) -> list[Batch]:
-    """The records from ``start_offset`` on, as batches without gaps that the target takes.
+    """The records from ``start_offset`` on, as batches without gaps that the target accepts.
 
     Args:
-        lowest_offset: None of the others may be below.
+        lowest_offset: No record of the batch may be below it, even one that is not wanted.
 
     Raises:
         MisplacedBatchError: One is.
         CorruptBatchError: The batch contradicts itself.
-        UnreadableBatchError: It cannot be inflated, or too much comes out.
-        RecordTooLargeError: One record alone is above ``batch_bytes_max``.
+        UnreadableBatchError: It cannot be inflated, or inflates to more than ``decoded_bytes_max``.
+        RecordTooLargeError: A single record makes a batch above ``batch_bytes_max``.
     """
     records, codec = decode(header, view, decoded_bytes_max)
     if records and records[0].offset < lowest_offset:
@@ -66,7 +66,7 @@ def reencode(
 
 
 def decode(header: BatchHeader, view: memoryview, decoded_bytes_max: int) -> tuple[list[Record], int]:
-    """All records of a batch of any format, in the order of their offsets, and its codec.
+    """All records of a batch of any format, in offset order, and its codec.
 
     Raises:
         CorruptBatchError, UnreadableBatchError: As :func:`reencode`.
@@ -81,7 +81,7 @@ def decode(header: BatchHeader, view: memoryview, decoded_bytes_max: int) -> tup
 
 
 def _check(header: BatchHeader, records: Sequence[Record]) -> None:
-    """Records outside the offsets of their batch would push aside those of the next one."""
+    """Reject records out of order or outside their batch's offsets: they would displace the next one's."""
     if any(later.offset <= earlier.offset for earlier, later in pairwise(records)):
         raise CorruptBatchError(header.base_offset, "its records are not in the order of their offsets")
     first = header.base_offset if header.magic == MAGIC_V2 else 0
@@ -120,8 +120,8 @@ def _decode_v2(header: BatchHeader, view: memoryview, codec: int, bytes_max: int
 
 
 def _wrapped(time_ms: int) -> int:
-    """A time, or what lies between two, in 64 bits: it wraps around as in brokers and clients, to which each
-    of these numbers is a time.
+    """A timestamp, or the difference of two, in 64 bits. It wraps around as in brokers and clients, which
+    accept any 64-bit number as a timestamp.
     """
     return ((time_ms + _HALF) & _MASK) - _HALF
 
@@ -137,8 +137,8 @@ def _dense_runs(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
 def _encode_within(
     run: Sequence[Record], codec: int, leader_epoch: int, batch_bytes_max: int
 ) -> Iterator[Batch]:
-    """One batch, or as many as it takes: halved until each is small enough. A record alone is compressed
-    harder first, as its producer may have done.
+    """One batch, or as many as it takes: the run is halved until each batch is small enough. A single record
+    is first compressed harder, as its producer may have done.
     """
     batch = encode(run, codec, leader_epoch)
     if len(run) == 1 and batch_bytes_max < len(batch.view) <= HARDER_TIMES_MAX * batch_bytes_max:
@@ -156,7 +156,7 @@ def _encode_within(
 
 
 def encode(run: Sequence[Record], codec: int, leader_epoch: int = -1, compress: Compress = deflate) -> Batch:
-    """One v2 batch of records whose offsets follow each other, CreateTime."""
+    """One v2 batch, with CreateTime, of records with consecutive offsets."""
     first = run[0]
     payload = bytearray()
     for delta, record in enumerate(run):

@@ -1,11 +1,11 @@
 """Whether the last record at the target is the one the source has at that place.
 
-The log end says where to go on only while every record stands where it belongs. A
-broker that had forgotten the producer takes a batch twice, a foreign record shifts
-what follows it, a marker may come late: whoever then goes by the log end alone skips
-source records in silence. So before a partition goes on, its last batch is held
-against the source's: by count, time and CRC of the records where both are the same
-bytes, else the last record against the source's.
+The log end gives the position only while every record is where it belongs. A broker that
+had forgotten the producer appends a batch twice, a foreign record shifts what follows it,
+a marker may arrive late: relying on the log end alone would then skip source records
+silently. So before a partition goes on, its last batch is compared with the source's: by
+count, time and CRC of the records. Where these are not the same, the last record is
+compared with the source's.
 
 What the source no longer has, by compaction or retention, cannot be compared and passes.
 
@@ -51,7 +51,7 @@ PARTITION_BYTES_MAX = 1 << 20
 ANY_SIZE = 1 << 31
 
 _Holding = tuple[BatchHeader, memoryview]
-"""A batch that has a record."""
+"""The batch that may hold a given record."""
 T = TypeVar("T")
 
 
@@ -60,7 +60,7 @@ class End:
     """The last record at the target, and where the source should have it.
 
     Attributes:
-        epoch: The source's leader epoch of that record as noted when it was copied, -1 when not known.
+        epoch: The source's leader epoch of that record, as noted when it was copied; -1 when not known.
     """
 
     target: TopicPartition
@@ -71,10 +71,10 @@ class End:
 
 
 def end_of(known: Known, look: TargetLook, target: TopicPartition, epoch: int) -> End | None:
-    """What to compare before the partition goes on; None when nothing of ours is there to look at.
+    """What to compare before the partition goes on; None when the target holds no record of ours to compare.
 
     Raises:
-        UntranslatableError: Nobody knows where the source has it; no partition goes on there.
+        UntranslatableError: It is not known where the source has that record; no partition goes on then.
     """
     last = known.insertions.copied_end(look.target_log_end_offset) - 1
     if look.tail is None or last < known.target_start_offset:
@@ -95,10 +95,11 @@ def tail_of(header: BatchHeader, view: memoryview) -> Tail:
 
 
 async def compare_ends(flow: Flow, ends: Mapping[TopicPartition, End]) -> Answers[Stop | None]:
-    """Hold the ends of partitions, by their names at the source, against the source.
+    """Compare the ends of partitions, given by their names at the source, with the source.
 
     Returns:
-        Why a partition must not go on; None where the record is the same, or the source has it no more.
+        Why a partition must not go on, or the error that prevented the comparison. None where the record is
+        the same, or one side no longer has it, or a batch cannot be read.
     """
     out: Answers[Stop | None] = {}
 
@@ -140,7 +141,7 @@ async def _compare(flow: Flow, tp: TopicPartition, end: End, fetched: Fetched) -
     if fetched.diverging is not None:
         return replaced(end.source_offset + 1, *fetched.diverging)
     if fetched.error_code == OFFSET_OUT_OF_RANGE:
-        return None  # whoever reads on is told, with the offsets
+        return None  # if reading on is affected, that reports it, with the offsets
     if fetched.error_code:
         return broker_error(fetched.error_code, f"source: Fetch of the last record copied of {tp}")
     holding = _holding(fetched.records, end.source_offset)
@@ -149,12 +150,15 @@ async def _compare(flow: Flow, tp: TopicPartition, end: End, fetched: Fetched) -
     try:
         seen = await _difference(flow, end, fetched, holding)
     except BatchError:
-        return None  # a batch that cannot be read is named, with its offset, by whoever reads on
+        return None  # if reading on needs that batch, it reports it, with its offset
     return _stop(end, seen, holding[0].leader_epoch) if seen else None
 
 
 def _holding(records: memoryview, offset: int) -> _Holding | None:
-    """The batch a record is in; None when compaction has removed it, or when it is of an old format."""
+    """The batch a record is in; None when compaction has removed it.
+
+    An old format does not say where a batch begins: the first one at hand is given, whatever it holds.
+    """
     for header, view in walk(records):
         if header.magic != MAGIC_V2 or offset < header.next_offset:
             return (header, view) if header.magic != MAGIC_V2 or header.base_offset <= offset else None
@@ -178,8 +182,8 @@ def _same_bytes(end: End, header: BatchHeader, view: memoryview) -> bool:
 async def _difference(flow: Flow, end: End, fetched: Fetched, holding: _Holding) -> str | None:
     """What differs, record against record; None when nothing does.
 
-    An aborted record is one that was copied before ``read.isolation`` was changed, or the target has another
-    one in its place.
+    Where the source has an aborted record, the target may have the same one, copied before ``read.isolation``
+    was changed. Any other record there is a difference.
     """
     header, _ = holding
     ours = await _beside(flow, partial(_first_record, fetched, end.source_offset))
@@ -201,7 +205,7 @@ async def _difference(flow: Flow, end: End, fetched: Fetched, holding: _Holding)
 
 
 def _first_record(fetched: Fetched, offset: int) -> Record | None:
-    """The record a reader of the source gets at an offset; None when there is none for it."""
+    """The record that a reader of the source gets at an offset; None when it gets none there."""
     records = _up_to(fetched.records, offset)
     intake = take(records, fetch_offset=offset, aborted=fetched.aborted, batch_bytes_max=ANY_SIZE)
     first = intake.items[0] if intake.items else None
@@ -212,7 +216,7 @@ def _first_record(fetched: Fetched, offset: int) -> Record | None:
 
 
 def _up_to(records: memoryview, offset: int) -> memoryview:
-    """The batches up to the one an offset is in, and where the next one says that it belongs."""
+    """The batches up to the one that holds an offset, and the beginning of the next, with its base offset."""
     size = 0
     for header, view in walk(records):
         size += len(view)
@@ -222,7 +226,7 @@ def _up_to(records: memoryview, offset: int) -> memoryview:
 
 
 async def _last_record(flow: Flow, end: End) -> tuple[Record | None, bool]:
-    """The last record at the target, and whether its time is the one at which it was appended there."""
+    """The last record at the target, and whether its timestamp is the time of the append there."""
     leader = flow.target.info.leader(end.target)
     want = Want(end.target_offset, -1, -1, PARTITION_BYTES_MAX)
     fetched = (await peek_at(flow.target, leader, {end.target: want})).get(end.target)
@@ -244,7 +248,7 @@ def _record(holding: _Holding, offset: int) -> Record | None:
 
 
 async def _beside(flow: Flow, work: Callable[[], T]) -> T:
-    """Do it in another thread, one of the flow at a time: a batch may inflate to much."""
+    """Do ``work`` in another thread, once at a time in the flow: a batch may inflate to much."""
     async with flow.comparing:
         return await in_thread(work)
 

@@ -1,7 +1,7 @@
-"""A running flow: partitions, the lanes they travel on, and the loops that keep both going.
+"""A running flow: its partitions, the lanes that carry them, and the loops that keep both going.
 
-Everything happens on one event loop. The engine wires the parts together and
-answers their hooks; what a partition does next it decides itself.
+Everything runs on one event loop. The engine wires the parts together and answers
+their hooks; each partition decides for itself what it does next.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _NEW = (State.UNKNOWN, Reason.STARTING)
 STALE_PAUSE_SECONDS = 0.1
 """Metadata is not read more often than this, however many answers call it stale."""
 LINK = -2
-"""Stands for all brokers where a relay reads them."""
+"""The node that stands for all brokers where a relay reads them."""
 Brokers = tuple[int, int]
 """The leaders of a partition: at the source, and at the target."""
 
 
 def wants_look(partition: PartitionCopy) -> bool:
-    """True when the partition is to be looked at, sooner or later, and nothing of it is on its way."""
+    """True when a look is due, now or later, nothing is in flight, and no operator has asked for a pause."""
     return partition.look_due_at is not None and not partition.unanswered and not partition.pause_asked
 
 
@@ -75,13 +75,14 @@ class Engine:
         announced: Callable[[], int | None],
         unwritten_since: Callable[[], float | None],
     ) -> None:
-        """Bring in the parts; they know the engine only by its hooks.
+        """Connect the parts; they know the engine only by its hooks.
 
         Args:
-            refresh: Reads the flow's durable state again, unless we are known to be its only writer.
-            announced: The epoch of the owner that left word last, as far as that was read; None for nobody.
-            unwritten_since: Since when nothing has come of a state that was deleted, and that the owner is to
-                write again (monotonic seconds); None where it is there.
+            refresh: Reads the flow's durable state again; with True only where needed, as we are known to be
+                its only writer.
+            announced: The epoch in the owner record, as last read; None where there is none.
+            unwritten_since: Since when nothing has been written to a state that was deleted and that the
+                owner is to rewrite (monotonic seconds); None where it is there.
         """
         self._flow, self._owner, self._settler, self._keeper = flow, owner, settler, keeper
         per_broker = flow.limits.fetch_connections if flow.link is None else 1
@@ -101,7 +102,7 @@ class Engine:
         self._due.set()
 
     def drop(self, partition: PartitionCopy) -> None:
-        """Forget a partition of which nothing is known; a look at it that goes on decides nothing."""
+        """Forget a partition that the flow's state does not know; a look in progress decides nothing."""
         del self.partitions[partition.tp]
         self._shown.pop(partition, None)
         for lane in self._reading:
@@ -109,19 +110,19 @@ class Engine:
         partition.stop(State.UNKNOWN, Reason.STARTING, "copied no more", None)
 
     def answered_at(self, partition: PartitionCopy) -> float | None:
-        """When the source last told news, or the lack of them, of this partition."""
+        """When the source last reported news of this partition, or that there are none; None if not read."""
         lane = self._reading.of(partition)
         return lane.answered_at(partition) if lane is not None and partition.copying else None
 
     def arriving_at(self, partition: PartitionCopy) -> float | None:
-        """When a piece came last of an answer that may tell news of this partition, and is not whole yet."""
+        """When the last piece arrived of an incomplete answer that may have news of this partition."""
         lane = self._reading.of(partition)
         return lane.arriving_at(partition) if lane is not None and partition.copying else None
 
     # -- hooks -----------------------------------------------------------------------------------
 
     def changed(self, partition: PartitionCopy) -> None:
-        """See what the partition wants now: data, a send, the owner, a look."""
+        """Give the partition what it wants now: data, a send, the owner, a look."""
         self._show(partition)
         if not partition.copying:
             self._read_no_more(partition)
@@ -207,7 +208,7 @@ class Engine:
         await self._crashed
 
     async def drain(self, timeout_seconds: float) -> None:
-        """Send no more, and wait for the answers to what was sent."""
+        """Send no more, and wait for the answers to what was sent; when the time is up, that is logged."""
         self._flow.draining = True
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -233,21 +234,21 @@ class Engine:
     def _wanting(
         self, partitions: Iterable[PartitionCopy], until: float = math.inf
     ) -> dict[PartitionCopy, float]:
-        """Those of the partitions that are to be looked at and may be, with when."""
+        """The partitions that want a look and may have one by ``until``, each with when it is due."""
         return {p: at for p in partitions if (at := self._due_at(p)) is not None and at <= until}
 
     def _due_at(self, partition: PartitionCopy) -> float | None:
-        """When to look at the partition; None while it does not want that, or while something forbids it.
+        """When to look at the partition; None while it does not want a look, or may not have one.
 
-        Those between the same two brokers are looked at together, one time after the other: so a broker that
-        does not answer holds up its own partitions only, and many questions become one.
+        Partitions between the same two brokers are looked at together, one look at a time. So a broker that
+        does not answer holds up only its own partitions, and many questions become one.
         """
         if not wants_look(partition) or partition in self._settler.busy:
             return None
         return None if self._brokers(partition) in self._looking else partition.look_due_at
 
     async def _look(self, due: Sequence[PartitionCopy], now: float) -> None:
-        """Begin to look at these; returns when it is known who owns the flow."""
+        """Begin to look at these; returns once it is known who owns the flow, or that nobody can say."""
         refusal: TwinsiteError | None = None
         self._settler.standby_look_seconds = standby_look_seconds(len(self.partitions))
         try:
@@ -266,8 +267,8 @@ class Engine:
             self._group.create_task(self._look_between(brokers, look))
 
     def _refuse(self, refusal: TwinsiteError) -> None:
-        """Nobody can say who owns the flow. Who has become due while that was asked is told so, too: to ask
-        for each group on its own would take each as long again.
+        """Nobody can say who owns the flow. Partitions that became due during the question are refused too:
+        asking again for them would take as long again.
         """
         now = time.monotonic()
         for partition in self._wanting(self.partitions.values(), now):
@@ -284,7 +285,7 @@ class Engine:
         return source.leader(partition.tp), target.leader(partition.target)
 
     async def _own(self) -> bool:
-        """Whether we are the owner, with what it knows; takes over from one that seems to be gone."""
+        """Whether we are the owner, with its state read; takes over from an owner that seems to be gone."""
         if not self._owner.held:
             await self._refresh(False)
             if not await self._owner_seems_gone():
@@ -303,9 +304,9 @@ class Engine:
         return self._succession.due(holder, self._announced(), self._stood(now), now)
 
     def _stood(self, now: float) -> Span | None:
-        """From when to when the owner has moved nothing, though it had to.
+        """From when to when the owner has moved nothing although it should have; None where that is not so.
 
-        A state that was deleted it writes again ahead of all else.
+        A deleted state counts first: the owner rewrites it ahead of all else.
         """
         unwritten_since = self._unwritten_since()
         if unwritten_since is not None:
@@ -317,14 +318,14 @@ class Engine:
         return max(since, self._settler.moved_at), until
 
     def _on_turn(self) -> None:
-        """Send on while the right is ours; stand by when it is another's."""
+        """Go on sending while the right is ours; stand by when it is another's."""
         if not self._owner.may_write and self._look_at(lambda p: p.copying) and not self._owner.held:
             log.warning("standing_by", transactional_id=self._owner.transactional_id)
         for lane in self._writing:
             lane.wake()
 
     def _look_at(self, which: Callable[[PartitionCopy], bool]) -> int:
-        """Look at some partitions now, because the right has come or gone; says how many there are."""
+        """Look at some partitions now, because the right was taken or lost; returns how many they are."""
         chosen = [partition for partition in self.partitions.values() if which(partition)]
         now = time.monotonic()
         for partition in chosen:
@@ -333,8 +334,8 @@ class Engine:
         return len(chosen)
 
     async def _metadata_loop(self, cluster: Cluster, stale: asyncio.Event) -> None:
-        """Read it again when an answer says that it is old, and now and then. One loop for each cluster:
-        neither waits for the other's brokers.
+        """Refresh a cluster's metadata periodically, and when an answer shows that it is stale. Each cluster
+        has its own loop: neither waits for the other's brokers.
         """
         repeats = Repeats()
         while True:
@@ -354,10 +355,10 @@ class Engine:
             await asyncio.sleep(STALE_PAUSE_SECONDS)
 
     def follow_leaders(self) -> None:
-        """The picture of a cluster is new: read partitions from where their leader is now.
+        """The metadata is new: read partitions from their current leaders.
 
-        The leader before may be dead, or cut off and still answer that nothing is new. Who had to wait for a
-        look between the old brokers need not wait for one between the new.
+        The previous leader may be dead, or cut off and still answering that nothing is new. Partitions that
+        had to wait for a look between the old brokers need not wait for one between the new.
         """
         self._keeper.leaders_moved()
         self._due.set()

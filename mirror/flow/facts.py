@@ -1,4 +1,4 @@
-"""What a position is decided by: what both sides say of a partition, and what the flow's state says.
+"""What decides a position: what both sides say of a partition, and what the flow's state says.
 
 Values only, no I/O. Offsets are source offsets unless named ``target_*``.
 
@@ -20,7 +20,7 @@ class SourceLook:
     """What the source says of a partition.
 
     Attributes:
-        leader_epoch: Of the leader that says so; -1 when not known.
+        leader_epoch: Of the partition's leader; -1 when not known.
     """
 
     topic_id: str
@@ -34,7 +34,7 @@ class Tail:
     """The last batch of a target log, without its records.
 
     Attributes:
-        records_crc: CRC-32C of the records, compressed as they are.
+        records_crc: CRC-32C of the records as stored, compressed or not.
         control: True for a control marker.
     """
 
@@ -48,18 +48,19 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class TargetLook:
-    """What the target says of a partition, read in one stable moment.
+    """What the target says of a partition, read at one stable moment.
 
     Attributes:
-        target_log_end_offset: Where the next batch would be appended, acknowledged ones or not.
+        target_log_end_offset: Where the next batch would be appended; batches before it need not be
+            acknowledged.
         last_sequence: Of our producer id; None when the broker remembers nothing of it.
         producer_epoch: Of our producer id; None likewise.
-        coordinator_epoch: One above that of the last control marker of ours; 0 when there was none.
-        last_producer_id: Who wrote the last batch of the log; None when there is none to look at.
-        tail: That batch, to be held against the source's; None likewise. Where something was inserted at the
-            end of the log, the one before it.
-        unreplicated: Offsets at the end that are not on all replicas in sync yet: they may vanish again.
-        topic_id: Of the topic looked at; None where the cluster's picture does not have it just now.
+        coordinator_epoch: One above that of our last control marker; 0 when there was none.
+        last_producer_id: Who wrote the last batch of the log; None when there is no batch to look at. Where
+            something was inserted at the end of the log, the batch before it counts as the last.
+        tail: That batch, to be compared with the source's; None likewise.
+        unreplicated: How many offsets at the end are not on all in-sync replicas yet: they may vanish again.
+        topic_id: Of the topic looked at; None where the metadata does not have the topic just now.
     """
 
     target_log_start_offset: int
@@ -84,16 +85,16 @@ class Known:
         start_offset: Source offset of the first record copied.
         prepared: False while the target partition is being made to start there.
         to_source: The source offset to go on with for a target log end; raises UntranslatableError.
+        loss_accepted: Source offsets [from, to) that an operator allowed to leave out.
         target_start_offset: Where the first record copied is at the target; what is below is not ours.
-        loss_accepted: An operator allowed to leave out these source offsets, [from, to).
         target_topic: Where it is copied to.
-        target_topic_id: Of that topic, when it was written down last; None when it never was.
+        target_topic_id: Of that topic, as last written down; None when it never was.
         shared: The target partition held records of others when the copy began.
-        insertions: Target offsets that hold something that is no copy.
-        insertion: What is about to be appended and is no copy, and may stand there already.
-        producer_epoch: With which it is written to.
-        epoch_before: The source's leader epoch of the last record below a source offset, as it was noted when
-            that was copied; -1 when not known.
+        insertions: Target offsets that hold something other than a copy.
+        insertion: What is about to be appended, is no copy, and may be there already.
+        producer_epoch: The epoch with which the target partition is written to.
+        epoch_before: The source's leader epoch of the last record below a source offset, as noted when that
+            was copied; -1 when not known.
     """
 
     topic_id: str
@@ -112,6 +113,6 @@ class Known:
     epoch_before: Callable[[int], int] = lambda _: -1
 
     def may_lose(self, begin: int, end: int) -> bool:
-        """Whether an operator has allowed to leave out these source offsets, all of them."""
+        """Whether an operator allowed to leave out all of the source offsets ``[begin, end)``."""
         accepted_from, accepted_to = self.loss_accepted
         return accepted_from <= begin and end <= accepted_to
