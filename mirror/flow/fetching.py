@@ -1,8 +1,9 @@
 """Read wanted partitions of one source broker, over and over.
 
-One fetch session a lane, and a few lanes to a broker; the next request leaves before this
+Each lane has one fetch session, and each broker a few lanes. The next request leaves before this
 answer's batches are sent on, so that the broker works while we do. An answer is received into
-one pooled buffer, the batches in it are views. What did not come in time is asked for in smaller portions.
+one pooled buffer; its batches are views of that. What did not arrive in time is asked for in
+smaller portions.
 
 Sources: KIP-227 (sessions), KIP-392 (reading from a follower), docs/design.md.
 """
@@ -58,13 +59,13 @@ from mirror.logs import Repeats, warn_repeated
 log = structlog.get_logger(__name__)
 
 CROWDED_WAIT_MS = 5
-"""How long the broker may wait while a partition with data is left out for want of room."""
+"""How long the broker may wait while a partition with data is left out for lack of room."""
 FETCH_BYTES_CEILING = 128 << 20
 """A fetch limit is not raised beyond this, whatever the size of a batch."""
 
 
 class FetchLane:
-    """The way from one source broker, over one connection, of some partitions that are read there."""
+    """One connection from a source broker, for some of the partitions that are read there."""
 
     def __init__(self, flow: Flow, node: int, slot: int = 0) -> None:
         """
@@ -92,7 +93,7 @@ class FetchLane:
     # -- who takes part --------------------------------------------------------------------------
 
     def update(self, partition: PartitionCopy) -> None:
-        """Read this partition from where it now wants to be read, or leave it alone."""
+        """Read this partition from where it now wants to be read, or stop reading it."""
         key = partition.key
         if not self._receiver.admit(partition):
             self._forget(key, partition)
@@ -104,21 +105,21 @@ class FetchLane:
             self._flow.room.set()  # the lane may be waiting for that, on behalf of another partition
 
     def leave(self, key: Key) -> None:
-        """Read this partition no more."""
+        """Stop reading this partition."""
         partition = self._members.get(key)
         self._receiver.leave(key)
         self._forget(key, partition)
 
     def drop(self, key: Key) -> None:
-        """Remember nothing of a partition that comes no more."""
+        """Forget everything about a partition that will not come back."""
         self._bytes_max.pop(key, None)
 
     def answered_at(self, partition: PartitionCopy) -> float | None:
-        """When the broker last told news of a partition, or the lack of them; None before it has told any."""
+        """When the broker last reported news of a partition, or that there are none; None before it did."""
         return self._answered_at if partition.key in self._session.heard else None
 
     def arriving_at(self, partition: PartitionCopy) -> float | None:  # noqa: ARG002 - as LinkLane has it
-        """When a piece came last of an answer that is on its way."""
+        """When the last piece arrived of an answer that is in transit."""
         return self._connection.arriving_at if self._connection is not None else None
 
     def _forget(self, key: Key, partition: PartitionCopy | None) -> None:
@@ -126,18 +127,18 @@ class FetchLane:
         self._session.forget(key)
 
     def _note(self, key: Key, partition: PartitionCopy | None) -> None:
-        """Up to the last answer a partition was as the broker has told; from now on that is not sure."""
+        """Note that a partition was as last reported until the broker's last answer; now that is not sure."""
         if partition is not None and self._answered_at is not None and key in self._session.heard:
             partition.still_so(self._answered_at)
 
     def _missed(self, key: Key, partition: PartitionCopy) -> bool:
-        """The broker may have told something that was not taken, and what has not changed it tells once."""
+        """Whether a report may have been missed: the broker does not repeat what has not changed."""
         if partition.source_last_stable_offset is None:
             return True
         return key not in self._session.heard and not self._more(partition)
 
     def _more(self, partition: PartitionCopy) -> bool:
-        """The source has told of more of it than was read."""
+        """Whether the source has reported more of the partition than was read."""
         return partition.readable_end(self._flow.limits.fetch.isolation) > partition.fetch_offset
 
     def _full(self, partition: PartitionCopy) -> bool:
@@ -178,7 +179,7 @@ class FetchLane:
                 await asyncio.sleep(pause_seconds(attempts))
 
     async def _wait_for_work(self) -> None:
-        self._look_after_crowded()  # room may have been made while the broker was waited for
+        self._look_after_crowded()  # room may have been made while we waited for the broker
         if self._session.wanted:
             return
         if self._crowded:
@@ -187,7 +188,7 @@ class FetchLane:
             await self._work.wait()
 
     def _look_after_crowded(self) -> None:
-        """Read those again whose queue has room by now."""
+        """Resume reading partitions whose queue has room again."""
         for key in list(self._crowded):
             self.update(self._members[key])
 
@@ -212,7 +213,7 @@ class FetchLane:
                 buffer.release()
 
     async def _ask(self, connection: Connection, limits: FetchLimits, allocate: Allocate) -> memoryview:
-        """The next answer. How long it takes, or was waited for in vain, says how much to ask for next."""
+        """The next answer. The time it takes, or was waited for in vain, decides how much to ask for next."""
         asked_at = time.monotonic()
         try:
             body = await connection.send(
@@ -238,7 +239,7 @@ class FetchLane:
     async def _take(self, answer: FetchAnswer, bytes_max: int, buffer: Buffer) -> None:
         """
         Args:
-            bytes_max: What was asked for.
+            bytes_max: How much was asked for at most.
         """
         if not self._session.answered(answer):
             raise broker_error(answer.error_code, f"source: Fetch from broker {self._node}")
@@ -270,20 +271,23 @@ class FetchLane:
             self._flow.hooks.changed(partition)
 
     def _fair_share(self, came: int, bytes_max: int) -> int:
-        """What a partition may bring in one answer: as many as are behind should fit, so that requests to the
-        target hold batches of all of them. One alone may bring as much as it likes, and while answers are
-        small nobody needs to be counted. Of a broker that is near less is asked for at a time.
+        """How many bytes a partition may bring in one answer.
+
+        All partitions that are behind should fit, so that requests to the target hold batches of all of them.
+        A single one may bring as much as the limits allow, and while answers are small no partitions are
+        counted. A nearby broker is asked for less at a time.
         """
         limits = self._flow.limits
         if came < SHARE_BYTES_MIN:
             return limits.partition_fetch_bytes_max
-        enough = bytes_max // SHARE_BYTES_MIN + 1  # a share is not smaller for more of them
+        enough = bytes_max // SHARE_BYTES_MIN + 1  # counting more would not make the share smaller
         behind = sum(1 for _ in islice(filter(self._more, self._members.values()), enough))
         return min(share(bytes_max, behind, near=self._nearness.near), limits.partition_fetch_bytes_max)
 
     def _was_too_little(self, partition: PartitionCopy, want: Want, outcome: Outcome) -> bool:
-        """Where no batch came although there is one, and the answer had room, it is larger than what was
-        asked for. Where the answer was full, the broker begins with this partition another time (KIP-227).
+        """Whether the batch is larger than what was asked for: only a part of it came, or none did although
+        there is one and the answer had room. Where the answer was full, the broker begins with this partition
+        another time (KIP-227).
         """
         if outcome is Outcome.EMPTY:
             return want.bytes_max <= self._spare and self._more(partition)
@@ -298,11 +302,11 @@ class FetchLane:
 
 
 async def reread(flow: Flow, partition: PartitionCopy, bad: BatchError) -> None:
-    """Read on from another replica: a batch cannot be read on the one it came from.
+    """Read on from another replica: a batch cannot be read from the one it came from.
 
-    Consumers may read from followers that are in sync (KIP-392). What comes is checked like anything else;
-    only when no replica has a good copy the partition is blocked, for what was wrong with the first one, and
-    tried again later.
+    Consumers may read from in-sync followers (KIP-392). What they send is checked like any answer. Only when
+    no replica has a good copy is the partition blocked, for what was wrong with the first one, and retried
+    later.
     """
     generation = partition.generation
     try:
@@ -321,14 +325,14 @@ async def reread(flow: Flow, partition: PartitionCopy, bad: BatchError) -> None:
 
 
 class Replaced(NamedTuple):
-    """A replica says that what was copied is not what it has: ``leader_epoch`` ends at ``end`` there."""
+    """A replica has other records than were copied: ``leader_epoch`` ends at ``end`` there."""
 
     leader_epoch: int
     end: int
 
 
 async def _elsewhere(flow: Flow, partition: PartitionCopy, bad: BatchError) -> Intake | Replaced | None:
-    """What the first replica with a good copy has from there on; None where there is no such."""
+    """What the first replica with a good copy has from there on; None where no replica has one."""
     info = flow.source.info.partition(partition.tp)
     for node in info.in_sync_replicas if info else ():
         if info is None or node == info.leader:
@@ -338,7 +342,7 @@ async def _elsewhere(flow: Flow, partition: PartitionCopy, bad: BatchError) -> I
             found = await _read_once(flow, partition, node)
         except TwinsiteError as error:
             log.warning("replica_not_readable", **about, error=str(error))
-        except Exception as error:  # a mistake of ours must not keep others from being asked
+        except Exception as error:  # a bug of ours must not keep the others from being asked
             log.exception("replica_not_readable", **about, error=repr(error))
         else:
             if isinstance(found, Replaced):
@@ -352,7 +356,7 @@ async def _elsewhere(flow: Flow, partition: PartitionCopy, bad: BatchError) -> I
 
 
 async def _read_once(flow: Flow, partition: PartitionCopy, node: int) -> Intake | Replaced:
-    """What one replica has from there on. Where the batch before is asked for too, both have to find room."""
+    """What one replica has from there on. Where the batch before is asked for too, both have to fit."""
     asks_more = partition.ask_offset < partition.fetch_offset
     bytes_max = flow.limits.partition_fetch_bytes_max
     while True:
@@ -384,5 +388,5 @@ async def _read_at_most(flow: Flow, partition: PartitionCopy, node: int, bytes_m
         batch_bytes_max=flow.batch_bytes_max.get(partition.tp.topic, BATCH_BYTES_DEFAULT),
         asked=asked_of(partition, fetched, offset, limits.isolation),
     )
-    async with flow.closer_look:  # it may be as large here, or take as long, as at the leader
+    async with flow.closer_look:  # it may be as large, or take as long, as what the leader sent
         return await in_thread(look)

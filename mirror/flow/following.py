@@ -1,7 +1,7 @@
-"""What one that stands by sees of partitions: how far the owner is, and what there is to copy.
+"""What a standby sees of partitions: how far the owner is, and what there is to copy.
 
-Nothing is judged here, so the picture need not be still, and a question costs a broker next to nothing. Of
-the source only the ends are asked for: its records cross the link once.
+Nothing is judged here, so the answers need not be of one stable moment, and a question costs a broker next
+to nothing. The source is asked only for its ends: its records cross the link once.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class SideError(TwinsiteError):
     """One side could not be asked.
 
     Attributes:
-        cluster: Which.
-        cause: Why not.
+        cluster: The side that was asked.
+        cause: Why it could not be.
     """
 
     def __init__(self, cluster: Cluster, cause: TwinsiteError) -> None:
@@ -39,8 +39,8 @@ class Ends:
     """Where the two logs of a partition end.
 
     Attributes:
-        readable_end: As far as the mirror may read at the source.
-        target_end: As far as the target has acknowledged.
+        readable_end: How far the mirror may read at the source.
+        target_end: How far the target has acknowledged.
     """
 
     high_watermark: int
@@ -60,7 +60,7 @@ class Ends:
 async def look_at_ends(
     flow: Flow, partitions: Collection[PartitionCopy]
 ) -> dict[PartitionCopy, Ends | SideError]:
-    """The ends of partitions, or why they could not be asked for."""
+    """Where the two logs of each partition end, or why one side could not be asked."""
     tps = [p.tp for p in partitions]
     high_watermarks, readable, targets = await asyncio.gather(
         list_offsets(flow.source, tps, LATEST, isolation=Isolation.READ_UNCOMMITTED),

@@ -1,4 +1,4 @@
-"""Which offsets of a target log somebody else has taken. Pure.
+"""Which offsets of a target log other writers have taken. Pure.
 
 Sources: KIP-98 (sequences), KIP-74; docs/decisions/0009-repairs-begin-a-producer-epoch.md.
 """
@@ -14,7 +14,7 @@ from mirror.kafka.record_batch import BatchHeader
 
 
 class AmbiguousError(TwinsiteError):
-    """Nobody can tell whose the offsets are that compaction has emptied."""
+    """Compaction has emptied offsets, and it cannot be told whose they were."""
 
     exit_code = ExitCode.REFUSED
 
@@ -22,15 +22,16 @@ class AmbiguousError(TwinsiteError):
 def foreign_stretches(
     headers: Iterable[BatchHeader], insertions: Insertions, producer_id: int, start: int, end: int
 ) -> list[Inserted]:
-    """The offsets of a log that somebody else has taken, what compaction has removed of them included.
+    """The offsets of a log that other writers have taken, including those that compaction has removed.
 
-    Our own records are counted by their sequences, so that it is known whose the offsets in a hole are.
+    Our own records are counted by their sequences, which tells whose the offsets in a hole were.
 
     Args:
         headers: Of all batches from ``start`` on.
+        end: Where the log ends.
 
     Raises:
-        AmbiguousError: In a hole there were records of both.
+        AmbiguousError: A hole held records of ours and of others.
     """
     found: list[Inserted] = []
     reached, sequence, seen = start, None, False

@@ -1,10 +1,11 @@
-"""Offset maps forget what the target has deleted: without that they would grow for ever.
+"""Offset maps forget what the target has deleted: otherwise they would grow for ever.
 
-Now and then the owner asks where the target's logs begin that have a long map. What is
-below, by retention or by DeleteRecords, nobody can read there any more, and its part of
-the map goes: whoever asks for such an offset is told where the map begins.
+Once a minute the owner asks where those target logs begin that have a long map. What is
+below, by retention or DeleteRecords, can no longer be read there, and its part of the map
+is dropped: a query for such an offset is answered with where the map begins.
 
-Only partitions that are copied count. One that stopped, whatever for, keeps its map.
+Only partitions that are being copied count. One that stopped, for whatever reason, keeps
+its map.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ class Maps(Protocol):
     """The flow's offset maps."""
 
     def may_forget(self, tp: TopicPartition) -> bool:
-        """True when the offset map of a partition is long enough to be shortened."""
+        """Whether the offset map of a partition is long enough to be shortened."""
 
     async def forget_below(self, target_log_starts: Mapping[TopicPartition, int]) -> None:
-        """Shorten offset maps by what the target does not hold any more, per source partition."""
+        """Drop from offset maps what the target no longer holds, per source partition."""
 
 
 class Forgetter:
     """Shortens the offset maps of one flow.
 
     Args:
-        partitions: All that the flow has.
+        partitions: All partitions of the flow.
     """
 
     def __init__(
@@ -56,13 +57,13 @@ class Forgetter:
         self._repeats = Repeats()
 
     async def run(self) -> None:
-        """Shorten until cancelled. Copying does not depend on it, so what fails is said and tried again."""
+        """Shorten maps until cancelled. Copying does not depend on it: failures are logged and retried."""
         while True:
             await asyncio.sleep(PAUSE_SECONDS)
             await self._attempt()
 
     async def forget_at_last(self, timeout_seconds: float) -> None:
-        """One pass before a mirror ends that did not run for long; what fails is said."""
+        """One pass before the end of a mirror that did not run for long; a failure is logged."""
         await self._attempt(timeout_seconds)
 
     async def _attempt(self, timeout_seconds: float | None = None) -> None:
@@ -74,10 +75,11 @@ class Forgetter:
             warn_repeated(log, self._repeats, "forget", "offset_maps_not_shortened", error=words)
 
     async def forget(self) -> None:
-        """One pass, for the owner; a partition whose broker does not say where its log begins is left out.
+        """One pass, if we are the owner; a partition whose log start the broker does not report is left out.
 
         Raises:
-            TwinsiteError: The coordinator cannot be asked, or it could not be written.
+            TwinsiteError: Neither the coordinator nor the flow's state can be asked, or the state could not
+                be written.
         """
         asked = {p: p.generation for p in self._partitions() if self._may_forget(p)}
         if not asked or not await self._owner.confirm():

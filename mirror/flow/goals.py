@@ -1,4 +1,4 @@
-"""When a copy that is to end has come to its end."""
+"""When a copy that is to end has reached its end."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from mirror.model import Reason, State, is_there
 
 CHECK_SECONDS = 0.02
 CHECK_SHARE = 0.05
-"""Of the time checks take no more, however many partitions there are."""
+"""The share of the time that checks may take, however many partitions there are."""
 STUCK_SECONDS = 10.0
-"""A blocked partition is waited for as long as any comes nearer to its goal, and this much longer; one that
-lags because of an open transaction, or a silent source, not before that is noticed, see
-``lagging_after_seconds``."""
+"""How much longer a partition that is blocked, or stands by, is waited for once none comes nearer to its
+goal. The same goes for one that lags because of an open transaction. That, like a silent source, is noticed
+only after ``lagging_after_seconds``; until then the partition is waited for."""
 ABSENT_SECONDS = 60.0
-"""The same where a broker does not answer, or too few do: as long as one takes to be started again. And where
-of two flows that begin at once one takes back what it has written down: the other looks again after a while.
+"""The same where a broker does not answer, or too few do: as long as one takes to restart. Also where another
+flow has the target partition: of two that begin at once, one takes back what it has written down, and the
+other looks again after a while.
 """
 _ABSENT = frozenset(
     {
@@ -32,11 +33,11 @@ _ABSENT = frozenset(
 
 
 class Goals:
-    """The high watermark of each partition, as first seen, is what it is to reach.
+    """The goal of each partition is its high watermark, as first seen.
 
     Args:
-        awaits: Whether others may be writing down just now what they have at the target: what cannot be begun
-            before that is known is no nearer to its goal, and waits with good reason.
+        awaits: Whether other flows may be writing down just now what they have at the target. A partition
+            that cannot begin before that is known comes no nearer to its goal, and waits with good reason.
     """
 
     def __init__(
@@ -48,9 +49,9 @@ class Goals:
         self._moved = 0
 
     async def reached(self, timeout_seconds: float | None) -> None:
-        """Wait until every partition has reached its goal, or cannot, or the time is up."""
+        """Wait until every partition has reached its goal or cannot, or the time, if limited, is up."""
         end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        # states change in many places: a look now and then costs less than a bell in each of them
+        # states change in many places: polling costs less than a signal in each of them
         began_at = time.monotonic()
         while not self._over() and (end is None or time.monotonic() < end):
             rest = max(CHECK_SECONDS, (time.monotonic() - began_at) / CHECK_SHARE)
@@ -74,13 +75,13 @@ class Goals:
 
 
 def _come(partition: PartitionCopy) -> int:
-    """How far it has come on the way to its goal; what is copied beyond that brings nothing nearer."""
+    """How far the partition has come towards its goal; what is copied beyond the goal does not count."""
     reached, goal = partition.next_offset or 0, partition.goal_offset
     return reached if goal is None else min(reached, goal)
 
 
 def _patience_seconds(partition: PartitionCopy) -> float:
-    """How long it is waited for while nothing moves: for ever unless it needs something else to change."""
+    """How long it is waited for while nothing moves: for ever, unless it needs something else to change."""
     if partition.state in HOPELESS:
         return 0.0
     if partition.reason in _ABSENT:

@@ -1,8 +1,8 @@
 """Ask every second whether the right to copy is still ours: the coordinator, and the flow's state.
 
-Either proves it, so that one that hangs stops nobody. And either may say that it is another's: a coordinator
-that is cut off from its cluster, but not from us, knows nothing of what the next one has given away. While
-neither answers nothing is proven, and soon nothing is sent (:mod:`mirror.flow.turn`).
+Either proves it, so one that hangs stops nobody. Either may also say that the right is another's: a
+coordinator that is cut off from its cluster, but not from us, does not know what the next one has given away.
+While neither answers nothing is proven, and soon nothing is sent (:mod:`mirror.flow.turn`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from mirror.logs import Repeats, warn_repeated
 log = structlog.get_logger(__name__)
 
 HOLD_SECONDS = 1.0
-"""Between two questions to the same."""
+"""Between two questions to the coordinator, and between two to the state."""
 LATE_SECONDS = 0.25
-"""So much later than usual comes a proof, and it is said why the state gives none."""
+"""When proof is this much later than usual, it is logged why the state gives none."""
 LOOK_SECONDS = 0.1
 
 
@@ -31,7 +31,7 @@ async def hold(owner: Owner, on_news: Callable[[], None] = lambda: None) -> None
     """Ask until cancelled.
 
     Args:
-        on_news: Called after each question: it is known whose turn it is, or nobody can say.
+        on_news: Called after each question, whether it was answered or not.
     """
 
     def is_late() -> bool:
@@ -50,10 +50,10 @@ async def _ask(
     on_news: Callable[[], None],
     matters: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Ask again and again.
+    """Ask every ``HOLD_SECONDS``.
 
     Args:
-        matters: Whether to say that there was no answer.
+        matters: Whether to log that there was no answer.
     """
     repeats = Repeats()
     while True:

@@ -1,12 +1,12 @@
-"""Append what is no copy: the records with which a repair puts right what a compacted topic says.
+"""Append what is no copy: the records with which a repair corrects a compacted topic.
 
-Such a batch begins a producer epoch of its partition's own. From the moment it stands the broker refuses
-whoever has not heard of it, so that nothing can follow it that does not reckon with it; and it is known by
-its epoch wherever it stands. It is in the flow's state, whole, before it is sent: a repair may end at any
-moment, and whoever looks at the partition next brings it to its end.
+Such a batch begins a producer epoch of its partition's own. Once it is appended, the broker refuses writers
+that have not heard of it, so nothing that does not take it into account can follow it; and its epoch
+identifies it wherever it stands. The whole batch is in the flow's state before it is sent: a repair may end
+at any moment, and the next look at the partition completes it.
 
-It is appended wherever the log then ends. What came in between is read afterwards: what others have written
-is no copy either, and a key that the mirror has written meanwhile gets its newer record once more.
+It is appended wherever the log then ends. What was appended in between is read afterwards: what others have
+written is no copy either, and a key that the mirror has written meanwhile gets its newer record again.
 
 Sources: KIP-98 (epochs and sequences), docs/decisions/0009-repairs-begin-a-producer-epoch.md.
 """
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 TIMEOUT_MS = 30_000
 PRODUCER_EPOCH_MAX = 32_000
-"""Of a partition; the field ends at 32 767 (KIP-98), and whoever promotes the target needs one more."""
+"""Of a partition; the field ends at 32 767 (KIP-98), and promoting the target takes one more."""
 
 
 class InsertionMemory(Protocol):
@@ -55,10 +55,10 @@ class InsertionMemory(Protocol):
         stands: Sequence[Inserted],
         following: Insertion | None = None,
     ) -> None:
-        """Note the target offsets that are no copies, those at which it stands among them.
+        """Note the target offsets that are no copies, including those at which the insertion stands.
 
         Args:
-            stands: Empty when it never will.
+            stands: Those offsets; empty when the insertion never will stand.
             following: What is to be appended next.
         """
 
@@ -69,9 +69,9 @@ class Standing:
 
     Attributes:
         at: The target offset at which it stands; None when it never will.
-        refusal: Why the broker will not have it.
-        overtaken: Keys in it that were written meanwhile: what was written is what they say.
-        again: What has become of those records, which were appended once more behind it.
+        refusal: Why the broker refuses it for good.
+        overtaken: Keys in it for which a newer record was written meanwhile; that record counts.
+        again: What has become of those newer records, which were appended again after it.
     """
 
     at: int | None
@@ -86,7 +86,7 @@ def insertion_of(
     """Records as a batch that is about to be appended.
 
     Args:
-        producer_epoch: With which the partition is written to until then.
+        producer_epoch: With which the partition is written to until then; the batch begins the next one.
         target_offset: Where its log ends.
     """
     run = [record._replace(offset=number) for number, record in enumerate(records)]
@@ -98,11 +98,12 @@ def insertion_of(
 async def finish(
     flow: Flow, memory: InsertionMemory, tp: TopicPartition, target: TopicPartition, insertion: Insertion
 ) -> Standing:
-    """Bring an insertion to its end, whoever began it and however far it got.
+    """Complete an insertion, whoever began it and however far it got.
 
     Raises:
-        PartitionError: It cannot be told any more whether it stood.
-        TwinsiteError: It is not known what has become of it just now; it may stand.
+        PartitionError: It was appended and is not there any more, or the log ends before where it was to
+            stand.
+        TwinsiteError: It is not known just now what has become of it; it may stand.
     """
     found = await _found(flow, target, insertion)
     if found is None:
@@ -130,7 +131,7 @@ async def finish(
 
 
 async def _found(flow: Flow, target: TopicPartition, insertion: Insertion) -> int | None:
-    """Where it stands already; None when it does not."""
+    """Where the insertion already stands; None when it does not."""
     starts = await list_offsets(flow.target, [target], EARLIEST)
     ends = await list_offsets(flow.target, [target], LATEST)
     states = await describe_producer(flow.target, [target], flow.producer_id)
@@ -158,7 +159,7 @@ async def _found(flow: Flow, target: TopicPartition, insertion: Insertion) -> in
 async def stands_at(
     flow: Flow, target: TopicPartition, producer_epoch: int, ranges: Iterable[Inserted]
 ) -> int | None:
-    """Where the insertion stands that began a producer epoch, in target offsets; None where it does not."""
+    """Where in these target offsets the insertion that began a producer epoch stands; None if nowhere."""
     for start, end in ranges:
         async for header, _ in read_batches(flow.target, target, start, end):
             if _begins(header, flow.producer_id, producer_epoch):
@@ -185,7 +186,7 @@ async def _send(flow: Flow, target: TopicPartition, insertion: Insertion) -> Out
 async def _between(
     flow: Flow, target: TopicPartition, insertion: Insertion, at: int
 ) -> tuple[list[Inserted], dict[bytes, Record]]:
-    """What others have appended between the look and the insertion, and newer records of its keys, by key."""
+    """What others appended between the look and the insertion, and newer records of its keys, by key."""
     batches = read_batches(flow.target, target, insertion.target_offset, at)
     foreign = [
         (header.base_offset, header.next_offset)
