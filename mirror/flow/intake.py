@@ -1,9 +1,9 @@
 """What a fetched record set means for the target: batches to append, and gaps between them.
 
-Pure. A v2 batch without gaps passes as it is; markers of transactions, aborted
-batches, empty batches and what compaction removed become gaps; everything else
-is re-encoded (:mod:`mirror.flow.encode`). The items cover the offsets read without
-a hole, so that no record can get lost between them unseen.
+Pure. A v2 batch without gaps passes as it is. Transaction markers, aborted batches,
+empty batches and what compaction removed become gaps. Everything else is re-encoded
+(:mod:`mirror.flow.encode`). The items cover the offsets read without a hole, so no
+record can get lost between them undetected.
 
 Sources: KIP-98 (aborted transactions as consumers see them), docs/design.md.
 """
@@ -41,18 +41,18 @@ from mirror.model import Batch, Gap
 
 _NOT_PLAIN = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 _OF_PLAIN = struct.Struct(">qiibIhi8xq14xi")
-"""The fields by which a batch passes as it is, or not: all but the base timestamp and the producer."""
+"""The fields that decide whether a batch passes as it is: all but the base timestamp and the producer."""
 
 
 @dataclass(slots=True)
 class Intake:
-    """What came, in the order of its offsets.
+    """What a Fetch answer brought, in offset order.
 
     Attributes:
         items: Batches and gaps that cover ``[fetch_offset, next_offset)`` without a hole.
-        leader_epochs: Where each leader epoch begins, (epoch, first offset), as far as seen here: behind the
-            batch before. What compaction took away between may have been of either, or of one between them,
-            and the source says of the older one that it ends before.
+        leader_epochs: Where each leader epoch seen here begins, (epoch, first offset): at the end of the
+            batch before. What compaction removed in between may have been of either epoch, or of one between
+            them, and the source says of the older one that it ends before that.
         reencoded: Batches that went the slow path.
         error: Why the batch at ``next_offset`` cannot be taken; what came before it is in ``items``.
     """
@@ -64,11 +64,11 @@ class Intake:
     error: BatchError | None = None
 
     def skip_to(self, offset: int, *, aborted: int = 0, markers: int = 0) -> None:
-        """Nothing for a consumer up to here; neighbouring gaps become one.
+        """Add a gap up to ``offset``; adjacent gaps become one.
 
         Args:
-            aborted: How many of these offsets are those of an aborted batch.
-            markers: Likewise of transaction markers.
+            aborted: How many of its offsets belong to aborted batches.
+            markers: How many belong to transaction markers.
         """
         if offset <= self.next_offset:
             return
@@ -89,13 +89,13 @@ class Intake:
 
 
 def newer_before(records: memoryview, *, asked_from: int, fetch_offset: int, epoch: int) -> int | None:
-    """Where a leader epoch begins that is newer than that of the last record before ``fetch_offset``.
+    """Where, before ``fetch_offset``, a leader epoch begins that is newer than ``epoch``; None if nowhere.
 
-    None where it begins behind that record, as it should: else that record, and what is before it from there
-    on, is not what the source has. What begins before ``asked_from`` was not asked for, and says nothing.
+    What was copied is not what the source has, from the offset returned on. A batch that begins before
+    ``asked_from`` was not asked for, and proves nothing.
 
     Args:
-        epoch: Of that record; -1 where it is not known.
+        epoch: Leader epoch of the last record before ``fetch_offset``; -1 where it is not known.
     """
     for header, _ in walk(records):
         if header.base_offset >= fetch_offset:
@@ -117,7 +117,7 @@ def take(
 
     Args:
         records: Whole batches and perhaps a torn last one, writable.
-        fetch_offset: From where on it is wanted; a batch may begin before it.
+        fetch_offset: From where records are wanted; a batch may begin before it.
         aborted: (producer id, first offset) of aborted transactions, as the answer lists them.
         batch_bytes_max: Larger batches are split.
         asked: What was asked, where that is more than the offset.
@@ -129,8 +129,8 @@ def take(
 
 
 def take_plain(records: memoryview, *, fetch_offset: int, batch_bytes_max: int) -> tuple[Intake, memoryview]:
-    """The batches at the beginning that pass as they are; and the rest, which wants a closer look. A torn
-    batch alone wants none.
+    """The batches at the beginning that pass as they are, and the rest, which needs a closer look. A torn
+    batch alone needs none.
     """
     intake = Intake(fetch_offset)
     rest = records[_take_plain(intake, records, batch_bytes_max) :]
@@ -147,11 +147,11 @@ def take_plain(records: memoryview, *, fetch_offset: int, batch_bytes_max: int) 
 
 
 def is_little(records: memoryview, *, next_offset: int, batch_bytes_max: int, bytes_max: int) -> bool:
-    """Whether a closer look at them is one at no more than ``bytes_max``, with what is inflated for it: a few
-    kilobytes may become megabytes.
+    """Whether a closer look handles at most ``bytes_max``, including what is inflated for it: a few kilobytes
+    may become megabytes.
 
     Args:
-        next_offset: From where on they are wanted.
+        next_offset: From where records are wanted.
     """
     left = bytes_max - len(records)
     if left < 0:
@@ -176,7 +176,10 @@ def take_rest(
     aborted: Sequence[tuple[int, int]],
     batch_bytes_max: int,
 ) -> None:
-    """Take what :func:`take_plain` has left, too. That may take long: batches are written again."""
+    """Take what :func:`take_plain` has left, too; what cannot be taken becomes ``intake.error``.
+
+    It may take long: batches are re-encoded.
+    """
     taking = _Taking(intake, _Aborted(aborted), asked, batch_bytes_max)
     batches = walk(records)
     # old formats stand at the beginning of a log, if anywhere
@@ -201,8 +204,8 @@ def take_rest(
 def _take_plain(intake: Intake, records: memoryview, batch_bytes_max: int) -> int:
     """Take the batches at the beginning that pass as they are, without a gap between them.
 
-    Nearly all batches are like that, so nothing is done here that they do not need. One that is not, for
-    whatever reason, is left to those who look closer.
+    Nearly all batches are like that, so nothing is done here that they do not need. Any other, for whatever
+    reason, is left to the closer look.
 
     Returns:
         Where in ``records`` the first batch is that needs a closer look.
@@ -236,16 +239,16 @@ def _take_plain(intake: Intake, records: memoryview, batch_bytes_max: int) -> in
 
 
 _Sure = tuple[int, Batch | Gap | None, int, int, int]
-"""An intake before a batch that left a gap, until the next one confirms it: how many items, the last of them,
-``next_offset``, how many epochs, ``reencoded``.
+"""An intake as it was before a batch that left a gap, kept until the next batch confirms that one: the number
+of items, the last of them, ``next_offset``, the number of epochs, ``reencoded``.
 """
 
 
 class _Taking:
-    """One answer's records on their way into the intake.
+    """Moves one answer's records into the intake.
 
     Attributes:
-        reached: Where the batch before ends; with none before, where the answer was asked from.
+        reached: Where the previous batch ends; before the first one, where the answer was asked from.
     """
 
     def __init__(self, intake: Intake, transactions: _Aborted, asked: Asked, batch_bytes_max: int) -> None:
@@ -259,10 +262,10 @@ class _Taking:
         self._sure: _Sure | None = None
 
     def taken_back(self, error: MisplacedBatchError) -> MisplacedBatchError:
-        """Give back the batch before, where it left a gap: either of the two may be in the wrong place.
+        """Undo the previous batch if it left a gap: either of the two may be in the wrong place.
 
         Returns:
-            The same error, at the offset from which on nothing is sure.
+            The same error, at the offset from which nothing is certain.
         """
         intake = self.intake
         if self._sure is not None:
@@ -275,7 +278,7 @@ class _Taking:
         return MisplacedBatchError(intake.next_offset, error.words)
 
     def _follow(self, header: BatchHeader, next_offset: int) -> None:
-        """Go on to a batch whose header can be believed but for where it belongs."""
+        """Go on to a batch whose header can be trusted, except for where it belongs."""
         reached = self.reached
         check_place(header, next_offset, reached, inside=self._inside, end=self._end)
         self._sure = None
@@ -343,7 +346,7 @@ class _Taking:
             self.intake.skip_to(header.next_offset, aborted=offsets)
 
     def _reencode(self, header: BatchHeader, view: memoryview, lowest_offset: int = 0) -> int:
-        """Answers how many records were taken."""
+        """Re-encode a batch into the intake; returns how many records were taken."""
         batches = reencode(
             header,
             view,
@@ -358,7 +361,7 @@ class _Taking:
 
 
 def _as_it_is(header: BatchHeader, view: memoryview, next_offset: int, batch_bytes_max: int) -> bool:
-    """True when the broker takes the batch with another header and gives its records the same offsets."""
+    """True when the broker accepts the batch with another header and gives its records the same offsets."""
     return (
         header.records == header.last_offset_delta + 1
         and not header.attributes & LOG_APPEND_TIME
@@ -368,7 +371,7 @@ def _as_it_is(header: BatchHeader, view: memoryview, next_offset: int, batch_byt
 
 
 class _Aborted:
-    """Which transactional batches belong to aborted transactions, going by the offsets (KIP-98)."""
+    """Which transactional batches belong to aborted transactions, by their offsets (KIP-98)."""
 
     def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
         self._to_come = deque(sorted(aborted, key=lambda entry: entry[1])) if aborted else deque()

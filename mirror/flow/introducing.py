@@ -1,4 +1,4 @@
-"""What a flow remembers is opened, or begun: of several mirrors that start a new flow at once, by one.
+"""Open the durable state of a flow, or begin it: of several mirrors that start a new flow at once, one does.
 
 Sources: docs/decisions/0003-owner-by-transactional-id.md.
 """
@@ -25,9 +25,9 @@ log = structlog.get_logger(__name__)
 
 PAUSE_SECONDS = 0.2
 WRITTEN_AGAIN_SECONDS = 20.0
-"""Where nothing has come for so long nobody writes a state again. An owner sees within a second or two that
-its topic is gone, and begins two seconds later. One that stands by takes the place of a dead one after five,
-of which it is sure at a look ten seconds after the first at most; it begins 2.5 seconds later, or two more.
+"""After this long without a write, nobody is rewriting a state. An owner detects within a second or two that
+its topic is gone, and begins two seconds later. A standby takes the place of a dead owner after five seconds;
+it is sure of that at a look at most ten seconds after the first, and begins 2.5 seconds later, or two more.
 """
 UNUSUAL_SECONDS = 5.0
 """Another mirror that begins a new flow has written its record by then."""
@@ -35,16 +35,16 @@ STATE_TOPIC_REPLICAS_MAX = 3
 
 
 async def open_memory(flow: str, target: Cluster, owner: Owner, patience_seconds: float) -> FlowMemory:
-    """The flow's durable state, read from its topic at the target; the topic is made where there is none.
+    """The flow's durable state, read from its topic at the target; a missing topic is created.
 
-    A topic made while brokers were missing has fewer replicas than it would be given now, and one that
-    somebody else has made may lose its end to a power cut: that is said.
+    Two things are logged: a topic with fewer replicas than it would get now, created while brokers were
+    missing; and one that may lose its end to a power cut, created by somebody else.
 
     Args:
-        patience_seconds: For how long to try again what the topic is asked for, now and later.
+        patience_seconds: For how long requests to the topic are retried, now and later.
 
     Raises:
-        TwinsiteError: The topic cannot be read, or not be made.
+        TwinsiteError: The topic cannot be read or created.
     """
     topic = f"{STATE_TOPIC_PREFIX}{flow}"
     replicas = min(STATE_TOPIC_REPLICAS_MAX, len(target.info.brokers))
@@ -63,12 +63,12 @@ async def open_memory(flow: str, target: Cluster, owner: Owner, patience_seconds
 
 
 async def written_again(memory: FlowMemory, owner: Owner) -> None:
-    """Return when the state knows the flow, or nobody is about to write it again.
+    """Return when the state knows the flow, or nobody is about to rewrite it.
 
-    Where somebody has had the right to a flow without a record its state topic was deleted, perhaps just now.
-    Who copies writes all of it again, unless the right is taken from it before; so it is given the time.
-    That may take long: it counts how long nothing has come. Where a mirror died between its claim and the
-    record nothing does; where another is just about to write that, it is there soon.
+    If somebody has held the right to a flow that has no record, its state topic was deleted, perhaps just
+    now. The mirror that copies rewrites all of the state, unless it loses the right before; so it is given
+    the time. That may take long, so what counts is how long nothing has been written. If a mirror died
+    between its claim and its record, nothing comes; if one is about to write its record, that is there soon.
 
     Raises:
         TwinsiteError: The coordinator, or the state, cannot be asked.
@@ -90,8 +90,12 @@ async def written_again(memory: FlowMemory, owner: Owner) -> None:
 async def introduce(
     memory: FlowMemory, owner: Owner, source: Cluster, target: Cluster, topic_prefix: str
 ) -> None:
-    """Of several mirrors that start a new flow at once, one writes its record; the others wait for it, and
-    no longer than it takes one that lives.
+    """Of several mirrors that start a new flow at once, one writes its record. The others wait for it, but no
+    longer than a live mirror takes.
+
+    Raises:
+        AnotherClusterError: The flow was begun with another source or target.
+        TwinsiteError: The coordinator or the state cannot be asked, or the state not be written.
     """
     waiting_since = time.monotonic()
     while True:

@@ -1,6 +1,6 @@
-"""What is to be done with partitions, from a look at both sides and what the flow remembers. Writes nothing.
+"""What is to be done with partitions, going by a look at both sides and the flow's state. Writes nothing.
 
-What is done then, and about what could not be asked, is for :mod:`mirror.flow.settling`.
+Doing it, and dealing with what could not be asked, is up to :mod:`mirror.flow.settling`.
 
 Sources: docs/design.md.
 """
@@ -27,7 +27,7 @@ from mirror.model import TopicPartition
 
 
 class Judge:
-    """Looks at partitions of a flow, and says of each what is to be done.
+    """Looks at partitions of a flow, and decides for each what is to be done.
 
     Args:
         offsets: ``same``, ``auto`` or ``mapped``, from the settings.
@@ -41,21 +41,21 @@ class Judge:
         self._continue_after_loss = continue_after_loss
 
     async def look(self, partitions: Collection[PartitionCopy]) -> Seen:
-        """What both sides say, asked at once."""
+        """What both sides say, asked concurrently."""
         sources, targets = await asyncio.gather(
             look_at_source(self._flow, [p.tp for p in partitions]), self._look_at_target(partitions)
         )
         return Seen(sources, targets)
 
     async def look_in_order(self, partitions: Collection[PartitionCopy], before: Seen) -> Seen:
-        """What both sides say, so that nothing can be overtaken.
+        """What both sides say, asked in an order in which nothing can be overtaken.
 
         Other mirrors of the flow copy meanwhile. What the target has was at the source before, and is in the
-        flow's state if it belongs there; whoever has stood still only believes to be its sole writer. What
-        the source has no more may be at the target by now.
+        flow's state if it belongs there; a mirror that stood still may only believe that it is the sole
+        writer. What the source no longer has may be at the target by now.
 
         Args:
-            before: From another look: where the sources' logs began then counts.
+            before: From an earlier look: where the source logs began then counts.
 
         Raises:
             TwinsiteError: The flow's state could not be read.
@@ -80,7 +80,7 @@ class Judge:
         return {target: one.insertions for target, one in known if one is not None}
 
     def decide(self, partition: PartitionCopy, source: SourceLook, target: TargetLook) -> Decision:
-        """What is to be done with one; it is told what the source says of its log."""
+        """What is to be done with a partition; it takes note of what the source says of its log."""
         committed_only = self._flow.limits.fetch.isolation is Isolation.READ_COMMITTED
         stable = -1 if committed_only else source.high_watermark
         partition.heard(source.log_start_offset, source.high_watermark, stable)
@@ -99,7 +99,7 @@ class Judge:
     async def compare_ends(
         self, decisions: Mapping[PartitionCopy, Decision], seen: Seen
     ) -> dict[PartitionCopy, Stop | TwinsiteError | None]:
-        """For partitions that are to go on: whether the last record copied stands where it belongs."""
+        """For partitions that are to go on: why the last record copied is not in its place; None if it is."""
         ends: dict[TopicPartition, End] = {}
         for partition, decision in decisions.items():
             known = self._memory.known(partition.tp)

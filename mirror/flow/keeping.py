@@ -3,8 +3,8 @@
 Partitions wait here with something at the head of their queue that only the owner
 may write. One pass serves all that wait, each step for many partitions at once.
 
-Order of the steps of a partition: what must be known after a crash is written
-before the records it speaks of.
+The order of the steps of a partition: what must be known after a crash is written
+before the records that it is about.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Ledger(Protocol):
         """Add (source offset, target offset) runs to offset maps."""
 
     def runs_after(self, tp: TopicPartition, target_offset: int) -> Sequence[tuple[int, int]]:
-        """What an offset map has beyond a target offset."""
+        """The (source offset, target offset) runs that an offset map has beyond a target offset."""
 
     async def drop_runs(self, tp: TopicPartition, target_offset: int) -> None:
-        """Forget the runs that were to begin beyond a target offset; one that begins there is stood on."""
+        """Forget the runs that were to begin beyond a target offset; one that begins at it is kept."""
 
     async def become_mapped(self, tp: TopicPartition) -> None:
         """Turn a partition with the same offsets into a mapped one, from its first record on."""
@@ -64,7 +64,7 @@ class Keeper:
         self._wake.set()
 
     def leaders_moved(self) -> None:
-        """Those that wait may be served by another broker now."""
+        """Partitions that wait may be served by another broker now."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -79,7 +79,7 @@ class Keeper:
                     await self._try(self._serve, ready)
 
     async def _try(self, step: Callable[[Ready], Awaitable[None]], ready: Ready) -> None:
-        """Take a step for these as the owner, or let them wait for who is."""
+        """Take a step for these as the owner; if another mirror is the owner, let them stand by."""
         try:
             if await self._owner.confirm():
                 await step(self._known([p for p in ready if p.owner_work]))
@@ -94,10 +94,10 @@ class Keeper:
             self._flow.hooks.changed(partition)
 
     def _known(self, partitions: Ready) -> Ready:
-        """Those that were looked at since we are the owner; the others are looked at first.
+        """Those that were looked at since we became the owner; the others are looked at first.
 
-        Another owner may have written to them, a repair above all: that is no copy, and what would be noted
-        in the offset map behind it, or marked, would stand in the wrong place.
+        Another owner may have written to them, above all a repair. That is no copy, and what we note in the
+        offset map after it, or mark, would be in the wrong place.
         """
         since, now = self._owner.since, time.monotonic()
         for partition in partitions:
@@ -106,14 +106,14 @@ class Keeper:
         return [p for p in partitions if p.owner_work]
 
     def forget(self, partition: PartitionCopy) -> None:
-        """The partition has moved on, or stopped: it does not wait any more."""
+        """The partition has moved on or stopped: it no longer waits, unless it needs the owner."""
         if not partition.owner_work:
             self._waiting.pop(partition, None)
 
     # -- not the owner ---------------------------------------------------------------------------
 
     def _stand_by(self, partitions: Sequence[PartitionCopy]) -> None:
-        """Another mirror holds the right, or had it a moment ago: a look says how it goes on."""
+        """Another mirror holds the right, or held it a moment ago: a look decides how these go on."""
         now = time.monotonic()
         for partition in partitions:
             self._waiting.pop(partition, None)
@@ -136,9 +136,9 @@ class Keeper:
             self._group.create_task(self._mark_at(node, together))
 
     async def _mark_at(self, node: int, partitions: Ready) -> None:
-        """A task for each broker, so that nobody waits for one that is not theirs.
+        """One task per broker, so that no partition waits for a broker that is not its own.
 
-        What had to be noted before may have taken its time: whether we are the owner is asked again.
+        What had to be noted before may have taken time, so ownership is confirmed again.
         """
         await self._try(partial(self._mark, node), partitions)
         self._marked.discard(node)
@@ -175,7 +175,7 @@ class Keeper:
 
     async def _mark(self, node: int, partitions: Ready) -> None:
         connection = await self._flow.writer(node, LANE)
-        confirmed = await self._owner.confirm()  # to open it may have taken longer than a new owner waits
+        confirmed = await self._owner.confirm()  # opening it may have taken longer than a new owner waits
         token = self._owner.token
         if not confirmed or token is None:
             self._stand_by(partitions)
@@ -187,14 +187,17 @@ class Keeper:
         for partition, generation in generations.items():
             answer = answers.get(partition.target)
             if answer is None or partition.generation != generation:
-                continue  # in doubt since: a look sees what has become of them
+                continue  # in doubt since then: a look finds what has become of the markers
             if isinstance(answer, int):
                 partition.gap_marked(answer, now)
             else:
                 await self._refused(partition, answer)
 
     async def _too_large(self, partition: PartitionCopy) -> bool:
-        """A gap above the limit; not so an accepted loss that keeps its offsets: going on was asked for."""
+        """Whether the gap is above the limit; if so, the partition is blocked or becomes mapped.
+
+        An accepted loss that keeps its offsets is never too large: going on was asked for.
+        """
         gap, limit = partition.queue.gap, self._flow.limits.gap_limit
         if gap is None or gap.offsets <= limit or (gap.lost and not self._auto):
             return False
