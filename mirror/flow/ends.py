@@ -116,7 +116,7 @@ async def compare_ends(flow: Flow, ends: Mapping[TopicPartition, End]) -> Answer
 
 
 async def _compare_at(flow: Flow, node: int, ends: Mapping[TopicPartition, End]) -> Answers[Stop | None]:
-    """One broker's partitions; several rounds, as one answer need not hold a batch of each."""
+    """One broker's partitions, in several rounds, as one answer need not hold a batch of each."""
     limits = replace(AT_ONCE, isolation=flow.limits.fetch.isolation)
     out: Answers[Stop | None] = {}
     while left := {tp: end for tp, end in ends.items() if tp not in out}:

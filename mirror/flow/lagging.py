@@ -1,8 +1,7 @@
-"""Which partitions lag, and why: all of them are looked at a few times within the stated lag.
+"""Which partitions lag, and why: all are looked at a few times within the stated lag.
 
-While a partition is copied, this is the one place where ACTIVE and LAGGING turn into
-each other. Status, metrics and the log show what was concluded here, whether
-somebody asks or not.
+While a partition is copied, only this module turns ACTIVE into LAGGING and back.
+Status, metrics and the log show what was concluded here, whether or not anybody asks.
 
 ``now`` and ``*_at`` are readings of one monotonic clock in seconds, ``now_ms`` is the
 wall clock in milliseconds since 1970.
@@ -35,17 +34,17 @@ NOTHING_KNOWN = Progress(None, None, None, None, None)
 LOOK_SECONDS_MAX = 1.0
 LOOKS_WITHIN_LAG = 4
 UNHEARD_WAITS, UNHEARD_SECONDS = 3, 1.0
-"""A broker holds a request back for one wait at most, a relay speaks at least once in one of its own: after
-so many, and a second, nobody is there.
+"""A broker holds a request back for one wait at most, and a relay speaks at least once per wait of its own:
+after this many waits, and a second, nobody is there.
 """
 PROMPT_SECONDS = 0.5
-"""So long after one wait at most comes the next word of a source to which the way is whole."""
+"""A source that can be reached reports again within one wait and this."""
 
 NEAR_SAID_SECONDS = 300.0
-"""How often it is said that records, or deletes, are about to be lost."""
+"""How often, at most, it is logged that records, or deletes, are about to be lost."""
 NEAR = (Reason.RETENTION_NEAR, Reason.COMPACTION_NEAR)
 OURS = frozenset({Reason.CATCHING_UP, Reason.OPEN_TRANSACTION, *NEAR})
-"""What is said with these was concluded here."""
+"""A detail shown with one of these was concluded here."""
 
 WAITING = frozenset({State.PAUSED, State.BLOCKED})
 """Nothing is copied of these for now; retention at the source does not wait."""
@@ -58,10 +57,10 @@ class Lag:
     """How far behind one partition is; None is unknown, never zero.
 
     Attributes:
-        seconds: Since nothing was missing; never 0, as that is always past.
-        late_seconds: What of them is held against the copy: 0 while nothing is missing, as a source says that
-            speaks as often as it should.
-        progress: What that was concluded from.
+        seconds: Since nothing was missing; never 0, as that moment is always past.
+        late_seconds: The part of ``seconds`` that counts against the copy: 0 while a source that reports as
+            often as it should says that nothing is missing.
+        progress: What this was concluded from.
     """
 
     records: int | None
@@ -71,13 +70,13 @@ class Lag:
 
     @property
     def heard_at(self) -> float | None:
-        """When the source last told news of it, or the lack of them."""
+        """When the source last reported news of the partition, or that there are none."""
         return self.progress.heard_at
 
 
 @dataclass(frozen=True, slots=True)
 class Danger:
-    """A loss that is near: of what, in how many seconds, and in words."""
+    """A loss that is near: why, in how many seconds, and in words."""
 
     reason: Reason
     seconds: float
@@ -88,12 +87,13 @@ class LagMeter:
     """Measures partitions of one flow.
 
     Attributes:
-        fresh_seconds: After so long without news a source is silent, and what it told is not known any more.
-        prompt_seconds: So old may be its word that nothing is missing for a copy not to be late.
+        fresh_seconds: A source that reports nothing for this long is silent, and what it said before no
+            longer counts as known.
+        prompt_seconds: How old its report that nothing is missing may be for the copy not to be late.
 
     Args:
-        answered_at: When the source last told news of a partition; None while it is not being read.
-        arriving_at: When a piece came last of what may be its next news; None where nothing is on its way.
+        answered_at: When the source last reported on a partition; None while that is not being read.
+        arriving_at: When the last piece arrived of what may be its next report; None if none is in transit.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ class LagMeter:
         self._ahead_ms = 0
 
     def measure(self, p: PartitionCopy, *, now: float, now_ms: int) -> Lag:
-        """How far behind the partition is now; that of what another mirror copies is known to that one, and
-        a topic that is gone has none.
+        """How far behind the partition is now. Nothing is known of one that another mirror copies, or whose
+        topic is gone.
         """
         if p.copied_elsewhere or p.topic_gone:
             return Lag(None, None, None, NOTHING_KNOWN)
@@ -131,9 +131,10 @@ class LagMeter:
         return Lag(records, seconds, late, progress)
 
     def _by_our_clock(self, timestamp_ms: int | None) -> int | None:
-        """When that was by our clock, or earlier: records have the time of their source's site.
-        Where the relay's clock is ahead of ours, as it was measured last, so is the site's, perhaps, and they
-        are older; where it is behind that may be the relay's alone.
+        """A record's timestamp by our clock, or an earlier time: records carry the time of the source's site.
+
+        Where the relay's clock was last measured to be ahead of ours, the site's may be too, and its records
+        are older than they look. Where it is behind, that may be true of the relay alone: nothing is changed.
         """
         stream = self._flow.stream
         measured_ms = stream.clock_offset_ms if stream is not None else None
@@ -144,7 +145,7 @@ class LagMeter:
         return max(timestamp_ms - self._ahead_ms, 0)
 
     def idle(self, p: PartitionCopy, now: float) -> bool:
-        """True when all is copied, as the source has just said: found cheaply, most partitions mostly are."""
+        """True when all is copied, as the source just reported: a cheap test that most partitions pass."""
         end = p.source_high_watermark
         if end is None or p.next_offset != end or p.source_last_stable_offset != end:
             return False
@@ -152,14 +153,16 @@ class LagMeter:
         return heard_at is not None and now - heard_at <= self.fresh_seconds
 
     def _heard_at(self, p: PartitionCopy) -> float | None:
-        """When the source last told news of it, or the lack of them, by whichever way; at least by a look."""
+        """When the source last reported on it, in whatever way; while it is copied, a look counts too."""
         answered_at = self._answered_at(p)
         if answered_at is not None or not p.copying:
             return answered_at
         return max((at for at in (p.told_at, p.looked_at) if at is not None), default=None)
 
     def _end(self, p: PartitionCopy) -> int | None:
-        """Where the source lets a reader go; never above the high watermark, whatever else is unknown."""
+        """Where the source lets a reader go; None if unknown. It is never above the high watermark, so a copy
+        that has reached that needs to know no more.
+        """
         high_watermark, last_stable = p.source_high_watermark, p.source_last_stable_offset
         if self._flow.limits.fetch.isolation is Isolation.READ_UNCOMMITTED:
             return high_watermark
@@ -168,10 +171,10 @@ class LagMeter:
         return last_stable
 
     def silent(self, p: PartitionCopy, lag: Lag, now: float) -> bool:
-        """The source should have answered by now.
+        """Whether the source should have answered by now.
 
-        Whoever has no room asks nothing, and hears nothing; over a slow link an answer takes its time. Of a
-        copy that goes on something was heard, though it may have been long on its way.
+        Without room nothing is asked, and nothing heard; over a slow link an answer takes time. A batch that
+        was acknowledged is a sign of life too, though it may have been in transit for long.
         """
         limits, pool = self._flow.limits, self._flow.pool
         crowded = pool.used_bytes + limits.fetch.bytes_max > limits.buffer_bytes_max
@@ -185,10 +188,10 @@ class LagWatch:
     """Turns partitions that are copied from ACTIVE to LAGGING and back, and warns of losses that are near.
 
     Args:
-        tombstones: How long a source topic keeps them.
+        tombstones: How long a source topic keeps tombstones.
         lagging_seconds: The stated lag.
         near_seconds: A loss that is further away is not near.
-        changed: Told of every partition whose state or reason is another one now.
+        changed: Called with every partition whose state or reason has changed.
     """
 
     def __init__(
@@ -208,7 +211,7 @@ class LagWatch:
         self._near_seconds = near_seconds
         self._changed = changed
         self._held: dict[PartitionCopy, tuple[int, float]] = {}
-        """Where open transactions end what may be read, and since when."""
+        """The offset at which open transactions hold a partition back, and since when."""
         self._near: list[tuple[PartitionCopy, Danger]] = []
         """Which partitions are about to lose something, as this look finds."""
         self._warned_at = dict.fromkeys(NEAR, -math.inf)
@@ -216,7 +219,7 @@ class LagWatch:
     async def run(
         self, partitions: Callable[[], Iterable[PartitionCopy]], beat: Callable[[float], None]
     ) -> None:
-        """Look again and again until cancelled; ``beat`` is told when, each time."""
+        """Look again and again until cancelled; ``beat`` is called with the time of each look."""
         pause = min(LOOK_SECONDS_MAX, self._lagging_seconds / LOOKS_WITHIN_LAG)
         while True:
             now = time.monotonic()
@@ -225,13 +228,13 @@ class LagWatch:
             await asyncio.sleep(pause)
 
     def look(self, partitions: Iterable[PartitionCopy], *, now: float, now_ms: int) -> None:
-        """Conclude once for each partition that is copied; the others have a state of their own."""
+        """Conclude once for each partition that is copied; the others keep their state."""
         self._near = []
         for p in partitions:
             if p.state not in {State.ACTIVE, State.LAGGING}:
                 self._held.pop(p, None)
                 if p.state is State.UNKNOWN:
-                    continue  # it will be what it was, or else soon
+                    continue  # soon it is what it was, or something else
                 if p.state not in WAITING or p.topic_gone:
                     self._outlooks.forget(p)
                 else:
@@ -277,10 +280,10 @@ class LagWatch:
     def _project(
         self, p: PartitionCopy, state: State, lag: Lag, now: float, now_ms: int
     ) -> tuple[Projection, Sequence[Danger]]:
-        """What is to be expected, and what of that is a loss to warn of, the worst first.
+        """What is to be expected, and which of it is a loss to warn of, the worst first.
 
         Args:
-            state: In which it is by that lag; ``p`` has the one before, perhaps.
+            state: The state that follows from ``lag``; ``p`` may still have the previous one.
         """
         projection = self._outlooks.project(p, state, lag.progress, lag, now=now, now_ms=now_ms)
         held_back = lag.progress.held_back
@@ -312,7 +315,7 @@ class LagWatch:
         return Danger(Reason.COMPACTION_NEAR, left, forgetting(left, catch_up))
 
     def _warn_of(self, reason: Reason, event: str, now: float) -> None:
-        """One line for all partitions that lose the same, now and then: the first to come, and how many."""
+        """One line for all partitions with the same danger, now and then: the first to lose, and how many."""
         near = [(danger, p) for p, danger in self._near if danger.reason is reason]
         if not near or now - self._warned_at[reason] < NEAR_SAID_SECONDS:
             return
@@ -329,9 +332,8 @@ class LagWatch:
         )
 
     def _held_since(self, p: PartitionCopy, now: float) -> float:
-        """Since when everything that may be read is copied, and something behind it may not.
-
-        That it is not known for a moment how far one may read ends nothing.
+        """Since when everything that may be read is copied while something after it may not be read; ``now``
+        if that is not so. It still holds while it is briefly unknown how far one may read.
         """
         held_at, _ = self._held.get(p, (None, now))
         end = held_at if p.source_last_stable_offset is None else p.source_last_stable_offset
@@ -346,7 +348,7 @@ class LagWatch:
 
 
 def _just_begun(lag: Lag, projection: Projection) -> bool:
-    """It is being copied, and within seconds it is known how fast."""
+    """Whether the copy has just begun: within seconds its pace will be known."""
     return (
         projection.state is State.LAGGING and bool(lag.records) and projection.pace.copied_per_second is None
     )
@@ -358,7 +360,7 @@ def _held_back(p: PartitionCopy) -> str:
 
 
 def _unheard(p: PartitionCopy, lag: Lag, now: float, now_ms: int) -> str:
-    """What the connection has said, or since when nothing was heard; not what was said of the lag before."""
+    """What the connection reported, or since when nothing was heard; not what was said of the lag before."""
     if p.detail and p.reason not in OURS:
         return p.detail
     if lag.heard_at is None:

@@ -1,9 +1,9 @@
-"""Which partition travels on which connection.
+"""Which partition uses which connection.
 
-A broker handles the requests of one connection one after the other, and reads the next only when the last
-is answered; over a few connections one request is read while another is worked on. But a request brings one
-batch of a partition at most: with few partitions to a lane requests are small, and cost the broker more than
-is gained. A partition keeps to its lane, so that nothing of it overtakes what is on its way.
+A broker handles the requests of one connection in order, and reads the next only when the last is answered.
+Over a few connections it reads one request while it works on another. But a request carries at most one batch
+of a partition: with few partitions per lane, requests are small and cost the broker more than is gained. A
+partition keeps to its lane, so that nothing of it overtakes what is in flight.
 
 No I/O, and no event loop.
 
@@ -21,18 +21,18 @@ from mirror.flow.partition import PartitionCopy
 L = TypeVar("L")
 
 PARTITIONS_ENOUGH = 16
-"""With so many partitions on every lane another one is opened."""
+"""When every lane has this many partitions, another one is opened."""
 
 
 class Lanes(Generic[L]):
-    """The lanes to each broker, opened as partitions come, and who travels on them."""
+    """The lanes to each broker, opened as partitions come, and the partitions that use them."""
 
     def __init__(self, per_broker: int, open_lane: Callable[[int, int], L]) -> None:
         """
         Args:
-            per_broker: How many lanes there may be to one broker, at least one; a further one is opened
-                when those that are there have partitions enough.
-            open_lane: Makes a lane, from the broker's id and the lane's number, counted from 0.
+            per_broker: The most lanes to one broker, at least one; another is opened when all that exist have
+                ``PARTITIONS_ENOUGH``.
+            open_lane: Opens a lane, given the broker's id and the lane's number, counted from 0.
         """
         self._per_broker = per_broker
         self._open_lane = open_lane
@@ -45,22 +45,22 @@ class Lanes(Generic[L]):
             yield from lanes
 
     def open(self, node: int) -> None:
-        """Open the first lane to a broker before anybody travels there."""
+        """Open the first lane to a broker before any partition uses it."""
         if not self._lanes[node]:
             self._lanes[node].append(self._open_lane(node, 0))
 
     def of(self, partition: PartitionCopy) -> L | None:
-        """The lane it travels on, None when it has none."""
+        """The partition's lane; None when it has none."""
         place = self._on.get(partition)
         return None if place is None else place[2]
 
     def to(self, node: int, partition: PartitionCopy) -> L:
-        """Its lane to this broker: the one it has, else the one with the fewest partitions."""
+        """The partition's lane to this broker: the one it has, else the one with the fewest partitions."""
         place = self._on.get(partition)
         return self._join(node, partition) if place is None or place[0] != node else place[2]
 
     def leave(self, partition: PartitionCopy) -> L | None:
-        """It travels no more; answers the lane it had."""
+        """Take the partition off its lane; returns that lane, None if it had none."""
         place = self._on.pop(partition, None)
         if place is None:
             return None

@@ -1,9 +1,9 @@
-"""Read message sets of formats v0 and v1, as brokers still hand them out from old segments.
+"""Read message sets of formats v0 and v1, which brokers still return from old segments.
 
 A compressed set is one message whose value holds the others; its own offset is
 that of the last one inside. Inner offsets are absolute in v0 and relative in v1.
-An uncompressed set is messages one after the other, with nothing around them:
-:func:`sets` gathers them, as each would become a batch of its own.
+An uncompressed set is a row of messages with nothing around them: :func:`sets`
+gathers them, as otherwise each would become a batch of its own.
 
 Sources: KIP-31 (relative offsets), KIP-32 (timestamps), Kafka's ``LegacyRecord``.
 """
@@ -21,7 +21,7 @@ from mirror.kafka.record_batch import CODEC_BITS, LOG_APPEND_TIME, MAGIC_V2, Bat
 from mirror.kafka.varint import encode_varint
 
 SET_BYTES_MAX = 256 << 10
-"""Plain messages are gathered until they are so much, and written as one batch."""
+"""Plain messages are gathered until they reach this size, and written as one batch."""
 _Set = tuple[BatchHeader, memoryview]
 _V0 = struct.Struct(">qiIbb")
 _ATTRIBUTES_AT = 17
@@ -34,9 +34,9 @@ def is_packed(header: BatchHeader, view: memoryview) -> bool:
 
 
 def sets(batches: Iterable[tuple[BatchHeader, memoryview]], records: memoryview) -> Iterator[_Set]:
-    """The batches that were found in ``records``, neighbouring plain messages of an old format as one.
+    """The batches found in ``records``, with adjacent plain messages of the same old format as one.
 
-    Such a set goes by the header of its last message, as a compressed one does.
+    Such a set has the header of its last message, as a compressed one does.
 
     Args:
         batches: All of them, in order, from the first byte on.
@@ -62,8 +62,9 @@ def decode_legacy(view: memoryview, decoded_bytes_max: int) -> tuple[list[Record
     """The records of one compressed message of format v0 or v1, or of plain ones in a row, and the codec.
 
     Raises:
-        CorruptBatchError: A CRC does not match, or a length cannot be true.
-        UnreadableBatchError: The codec is unknown or too much comes out.
+        CorruptBatchError: A CRC does not match, a length is impossible, or compressed sets are nested.
+        UnreadableBatchError: The codec is unknown or not of that format, or the set inflates to more than
+            ``decoded_bytes_max``.
     """
     data = bytes(view)
     try:

@@ -1,7 +1,7 @@
 """Take what a relay reads for us: one lane for all partitions, over one stream.
 
-The relay goes on by itself from where it was told to begin, so nothing here waits for a round trip. Where
-the copy of a partition is not where the stream is, the relay is told again.
+The relay goes on by itself from where it was told to begin, so nothing here waits for a round trip. Where the
+stream is not where the copy of a partition is, the relay is told again.
 
 Sources: docs/protocol.md, docs/design.md.
 """
@@ -52,25 +52,26 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 P = ParamSpec("P")
 INLINE_BYTES_MAX = 64 << 10
-"""Less than this is opened at once, more in another thread."""
+"""A frame up to this size is opened at once, a larger one in another thread."""
 FRAMES_IN_BUFFER = 8
 PART_BYTES_MAX = 1 << 20
-"""So much a relay sends of a partition in one frame, or one batch: whoever has that may have another."""
+"""A relay sends at most this much of a partition in one frame, or one batch; a partition has room for two."""
 LIVE_SHARE = 8
-"""The eighth part of the buffers, and of the window, is for partitions that are up to date."""
+"""One eighth of the buffers, and of the window, is for partitions that are caught up."""
 ATTEMPTS_COUNTED = 4
-"""A stream is tried again every second or two: a link that is back is not left unused."""
+"""More attempts do not lengthen the pause: a stream is retried every second or two, so that a link that is
+back is used."""
 LOOK_AGAIN_SECONDS = 60.0
-"""So often a stream is asked for where relays were too old for one: they may have been updated."""
+"""How often a stream is tried where relays were too old for one: they may have been updated."""
 TRIES_MAX = 5
-"""So often relays that do not answer are waited for where all others are too old for a stream."""
+"""How often relays that do not answer are retried where all others are too old for a stream."""
 NOT_OF_A_BROKER = -1
 """The node of frames in which the relay speaks for itself."""
 NOWHERE = -1
 
 
 class LinkLane:
-    """The way from the source, through a relay, of all partitions."""
+    """The one lane for all partitions, from the source through a relay."""
 
     def __init__(self, flow: Flow, limits: LinkLimits) -> None:
         self._flow = flow
@@ -94,10 +95,10 @@ class LinkLane:
     # -- who takes part --------------------------------------------------------------------------
 
     def update(self, partition: PartitionCopy) -> None:
-        """Read this partition from where it now wants to be read, or leave it alone."""
+        """Read this partition from where it now wants to be read, or stop reading it."""
         key = partition.key
         if partition.copying and key in self._receiver.sorting:
-            return  # where it goes on is known when that is done
+            return  # only when that is done is it known where it goes on
         if not self._receiver.admit(partition):
             self._forget(key, partition)
             return
@@ -107,14 +108,14 @@ class LinkLane:
             self._want(key, partition)
 
     def leave(self, key: Key) -> None:
-        """Read this partition no more."""
+        """Stop reading this partition."""
         partition = self._members.get(key)
         self._receiver.leave(key)
         self._crowding.forget(key)
         self._forget(key, partition)
 
     def drop(self, key: Key) -> None:
-        """Remember nothing of a partition that comes no more."""
+        """Forget everything about a partition that will not come back."""
         self._as_is.discard(key)
         self._recodable.forget(key)
 
@@ -149,7 +150,7 @@ class LinkLane:
         )
 
     def _recodes_again(self, partition: PartitionCopy) -> bool:
-        """What was to come as it is has come."""
+        """Whether the batch that had to come as it is has come, so that recoding may resume."""
         key = partition.key
         return key in self._as_is and self._recodable.allows(key, partition.fetch_offset, time.monotonic())
 
@@ -169,9 +170,9 @@ class LinkLane:
     async def run(self) -> None:
         """Take what comes, until cancelled. Errors of the stream are waited out.
 
-        The first stream is begun before anybody wants anything: it takes three round trips.
+        The first stream is opened before any partition wants it: that takes three round trips.
 
-        While the relays that answer are too old for a stream brokers are asked through them.
+        While all relays that answer are too old for a stream, brokers are asked through them.
         """
         attempts = 0
         while True:
@@ -229,21 +230,28 @@ class LinkLane:
     def _see_whose(self, stream: LinkStream) -> None:
         """
         Raises:
-            OtherClusterError: The relay reads another cluster than the one that is copied.
+            OtherClusterError: The relay reads another cluster than the source.
         """
         its, ours = stream.welcome.source_cluster_id, self._flow.source.info.cluster_id
         if its and ours and its != ours:
             raise OtherClusterError(f"relay {stream.relay}: it reads cluster {its}, not {ours} as before")
 
     def _moved(self, channel: int, moved: Sequence[tuple[Key, int]]) -> list[tuple[Key, int]]:
-        """Nothing is known of these until they come by their new channel; answers which still count."""
+        """Partitions have moved to another channel: nothing is known of them until they come by that.
+
+        Args:
+            moved: Each with the number that it was wanted under.
+
+        Returns:
+            Those whose number still counts.
+        """
         still = [(key, number) for key, number in moved if self._coming.get(key, (None, 0))[0] == number]
         for key, _ in still:
             self._ways.moved(key, self._members.get(key), channel)
         return still
 
     def _given_up(self, error: TwinsiteError, attempts: int) -> float:
-        """There is no stream; answers after how many seconds another one is to be begun."""
+        """There is no stream; returns after how many seconds to open another one."""
         too_old = isinstance(error, UnsupportedVersionError)
         waited = isinstance(error, OthersTooOldError) and attempts >= TRIES_MAX
         if (too_old or waited) and all(period.rate is None for period in self._limits.rates):
@@ -265,7 +273,7 @@ class LinkLane:
             self._flow.hooks.changed(partition)
 
     async def _look_after_crowded(self) -> None:
-        """Read those again whose queue has room by now."""
+        """Resume reading partitions whose queue has room again."""
         while True:
             for key in list(self._crowded):
                 self.update(self._members[key])
@@ -293,8 +301,8 @@ class LinkLane:
     # -- frames ----------------------------------------------------------------------------------
 
     async def _take_frames(self, stream: LinkStream, channel: Channel) -> None:
-        """What is up to date comes first, and its share is in use all the time: however large a frame is, it
-        does not wait for that.
+        """Partitions that are caught up come first. Their share of the buffers may always be in use: no
+        frame, however large, waits for that to be free.
         """
         limit, live = self._flow.limits.buffer_bytes_max, channel is Channel.LIVE
         share = limit // LIVE_SHARE
@@ -344,10 +352,10 @@ class LinkLane:
     ) -> None:
         """
         Args:
-            read_at: When the relay has read it, or before, in monotonic seconds.
-            numbers: With which each part was wanted.
-            buffers: In which the records of each part are.
-            others: Partitions of which a batch did not come out as it was, with the offset after it: up to
+            read_at: When the relay read it, or before, in monotonic seconds.
+            numbers: The number that each part was wanted under; None where it was not wanted.
+            buffers: The buffer that holds each part's records.
+            others: Partitions with a batch that recoding did not restore, with the offset after it: up to
                 there they are asked for as they are.
         """
         reach("fetched")
@@ -363,14 +371,14 @@ class LinkLane:
             at = partition.fetch_offset
             if part.offset > at:
                 self._ways.lose(key, partition, (way, before))
-                self._want(key, partition)  # what stands before it went another way, and comes later or never
+                self._want(key, partition)  # what precedes it went another way, and comes later or never
                 continue
             astray = part.offset == part.next_offset == partition.ask_offset
             if part.offset < at and part.next_offset <= at and not astray:
                 if ends_here(part):
                     self._ways.lose(key, partition, (way, before))
-                    self._want(key, partition)  # what it says was of another place, and nothing more comes
-                continue  # it has come the other way, or is only what stands before a batch in doubt
+                    self._want(key, partition)  # it is about another place, and nothing more comes
+                continue  # it came the other way, or is only what precedes a batch in doubt
             here = self._ways.comes_by(key, way[0])
             if part.fetched.error_code == ASTRAY:
                 if here:
@@ -382,7 +390,7 @@ class LinkLane:
             answers = Answers(read_at, before if told else None)
             in_order = goes_on(part, cut=key in others)
             if not in_order or ends_here(part):
-                self._ways.lose(key, partition, (way, before))  # how the source is by now it does not say
+                self._ways.lose(key, partition, (way, before))  # it does not say how the source is now
             elif here:
                 self._ways.of[key] = self._ways.after(part, way, read_at)
             self._coming[key] = number, part.next_offset
@@ -413,5 +421,5 @@ def _parts_of(opener: Opener, header: Header, wire: memoryview, room: memoryview
 
 
 async def _run(large: bool, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What takes long is done in another thread."""
+    """Do ``work``, in another thread if it is ``large`` and would take long."""
     return await in_thread(work, *args, **kwargs) if large else work(*args, **kwargs)

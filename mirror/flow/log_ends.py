@@ -1,10 +1,9 @@
-"""Whether the target's logs end where we have left them.
+"""Whether the target's logs end where we left them.
 
-The log end is the position, and each append tells whether it still is. Of a copy to which nothing
-comes nobody would hear that its topic was deleted, that it has lost its end, or that somebody else
-has written to it; and by what is said of it the target is promoted. So the mirror that holds the
-right asks once a minute, many partitions a question, and looks at what ends elsewhere: the look
-says what has happened.
+The log end is the position, and each append shows whether it still is. For an idle copy nothing would
+show that its topic was deleted, that it lost its end, or that somebody else wrote to it; yet the target
+is promoted going by its status. So the mirror that holds the right asks once a minute, many partitions
+per question, and looks at each log that ends elsewhere: the look finds out what has happened.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from mirror.flow.partition import PartitionCopy
 from mirror.kafka.offsets import DEBUGGER, LATEST, by_leader, list_offsets
 
 PARTITIONS_AT_ONCE = 5_000
-"""In one question: to write it and to read the answer takes some 40 ms, in which nothing else is done."""
+"""In one question: writing it and reading the answer takes some 40 ms, in which nothing else is done."""
 
 
 class Right(Protocol):
@@ -29,10 +28,10 @@ class Right(Protocol):
 
 
 class LogEnds:
-    """Of the partitions that one flow copies.
+    """Checks the log ends of the partitions that one flow copies.
 
     Args:
-        partitions: All that the flow has.
+        partitions: All partitions of the flow.
     """
 
     def __init__(self, flow: Flow, right: Right, partitions: Callable[[], Iterable[PartitionCopy]]) -> None:
@@ -49,9 +48,10 @@ class LogEnds:
                 group.create_task(self.check())
 
     async def check(self) -> None:
-        """Ask once, of all that are copied; what is on its way will be answered with where it stands.
+        """Ask once about all partitions that are copied and have nothing in flight, if we hold the right.
 
-        A broker that does not answer holds up its own partitions only: it is left out until it has answered.
+        The answer to what is in flight will say where it stands. A broker that does not answer holds up only
+        its own partitions: it is left out until it has answered.
         """
         idle = {copy.target: copy for copy in self._partitions() if copy.copying and not copy.unanswered}
         if not idle or not self._right.held:
@@ -73,10 +73,10 @@ class LogEnds:
 
 
 async def not_as_left(flow: Flow, copies: Collection[PartitionCopy]) -> set[PartitionCopy]:
-    """Those whose log does not end where we have left it, or of which nobody says where it does.
+    """The copies whose log does not end where we left it, or for which nobody says where it ends.
 
-    A copy whose log ends elsewhere is looked at, if it goes on. Where no answer came the target's metadata
-    are read again.
+    A copy whose log ends elsewhere is looked at, if it is being copied. Where no answer came, the target's
+    metadata is refreshed.
     """
     left_at = {copy: copy.acknowledged_target_offset for copy in copies}
     targets = [copy.target for copy in left_at]
@@ -90,7 +90,7 @@ async def not_as_left(flow: Flow, copies: Collection[PartitionCopy]) -> set[Part
 
 
 def look_at(flow: Flow, copies: Iterable[PartitionCopy]) -> None:
-    """Look at those of the copies that go on before anything is sent: their logs may have been changed."""
+    """Look, before anything more is sent, at those that are being copied: their logs may have changed."""
     now = time.monotonic()
     for copy in copies:
         if copy.copying:
@@ -99,12 +99,12 @@ def look_at(flow: Flow, copies: Iterable[PartitionCopy]) -> None:
 
 
 def _ends_as_left(copy: PartitionCopy, left_at: int | None, end: object) -> bool:
-    """Whether a target log holds our copy and nothing behind it.
+    """Whether a target log holds our copy and nothing after it.
 
-    What is on its way will be answered with where it stands.
+    What is in flight may be after it too: the answer to that will say where it stands.
 
     Args:
-        left_at: What was acknowledged of it before its end was asked for.
+        left_at: Up to where it was acknowledged before its end was asked for.
         end: Where it ends, or why that is not known.
     """
     now = copy.acknowledged_target_offset

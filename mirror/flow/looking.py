@@ -1,10 +1,10 @@
 """Look at both sides of many partitions at once, in as few requests as there are brokers.
 
-The order matters. What the target remembers of our producer is read before and
-after the log end; only when nothing has changed between does the pair count.
-A sequence older than the log end would at worst be refused; a newer one could
-continue the log with records that are there already. How far the log is acknowledged is
-read after its end: what is not acknowledged by then may vanish with its leader.
+The order matters. What the target remembers of our producer is read before and after the
+log end; the pair counts only when nothing has changed in between. A sequence older than
+the log end would at worst be refused; a newer one could continue the log with records that
+are there already. How far the log is acknowledged is read after its end: what is not
+acknowledged by then may vanish with its leader.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ T = TypeVar("T")
 
 
 class BusyError(ConnectionFailedError):
-    """The flow itself writes to a partition, so that there was no stable moment to look at it."""
+    """The flow itself is writing to a partition: there was no stable moment to look at it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What both sides have said of partitions that were looked at together."""
+    """What both sides said of partitions that were looked at together."""
 
     sources: Answers[SourceLook]
     targets: Answers[TargetLook]
 
     def source(self, partition: PartitionCopy) -> SourceLook:
-        """Of one that could be looked at."""
+        """What the source said of a partition that could be looked at there."""
         seen = self.sources[partition.tp]
         assert isinstance(seen, SourceLook)
         return seen
 
     def target(self, partition: PartitionCopy) -> TargetLook:
-        """Of one that could be looked at."""
+        """What the target said of a partition that could be looked at there."""
         seen = self.targets[partition.target]
         assert isinstance(seen, TargetLook)
         return seen
@@ -92,11 +92,11 @@ async def look_at_target(
 ) -> Answers[TargetLook]:
     """Where each target partition ends and is acknowledged, what the broker knows of us, who wrote last.
 
-    Of a partition of which one thing is not told no other is asked for: a broker that does not answer would
-    be waited for each time.
+    Where one question about a partition fails, no more are asked: we would wait each time for a broker that
+    does not answer. A partition that the flow wrote to during the look gets a :class:`BusyError`.
 
     Args:
-        insertions: What is known to be no copy: who wrote that does not count.
+        insertions: Offsets that are known to be no copies: who wrote them does not count.
     """
     before = await describe_producer(flow.target, tps, flow.producer_id)
     ends = await list_offsets(flow.target, _answered(before), LATEST, replica_id=DEBUGGER)
@@ -152,7 +152,7 @@ def _target_look(
 
 
 async def last_batches(target: Cluster, ends: Mapping[TopicPartition, int]) -> Answers[Tail | None]:
-    """The last batch before each log end; None where no batch is left to look at."""
+    """The last batch before each log end; None where no batch is left to look at. An end of 0 is left out."""
     out: Answers[Tail | None] = {}
 
     async def ask(node: int, tps: list[TopicPartition]) -> None:
@@ -168,7 +168,7 @@ async def last_batches(target: Cluster, ends: Mapping[TopicPartition, int]) -> A
 
 
 async def _tails(target: Cluster, node: int, ends: Mapping[TopicPartition, int]) -> Answers[Tail | None]:
-    """One broker's partitions; several rounds, as one answer need not hold the last batch of each."""
+    """One broker's partitions, in several rounds, as one answer need not hold the last batch of each."""
     out: Answers[Tail | None] = {}
     while left := {tp: end for tp, end in ends.items() if tp not in out}:
         wants = {tp: Want(end - 1, -1, -1, TAIL_BYTES_MAX) for tp, end in left.items()}
