@@ -1,4 +1,4 @@
-"""What can go wrong with durable progress and with translating offsets."""
+"""Errors of the durable state and of translating offsets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mirror.errors import ExitCode, TwinsiteError
 
 
 class UntranslatableError(TwinsiteError):
-    """An offset has no exact counterpart on the other side; carries the reason, in words."""
+    """An offset has no exact counterpart on the other side; ``reason`` says why, in words."""
 
     exit_code = ExitCode.REFUSED
     hint = "only offsets of records that were copied have a counterpart; nothing is ever guessed"
@@ -23,14 +23,14 @@ class CorruptStateError(TwinsiteError):
 
 
 class StateUnavailableError(TwinsiteError):
-    """The store could not be read or written to the end just now."""
+    """The store cannot be read or written completely just now."""
 
     retriable = True
     hint = "the state is a topic at the target: see whether its brokers answer"
 
 
 class StateTakenOverError(TwinsiteError):
-    """Another mirror of the flow has written to its state since we read it: load it again."""
+    """Another mirror of the flow has written to its state since we read it, or may have: load it again."""
 
     retriable = True
     hint = "only one mirror of a flow should run; the one that comes too late steps back by itself"
