@@ -1,10 +1,10 @@
 """The names of all metrics, their types, labels and help texts, in one place.
 
-One prefix, base units, ``_total`` for counters, 0/1 series for enums. Labels are
-bounded: a topic and a partition, and words from fixed sets; never an offset, a
-host or the text of an error. What is not known has no series: it never reads 0.
+One prefix, base units, ``_total`` for counters, 0/1 series for enums. Labels are bounded: a topic and a
+partition, and words from fixed sets; never an offset, a host or the text of an error. What is not known has
+no series: it never reads 0.
 
-docs/metrics.md is tested to say the same.
+A test checks that docs/metrics.md says the same.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Metric:
     help: str
 
     def per_topic(self) -> tuple[str, ...]:
-        """The labels when partitions of a topic are taken together."""
+        """The labels of a registry with one series per topic."""
         return tuple(label for label in self.labels if label != "partition")
 
 
