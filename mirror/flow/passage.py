@@ -135,7 +135,7 @@ class Passage:
         now: float,
         runs_ahead: Sequence[tuple[int, int]],
     ) -> None:
-        """Begin, or begin again, there; arguments as for :meth:`PartitionCopy.proceed`."""
+        """Begin, or begin again, there; as for :meth:`mirror.flow.partition.PartitionCopy.proceed`."""
         assert not self.unanswered, f"{self.tp}: looked at while its log end may still move"
         self._settle_up_to(decision.next_offset)
         if not self._queue_fits(decision, mode):
