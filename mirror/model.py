@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 OFFSET_MAX = 2**63 - 1
 CONTROL_HEADER = "X-Twinsite-Control"
-"""With it, and "yes", whoever asks a mirror to change something shows that no form of a page does."""
+"""A request to change something must carry it, with "yes": a form on a web page cannot."""
 
 
 class TopicPartition(NamedTuple):
@@ -39,15 +39,15 @@ class State(StrEnum):
     LAGGING = "LAGGING"
     """Being copied, behind by more than the stated lag."""
     STANDBY = "STANDBY"
-    """Another mirror of the flow copies it; this one takes its place when it is gone."""
+    """Another mirror of the flow copies it; this one takes over when that one is gone."""
     PAUSED = "PAUSED"
-    """Stopped by an operator; goes on when told to, or when the mirror is started again."""
+    """Stopped by an operator; continues when told to, or when the mirror is restarted."""
     BLOCKED = "BLOCKED"
-    """Cannot go on for the reason given; tried again by itself where that can help."""
+    """Cannot continue for the reason given; retried automatically where that can help."""
     DATA_LOSS = "DATA_LOSS"
-    """Retention or DeleteRecords at the source overtook the mirror; goes on only if told to."""
+    """Retention or DeleteRecords at the source overtook the mirror; continues only if told to."""
     DIVERGED = "DIVERGED"
-    """The two logs no longer tell the same story; nothing is written until an operator decides."""
+    """The two logs no longer match; nothing is written until an operator decides."""
     TOPIC_RECREATED = "TOPIC_RECREATED"
     """The source topic was deleted and made again; nothing is written until an operator decides."""
     FENCED = "FENCED"
@@ -112,14 +112,14 @@ class OffsetMode(StrEnum):
 
 
 def is_read_off_a_map(state: State, mode: OffsetMode | None) -> bool:
-    """Whether a position was read off an offset map that another mirror writes: it may still be corrected."""
+    """Whether a position comes from an offset map that another mirror writes: it may still be corrected."""
     return state is State.STANDBY and mode is not OffsetMode.SAME
 
 
 def is_there(state: State, mode: OffsetMode | None, next_offset: int | None, goal_offset: int | None) -> bool:
-    """Whether a copy that is to end has reached its goal, and nothing is wrong with it since.
+    """Whether a copy that is to end has reached its goal, and nothing has gone wrong with it since.
 
-    A partition that goes on being written to may be behind again when the status is taken.
+    If its source is still being written to, it may be behind again when the status is taken.
     """
     if state not in {State.ACTIVE, State.LAGGING, State.STANDBY} or is_read_off_a_map(state, mode):
         return False
@@ -153,11 +153,11 @@ class Gap(NamedTuple):
     """Source offsets ``[base_offset, next_offset)`` that hold no record for a consumer.
 
     Transaction markers, aborted records, empty batches and what compaction removed are all the same to a
-    consumer, and one gap where they follow each other.
+    consumer; where they follow each other they are one gap.
 
     Attributes:
         lost: There were records, they were removed before they were copied, and that was accepted.
-        aborted: How many of the offsets are those of batches of aborted transactions.
+        aborted: How many of the offsets belong to batches of aborted transactions.
         markers: How many are those of the markers that end transactions.
     """
 
@@ -172,9 +172,9 @@ class Gap(NamedTuple):
         return self.next_offset - self.base_offset
 
     def cut(self, offsets: int) -> tuple[Gap, Gap]:
-        """The first so many offsets of it, and the rest.
+        """The first ``offsets`` offsets of it, and the rest.
 
-        Which of them were what is not known any more: those without a batch are taken first, markers last.
+        Which offset was what is no longer known: those without a batch are taken first, markers last.
         """
         at = self.base_offset + offsets
         without = self.offsets - self.aborted - self.markers
@@ -190,7 +190,7 @@ class Forecast(StrEnum):
     """What is said of something that is to come; seconds go with the first of them only."""
 
     EXPECTED = "expected"
-    """In so many seconds, if everything goes on as in the last minute; 0: it is so already."""
+    """In the stated number of seconds, if everything goes on as in the last minute; 0: already."""
     NEVER = "never"
     """Not at this pace."""
     UNKNOWN = "unknown"
@@ -347,7 +347,7 @@ class OwnerStatus:
 
 
 def only_on(url: str, host: str) -> str:
-    """Words between commas where an address is reached on its own machine only; else none."""
+    """The words ``, on HOST,`` if an address can be reached only on its own machine; otherwise none."""
     return f", on {host}," if re.match(r"http://(127\.|localhost:|\[::1\])", url) else ""
 
 
@@ -384,9 +384,9 @@ class FlowStatus:
 
     @property
     def is_there(self) -> bool:
-        """Whether a copy that was to end has reached its end in every partition, and there is one.
+        """Whether a copy that was to end has reached its end in every partition, and there is at least one.
 
-        It has not where a topic may be one to copy, and nobody could say so.
+        False while it is not known of a topic whether it is one to copy.
         """
         known = all(topic.is_known for topic in self.topics_left_out)
         return known and bool(self.partitions) and all(one.is_there for one in self.partitions)
