@@ -75,8 +75,8 @@ class StateTopic(NamedTuple):
 class TopicLog:
     """Partition 0 of a topic. Retries what may succeed later.
 
-    Every operation raises ConnectionFailedError when its time is up, and the TwinsiteError of an answer that
-    retrying does not help.
+    Every operation raises a TwinsiteError: the last one when its time is up, and at once one that retrying
+    does not help.
 
     Args:
         patience_seconds: How long to retry. One operation may take that long in all, or ten seconds if that
