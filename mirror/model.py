@@ -187,7 +187,7 @@ class Gap(NamedTuple):
 
 
 class Forecast(StrEnum):
-    """What is said of something that is to come; seconds go with the first of them only."""
+    """What is said of a future event; only with the first value come seconds."""
 
     EXPECTED = "expected"
     """In the stated number of seconds, if everything goes on as in the last minute; 0: already."""
@@ -198,33 +198,33 @@ class Forecast(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What comes of it if all goes on as in the last minute; seconds are null unless it is expected."""
+    """What happens if all goes on as in the last minute; seconds are null unless it is expected."""
 
     catch_up: Forecast = Forecast.UNKNOWN
-    """When nothing is missing any more; never: the copy gains nothing on the source."""
+    """When the copy has caught up; never: it does not gain on the source."""
     catch_up_seconds: float | None = None
-    """0 within the stated lag too."""
+    """Also 0 within the stated lag."""
     retention_loss: Forecast = Forecast.UNKNOWN
     """When retention at the source removes the first record that was not copied; never: it will be copied."""
     retention_loss_seconds: float | None = None
     produced_per_second: float | None = None
-    """Source offsets, at the source; null where nothing was heard for long enough, or it has been idle."""
+    """Source offsets, at the source; null if it was not heard for long enough, or has been idle."""
     copied_per_second: float | None = None
-    """Source offsets, of the copy."""
+    """Source offsets, by the copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowOutlook(Outlook):
-    """Of all partitions: when the last one has caught up and the first one loses records; rates are sums.
+    """For all partitions: when the last one has caught up and the first one loses records; rates are sums.
 
-    What is lost already is no loss to come. Backlog and rates are those of partitions that are being copied:
-    neither paused nor blocked, nor lost. One in time of which no rate is known leaves rates as they are.
+    What is already lost is no future loss. Backlog and rates are those of partitions that are being copied:
+    not paused, blocked or lost. One that is caught up and has no known rate does not change the rates.
     """
 
     backlog_records: int | None = None
-    """Source offsets not copied; null while a partition does not know."""
+    """Source offsets not copied; null while that of a partition is not known."""
     backlog: Forecast = Forecast.UNKNOWN
-    """When all of that is copied, if partitions leave each other what they do not need."""
+    """When all of that is copied, if partitions leave unused capacity to each other."""
     backlog_seconds: float | None = None
 
 
@@ -250,7 +250,7 @@ class PartitionStatus:
     """Source offset of the next record to copy; everything below is on the target."""
     target_log_end_offset: int | None
     lag_records: int | None
-    """Source offsets between ``next_offset`` and the last stable offset, as last seen; 0 if not long ago."""
+    """Source offsets from ``next_offset`` to the last stable offset, as last seen; 0 only if seen lately."""
     lag_seconds: float | None
     """Upper bound of the age of the oldest record that is not on the target; never 0."""
     records: int
@@ -268,20 +268,20 @@ class PartitionStatus:
     marker_offsets: int = 0
     """Of the gaps, those of transaction markers of the source."""
     duplicates_suppressed: int = 0
-    """Records sent and, as the target had them already, not written or not sent again, since start."""
+    """Records not written, or not sent again, because the target had them already, since start."""
     lost_ranges: tuple[tuple[int, int], ...] = ()
     """Source ranges [from, to) given up since the copy of this partition began, in this process or before."""
     retention_headroom_seconds: float | None = None
-    """When retention at the source may remove a record that was not copied, if nothing more is copied; 0 if
-    it has. By size as far as the log's start was seen to move. None: never, or not known."""
+    """Until retention at the source may remove a record that was not copied, if nothing more is copied; 0 if
+    it has. By size as fast as the log's start was seen to move. None: never, or not known."""
     tombstone_headroom_seconds: float | None = None
     """Lower bound of the time until compaction at the source may remove a tombstone that was not copied, of a
     key that was."""
     goal_offset: int | None = None
-    """Where a copy that is to end has reached its end; None when it is to go on, or not known yet."""
+    """Where a copy that is to end has reached its end; None if it is to go on, or that is not known yet."""
     outlook: Outlook = Outlook()
     topic_gone: bool = False
-    """The source has no such topic any more: nothing of it is missing, so there is no lag to be known."""
+    """The source has no such topic any more: nothing is missing, so there is no lag."""
 
     @property
     def is_there(self) -> bool:
@@ -298,23 +298,23 @@ class LinkStatus:
     version: str
     """Of the relay."""
     congestion: str
-    """Congestion control of the relay's kernel on this connection; bbr where it has it."""
+    """Congestion control of the relay's kernel on this connection; bbr if it has it."""
     connections: int
-    """Over which the stream goes."""
+    """How many connections carry the stream."""
     rate_limit_bytes_per_second: float | None
-    """What link.limits allows now; null: no limit."""
+    """The rate that link.limits allows now; null: no limit."""
     round_trip_seconds: float | None
-    """As measured last; null before the first time."""
+    """As last measured; null before the first time."""
     clock_offset_ms: float | None
-    """By how much the relay's clock is ahead of ours; null before it was measured."""
+    """How far the relay's clock is ahead of ours; null before it was measured."""
     level: int | None
-    """Of zstd, for what is behind; null until the relay has said so."""
+    """The level of zstd for partitions that are behind; null until the relay has reported it."""
     window_bytes: int | None
-    """What repeats over so many bytes is sent once; 0: that is not looked for; null likewise."""
+    """Repetitions within this many bytes are sent once; 0: not looked for; null: not reported yet."""
     recode: bool | None
-    """Whether batches of lz4, gzip and snappy are inflated for the way; null likewise."""
+    """Whether lz4, gzip and snappy batches are inflated before they are sent; null: not reported yet."""
     why: str
-    """What the relay has measured that made it choose so."""
+    """The measurements for which the relay chose this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,14 +336,14 @@ class TopicLeftOut:
 
 @dataclass(frozen=True, slots=True)
 class OwnerStatus:
-    """Where the mirror runs that holds the right to copy the flow, as it has said itself."""
+    """Where the mirror that holds the right to copy the flow runs, as it reports itself."""
 
     host: str
     process_id: int
     since_ms: int
-    """When it took the right; since 1970."""
+    """When it took the right, in milliseconds since 1970."""
     url: str
-    """Of its port, as it is reached from its own machine at least; empty when it has none."""
+    """Address of its port, reachable at least from its own machine; empty when it has none."""
 
 
 def only_on(url: str, host: str) -> str:
@@ -362,7 +362,7 @@ class FlowStatus:
     producer_id: int | None
     producer_epoch: int | None
     owner: bool
-    """Holds the right to copy the flow; else it stands by."""
+    """Whether it holds the right to copy the flow; otherwise it stands by."""
     started_at_ms: int
     uptime_seconds: float
     cpu_seconds: float
@@ -373,14 +373,14 @@ class FlowStatus:
     topics_ignored: int | None = 0
     """Topics of the source that are not copied; null before they were looked at."""
     waits_for: str = ""
-    """What a mirror that has not begun yet waits for, and what went wrong last; empty once it has begun."""
+    """What a mirror that has not begun waits for, and what went wrong last; empty once it has begun."""
     link: LinkStatus | None = None
-    """The stream that brings what is copied; null where there is none, or none just now."""
+    """The stream from a relay; null if there is none, or none just now."""
     outlook: FlowOutlook = FlowOutlook()
     topics_left_out: tuple[TopicLeftOut, ...] = ()
-    """Those that the lists want and that are not copied all the same: copies of what the target has."""
+    """Topics that the lists want and that are not copied all the same, and why."""
     copied_by: OwnerStatus | None = None
-    """Who copies while this mirror stands by; null where it is this one, or has not said where it runs."""
+    """Who copies while this mirror stands by; null if it is this one, or has not reported where it runs."""
 
     @property
     def is_there(self) -> bool:
