@@ -176,7 +176,7 @@ def _fitting(name: str, value: str, defaults: Defaults | None) -> str:
 
 
 def _inherited(source: TopicConfigs, defaults: Defaults | None) -> Iterator[tuple[str, str]]:
-    """Retention settings inherited by the source topic from its brokers, where the target's defaults differ."""
+    """Retention settings that the source topic has from its brokers, where the target's defaults differ."""
     for name in KEEPING:
         value = source.values.get(name)
         if value is not None and name not in source.explicit and (defaults or {}).get(name) != value:
