@@ -192,7 +192,7 @@ class Comparable:
                     self._leave_out(tp, why_not)
 
     def _has_begun(self, copy: Range) -> bool:
-        """Whether the copy is known to have begun: by the flow's state, else by a log that has been written."""
+        """Whether the copy is known to have begun: by the flow's state, else by a log that was written to."""
         return self.state is not None or copy.end > 0
 
     def _compared_before(self, tp: TopicPartition, log_end: int) -> int:
