@@ -33,7 +33,7 @@ def config() -> None:
 
 
 def _load(path: Path) -> Settings | RelaySettings:
-    """A relay's settings say which cluster it stands beside, those of a mirror never."""
+    """The settings of a file: a relay's if they have ``cluster``, which a mirror's never have."""
     document, folder = read_yaml(path), path.absolute().parent
     if "cluster" in document:
         return config_relay.parse(document, where=str(path), folder=folder)
@@ -79,7 +79,7 @@ def validate(path: Path) -> None:
 
 
 def _missing(section: BaseModel, above: str = "") -> Iterator[str]:
-    """What the settings name and this machine does not have, one sentence each."""
+    """What the settings name and this machine lacks, one sentence each."""
     for name in type(section).model_fields:
         value, path = getattr(section, name), f"{above}{name}"
         if isinstance(value, BaseModel):
@@ -94,7 +94,7 @@ def _missing(section: BaseModel, above: str = "") -> Iterator[str]:
 
 
 def _why_unreadable(file: Path) -> str:
-    """Nothing where it is there and may be read. Whoever asks may be somebody else than the mirror."""
+    """Why this user cannot read a file; empty if they can. The mirror may run as another user."""
     try:
         there = file.is_file()
     except OSError as error:

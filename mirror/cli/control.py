@@ -81,7 +81,7 @@ def accept_loss(topic: str, partition: int | None, yes: bool, url: str) -> None:
 
 
 def _agreed(question: str) -> bool:
-    """Where nobody is there to say it that is a no; Ctrl-C ends the command."""
+    """Ask the operator. If nobody is there to answer that is a no; Ctrl-C ends the command."""
     try:
         return click.confirm(question, err=True)
     except click.Abort as error:
@@ -91,7 +91,11 @@ def _agreed(question: str) -> bool:
 
 
 def _give_up(client: MirrorClient, lost: Sequence[PartitionStatus]) -> None:
-    """One by one: of a topic the mirror would take in what was lost since it was asked."""
+    """Give up what was shown, partition by partition: for a whole topic later losses would be included.
+
+    Raises:
+        ProblemAnswerError: The mirror refused some of them; the others are given up.
+    """
     refusals = []
     for one in lost:
         try:
@@ -106,7 +110,7 @@ def _give_up(client: MirrorClient, lost: Sequence[PartitionStatus]) -> None:
 
 
 def _price(one: PartitionStatus) -> str:
-    """What it takes to go on with the same offsets: a control marker for each that is lost."""
+    """What it costs to keep the same offsets: a control marker for each one that is lost."""
     if one.offset_mode is not OffsetMode.SAME or one.lost_from is None or one.lost_to is None:
         return ""
     markers = one.lost_to - one.lost_from

@@ -20,7 +20,7 @@ KEYS_FOLDER = "reconcile-keys"
 
 
 class Moment(click.ParamType[int]):
-    """A point in time: ISO 8601, UTC where it names no zone; milliseconds since 1970."""
+    """A point in time: ISO 8601, in UTC unless it names a zone. It becomes milliseconds since 1970."""
 
     name = "time"
 
@@ -57,7 +57,7 @@ carried_argument: Callable[[Any], Any] = click.argument(
 
 
 def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What is compared, where that is not everything, and how."""
+    """Add the options that say which part is compared, and how."""
     for option in reversed(LIMITS):
         command = option(command)
     return command
@@ -118,7 +118,7 @@ rate_option: Callable[[Any], Any] = click.option(
 
 
 def segments_option(name: str, whose: str) -> Callable[[Any], Any]:
-    """Files instead of brokers; may be given again and again."""
+    """An option that names files to read instead of brokers; it may be given several times."""
     return click.option(
         name,
         multiple=True,
@@ -247,7 +247,11 @@ def compare(carried: Path, output: str, folder: Path, **options: Any) -> int:
 
 
 def _job(module: str) -> Any:
-    """The module that runs it; a mirror is installed without Spark."""
+    """The module that runs a job, imported now, as a mirror is installed without Spark.
+
+    Raises:
+        UsageError: Spark, or something it needs, is not installed.
+    """
     try:
         return import_module(f"mirror.cli.{module}")
     except ModuleNotFoundError as error:

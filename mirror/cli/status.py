@@ -1,4 +1,4 @@
-"""``twinsite status``: how a running mirror, or a relay, is, once or again and again."""
+"""``twinsite status``: how a running mirror or relay is, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _table(seen: FlowStatus | RelayStatus, *, everything: bool, one_screen: bool
 
 
 def _watch(client: MirrorClient, output: str, every: float, *, everything: bool) -> NoReturn:
-    """Until a signal comes: on a terminal in place, elsewhere one after the other."""
+    """Show snapshots until a signal comes: on a terminal in place, elsewhere one after the other."""
     screen = console()
     if output == "json":
         for seen in _snapshots(client, every):
@@ -93,7 +93,7 @@ def _watch(client: MirrorClient, output: str, every: float, *, everything: bool)
 
 
 def _end(received: int, _frame: object) -> NoReturn:
-    """Leave the terminal as it was found, then end as the signal would have it."""
+    """End with the signal's exit code, so that the terminal is restored on the way out."""
     sys.exit(128 + received)
 
 
@@ -112,7 +112,7 @@ def _shown(seen: Seen, *, everything: bool, one_screen: bool = False) -> Rendera
 
 
 def _snapshots(client: MirrorClient, every: float) -> Iterator[Seen]:
-    """A snapshot each so many seconds; a mirror that is away, or does not say, may come back."""
+    """A snapshot, or why there is none, after every so many seconds: a mirror that is away may come back."""
     while True:
         try:
             yield _read(client)
