@@ -29,7 +29,7 @@ config_option = click.option(
 
 @click.group()
 def config() -> None:
-    """Look at settings, of a mirror or of a relay; nothing is started and no broker is asked."""
+    """Look at settings of a mirror or a relay. Nothing is started and no broker is asked."""
 
 
 def _load(path: Path) -> Settings | RelaySettings:
@@ -59,10 +59,10 @@ def show(path: Path, output: str) -> None:
 @config.command()
 @config_option
 def validate(path: Path) -> None:
-    """Check a file: ends with 0 when it is accepted, with 2 and the reasons when it is not.
+    """Check a file: ends with 0 if it is accepted, with 2 and the reasons if it is not.
 
-    Files and variables it names that are not there, or may not be read, are warnings: it may be meant for
-    another machine, or another user.
+    If it names files or variables that do not exist here, or may not be read, that is a warning: it may be
+    meant for another machine, or another user.
 
     \b
     twinsite config validate --config flow.yaml
@@ -110,7 +110,7 @@ def _why_unreadable(file: Path) -> str:
     type=click.Choice(["mirror", "relay"]),
     default="mirror",
     show_default=True,
-    help="Whose settings.",
+    help="Whose settings file.",
 )
 def schema(of: str) -> None:
     """Print the JSON Schema of settings files, for editors.
