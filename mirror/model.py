@@ -205,7 +205,7 @@ class Outlook:
     catch_up_seconds: float | None = None
     """Also 0 within the stated lag."""
     retention_loss: Forecast = Forecast.UNKNOWN
-    """When retention at the source removes the first record that was not copied; never: it will be copied."""
+    """When retention at the source removes the first uncopied record; never: it will be copied before."""
     retention_loss_seconds: float | None = None
     produced_per_second: float | None = None
     """Source offsets, at the source; null if it was not heard for long enough, or has been idle."""
@@ -245,7 +245,7 @@ class PartitionStatus:
     source_log_start_offset: int | None
     source_high_watermark: int | None
     source_last_stable_offset: int | None
-    """With read_uncommitted the high watermark: as far as the flow reads."""
+    """How far the flow reads; with read_uncommitted that is the high watermark."""
     next_offset: int | None
     """Source offset of the next record to copy; everything below is on the target."""
     target_log_end_offset: int | None
@@ -262,11 +262,11 @@ class PartitionStatus:
     lost_from: int | None = None
     lost_to: int | None = None
     lost_offsets: int = 0
-    """Offsets given up since start: removed at the source before they were copied, the loss accepted."""
+    """Offsets given up since start: removed at the source before they were copied, and the loss accepted."""
     aborted_offsets: int = 0
-    """Of the gaps, those of batches of aborted transactions."""
+    """Offsets of the gaps that are those of batches of aborted transactions."""
     marker_offsets: int = 0
-    """Of the gaps, those of transaction markers of the source."""
+    """Offsets of the gaps that are those of transaction markers of the source."""
     duplicates_suppressed: int = 0
     """Records not written, or not sent again, because the target had them already, since start."""
     lost_ranges: tuple[tuple[int, int], ...] = ()
@@ -275,8 +275,8 @@ class PartitionStatus:
     """Until retention at the source may remove a record that was not copied, if nothing more is copied; 0 if
     it has. By size as fast as the log's start was seen to move. None: never, or not known."""
     tombstone_headroom_seconds: float | None = None
-    """Lower bound of the time until compaction at the source may remove a tombstone that was not copied, of a
-    key that was."""
+    """Lower bound of the time until compaction at the source may remove an uncopied tombstone whose key was
+    copied."""
     goal_offset: int | None = None
     """Where a copy that is to end has reached its end; None if it is to go on, or that is not known yet."""
     outlook: Outlook = Outlook()
@@ -371,7 +371,7 @@ class FlowStatus:
     bytes_appended: int
     partitions: tuple[PartitionStatus, ...]
     topics_ignored: int | None = 0
-    """Topics of the source that are not copied; null before they were looked at."""
+    """Source topics that are not copied; null before they were looked at."""
     waits_for: str = ""
     """What a mirror that has not begun waits for, and what went wrong last; empty once it has begun."""
     link: LinkStatus | None = None
