@@ -26,7 +26,7 @@ SECOND = 1.0
 HELD_BACK_ABOVE = 0.2
 """Share of the time in which there was something to send."""
 FULL_ABOVE = 0.5
-"""Share of the times the kernel took no more in which its buffer was full."""
+"""Share, of the times the kernel took no more, in which its buffer was full."""
 IDLE_BELOW = 0.8
 """If there is something to send for less than this share of the time, the programs are too slow."""
 AT_RATE_ABOVE = 0.9
