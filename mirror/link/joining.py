@@ -7,7 +7,9 @@ from mirror.kafka.relayed import UnknownStreamError
 from mirror.link.protocol import Channel
 
 BBR, WITH_BBR, WITHOUT_BBR = "bbr", 3, 16
-"""Connections of a stream with BBR, and without it: a lost packet then halves a sixteenth of the rate."""
+"""Connections of a stream with BBR, and without it: a lost packet then halves the rate of only one of the
+fourteen that carry what is behind.
+"""
 JOIN_TRIES, JOIN_PAUSE_SECONDS = 5, 0.2
 """An address may lead to several relays, of which one has the stream. After so many failed tries a warning is
 logged; the pause doubles after each.

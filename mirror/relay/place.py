@@ -22,7 +22,7 @@ from mirror.link.parts import ASTRAY, Part, whole_batches
 from mirror.link.protocol import Channel
 
 PART_BYTES_CEILING = 128 << 20
-"""No batch is larger than this."""
+"""Larger batches are not read."""
 BATCHES_AT_ONCE = 2
 """If batches are large, there is room for so many of the largest in the last answer, so that the next one is
 rarely requested twice. An answer without batches ends that.

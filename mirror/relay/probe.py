@@ -51,7 +51,7 @@ PATIENCE_SECONDS = 30.0
 PAUSES_MAX = 10_000
 """How many pauses are examined for their cause."""
 SO_MAX_PACING_RATE = 47
-"""Of Linux; Python has no name for it."""
+"""Linux; Python has no name for it."""
 
 
 class Load(Section, strict=True, extra="ignore"):

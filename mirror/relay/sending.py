@@ -307,7 +307,7 @@ class Sender:
         return next((wire for wire in self._more if not wire.full), None)
 
     def send_slice(self, urgency: Channel, now: float) -> int:
-        """Send the next slice of this urgency if one may go now; returns its bytes, both copies if repeated."""
+        """Send the next slice of this urgency if one may go now; returns its bytes, and those of a copy."""
         wait = self._pace.wait(now)
         if wait > 0:
             self._come_back(wait)
