@@ -111,7 +111,8 @@ class Channels:
         """Handle SHARED, ENDED or MOVED: a shared channel begins or ends, or partitions move to a channel.
 
         Raises:
-            AnswerError: The channel cannot begin, does not exist or is not shared, or the payload is cut.
+            AnswerError: The channel cannot begin, does not exist or is not shared, or the payload has a wrong
+                size.
         """
         number, rest = protocol.read_channel(payload)
         if kind == Down.MOVED:
@@ -163,7 +164,7 @@ class Channels:
         return self._states[channel].opener
 
     def number_of(self, channel: int, part: Part) -> int | None:
-        """The number that a part's partition was wanted with; None if it was not moved to this channel."""
+        """The number that a part's partition was wanted with; None if it was not moved to this shared one."""
         return part.number if channel in self._came else self._states[channel].moved.get(part.fetched.key)
 
     def took(self, came: Came) -> int:

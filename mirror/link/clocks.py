@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 DRIFT = 1e-4
-"""The clocks of two machines drift apart by less than so many seconds in a second."""
+"""The clocks of two machines drift apart by less than this many seconds a second."""
 
 
 class Distance:

@@ -64,7 +64,7 @@ class Expected:
     Attributes:
         carries_bytes_per_second: Bytes of records, as the source stores them.
         times_production: How many times what is produced the link carries; if ``at_least`` is true, at least
-            so many, as no more was asked of the link.
+            this many, as no more was asked of the link.
         lag_seconds: Of caught-up partitions on an idle link; brokers and disks add their time.
         lag_while_full_seconds: The same while others catch up.
         outage_hour_seconds: How long it takes to catch up after an hour without a link.

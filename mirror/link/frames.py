@@ -77,7 +77,7 @@ class Compression(NamedTuple):
 
     @property
     def long_bytes(self) -> int:
-        """What repeats within so many bytes is sent once; 0: such repeats are not searched for."""
+        """What repeats within this many bytes is sent once; 0: such repeats are not searched for."""
         return 1 << self.window_log if self.level and self.long else 0
 
 

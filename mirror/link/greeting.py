@@ -68,8 +68,8 @@ class Choice:
     """How the relay sends what is behind, and why.
 
     Attributes:
-        connections: Over so many connections it would send more; 0: those there are suffice.
-        window_bytes: What repeats within so many bytes is sent once; 0: such repeats are not searched for.
+        connections: With this many connections it would send more; 0: those there are suffice.
+        window_bytes: What repeats within this many bytes is sent once; 0: such repeats are not searched for.
             None if the relay does not say.
     """
 

@@ -11,8 +11,8 @@ BBR, WITH_BBR, WITHOUT_BBR = "bbr", 3, 16
 fourteen that carry what is behind.
 """
 JOIN_TRIES, JOIN_PAUSE_SECONDS = 5, 0.2
-"""An address may lead to several relays, of which one has the stream. After so many failed tries a warning is
-logged; the pause doubles after each.
+"""An address may lead to several relays, of which one has the stream. After this many failed tries a warning
+is logged; the pause doubles after each.
 """
 JOIN_PAUSE_SECONDS_MAX, UNKNOWN_PAUSE_SECONDS_MAX = 30.0, 300.0
 """The longest pause if the relay has no room at the moment, and if it does not know the stream: another one

@@ -12,11 +12,11 @@ from __future__ import annotations
 import socket
 
 IDLE_SECONDS, BETWEEN_SECONDS = 10, 2
-"""After so long without traffic the kernel probes the other end, and repeats that: one of the probes gets
+"""After this long without traffic the kernel probes the other end, and repeats that: one of the probes gets
 through even a link that loses many packets.
 """
 DEAD_SECONDS = 30
-"""After so long without an answer the connection ends, whether data was sent or not."""
+"""After this long without an answer the connection ends, whether data was sent or not."""
 
 
 def end_when_dead(sock: socket.socket) -> None:

@@ -50,8 +50,8 @@ class Load:
 
     Attributes:
         seconds: For how long.
-        settle_seconds: The kernel's counts begin after so long: TCP finds its pace first.
-        bytes_max: The load also ends after so many bytes.
+        settle_seconds: The kernel's counts begin after this long: TCP finds its pace first.
+        bytes_max: The load also ends after this many bytes.
         rate_max: The most bytes a second; None: what the link carries.
     """
 

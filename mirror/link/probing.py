@@ -38,7 +38,7 @@ from mirror.link.protocol import Pong
 RECEIVE_BYTES = 256 << 10
 IDLE_ECHOES = 20
 IDLE_SECONDS = 2.0
-"""So many round trips are measured before the load, or as many as fit into this time, but at least three."""
+"""How many round trips are measured before the load, or as many as fit into this time, but at least three."""
 IDLE_ECHOES_MIN = 3
 ECHO_EVERY_SECONDS = 0.05
 """Under load the next PING is sent no sooner after the last PONG."""

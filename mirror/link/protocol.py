@@ -124,7 +124,7 @@ def read_forget(payload: bytes | memoryview) -> list[Key]:
 
 
 def taken(channel: int, wire_bytes: int) -> bytes:
-    """TAKEN: frames of so many bytes, headers included, were taken since the channel began."""
+    """TAKEN: frames of this many bytes, headers included, were taken since the channel began."""
     return message(Up.TAKEN, _TAKEN.pack(channel, wire_bytes))
 
 

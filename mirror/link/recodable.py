@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from mirror.kafka.fetch import Key
 
 ODD_MAX, ODD_WITHIN_SECONDS = 2, 60.0
-"""After so many such batches within this time recoding stops."""
+"""After this many such batches within this time recoding stops."""
 REST_SECONDS = 600.0
 """After this time recoding is tried again: other producers may write by then."""
 

@@ -55,7 +55,7 @@ PING_SECONDS, PINGS_MAX = 2.0, 20
 HELLO_NUMBER = 0
 """Stands for HELLO, which WELCOME answers; PINGs have numbers from 1 on."""
 CLOCK_OFFSETS = 15
-"""Of so many answers the quickest is believed."""
+"""Of this many answers the quickest is believed."""
 UNSENT_BYTES_MAX = 16 << 20
 ENTRIES_AT_ONCE = 50_000
 CONNECTIONS_BEHIND_MAX = 32

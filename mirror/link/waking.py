@@ -17,7 +17,7 @@ OFTEN_SECONDS, SELDOM_SECONDS = 0.005, 0.05
 should be noticed.
 """
 TLS_RECORD_BYTES = (16 << 10) + 512
-"""So much may have left the kernel and wait for the rest of its TLS record."""
+"""Bytes that may have left the kernel and wait for the rest of its TLS record."""
 
 
 class Waking:

@@ -33,7 +33,7 @@ _GAIN_UNIT = 256
 BEGINNING_ABOVE = 2.0
 """A higher gain is that of startup; later BBR never sends more than 1.25 times what arrives."""
 GROWS = 1.25
-"""While the rate of arrival grows to so many times as much now and then, startup is right to go on."""
+"""While the rate of arrival now and then grows by this factor, startup is right to go on."""
 STALLS_SECONDS, STALLS_ROUND_TRIPS = 1.0, 8
 """If the rate has not grown for both of these, the link is full. BBR itself takes half as long to see it."""
 RESENT_ABOVE = 0.02

@@ -139,7 +139,7 @@ class Group:
     # -- who takes part ----------------------------------------------------------------------------
 
     def take_over(self, wanted: dict[Key, dict[Member, Wanted]]) -> None:
-        """Read these partitions for all members, each from the position of the member that is least far."""
+        """Read these partitions for all members, each from the position of the least advanced member."""
         for member, channel in self.members.items():
             numbers = ((key, by_member[member].place.number) for key, by_member in wanted.items())
             member.write(protocol.moved(channel, numbers))

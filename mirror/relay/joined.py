@@ -24,7 +24,7 @@ from mirror.relay.news import steady_us
 from mirror.relay.widening import Held, held
 
 IDLE_SECONDS_MAX = 10.0
-"""After so long without bytes a PONG is sent: what stands between may end idle connections."""
+"""After this long without bytes a PONG is sent: what stands between may end idle connections."""
 
 
 class HasJoined(Protocol):

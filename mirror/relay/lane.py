@@ -15,7 +15,7 @@ from mirror.link.parts import encode_parts
 from mirror.relay.news import Gone, News, Taken, records_bytes
 
 FRAMES_READY_MAX = 2
-"""Compressed frames of a channel that wait for the link; no more are made while there are so many."""
+"""Compressed frames of a channel that may wait for the link; no more are made until one has gone."""
 FRAMES_UNTAKEN_MAX = 65_536
 """Frames of a channel that may be untaken, however small they are: what is kept of each is larger."""
 INLINE_BYTES_MAX = 32 << 10
@@ -133,8 +133,8 @@ class Press:
                 self._close_sealer()
 
     def close(self) -> None:
-        """Release zstd's memory immediately: an ended stream may stay for long as garbage, which Python takes
-        for small. A frame that is being made is finished first.
+        """Release zstd's memory immediately: an ended stream may stay as garbage for long, as Python does not
+        know how large it is. A frame that is being made is finished first.
         """
         self._closed = True
         if not self.busy:

@@ -17,7 +17,7 @@ from mirror.kafka.tcp_info import unacknowledged_bytes, unsent_bytes
 from mirror.link.lifeline import end_when_dead
 
 UNSENT_BYTES, UNSENT_BYTES_BEHIND, UNSENT_BYTES_WITH_BBR = 64 << 10, 256 << 10, 2 << 20
-"""The kernel takes no more while so many bytes wait in it unsent. For what is behind there may be more, so
+"""The kernel takes no more while this many bytes wait in it unsent. For what is behind there may be more, so
 that the link does not wait for the relay; most with BBR, where all of that goes over one connection: BBR
 learns what a link carries only while it always has something to send, and fills the queues on the path until
 then.
@@ -25,10 +25,11 @@ then.
 CLOSE_SECONDS_MAX = 10.0
 """How long what is left may take to be sent when a connection ends."""
 UNREAD_BYTES_MAX = 1 << 20
-"""Frames are held back long before this; so much can only be answers to what a mirror asks."""
+"""Frames are held back long before this; this much can only be answers to what a mirror asks."""
 BUSY_SECONDS, REST_TIMES, REST_SECONDS_MAX = 0.01, 2, 1.0
-"""Handling what a mirror says in one go rarely takes longer than this. If it does, the mirror is not read for
-so many times as long, so that others have most of the time. One that wants very many partitions says so once.
+"""Handling what a mirror says in one go rarely takes longer than ``BUSY_SECONDS``. If it does, the mirror is
+not read for ``REST_TIMES`` as long, so that others have most of the time. One that wants very many partitions
+says so once.
 """
 CONGESTION = "bbr"
 """Unlike CUBIC, it does not mistake a lost packet for a full link."""

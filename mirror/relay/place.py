@@ -24,8 +24,8 @@ from mirror.link.protocol import Channel
 PART_BYTES_CEILING = 128 << 20
 """Larger batches are not read."""
 BATCHES_AT_ONCE = 2
-"""If batches are large, there is room for so many of the largest in the last answer, so that the next one is
-rarely requested twice. An answer without batches ends that.
+"""If batches are large, there is room for this many of the largest in the last answer, so that the next one
+is rarely requested twice. An answer without batches ends that.
 """
 ROUTE_TRIES = 30
 """How often the leader of a partition is looked up before its mirror is told that nobody leads it."""

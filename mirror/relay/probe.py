@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 QUESTION_BYTES_MAX = 4096
 RANDOM_BYTES = 4 << 20
 SLICES_IN_A_ROW = 8
-"""After so many, other connections of this relay have their turn, however fast the link is."""
+"""After this many, other connections of this relay have their turn, however fast the link is."""
 PATIENCE_SECONDS = 30.0
 """How long a mirror may take to say what it wants, and to receive what is in flight at the end."""
 PAUSES_MAX = 10_000

@@ -36,8 +36,8 @@ from mirror.relay.turns import Turns
 
 IDLE_BYTES_MAX = 16 << 20
 ROUTE_PAUSE_SECONDS, ROUTE_PAUSE_TIMES = 0.1, 4
-"""The pause after each look for leaders, or so many times as long as that took: even if very many partitions
-are not known, others have their time.
+"""The pause after each look for leaders, or this many times as long as that took: even if very many
+partitions are not known, others have their time.
 """
 UNREAD_LOOK_SECONDS = 1.0
 """How often it is checked, while a broker is silent, whether others lead its partitions by now."""
@@ -141,7 +141,7 @@ class SourceReader:
         return set[Key]().union(*(lane.places for lane in lanes if lane.node not in but))
 
     def unread(self, seconds: float) -> set[int]:
-        """Brokers that have owed an answer for at least so long."""
+        """Brokers that have owed an answer for at least this long."""
         return {lane.node for lane in self._lanes.values() if lane.unread_seconds >= seconds}
 
     def hand_over(self, key: Key) -> tuple[Place, bool]:

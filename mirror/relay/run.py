@@ -97,7 +97,7 @@ async def _serve(settings: RelaySettings, stop: asyncio.Event, listens: asyncio.
 
 
 def _make_room(connections_max: int) -> None:
-    """Raise the limit of open files to what so many connections need; warn if the hard limit is lower."""
+    """Raise the limit of open files to what this many connections need; warn if the hard limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections_max * FILES_OF_CONNECTION + FILES_BESIDES
     endless = hard == resource.RLIM_INFINITY

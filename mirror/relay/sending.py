@@ -195,7 +195,7 @@ class Sender:
         self._offer(urgency)
 
     def taken(self, channel: int, wire_bytes: int) -> bool:
-        """The mirror has taken so much of a channel since that began; False if this is impossible."""
+        """Note how much of a channel the mirror has taken since the channel began; False if impossible."""
         lane = self._lanes.get(channel)
         if lane is None or not lane.taken_bytes <= wire_bytes <= lane.sent_bytes:
             return False

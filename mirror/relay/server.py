@@ -64,8 +64,8 @@ HEADER_BYTES_MAX, HEADERS_MAX = 8190, 64
 """Of one header, or of the request line; and how many headers."""
 SHUTDOWN_SECONDS = 1.0
 DRAIN_SECONDS = 3.0
-"""When a relay is stopped, requests to brokers that are in progress have so long to be answered, and mirrors
-to end their streams.
+"""How long a relay that is being stopped waits for answers to requests in progress, and for mirrors to end
+their streams.
 """
 BROKERS_READ_AGAIN_SECONDS, TOPICS_READ_AGAIN_SECONDS = 1.0, 0.1
 """How often, at most, the cluster is asked for brokers and topics that are not known."""

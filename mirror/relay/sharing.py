@@ -37,8 +37,8 @@ ALONE_SECONDS = 60.0
 ALONE_MAX = 10_000
 """Mirrors for which that is remembered."""
 UNREAD_SECONDS = 2.0
-"""A broker that has owed a group an answer for so long is left to the group's mirrors for a while: it may not
-accept more connections from this relay than theirs.
+"""A broker that has owed a group an answer for this long is left to the group's mirrors for a while: it may
+accept no more connections from this relay than theirs.
 """
 FRAME_BYTES_MIN = 64 << 10
 """A mirror that takes less in a frame reads for itself: others would get as little at a time."""
@@ -135,7 +135,7 @@ class Sharing:
         that only a group reads.
 
         The mirrors of a set have read a partition up to the same leader epoch. With that epoch, and from the
-        position of the mirror that is least far, the broker is asked whether what follows was replaced; to a
+        position of the least advanced mirror, the broker is asked whether what follows was replaced; to a
         mirror with another epoch it might answer something else.
         """
         left = {node for node, until in self._left_until.items() if until > now}

@@ -42,7 +42,7 @@ from mirror.relay.widening import LOOK_SECONDS, Widening
 log = structlog.get_logger(__name__)
 
 SILENT_SECONDS_MAX = 30.0
-"""A mirror says something every few seconds; after so long without a message it is taken to be gone."""
+"""A mirror says something every few seconds; after this long without a message it is taken to be gone."""
 GOING_AWAY = "going_away"
 
 
@@ -60,7 +60,7 @@ class Stream(Asked):
         turnstile: The slices of all streams go through it.
         sharing: Finds what streams have in common.
         visitor: The mirror.
-        greeting_seconds: HELLO has to arrive within so long.
+        greeting_seconds: HELLO has to arrive within this time.
         level_max: The highest level of zstd for what is behind.
     """
 

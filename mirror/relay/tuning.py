@@ -13,8 +13,8 @@ from mirror.link.frames import Compression
 
 PERIOD_SECONDS = 0.1
 PERIOD_BYTES = 32 << 20
-"""A step is watched for so long, and for so many bytes of records, before it is changed: by then its window
-is full, its output is known, and the kernel's buffers no longer hide what the link does.
+"""A step is watched for this long, and for this many bytes of records, before it is changed: by then its
+window is full, its output is known, and the kernel's buffers no longer hide what the link does.
 """
 SETTLE_SECONDS = 2.0
 """For how long the link has to be full before steps that take more time are tried: TCP has to find out first
@@ -39,9 +39,9 @@ HELD_ABOVE = 0.1
 the limit.
 """
 IDLE_SECONDS = 2.0
-"""If no frame was made for so long, and none waits, there is no limit."""
+"""If no frame was made for this long, and none waits, there is no limit."""
 ROOMY = 2.0
-"""If the mirror is the limit: a step that a core does so many times as fast as needed costs no throughput."""
+"""If the mirror is the limit: a step that a core does this many times as fast as needed costs nothing."""
 MORE, TIMES = 1.25, 4.0
 """A link that ran dry, and carried ``MORE`` times what was assumed, is assumed to carry ``TIMES`` as much as
 that; and so is a link of which nothing is known.
@@ -51,7 +51,7 @@ ALIKE = 0.9
 that makes so little more is better if it takes less time: zstd's higher levels may take six times as long.
 """
 FORGET_SECONDS, FORGET_SLOW_SECONDS = 600.0, 30.0
-"""After so long a step is measured again, as the data may have changed; sooner if a core was too slow, as
+"""After this long a step is measured again, as the data may have changed; sooner if a core was too slow, as
 other work may have kept it busy.
 """
 AGAIN_SHARE = 0.02
@@ -293,7 +293,7 @@ class Tuner:
         )
 
     def _learn_link_rate(self, carried: float, *, full: bool) -> None:
-        """The link has carried so much; if it was full it carries no more, else it is not known how much."""
+        """The link has carried this much. If it was full it carries no more; otherwise that is not known."""
         if full or carried > self._link_rate * MORE:
             self._link_known = full
         if full:

@@ -50,7 +50,7 @@ class Tunnel(Line):
     Args:
         broker: Nothing else uses it.
         visitor: The mirror.
-        greeting_seconds: The first request has to arrive within so long.
+        greeting_seconds: The first request has to arrive within this time.
     """
 
     def __init__(

@@ -31,15 +31,15 @@ nothing else limits them it is half to three quarters: what is sent is spread ov
 buffer empties when many acknowledgements arrive at once.
 """
 LOOKS = 12
-"""The average of so many looks counts before more connections are asked for: one that begins, or begins
+"""The average of this many looks counts before more connections are asked for: one that begins, or begins
 again, finds its pace first.
 """
 LOOKS_WITHOUT_QUEUE = 3
-"""So many are enough if nothing waits on the path."""
+"""This many are enough if nothing waits on the path."""
 STRETCHED_ABOVE = 1.1
-"""A round trip so many times the shortest means that something does; if buffers exceed the link, 1.3."""
+"""A round trip this many times the shortest means that something does; if buffers exceed the link, 1.3."""
 GROWS = 1.25
-"""A window that has grown so many times in three looks is no limit yet."""
+"""A window that has grown by this factor in three looks is no limit yet."""
 BEGINS_LOOKS = 5
 """Nor is any window so soon after a connection was made: over a long link it is not seen to grow before."""
 TIMES, TIMES_WHERE_ROOMY = 2, 4
@@ -86,7 +86,7 @@ class Widening:
     """Watches the BULK connections of one mirror. Pure.
 
     Attributes:
-        connections: So many would carry more; 0: there are enough.
+        connections: This many would carry more; 0: there are enough.
     """
 
     def __init__(self) -> None:
