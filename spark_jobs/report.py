@@ -1,7 +1,7 @@
-"""The result of a run as one page: what differs and where along the log, what was compared and what not.
+"""The result of a run as one page: what differs and where along the log, what was compared and what was not.
 
-What an operator needs first comes first: the verdict, what is not known, what differs, then topic by topic
-where. Nothing is fetched from elsewhere and no script runs. Pure.
+What an operator needs first comes first: the verdict, what is not known, what differs, then where it differs,
+topic by topic. The page loads nothing from elsewhere and runs no script. Pure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from spark_jobs.report_topics import differences, differing_topics
 from spark_jobs.result import Outcome, Result, said_of_ends
 
 SAME_OPEN = 20
-"""Topics that are the same and are seen at once; more are folded."""
+"""Topics that are the same are listed openly up to this number; more are folded."""
 
 DIGESTS = {
     Algorithm.XXHASH64: "xxHash64, 128 bits: finds damage",
@@ -68,14 +68,14 @@ MEANINGS = {
         "the tombstone is missing",
     ),
 }
-"""What a kind means, and where it mostly comes from."""
+"""What a kind means, and its usual cause."""
 
 
 def page(result: Result, folder: str) -> str:
     """The page of a run that was completed.
 
     Args:
-        folder: Where it lies, as a command would be told.
+        folder: The folder of the run, as an argument of a command.
     """
     return framed(f"{result.flow}: {result.outcome.value}", _parts(result, folder))
 
@@ -159,7 +159,7 @@ def _named(result: Result) -> str:
 
 
 def _next_step(result: Result, folder: str) -> Iterator[str]:
-    """What shows what can be done; a run over files leaves no plan for that."""
+    """The command that shows what can be repaired. A run over files leaves no plan, so it has none."""
     if result.outcome is Outcome.MISMATCH and not result.files:
         yield (
             '<div class="card next"><p>What can be put right is shown by this; it writes nothing yet:</p>'
