@@ -1,4 +1,4 @@
-"""What Spark and Kafka's Java consumer raise, renamed once: what was being done, and why it failed."""
+"""Errors of Spark and of Kafka's Java consumer become one of ours: what was being done, and why it failed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pyspark.errors import PySparkException
 from spark_jobs.session import SparkFailedError
 
 _OURS = re.compile(r"^spark_jobs\.[\w.]+: ")
-"""The class of an error whose words are for people."""
+"""The class name in front of the message of an error of ours."""
 CAUSE = "Caused by: "
 CALLING = "An error occurred while calling "
-"""How Py4J begins; what it means to say comes behind."""
+"""How a message of Py4J begins; the reason follows."""
 HINTS = {
     "TopicAuthorizationException": "Spark reads as the user of the settings, who needs Read on these topics: "
     "docs/permissions.md",
@@ -33,13 +33,13 @@ ENDED = (
 
 @contextmanager
 def renamed_errors(doing: str) -> Iterator[None]:
-    """What Spark raises is ours from here on.
+    """Turn errors of Spark in the block into ours.
 
     Args:
         doing: What is being done.
 
     Raises:
-        SparkFailedError: Instead of anything of Spark's.
+        SparkFailedError: In place of an error of Spark, Py4J, or the connection to Java.
     """
     try:
         yield
