@@ -273,7 +273,7 @@ def _moved(source: Sequence[Record], target: Sequence[Record], same: Sequence[Pa
 def _doubled(
     source: Sequence[Record], target: Sequence[Record], same: Sequence[Pair], moved: Sequence[Pair]
 ) -> dict[int, int]:
-    """Records that the target has once more: the source has such a record, which is paired already.
+    """Records that the target has again: the source has such a record, which is paired already.
 
     Returns:
         For each of them, the first such record of the source.

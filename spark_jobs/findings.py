@@ -21,7 +21,7 @@ class Kind(StrEnum):
     CHANGED = "changed"
     """Both have it; :attr:`Difference.parts` says what of it is not the same."""
     DUPLICATED = "duplicated"
-    """The target has it once more than the source."""
+    """The target has it more often than the source."""
     REORDERED = "reordered"
     """Both have it, in another order."""
     SHIFTED = "offset_shifted"

@@ -175,7 +175,7 @@ class Compared:
 
     @property
     def leaving(self) -> int:
-        """Source offsets that both have and nobody can compare in time."""
+        """Source offsets that both have, and that one side is about to delete: too late to compare them."""
         return self.log.window.leaving.offsets
 
     @property

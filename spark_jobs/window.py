@@ -4,8 +4,8 @@ Compared is what both sides can still read and the copy has reached. What only o
 at the other. What the source has beyond the copy is pending, and what it has deleted there never arrives.
 What the target has beyond the source's end is extra.
 
-A target that has lost its end does not say how far the copy had reached: that must come from somebody who was
-told before. Ask for ends at the target first: then a working copy is never ahead of its source.
+A target that has lost its end does not say how far the copy had reached: that must be known from before
+(``acknowledged``). Ask for ends at the target first: then a working copy is never ahead of its source.
 
 All ranges are half-open. Pure.
 
