@@ -23,7 +23,7 @@ VERSION = "3.9"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A topic to copy: so many records, of the same size each, in so many partitions.
+    """A topic to copy, with records of one size.
 
     Attributes:
         topics: The regular expression that mirrors are given; it matches ``topic``.
