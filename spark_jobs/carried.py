@@ -70,7 +70,7 @@ class DamagedAnswerError(TwinsiteError):
 
 
 def is_answered(folder: Path, name: str) -> bool:
-    """Whether a question in the folder has an answer, and not only an older question of its name.
+    """Whether a question in the folder has an answer; one to an older question of its name does not count.
 
     Raises:
         UsageError: The question is not there, or is not JSON.

@@ -19,8 +19,8 @@ FIRST_OFFSETS = 200
 GROWTH = 50
 """A slice has at most this many times the offsets of the one before: its records may be larger."""
 FETCHES_MIN = 4
-"""A range is fetched in at least this many parts: the last part, and the one fetched ahead, are partly
-wasted."""
+"""A range is fetched in at least this many parts: of the last one, and of the one fetched ahead, some is
+sent for nothing."""
 FETCH_BYTES_MIN = 16 << 10
 """The default batch size of producers; brokers send a batch whole."""
 SHARE_BYTES_MIN = 256 << 10

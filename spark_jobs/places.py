@@ -53,7 +53,7 @@ def lines_of_runs(runs: Iterable[tuple[int, int]], source: Range) -> list[Line]:
 
     Args:
         runs: Where each run begins: source offset, target offset; the last one has no end.
-        source: The range.
+        source: The source offsets that are asked for.
     """
     found = []
     start, base, end = None, 0, 0

@@ -92,7 +92,7 @@ class Broker(Daemon):
 
 
 def new_id() -> str:
-    """A random id as Kafka writes them; never with a hyphen in front: its tools mistake that for an option."""
+    """A random id as Kafka writes them; never with a leading hyphen: its tools mistake that for an option."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         continue
     return text
