@@ -51,9 +51,7 @@ def check_place(header: BatchHeader, next_offset: int, reached: int, *, inside: 
     base_offset, magic = header.base_offset, header.magic
     # formats v0 and v1 say the last offset only: where they begin is seen when they are decoded
     if next_offset <= reached or (base_offset < reached and magic == MAGIC_V2 and not inside):
-        raise MisplacedBatchError(
-            reached, f"it claims to hold offsets {base_offset} to {next_offset - 1}"
-        )
+        raise MisplacedBatchError(reached, f"it claims to hold offsets {base_offset} to {next_offset - 1}")
     if 0 <= end < next_offset:
         raise EarlyBatchError(reached, f"it claims to end at {next_offset}, but the log ends at {end}")
 
