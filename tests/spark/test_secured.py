@@ -209,7 +209,12 @@ def on(topic: str, operation: str) -> Grant:
             1,
             f"Fetch of {STATE}-0: TOPIC_AUTHORIZATION",
         ),
-        ("target", on_orders("Read"), 2, f"there is no topic {STATE}, or it may not be described"),
+        (
+            "target",
+            on_orders("Read"),
+            2,
+            f"topic {STATE} does not exist, or the right to describe it is missing",
+        ),
     ],
 )
 def test_a_right_that_is_missing_is_named_and_nothing_matches(

@@ -392,7 +392,7 @@ async def test_a_partition_that_refuses_does_not_hide_the_others(port: Port) -> 
 
     assert (status, problem["code"]) == (409, "partly_refused")
     assert problem["detail"] == "1 of 2 partitions refused"
-    assert problem["hint"] == "look at the partition in the status again"
+    assert problem["hint"] == "look at the partition's status again"
     assert problem["partitions"] == [
         {
             "topic": "orders",
@@ -400,7 +400,7 @@ async def test_a_partition_that_refuses_does_not_hide_the_others(port: Port) -> 
             "outcome": "refused",
             "code": "state_conflict",
             "detail": "orders-0 is FENCED",
-            "hint": "look at the partition in the status again",
+            "hint": "look at the partition's status again",
         },
         {"topic": "orders", "partition": 1, "outcome": "done"},
     ]
@@ -442,7 +442,7 @@ async def test_a_mirror_that_has_not_begun_says_that_it_waits(port: Port) -> Non
         await port.get_json("/offsets/translate?topic=orders&partition=0&offset=1"),
     ]
 
-    unknown = "nothing is known of it yet, the mirror waits for source to answer"
+    unknown = "nothing is known about it yet: the mirror waits for source to answer"
     assert [(status, problem["retryable"], problem["detail"]) for status, problem in told] == [
         (503, True, f"orders: {unknown}"),
         (503, True, f"orders-0: {unknown}"),

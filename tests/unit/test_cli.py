@@ -400,7 +400,7 @@ def not_begun(*reached: str, stopped: bool) -> service.NotBegunError:
 @pytest.mark.parametrize(
     ("reached", "words", "hint"),
     [
-        (["target"], "source to answer", "hint: check the address, the broker and the network between\n"),
+        (["target"], "source to answer", "hint: check the address, the broker and the network\n"),
         (["source", "target"], "the flow's state at the target", ""),
     ],
 )
@@ -415,7 +415,7 @@ def test_time_that_is_up_before_a_mirror_is_under_way_makes_it_5(
     code = main(["mirror", *CLUSTERS, "--topics", ".*", "--once", "--timeout-seconds", "0.1"])
 
     assert code == 5
-    assert capsys.readouterr().err == f"error: time was up while the mirror waited for {words}\n{hint}"
+    assert capsys.readouterr().err == f"error: timed out while the mirror waited for {words}\n{hint}"
 
 
 @pytest.mark.parametrize(("arguments", "expected"), [(["--once"], 1), (["--api-port", "-1"], 0)])

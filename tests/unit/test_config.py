@@ -272,8 +272,8 @@ def test_all_that_is_wrong_is_said_at_once_but_not_without_end() -> None:
         ({"target": {"bootstrap_servers": ["a:9092"]}}, "source and target share a:9092"),
         ({"topics": {"names": "prefix"}}, "names: prefix needs prefix"),
         ({"topics": {"prefix": "east."}}, "is names: prefix meant?"),
-        ({"topics": {"names": "prefix", "prefix": "__east"}}, "taken for an internal topic"),
-        ({"topics": {"names": "prefix", "prefix": "mm2-offset-syncs."}}, "taken for an internal topic"),
+        ({"topics": {"names": "prefix", "prefix": "__east"}}, "counts as an internal topic"),
+        ({"topics": {"names": "prefix", "prefix": "mm2-offset-syncs."}}, "counts as an internal topic"),
         ({"topics": {"names": "prefix", "prefix": "a/b"}}, "topics.prefix: 'a/b' must match"),
         (
             {"read": {"fetch_bytes_max": "64 MiB"}},
