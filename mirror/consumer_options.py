@@ -45,8 +45,8 @@ def consumer_options(settings: ConnectionSettings) -> dict[str, str]:
     if not isinstance(settings, ClusterSettings):
         raise UsageError(
             "Spark reads brokers directly, but these settings reach the source only through relays (link)",
-            hint="use a folder that you carry: run twinsite reconcile scope here, and digest at each site, at "
-            "the source with settings that have source instead of link",
+            hint="use a folder that you carry: run twinsite reconcile scope here, and digest at each site, "
+            "at the source with settings that have source instead of link",
         )
     options = {
         "bootstrap.servers": ",".join(settings.bootstrap_servers),
