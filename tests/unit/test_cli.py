@@ -216,12 +216,12 @@ def test_a_copy_that_ends_opens_no_port_unless_asked(mirroring: FakeService, tmp
         ([*CLUSTERS, "--topics", "a", "--offsets", "near"], "'near' is not one of 'same', 'auto', 'mapped'"),
         (["--config", "/does/not/exist.yaml"], "/does/not/exist.yaml: cannot be read"),
         ([*CLUSTERS, "--topics", "a{99999999999999999999}"], "number is too large"),
-        ([*CLUSTERS, "--topics", "(" * 3000 + ")" * 3000], "its brackets go too deep"),
+        ([*CLUSTERS, "--topics", "(" * 3000 + ")" * 3000], "its brackets are nested too deeply"),
         (
             [*CLUSTERS, "--topics", "a", "--once", "--timeout-seconds", "nan"],
             "'nan' is not a number to count with",
         ),
-        (["--source", "a..b:9092", "--target", "b:1", "--topics", "a"], "'a..b:9092' is no host"),
+        (["--source", "a..b:9092", "--target", "b:1", "--topics", "a"], "'a..b:9092' is not a host name"),
     ],
 )
 def test_a_wrong_command_ends_with_2_and_says_why(

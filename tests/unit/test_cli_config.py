@@ -76,7 +76,7 @@ def test_a_good_file_is_accepted_with_what_is_better_avoided(
     captured = capsys.readouterr()
     assert code == 0
     assert captured.out == f"{path}: accepted, flow default\n"
-    assert "source.security.sasl.password: the secret stands in the settings" in captured.err
+    assert "source.security.sasl.password: the secret is in the settings" in captured.err
     assert "hunter2" not in captured.err
 
 
@@ -171,7 +171,7 @@ def test_the_file_of_a_relay_is_looked_at_as_one(tmp_path: Path, capsys: pytest.
     captured = capsys.readouterr()
     assert captured.out == f"{path}: accepted, relay beside kafka-1.east:9092\n"
     assert captured.err.splitlines() == [
-        "warning: listen: without client_ca_file whoever reaches it may read",
+        "warning: listen: without client_ca_file anyone who reaches it can read",
         f"warning: listen.certificate_file: there is no file {tmp_path}/relay.pem on this machine",
     ]
 
