@@ -190,7 +190,7 @@ def test_words_from_outside_cannot_steer_the_terminal(
     [
         ((200, b"gone"), "this is not a mirror"),
         ((503, {"detail": "no upstream"}), "no upstream"),
-        ((500, {"code": "internal_error", "detail": "the mirror made a mistake"}), "a mistake"),
+        ((500, {"code": "internal_error", "detail": "internal error of the mirror"}), "internal error"),
     ],
 )
 def test_watching_goes_on_until_a_signal(
