@@ -183,7 +183,7 @@ def test_the_page_shows_what_differs_and_is_complete_in_itself() -> None:
         (Wanted(continues=Run("r0")), None),
         (Wanted(sample=HIT), f"of append-only topics {HIT}"),
         (Wanted(topics=("orders",)), "topics orders"),
-        (Wanted(continues=Run("r0"), since_ms=0), "since 1970-01-01T00:00:00+00:00, behind run r0"),
+        (Wanted(continues=Run("r0"), since_ms=0), "since 1970-01-01T00:00:00+00:00, after run r0"),
         (Wanted(end=90), "source offsets below 90"),
     ],
     ids=["all", "behind", "sample", "topic", "since", "end"],
