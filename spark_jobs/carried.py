@@ -59,8 +59,8 @@ class CarriedSite:
         if names := _not_as_told(self.folder, name):
             raise DamagedAnswerError(
                 f"{path} is not as the site left it; missing, damaged or not its own: {', '.join(names)}",
-                hint="carry the folder over once more, with all files and none that were there before; "
-                "`twinsite reconcile digest` answers anew where that is so at the site itself",
+                hint="carry the folder over again, with all its files and no others; if it is damaged at "
+                "the site itself, `twinsite reconcile digest` answers again there",
             )
         return self.spark.read.parquet(str(path.absolute()))
 
@@ -116,8 +116,8 @@ def leave(folder: Path, site: str, question: Question) -> str:
         write_json(asked, document)
     elif read_json(asked) != json.loads(json.dumps(document)):
         raise UsageError(
-            f"{asked} is another question than the one asked now",
-            hint="begin with a new folder: what is compared, or twinsite itself, has changed meanwhile",
+            f"{asked} differs from the question that is asked now",
+            hint="begin in a new folder: what is compared, or twinsite itself, has changed meanwhile",
         )
     return name
 
@@ -187,6 +187,6 @@ def read_json(path: Path) -> object:
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:
-        raise UsageError(f"{path} is not there", hint="`twinsite reconcile scope` begins a folder") from None
+        raise UsageError(f"{path} is not there", hint="begin with `twinsite reconcile scope`") from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}", hint="carry the folder over once more") from error
+        raise UsageError(f"{path} cannot be read: {error}", hint="carry the folder over again") from error

@@ -214,7 +214,7 @@ def _time(at_ms: int) -> int:
         ValueError: It is before 1970, or beyond the year 9999.
     """
     if date_of(at_ms) is None:
-        raise ValueError(f"{at_ms} is no time")
+        raise ValueError(f"{at_ms} is not a time")
     return at_ms
 
 
@@ -236,4 +236,4 @@ def _check(document: Any, where: str) -> None:
 
 
 def _unreadable(where: str, error: Exception) -> UsageError:
-    return UsageError(f"{where} cannot be read: {error!r}", hint="let it be written anew")
+    return UsageError(f"{where} cannot be read: {error!r}", hint="have it written again")

@@ -19,14 +19,14 @@ CALLING = "An error occurred while calling "
 HINTS = {
     "TopicAuthorizationException": "Spark reads as the user of the settings, who needs Read on these topics: "
     "docs/permissions.md",
-    "OffsetOutOfRangeException": "retention deletes it faster than it is read: begin anew, where a folder is "
-    "carried with `twinsite reconcile scope --overtaken DIRECTORY`, which leaves out what goes next",
+    "OffsetOutOfRangeException": "retention deletes it faster than it is read: start again, with a carried "
+    "folder by `twinsite reconcile scope --overtaken DIRECTORY`, which leaves out what is deleted next",
     "SaslAuthenticationException": "check the credentials of this cluster",
-    "Failed to find data source: kafka": "hand the jars of docs/reconcile.md to spark-submit, with --jars",
+    "Failed to find data source: kafka": "pass the jars in docs/reconcile.md to spark-submit with --jars",
 }
 
 ENDED = (
-    "mostly for want of memory: give it more (--conf spark.driver.memory=4g), or compare less at a time "
+    "it has usually run out of memory: give it more (--conf spark.driver.memory=4g), or compare less at a time "
     "(--sample, --since-last-match)"
 )
 
@@ -44,7 +44,7 @@ def renamed_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except (Py4JNetworkError, ConnectionError) as error:
-        raise SparkFailedError(f"{doing}: the Java machine of Spark has ended", hint=ENDED) from error
+        raise SparkFailedError(f"{doing}: Spark's Java process has ended", hint=ENDED) from error
     except (PySparkException, Py4JError) as error:
         reason = reason_of(str(error)) or type(error).__name__
         hint = next((words for said, words in HINTS.items() if said in reason), None)

@@ -153,9 +153,9 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         return {"outcome": DAMAGED, "error": f"{path.name} cannot be read: {error}"}
     if not isinstance(document, dict):
-        return {"outcome": DAMAGED, "error": f"{path.name} is no summary"}
+        return {"outcome": DAMAGED, "error": f"{path.name} is not a summary"}
     wrong = ", ".join(_wrong(document))
-    return {"outcome": DAMAGED, "error": f"{path.name} is no summary: see {wrong}"} if wrong else document
+    return {"outcome": DAMAGED, "error": f"{path.name} is not a summary: see {wrong}"} if wrong else document
 
 
 def _wrong(document: dict[str, Any]) -> list[str]:

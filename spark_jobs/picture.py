@@ -29,9 +29,9 @@ PARTS = {
     "log": "compared, and the same where nothing is marked",
     "gone": "only one side still has it, or it was not in the sample",
     "pending": "not copied yet",
-    "beyond": "the target has it behind the source's end",
+    "beyond": "the target has it after the source's end",
     "accepted": "not compared: its differences were accepted",
-    "unnamed": "differs, and was too much to be looked at record by record",
+    "unnamed": "differs, and was too much to read record by record",
 }
 """Colors of a log's parts, and what they mean."""
 
@@ -175,4 +175,4 @@ def _bands(whole: Range, rows: Sequence[Difference], window: Window) -> Iterator
 def _shifts(rows: Sequence[Difference]) -> str:
     least, most = min(row.shift for row in rows), max(row.shift for row in rows)
     by = f"{least:+d}" if least == most else f"{least:+d} to {most:+d}"
-    return f"{number(sum(row.records for row in rows))} records stand elsewhere, by {by}"
+    return f"{number(sum(row.records for row in rows))} records are displaced by {by}"

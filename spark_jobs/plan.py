@@ -207,7 +207,7 @@ def plan_of_document(document: Any, where: str) -> Plan:
     """
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise UsageError(
-            f"{where} is no plan this program knows", hint="a run of `twinsite reconcile` leaves one"
+            f"{where} is not a plan this program knows", hint="run `twinsite reconcile`: it leaves one"
         )
     try:
         return Plan(
@@ -219,7 +219,7 @@ def plan_of_document(document: Any, where: str) -> Plan:
             partitions=[_partition_of(one) for one in document["partitions"]],
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{where} is no plan: {error!r}", hint="run `twinsite reconcile` again") from error
+        raise UsageError(f"{where} is not a plan: {error!r}", hint="reconcile again") from error
 
 
 def _partition_of(document: Mapping[str, Any]) -> PartitionPlan:

@@ -65,7 +65,7 @@ def compare_as_it_stands(
             lost = leaving(scope, _asked_again(ask, failed))
             if not lost:
                 raise
-            asked.say("a log lost its start while it was read: comparing again, without what goes next")
+            asked.say("a log lost its start while it was read: comparing again, from a later start")
             scope = ask(lost)
     return scope, compare(sites(scope), scope)
 

@@ -208,7 +208,7 @@ def _examples(differing: Sequence[Compared]) -> str:
     listed = table(headings, rows, words={4}, right={0, 2, 3})
     if len(rows) == len(findings):
         return listed
-    words = f"{len(rows)} of {number(len(findings))}, of each kind the first; the Parquet files name all"
+    words = f"{len(rows)} of {number(len(findings))}, the first of each kind; the Parquet files name all"
     return f'{listed}<p class="dim">{words}</p>'
 
 

@@ -27,13 +27,14 @@ SITES = ("source", "target")
 EXAMPLES = 100
 """Differences that the summary names; the Parquet files name all."""
 CONTRADICTION = (
-    "its digests differ, and its records, read again, do not: a site does not always answer the same; "
-    "compare again, and look after the brokers that hold it"
+    "its digests differ, but its records, read again, do not: a site does not always return the same; "
+    "compare again, and check the brokers that hold it"
 )
 UNMAPPED = (
-    "its digests differ, and its records, read again, do not: the source has records right before where the "
-    "copy goes on, where it has none by the flow's offset map, and they are named once more is copied; or a "
-    "site does not always answer the same; compare again, and look after the brokers that hold it"
+    "its digests differ, but its records, read again, do not: either the source has records right before "
+    "the point where the copy continues, and has none there by the flow's offset map: they are named once "
+    "more is copied; or a site does not always return the same; compare again, and check the brokers that "
+    "hold it"
 )
 
 DIFFERENCE_SCHEMA = (
@@ -150,7 +151,7 @@ def said_of_ends(result: Result) -> str:
     if result.mirror is None:
         return "no mirror was asked: what the target has lost at its end counts as not copied yet"
     known = sum(one.log.acknowledged is not None for one in result.compared)
-    return f"the mirror at {result.mirror} knows it of {known} of {len(result.compared)} partitions"
+    return f"known from the mirror at {result.mirror} for {known} of {len(result.compared)} partitions"
 
 
 def _nothing_known(compared: Sequence[Compared], sample: Sample | None) -> Iterator[NotCompared]:

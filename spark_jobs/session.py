@@ -49,7 +49,7 @@ LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.
 class SparkFailedError(TwinsiteError):
     """Spark could not do what it was asked for; nothing was concluded."""
 
-    hint = "the comparison was not completed: mend what is named and run it again"
+    hint = "the comparison was not completed: fix what is named and run it again"
 
 
 def jars(folder: Path | None) -> list[Path]:
@@ -63,7 +63,7 @@ def jars(folder: Path | None) -> list[Path]:
     """
     if pyspark.__version__ != VERSION:
         raise UsageError(
-            f"PySpark {pyspark.__version__} is installed, the jars of its Kafka source are for {VERSION}",
+            f"PySpark {pyspark.__version__} is installed, but the jars of its Kafka source are for {VERSION}",
             hint=f"install pyspark=={VERSION}: other versions lack classes these jars need",
         )
     named = os.environ.get(JARS_VARIABLE)
@@ -72,7 +72,7 @@ def jars(folder: Path | None) -> list[Path]:
     if missing:
         raise UsageError(
             f"not in {place}: {', '.join(missing)}",
-            hint="scripts/bootstrap downloads them; else name their folder: "
+            hint="run scripts/bootstrap, which downloads them, or name their folder: "
             f"--spark-jars DIRECTORY, or {JARS_VARIABLE}",
         )
     return [place / name for name in JARS]
@@ -134,8 +134,8 @@ def _submitted(*, said: bool) -> Mapping[str, str]:
     """
     if said:
         raise UsageError(
-            "spark-submit says where Spark runs, and with which jars and settings",
-            hint="give --master, --jars and --conf to spark-submit, before main.py, not behind it",
+            "spark-submit decides where Spark runs, and with which jars and settings",
+            hint="give --master, --jars and --conf to spark-submit, before main.py, not after it",
         )
     SparkContext._ensure_initialized()  # settings are in the JVM, which runs already
     return dict(SparkConf().getAll())
@@ -159,6 +159,6 @@ def _check_java() -> None:
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (home and Path(home, "bin", "java").is_file()):
         raise UsageError(
-            "Spark needs Java 17 or newer, and there is no java in the path",
-            hint="apt-get install openjdk-17-jre-headless, or set JAVA_HOME",
+            "Spark needs Java 17 or newer, and no java is in the path",
+            hint="run apt-get install openjdk-17-jre-headless, or set JAVA_HOME",
         )

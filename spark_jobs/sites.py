@@ -323,7 +323,7 @@ def check_is_here(frame: DataFrame, place: str, rows: int) -> None:
     if found != rows:
         raise SparkFailedError(
             f"{place} holds {found} of the {rows} rows that were written to it",
-            hint="the driver and all workers have to share the folder of the run: see --folder",
+            hint="put the folder of the run where the driver and all workers share it: see --folder",
         )
 
 

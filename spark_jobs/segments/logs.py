@@ -28,7 +28,7 @@ _EXAMPLE = "TOPIC-PARTITION/00000000000000000000.log"
 class SegmentsError(TwinsiteError):
     """Segment files do not hold what is wanted, or are damaged; nothing was concluded."""
 
-    hint = "copy the log directory anew, or ask the brokers instead"
+    hint = "copy the log directory again, or read from the brokers instead"
 
 
 class Segment(NamedTuple):
@@ -120,7 +120,7 @@ def find(folders: Iterable[Path], wanted: Collection[TopicPartition]) -> Mapping
 
 
 def _partitions(folder: Path) -> dict[TopicPartition, Path]:
-    hint = f"name a directory in which partitions lie as {_EXAMPLE}"
+    hint = f"name a directory that holds partitions as {_EXAMPLE}"
     try:
         paths = [Path(entry.path) for entry in os.scandir(folder) if entry.is_dir()]
         named = {name: path for path in paths if (name := _partition(path.name)) is not None}
@@ -156,7 +156,7 @@ def _log_starts(path: Path) -> dict[TopicPartition, int]:
         lines = [line.split(" ") for line in path.read_text().splitlines()[2:]]
         return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in lines}
     except ValueError as error:
-        raise SegmentsError(f"{path} is no checkpoint of log start offsets: {error}") from error
+        raise SegmentsError(f"{path} is not a checkpoint of log start offsets: {error}") from error
 
 
 def _some(names: Sequence[TopicPartition]) -> str:

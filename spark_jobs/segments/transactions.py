@@ -80,7 +80,7 @@ def marker_of(found: Found) -> Marker | None:
     try:
         return Marker(found.base_offset, aborts(found.view))
     except IndexError as error:
-        raise SegmentsError(f"{found.path}, position {found.position}: there is no marker in it") from error
+        raise SegmentsError(f"{found.path}, position {found.position}: it holds no marker") from error
 
 
 def stable_end(log: SegmentLog, start: int) -> int:

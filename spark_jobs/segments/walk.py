@@ -111,7 +111,7 @@ class Walk:
 
     def _checked(self, path: Path, at: int, header: BatchHeader, view: memoryview) -> Found:
         if header.magic < 0:
-            raise UnreadableBatchError(header.base_offset, "its header is of no message format known")
+            raise UnreadableBatchError(header.base_offset, "its header has an unknown message format")
         if header.magic == MAGIC_V2:
             _check(header, view)
             return Found(path, at, header, view, header.base_offset, header.next_offset, [])

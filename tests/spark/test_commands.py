@@ -247,5 +247,5 @@ def test_where_spark_runs_is_said_to_spark_submit_alone(
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
 
-    with pytest.raises(UsageError, match="spark-submit says where"), session(**said):
+    with pytest.raises(UsageError, match="spark-submit decides where"), session(**said):
         pass
