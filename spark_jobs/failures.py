@@ -26,7 +26,7 @@ HINTS = {
 }
 
 ENDED = (
-    "it has usually run out of memory: give it more (--conf spark.driver.memory=4g), or compare less at a time "
+    "usually out of memory: give it more (--conf spark.driver.memory=4g), or compare less at a time "
     "(--sample, --since-last-match)"
 )
 

@@ -37,8 +37,8 @@ SHOWN = 20
 LOG_CHOICES = (
     "copy the topic anew (docs/states.md): beside this copy under a prefix, and let consumers go over; or in "
     "its place, from what the source still has",
-    "let it be as it is (--accept): consumers see it; the flow's state and repairs.jsonl say so, and it is "
-    "not compared any more",
+    "leave it as it is (--accept): consumers see it; the flow's state and repairs.jsonl record it, and it is "
+    "no longer compared",
 )
 """What can be done about an append-only log that differs in its middle."""
 KEY_CHOICES = (
