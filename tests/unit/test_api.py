@@ -677,7 +677,7 @@ async def test_an_address_of_another_machine_is_told_from_a_port_in_use(port: Po
     with pytest.raises(UsageError, match=f"cannot listen on {host}:0") as refused:
         await a_server(port.mirror, host=host).start()
 
-    assert refused.value.hint.startswith("api.host must be an address of this machine")
+    assert refused.value.hint.startswith("api.host must be an address or a name of this machine")
 
 
 async def test_another_may_stand_behind_the_port(port: Port) -> None:

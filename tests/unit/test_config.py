@@ -153,8 +153,8 @@ def test_a_pattern_may_have_a_mark_where_a_regular_expression_has_it() -> None:
             {"topics": {"include": ["a", "!b"]}},
             "topics.include[1]: '!b' has a !, which excludes nothing here",
         ),
-        ({"topics": {"include": ["a.*, !b"]}}, "topics.include[0]: 'a.*, !b' has a ! that leaves"),
-        ({"topics": {"exclude": [" !b"]}}, "topics.exclude[0]: ' !b' has a ! that leaves"),
+        ({"topics": {"include": ["a.*, !b"]}}, "topics.include[0]: 'a.*, !b' has a !, which excludes"),
+        ({"topics": {"exclude": [" !b"]}}, "topics.exclude[0]: ' !b' has a !, which excludes"),
         (
             {"topics": {"include": ["[[o]rders"]}},
             "topics.include[0]: '[[o]rders' is not a regular expression",
@@ -215,7 +215,7 @@ def test_a_home_folder_that_is_not_known_is_named(path: str, monkeypatch: pytest
     with pytest.raises(UsageError) as refusal:
         parse(merged(MINIMAL, changes), folder=Path("/etc"))
 
-    assert f"target.security.ca_file: {path!r} begins with a home folder" in str(refusal.value)
+    assert f"target.security.ca_file: {path!r} begins with an unknown home folder" in str(refusal.value)
 
 
 @pytest.mark.parametrize(
