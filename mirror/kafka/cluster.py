@@ -10,6 +10,7 @@ Source: the Kafka protocol guide (Metadata).
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
@@ -75,6 +76,8 @@ class Cluster:
         self._opening: dict[Key, asyncio.Lock] = {}
         self._refused: dict[Address, tuple[float, TwinsiteError]] = {}
         self._refreshing = asyncio.Lock()
+        self._not_refreshed: tuple[float, TwinsiteError] = (-math.inf, TwinsiteError(""))
+        """When the last request for a snapshot that failed was begun, and why it failed."""
         self._topics: tuple[str, ...] | None = ()
         self._begun: set[asyncio.Task[Any]] = set()
 
@@ -109,8 +112,8 @@ class Cluster:
     async def refresh(self, *, not_older_than_seconds: float = 0.0) -> ClusterInfo:
         """Read the snapshot again.
 
-        Callers that come while one is being read share the next request: an answer in flight may lack topics
-        that were followed, and changes that were made, since it was requested.
+        Callers that come while one is being read share the next request, even if it fails: an answer in
+        flight may lack topics that were followed, and changes that were made, since it was requested.
 
         Args:
             not_older_than_seconds: Return the snapshot at hand if it was requested at most so long ago.
@@ -120,8 +123,17 @@ class Cluster:
         """
         wanted_at = time.monotonic()
         async with self._refreshing:
-            if self.info.seen_at < wanted_at - not_older_than_seconds:
+            if self.info.seen_at >= wanted_at - not_older_than_seconds:
+                return self.info
+            failed_at, failure = self._not_refreshed
+            if failed_at > wanted_at:
+                raise _copy(failure)
+            asked_at = time.monotonic()
+            try:
                 self.info = newer_leaders(self.info, await self._read_metadata(self._topics))
+            except TwinsiteError as error:
+                self._not_refreshed = asked_at, _copy(error)
+                raise
             return self.info
 
     async def describe_topics(self, topics: Iterable[str] | None) -> ClusterInfo:
@@ -382,7 +394,7 @@ class Cluster:
     async def _open(self, address: Address) -> Connection:
         refused = self._refused.get(address)
         if refused is not None and time.monotonic() < refused[0]:
-            raise type(refused[1])(str(refused[1]), hint=refused[1].hint)
+            raise _copy(refused[1])
         try:
             opened = await Connection.open(address, self.options)
         except asyncio.CancelledError:
@@ -398,3 +410,8 @@ class Cluster:
         self._refused.pop(address, None)
         self.last_answer_at = time.monotonic()
         return opened
+
+
+def _copy(error: TwinsiteError) -> TwinsiteError:
+    """The same error, without the stack frames that it has passed through."""
+    return type(error)(str(error), hint=error.hint)
