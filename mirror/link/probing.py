@@ -166,7 +166,8 @@ class _Observer:
         elif kind == Down.REPORT:
             self.report = read_report(messages.document(payload))
         elif kind == Down.BYE:
-            raise ConnectionFailedError(f"relay {self.relay}: {messages.document(payload).get('detail')}")
+            detail = messages.words(messages.document(payload).get("detail"))
+            raise ConnectionFailedError(f"relay {self.relay}: {detail}")
         else:
             raise AnswerError(f"there are no messages of kind {kind} in a probe")
 

@@ -133,6 +133,29 @@ async def test_a_relay_that_makes_no_sense_is_named_with_what_it_did(
     assert words in str(refused.value)
 
 
+async def test_what_the_relay_says_to_people_is_cut() -> None:
+    """
+    It becomes a line on a terminal: what ends a probe, and each text of a report.
+    """
+    names = {"congestion_available": [f"name{number}" for number in range(5_000)]}
+    seen = []
+    for changes in ({"relay": "x" * 60_000}, {"congestion": "y" * 60_000}, names):
+        report = messages.say(Down.REPORT, asdict(REPORT) | changes)
+        async with relay(answering(saying(report))) as address:
+            seen.append((await probe(address)).report)
+    async with relay(answering(saying(messages.say(Down.BYE, {"detail": "z" * 60_000})))) as address:
+        with pytest.raises(ConnectionFailedError) as ended:
+            await probe(address)
+
+    version, congestion, listed = seen
+    assert len(str(ended.value)) < 1_100
+    assert len(version.relay) < 1_100
+    assert len(congestion.congestion) < 1_100
+    assert listed.congestion_available is not None
+    assert listed.congestion_available[:2] == ("name0", "name1")
+    assert len(" ".join(listed.congestion_available)) < 1_100
+
+
 async def test_a_relay_that_never_ends_is_left() -> None:
     """
     However long it goes on sending.
