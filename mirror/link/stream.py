@@ -52,6 +52,8 @@ log = structlog.get_logger(__name__)
 TROUBLES_MAX = 1000
 RECEIVE_BYTES = 256 << 10
 PING_SECONDS, PINGS_MAX = 2.0, 20
+BYE_SECONDS = 1.0
+"""How long BYE is waited for when a further connection has ended before the first one."""
 HELLO_NUMBER = 0
 """Stands for HELLO, which WELCOME answers; PINGs have numbers from 1 on."""
 CLOCK_OFFSETS = 15
@@ -261,7 +263,16 @@ class LinkStream:
             else:
                 end_when_dead(sock)
                 self._more.append(sock)
-                await self._receive_on(sock, Messages(on_slice=self.channels.heard_slice))
+                await self._receive_joined(sock)
+
+    async def _receive_joined(self, sock: socket.socket) -> None:
+        """Receive on a further connection. If it ends, BYE may still be in flight over the first."""
+        try:
+            await self._receive_on(sock, Messages(on_slice=self.channels.heard_slice))
+        except ConnectionFailedError as error:
+            if not isinstance(error, AnswerError):
+                await asyncio.sleep(BYE_SECONDS)
+            raise
 
     def _not_joined(self, tries: int, error: TwinsiteError) -> None:
         """Warn once for the stream, however many connections it is to have."""
