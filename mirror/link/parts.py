@@ -104,7 +104,7 @@ def encode_parts(parts: Sequence[Part], recode: Container[Key] = ()) -> list[byt
     left = RECODED_BYTES_MAX
     for number, offset, next_offset, fetched, _ in parts:
         entries = recoded(fetched.records, left) if fetched.key in recode else None
-        records = [fetched.records] if entries is None else entries
+        records = [fetched.records] if entries is None else entries.pieces
         head = _PART.pack(
             *fetched.key,
             number,
@@ -121,7 +121,7 @@ def encode_parts(parts: Sequence[Part], recode: Container[Key] = ()) -> list[byt
         )
         pieces.append(head + b"".join(_ABORTED.pack(*entry) for entry in fetched.aborted))
         pieces += records
-        left -= 0 if entries is None else sum(map(len, entries))
+        left -= 0 if entries is None else entries.inflated_bytes
     return pieces
 
 
