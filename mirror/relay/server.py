@@ -236,7 +236,7 @@ class RelayServer:
                 detail = f"{CARRIES}={asked!r}: a connection carries {' or '.join(CARRIED)}"
                 raise ProblemError(HTTPStatus.BAD_REQUEST, "bad_request", detail)
             stream = self._streams.get(token)
-            if stream is None or stream.visitor.identity != visitor.identity:
+            if stream is None or stream.ended.done() or stream.visitor.identity != visitor.identity:
                 detail = "there is no such stream here: it has ended, or another relay at this address has it"
                 raise ProblemError(HTTPStatus.NOT_FOUND, UNKNOWN_STREAM, detail)
             return await self._become(request, Joined(stream, carries), visitor, Way.JOINED)
