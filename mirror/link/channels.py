@@ -111,13 +111,12 @@ class Channels:
         """Handle SHARED, ENDED or MOVED: a shared channel begins or ends, or partitions move to a channel.
 
         Raises:
-            AnswerError: The channel cannot begin, does not exist or is not shared, or the payload has a wrong
-                size.
+            AnswerError: The channel cannot begin, does not exist or is not one for this, or the payload has a
+                wrong size.
         """
         number, rest = protocol.read_channel(payload)
         if kind == Down.MOVED:
-            moved = self._state(number).moved
-            moved.update(self.on_moved(*protocol.read_moved(payload)))
+            self._move(number, payload)
         elif number in self._came:
             raise AnswerError(f"channel {number} is not shared")
         elif kind == Down.ENDED:
@@ -129,6 +128,15 @@ class Channels:
             raise AnswerError(f"channel {number} cannot begin")
         else:
             self._states[number] = self._new(bytes(rest), now, SHARED_WINDOW_LOG_MAX)
+
+    def _move(self, number: int, payload: memoryview) -> None:
+        """Keep what moved to a shared channel; parts that come by LIVE have their own numbers."""
+        if number == Channel.BULK:
+            raise AnswerError(f"nothing moves to channel {number}")
+        state = self._state(number)
+        still_wanted = self.on_moved(*protocol.read_moved(payload))
+        if number != Channel.LIVE:
+            state.moved.update(still_wanted)
 
     def _state(self, number: int) -> ChannelState:
         state = self._states.get(number)

@@ -109,6 +109,7 @@ async def test_a_stream_that_is_torn_goes_at_once() -> None:
         ([welcome(), protocol.ended(2)], "there is no channel 2"),
         ([welcome(), protocol.ended(Channel.BULK)], "channel 1 is not shared"),
         ([welcome(), protocol.moved(2, [(TOPIC, 1)])], "there is no channel 2"),
+        ([welcome(), protocol.moved(Channel.BULK, [(TOPIC, 1)])], "nothing moves to channel 1"),
         ([welcome(), messages.message(Down.MOVED, b"")], "a message about no channel"),
         ([welcome(), protocol.shared(2, KEY), messages.message(Down.MOVED, b"\2xyz")], "3 bytes in entries"),
         (
@@ -184,9 +185,11 @@ async def test_what_the_relay_says_to_people_is_cut() -> None:
     assert len(str(error)) < 1_100
 
 
-async def test_of_what_moves_only_that_is_kept_which_is_wanted_so() -> None:
+@pytest.mark.parametrize(("channel", "kept"), [(2, {TOPIC: 5}), (Channel.LIVE, {})], ids=["shared", "LIVE"])
+async def test_of_what_moves_only_that_is_kept_which_is_wanted_so(channel: int, kept: dict[Key, int]) -> None:
     """
-    Others would be kept for ever, and a relay can name as many as it likes.
+    Others would be kept for ever, and a relay can name as many as it likes. What comes by LIVE again has its
+    number in its parts.
     """
     others = [(Key(bytes(16), number), 5) for number in range(1, 9)]
     said = [(TOPIC, 5), (TOPIC, 6), *others]
@@ -199,12 +202,12 @@ async def test_of_what_moves_only_that_is_kept_which_is_wanted_so() -> None:
     async with relay(welcome(), protocol.shared(2, KEY)) as options:
         stream = await LinkStream.open(options, HELLO, BufferPool(0), connections=1)
         stream.channels.on_moved = wanted
-        stream._heard(Down.MOVED, memoryview(protocol.moved(2, said)[5:-4]))
-        kept = stream.channels._states[2].moved
+        stream._heard(Down.MOVED, memoryview(protocol.moved(channel, said)[5:-4]))
+        found = {key: one for state in stream.channels._states.values() for key, one in state.moved.items()}
         stream.close()
 
-    assert asked == [(2, said)]
-    assert kept == {TOPIC: 5}
+    assert asked == [(channel, said)]
+    assert found == kept
 
 
 async def test_very_many_partitions_are_named_in_several_messages() -> None:
