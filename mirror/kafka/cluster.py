@@ -274,7 +274,7 @@ class Cluster:
         try:
             return await self._call(connection, request, None)
         except asyncio.CancelledError:
-            connection.close("no answer in the time there was")
+            connection.close("no answer in time")
             raise
 
     def _controller(self) -> int | None:
@@ -302,7 +302,7 @@ class Cluster:
                 return existing
             address = self.info.brokers.get(node)
             if address is None:
-                raise ConnectionFailedError(f"{self.name}: broker {node} is not in the cluster just now")
+                raise ConnectionFailedError(f"{self.name}: broker {node} is currently not in the cluster")
             opened = self._open(address) if self.options.relays is None else self._open_any(address)
             return self.connections.keep(key, await opened)
 
@@ -398,7 +398,7 @@ class Cluster:
         try:
             opened = await Connection.open(address, self.options)
         except asyncio.CancelledError:
-            slow = ConnectionFailedError(f"{address}: no connection in the time there was")
+            slow = ConnectionFailedError(f"{address}: no connection in time")
             self._refused[address] = (time.monotonic() + OPENING_PAUSE_SECONDS, slow)
             raise
         except TwinsiteError as error:

@@ -176,7 +176,7 @@ async def test_a_relay_of_an_older_version_is_named_so(relay: Relay, tmp_path: P
         done = await link_test("--relay", between.address, *LITTLE, work_dir=tmp_path)
 
     assert done.code == 1
-    assert "does not know what it is asked for: it is of an older version" in done.stderr
+    assert "does not know this request: it is of an older version" in done.stderr
     assert "update the relay" in done.stderr
     assert "older version" in json.loads(done.stdout)["relays"][0]["error"]
 
@@ -205,7 +205,7 @@ def test_settings_bring_certificates(
     assert document["relays"][0]["loss"] is not None
     assert document["production"]["topics"] == 1
     assert refused.code == 1
-    assert "where it wants TLS, link.security says so" in refused.stderr
+    assert "if it requires TLS, set link.security" in refused.stderr
 
 
 async def test_the_page_for_people_has_it_all(relay: Relay, tmp_path: Path) -> None:

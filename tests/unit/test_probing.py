@@ -173,8 +173,8 @@ async def test_a_relay_that_never_ends_is_left() -> None:
 @pytest.mark.parametrize(
     ("head", "kind", "words"),
     [
-        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", ConnectionFailedError, "is no relay"),
-        (b"HTTP/1.1 404 Not Found\r\n\r\n", ConnectionFailedError, "is no relay"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", ConnectionFailedError, "is not a relay"),
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", ConnectionFailedError, "is not a relay"),
         (
             b'HTTP/1.1 404 Not Found\r\nContent-Length: 39\r\n\r\n{"code":"not_found","detail":"nothing"}',
             UnsupportedVersionError,
