@@ -116,7 +116,7 @@ class SourceReader:
         new = {position.key for position in positions if position.key not in self.places}
         wanted = len(self.places) + len(new)
         if wanted > PLACES_MAX:
-            raise AnswerError(f"{wanted} partitions are wanted, the most is {PLACES_MAX}")
+            raise AnswerError(f"{wanted} partitions are requested; the limit is {PLACES_MAX}")
         for key, number, offset, fetched_epoch, recode, rank in positions:
             self.forget([key])
             if not recode:

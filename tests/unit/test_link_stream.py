@@ -96,7 +96,7 @@ async def test_a_stream_that_is_torn_goes_at_once() -> None:
         ([welcome(steady_us=10**400)], "its welcome makes no sense"),
         ([welcome(steady_us=-1)], "its welcome makes no sense"),
         ([welcome(relay="x" * 100_000)], "bytes of JSON, the most is 65536"),
-        ([welcome(), welcome()], "no messages of kind 1"),
+        ([welcome(), welcome()], "unknown message kind 1"),
         ([welcome(), messages.slice_of(7, 0, b"x")], "there is no channel 7"),
         ([welcome(), messages.slice_of(Channel.LIVE, 0, b"no frame" * 20)], "where a frame was due"),
         ([welcome(), b"\0\0\0\2\2\0"], "a slice of 1 bytes"),

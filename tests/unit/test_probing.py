@@ -113,7 +113,7 @@ async def test_what_comes_is_noted_with_what_the_relay_reports() -> None:
         (answering(saying(b"")), ConnectionFailedError, "silent for 1 s"),
         (answering(saying(messages.say(Down.BYE, {"detail": "no"}))), ConnectionFailedError, ": no"),
         (answering(saying(messages.message(Down.FILL, b"") + b"\xff" * 9)), AnswerError, "4294967295 bytes"),
-        (answering(saying(protocol.limit(1))), AnswerError, "no messages of kind 7"),
+        (answering(saying(protocol.limit(1))), AnswerError, "unknown message kind 7"),
         (answering(saying(messages.say(Down.REPORT, {}))), AnswerError, "without the bytes"),
         (saying(protocol.pong(7, 0, 0)), AnswerError, "an answer to question 7 came"),
         (saying(messages.message(Down.PONG, b"x")), AnswerError, "1 bytes came where 24 were due"),

@@ -344,12 +344,12 @@ def test_more_partitions_than_any_mirror_copies_are_refused(monkeypatch: pytest.
     reader = SourceReader(cast(Cluster, Source()), Isolation.READ_COMMITTED, Sink(), 1 << 20)
     positions = [Position(Key(TOPIC.bytes, number), 1, 0, -1, True, 0) for number in range(101)]
 
-    with pytest.raises(AnswerError, match="101 partitions are wanted, the most is 100"):
+    with pytest.raises(AnswerError, match="101 partitions are requested; the limit is 100"):
         reader.want(positions)
     refused = len(reader.places)
     reader.want(positions[:100])
     reader.want(positions[:50] * 2)
-    with pytest.raises(AnswerError, match="101 partitions are wanted"):
+    with pytest.raises(AnswerError, match="101 partitions are requested"):
         reader.want(positions[100:])
 
     assert (refused, len(reader.places)) == (0, 100)

@@ -128,7 +128,7 @@ async def test_a_limit_is_said_as_long_as_something_waits() -> None:
     sender._chosen = lambda _: told.append(maker.tuner.why)
     now = time.monotonic() + 1
     maker.tuner.watched(Spent(waited=1, records_bytes=100 * MB, wire_bytes=30 * MB), now)
-    assert maker.tuner.why == "as configured; the link takes no more"
+    assert maker.tuner.why == "as configured; the link is full"
 
     behind.full = True
     put(sender, Channel.BULK, 70)

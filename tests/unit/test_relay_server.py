@@ -149,7 +149,7 @@ async def test_a_proxy_that_does_not_pass_on_what_is_asked_for_is_not_taken_for_
 
     assert head.split(b" ")[1] == b"426"
     assert {b"Upgrade: twinsite-frames/1", b"Connection: Upgrade, close"} <= set(head.split(b"\r\n"))
-    assert (type(error), "a proxy on the way" in str(error)) == (kind, code == "no_upgrade")
+    assert (type(error), "a proxy in between" in str(error)) == (kind, code == "no_upgrade")
     assert ("must forward" in error.hint) == (code == "no_upgrade")
     assert refused == 1
 
@@ -157,7 +157,7 @@ async def test_a_proxy_that_does_not_pass_on_what_is_asked_for_is_not_taken_for_
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (hello() + hello(), "a second HELLO came"),
+        (hello() + hello(), "received a second HELLO"),
         (hello(recode="yes"), "hello: recode: "),
         (hello(level=3.0), "hello: level: "),
         (hello(producer_id=10**30), "hello: producer_id: "),
@@ -241,7 +241,7 @@ async def test_who_says_something_on_a_joined_connection_ends_the_stream() -> No
 
     kind, payload = said[-1]
     assert kind == Down.BYE
-    assert json.loads(payload)["detail"] == "something came on a connection that was joined"
+    assert json.loads(payload)["detail"] == "unexpected data on a joined connection"
     assert refused == 1
 
 
