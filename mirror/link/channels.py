@@ -101,7 +101,7 @@ class Channels:
         state = self._state(number)
         base = _base(number)
         if state.held_bytes + len(data) > self._hello.windows[base] + FRAME_BYTES_MAX:
-            raise AnswerError("it sends more than it was allowed to")
+            raise AnswerError("it sent more than its window allows")
         self._claim(len(data))
         for arrived in state.received(at, data, now):
             read_at = self._distance.ours(arrived.header.read_us / 1e6, now)
@@ -141,7 +141,7 @@ class Channels:
     def _state(self, number: int) -> ChannelState:
         state = self._states.get(number)
         if state is None or state.ended:
-            raise AnswerError(f"there is no channel {number}")
+            raise AnswerError(f"unknown channel {number}")
         return state
 
     def _new(self, key: bytes, now: float, window_log_max: int, *, repeats: bool = False) -> ChannelState:
@@ -159,7 +159,7 @@ class Channels:
         windows = sum(self._hello.windows[_base(number)] for number in self._states)
         frames = FRAMES_AT_ONCE * self._hello.frame_bytes + FRAME_BYTES_MAX
         if held + size > windows + frames + UNCERTAIN_BYTES:
-            raise AnswerError("it sends more than it was allowed to, on all channels together")
+            raise AnswerError("it sent more than its windows allow, over all channels")
 
     # -- what is taken -------------------------------------------------------------------------------
 

@@ -16,11 +16,11 @@ from mirror.model import TopicPartition
 from mirror.timetable import lowest
 
 HOUR_SECONDS = 3600.0
-NOTHING_PRODUCED = "nothing was produced meanwhile"
+NOTHING_PRODUCED = "nothing was produced during the measurement"
 NOT_FILLED = "the link was not filled: --rate-max"
-AT_LIMIT = "the link was not filled: a limit"
-TOO_SLOW = "more is produced than the link carries: it is never caught up"
-NOTHING_READ = "no batch could be read of what was produced"
+AT_LIMIT = "the link was not filled: a rate limit applies"
+TOO_SLOW = "more is produced than the link carries: the copy never catches up"
+NOTHING_READ = "no batch of what was produced could be read"
 
 
 class Sample(NamedTuple):
@@ -240,4 +240,4 @@ def _why_unknown(link: Measured, production: Production | None, why_none: str) -
         return why_none
     if not production.records_per_second:
         return NOTHING_PRODUCED
-    return next(iter(production.unknown.values()), "nothing came over the link")
+    return next(iter(production.unknown.values()), "nothing crossed the link")

@@ -136,10 +136,10 @@ def read_report(document: Mapping[str, Any]) -> Report:
     """
     kernel = document.get("kernel")
     if not (kernel is None or isinstance(kernel, dict)):
-        raise AnswerError(f"kernel is {_shown(kernel)}, and not an object")
+        raise AnswerError(f"kernel is {_shown(kernel)}, not an object")
     sent = _whole(document, "bytes")
     if sent is None:
-        raise AnswerError("a report without the bytes that were sent")
+        raise AnswerError("a report without the number of bytes sent")
     return Report(
         relay=_text(document, "relay"),
         bytes=sent,
@@ -177,7 +177,7 @@ def _is_text(value: object) -> bool:
 def _text(document: Mapping[str, Any], name: str) -> str:
     value = document.get(name)
     if not isinstance(value, str):
-        raise AnswerError(f"{name} is {_shown(value)}, and not a text")
+        raise AnswerError(f"{name} is {_shown(value)}, not a text")
     return messages.words(value)
 
 
@@ -191,7 +191,7 @@ def _names(document: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
     if value is None:
         return None
     if not (isinstance(value, list) and all(map(_is_text, value))):
-        raise AnswerError(f"{name} is {_shown(value)}, and not a list of names")
+        raise AnswerError(f"{name} is {_shown(value)}, not a list of names")
     return tuple(messages.words(" ".join(value)).split())
 
 
@@ -205,14 +205,14 @@ def _number(document: Mapping[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= NUMBER_MAX:
-        raise AnswerError(f"{name} is {_shown(value)}, and not a number from 0 on")
+        raise AnswerError(f"{name} is {_shown(value)}, not a number of 0 or more")
     return float(value)
 
 
 def _whole(document: Mapping[str, Any], name: str) -> int | None:
     value = _number(document, name)
     if value is not None and not value.is_integer():
-        raise AnswerError(f"{name} is {_shown(value)}, and not a whole number")
+        raise AnswerError(f"{name} is {_shown(value)}, not a whole number")
     return None if value is None else int(value)
 
 

@@ -159,7 +159,7 @@ def restore(entries: memoryview, records: memoryview) -> Restored:
     at, end, filled = 0, len(entries), 0
     while at < end:
         if end - at < _ENTRY.size:
-            raise AnswerError(f"an entry is cut off at byte {at} of {end}")
+            raise AnswerError(f"an entry is truncated at byte {at} of {end}")
         kind, size = _ENTRY.unpack_from(entries, at)
         begins, at = at + _ENTRY.size, at + _ENTRY.size + size
         if at > end or kind not in {_AS_IT_IS, _INFLATED} or (kind == _INFLATED and size < HEADER_BYTES):
@@ -175,7 +175,7 @@ def restore(entries: memoryview, records: memoryview) -> Restored:
         if kind == _INFLATED and not (fits and _is_whole(records[filled:after])):
             return Restored(filled, BatchHeader._make(HEADER.unpack_from(head)).next_offset)
         if not fits:
-            raise AnswerError(f"{len(records)} bytes of records become {after}")
+            raise AnswerError(f"{len(records)} bytes of records would become {after}")
         filled = after
     return Restored(filled, odd_end=None)
 

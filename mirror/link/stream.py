@@ -305,7 +305,7 @@ class LinkStream:
             if silent > self._options.request_timeout_seconds:
                 raise ConnectionFailedError(f"relay {self.relay}: silent for {silent:.0f} s")
             if len(self._outgoing) > UNSENT_BYTES_MAX:
-                raise ConnectionFailedError(f"relay {self.relay}: it does not read what it is told")
+                raise ConnectionFailedError(f"relay {self.relay}: it does not read what it is sent")
             self._ping(now)
             await asyncio.sleep(PING_SECONDS)
 
@@ -338,7 +338,7 @@ class LinkStream:
             raise self._refusal(messages.document(payload))
         if self._welcome is None:
             if kind != Down.WELCOME:
-                raise AnswerError(f"a message of kind {kind} came where a welcome was due")
+                raise AnswerError(f"received a message of kind {kind} instead of WELCOME")
             self._welcome = read_welcome(messages.document(payload))
             self._compare_clocks(self._asked.pop(HELLO_NUMBER), self._welcome.steady_us)
             self.channels.begin(self._welcome.keys, self._heard_at)
@@ -354,7 +354,7 @@ class LinkStream:
         elif kind == Down.PONG:
             self._heard_pong(protocol.read_pong(payload))
         else:
-            raise AnswerError(f"there are no messages of kind {kind}")
+            raise AnswerError(f"unknown message kind {kind}")
 
     def _heard_trouble(self, trouble: Trouble) -> None:
         if len(self._troubles) < TROUBLES_MAX:

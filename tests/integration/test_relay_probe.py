@@ -264,7 +264,7 @@ def let_in(relay: Relay) -> bool:
             "load: seconds: Input should be less than or equal to 60",
         ),
         (messages.say(Up.LOAD, LOAD) * 2, "a probe has one LOAD"),
-        (messages.message(Up.LOAD, b"{" * 1000), "no JSON"),
+        (messages.message(Up.LOAD, b"{" * 1000), "not JSON"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 8, "a message of 369295618 bytes"),
     ],
     ids=["too long", "two loads", "no JSON", "tls"],

@@ -201,7 +201,7 @@ def test_no_more_is_sent_than_the_mirror_takes(
         ([hello(flow="Not a name")], "bad_message", "hello: flow"),
         ([hello(isolation=2)], "bad_message", "hello: isolation"),
         ([hello(windows=[-1, 1 << 40])], "bad_message", "hello: windows"),
-        ([messages.message(Up.HELLO, b"[" * 50_000)], "bad_message", "no JSON"),
+        ([messages.message(Up.HELLO, b"[" * 50_000)], "bad_message", "not JSON"),
         ([messages.message(Up.HELLO, b"[" * 100_000)], "bad_message", "100000 bytes of JSON"),
         ([hello(), hello()], "bad_message", "received a second HELLO"),
         ([hello(), protocol.taken(Channel.BULK, 1)], "bad_message", "TAKEN for more than was sent"),

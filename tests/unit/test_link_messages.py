@@ -42,7 +42,7 @@ def test_a_long_document_is_refused() -> None:
     """
     However little it says, in memory it would be a hundred times as long.
     """
-    with pytest.raises(AnswerError, match="100002 bytes of JSON, the most is 65536"):
+    with pytest.raises(AnswerError, match="100002 bytes of JSON; the limit is 65536"):
         messages.document(b"{" + b" " * 100_000 + b"}")
 
 

@@ -114,9 +114,9 @@ async def test_what_comes_is_noted_with_what_the_relay_reports() -> None:
         (answering(saying(messages.say(Down.BYE, {"detail": "no"}))), ConnectionFailedError, ": no"),
         (answering(saying(messages.message(Down.FILL, b"") + b"\xff" * 9)), AnswerError, "4294967295 bytes"),
         (answering(saying(protocol.limit(1))), AnswerError, "unknown message kind 7"),
-        (answering(saying(messages.say(Down.REPORT, {}))), AnswerError, "without the bytes"),
-        (saying(protocol.pong(7, 0, 0)), AnswerError, "an answer to question 7 came"),
-        (saying(messages.message(Down.PONG, b"x")), AnswerError, "1 bytes came where 24 were due"),
+        (answering(saying(messages.say(Down.REPORT, {}))), AnswerError, "without the number of bytes"),
+        (saying(protocol.pong(7, 0, 0)), AnswerError, "received PONG 7"),
+        (saying(messages.message(Down.PONG, b"x")), AnswerError, "received 1 bytes, expected 24"),
     ],
 )
 async def test_a_relay_that_makes_no_sense_is_named_with_what_it_did(
@@ -166,7 +166,7 @@ async def test_a_relay_that_never_ends_is_left() -> None:
             await say(messages.message(Down.FILL, bytes(1 << 16)))
 
     async with relay(answering(for_ever)) as address:
-        with pytest.raises(ConnectionFailedError, match=r"asked to send for 0.2 s, and does not end"):
+        with pytest.raises(ConnectionFailedError, match=r"asked to send for 0.2 s, and has not stopped"):
             await probe(address)
 
 
