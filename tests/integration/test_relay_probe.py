@@ -267,7 +267,7 @@ def let_in(relay: Relay) -> bool:
         (messages.message(Up.LOAD, b"{" * 1000), "not JSON"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 8, "a message of 369295618 bytes"),
     ],
-    ids=["too long", "two loads", "no JSON", "tls"],
+    ids=["too long", "two loads", "not JSON", "tls"],
 )
 def test_what_makes_no_sense_ends_the_probe(said: bytes, words: str, relay: Relay) -> None:
     """

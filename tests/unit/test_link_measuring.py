@@ -193,8 +193,8 @@ def test_a_load_that_was_over_too_soon_says_nothing_of_the_rate(arrivals: tuple[
     assert link.rate is None
     assert link.bandwidth_delay_bytes is None
     assert link.loss is None
-    assert "more --seconds" in link.unknown["rate"]
-    assert "more --seconds" in link.unknown["loss"]
+    assert "raise --seconds" in link.unknown["rate"]
+    assert "raise --seconds" in link.unknown["loss"]
     assert link.unknown["loaded"] == "no answer came during the load"
 
 

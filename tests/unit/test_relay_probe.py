@@ -162,7 +162,7 @@ async def test_what_it_sends_cannot_be_compressed() -> None:
         (messages.message(Up.LOAD, b"[]"), "expected a JSON object"),
         (messages.message(Up.PING, b"x"), "received 1 bytes, expected 8"),
         (struct.pack(">IB", 5000, Up.LOAD), "a message of 5000 bytes"),
-        (protocol.limit(1), "a message of kind 7"),
+        (protocol.limit(1), "unexpected message of kind 7"),
     ],
 )
 async def test_what_makes_no_sense_ends_it(said: bytes, words: str) -> None:

@@ -84,7 +84,7 @@ async def test_the_port_of_a_relay_that_is_for_people_is_told_from_an_older_rela
         (b"HTTP/1.1 426 Upgrade Required\r\n\r\n", "HTTP status 426"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "HTTP status 200"),
         (problem(404, "not_found")[:-9], "HTTP status 404"),
-        (SWITCHING.replace(b"HTTP", b"HTTQ", 1), "no HTTP"),
+        (SWITCHING.replace(b"HTTP", b"HTTQ", 1), "not HTTP"),
         (SWITCHING.replace(b"101", b"111", 1), "HTTP status 111"),
         (b"x" * (20 << 10), "whose headers do not end"),
         (b"HTTP/1.1 502 Bad Gateway\r\n\r\n", "HTTP status 502"),
