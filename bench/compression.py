@@ -158,7 +158,7 @@ def frames_of(values: Iterator[bytes], size: int) -> Frames:
 def show(title: str, ways: Mapping[str, Way], found: Mapping[str, Frames]) -> None:
     """Print what each way makes of each kind of data."""
     table = Table(title=title)
-    table.add_column("bytes left for each, MB/s of a core")
+    table.add_column("compressed bytes per byte, MB/s of a core")
     for kind in found:
         table.add_column(kind, justify="right")
     for name, way in ways.items():
@@ -235,7 +235,7 @@ def _sizes(window: zstandard.ZstdCompressionObj, data: bytes, frame_bytes: int) 
 def show_dictionaries(topics: Mapping[str, Topic]) -> None:
     """Print what a dictionary could gain, which it can only while the window holds little."""
     table = Table(title="one window over a stream, zstd 3: without, with a dictionary")
-    table.add_column("bytes left for each")
+    table.add_column("compressed bytes per byte")
     for kind in topics:
         table.add_column(kind, justify="right")
     found = {size: [stream_of(topic, size) for topic in topics.values()] for size in TRICKLE_FRAME_BYTES}
@@ -263,12 +263,12 @@ def _kilobytes(size: float) -> str:
 def main() -> None:
     """Print all tables."""
     large = {name: frames_of(values(), FRAME_BYTES) for name, values in KINDS.items()}
-    show("frames of 1 MiB: what is behind", WAYS, large)
+    show("frames of 1 MiB: partitions that are behind", WAYS, large)
     small = {
         name: list(islice(frames_of(iter(frames), SMALL_FRAME_BYTES), SMALL_FRAMES))
         for name, frames in large.items()
     }
-    show("frames of 4 KiB: what is up to date", OF_SMALL_ONES, small)
+    show("frames of 4 KiB: partitions that are caught up", OF_SMALL_ONES, small)
     show_dictionaries({name: topic_of(values()) for name, values in KINDS.items()})
 
 
