@@ -158,7 +158,7 @@ def frames_of(values: Iterator[bytes], size: int) -> Frames:
 def show(title: str, ways: Mapping[str, Way], found: Mapping[str, Frames]) -> None:
     """Print what each way makes of each kind of data."""
     table = Table(title=title)
-    table.add_column("compressed bytes per byte, MB/s of a core")
+    table.add_column("bytes left for each, MB/s of a core")
     for kind in found:
         table.add_column(kind, justify="right")
     for name, way in ways.items():
@@ -235,7 +235,7 @@ def _sizes(window: zstandard.ZstdCompressionObj, data: bytes, frame_bytes: int) 
 def show_dictionaries(topics: Mapping[str, Topic]) -> None:
     """Print what a dictionary could gain, which it can only while the window holds little."""
     table = Table(title="one window over a stream, zstd 3: without, with a dictionary")
-    table.add_column("compressed bytes per byte")
+    table.add_column("bytes left for each")
     for kind in topics:
         table.add_column(kind, justify="right")
     found = {size: [stream_of(topic, size) for topic in topics.values()] for size in TRICKLE_FRAME_BYTES}
