@@ -80,8 +80,8 @@ class Eyes:
         if self._stopping():
             return Check("mirrors", ok=False, reason="the relay is being stopped")
         if waits_for:
-            return Check("mirrors", ok=False, reason=f"cannot connect yet: the relay waits for {waits_for}")
-        return Check("mirrors", ok=True, reason="can connect")
+            return Check("mirrors", ok=False, reason=f"not admitted yet: the relay waits for {waits_for}")
+        return Check("mirrors", ok=True, reason="admitted")
 
     async def _source(self, waits_for: str) -> Check:
         if waits_for:

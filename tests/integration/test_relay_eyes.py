@@ -124,7 +124,7 @@ def test_the_status_tells_whose_streams_there_are(
     assert stream["peer"] in table.stdout
     assert other.code == 1
     assert "what answers there is a relay, not a mirror" in other.stderr
-    assert ready == (b"[+] mirrors: can connect\n[+] source: answers\nok\n", b"ok\n")
+    assert ready == (b"[+] mirrors: admitted\n[+] source: answers\nok\n", b"ok\n")
 
 
 async def test_a_port_that_is_taken_is_named(source: KafkaCluster, tmp_path: Path) -> None:
