@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -235,7 +235,7 @@ class RunningMirror:
                 tasks.append(group.create_task(forgetter.run()))
             if on_status is not None:
                 tasks.append(group.create_task(self._report(on_status)))
-            await self._wait(stop, once=once, ends_at=ends_at, tasks=tasks)
+            await self._wait(stop, group, tasks[0], once=once, ends_at=ends_at)
             timed_out = ends_at is not None and time.monotonic() >= ends_at
             self._conclude()
             await self.engine.drain(DRAIN_SECONDS)
@@ -251,19 +251,20 @@ class RunningMirror:
     async def _wait(
         self,
         stop: asyncio.Event,
+        group: asyncio.TaskGroup,
+        copying: asyncio.Task[None],
         *,
         once: bool,
         ends_at: float | None,
-        tasks: list[asyncio.Task[None]],
     ) -> None:
-        waits: list[asyncio.Task[object]] = [asyncio.create_task(stop.wait())]
+        """Wait for what ends the mirror. The waits are tasks of the group: an error in one ends the others."""
+        waits: list[asyncio.Task[Any]] = [group.create_task(stop.wait())]
         if once:
             goals = Goals(self.engine.partitions.values(), lambda: self.claims.awaits)
-            waits.append(
-                asyncio.create_task(goals.reached(None if ends_at is None else ends_at - time.monotonic()))
-            )
+            timeout_seconds = None if ends_at is None else ends_at - time.monotonic()
+            waits.append(group.create_task(goals.reached(timeout_seconds)))
         try:
-            await asyncio.wait([*waits, *tasks[:1]], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*waits, copying], return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()

@@ -6,13 +6,14 @@ import asyncio
 import time
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from checkpoint.flow_state import FlowState
 from checkpoint.model import FlowRecord
 from mirror.errors import ConnectionFailedError
+from mirror.flow.goals import Goals
 from mirror.flow.memory import FlowMemory
 from mirror.flow.partition import PartitionCopy
 from mirror.model import TopicPartition
@@ -63,6 +64,40 @@ async def test_a_mirror_takes_its_word_back_however_it_ends(how: str) -> None:
     assert running.done()
     assert running.cancelled() == (how == "it is cut off")
     assert running.cancelled() or isinstance(running.exception(), ExceptionGroup)
+
+
+async def test_a_run_whose_check_of_the_goals_fails_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    With ``once``. Nobody knows then whether the goals were reached.
+    """
+    settings = settings_for(CLOSED_PORT)
+    source, target = (Mock(connections=Mock(bytes_received=0, bytes_sent=0)) for _ in range(2))
+    state = FlowState(MemoryStore({"flow": FlowRecord(4000, 5, "east", "west", 0).to_bytes()}))
+    await state.load()
+    owner, memory = ClaimedOwner(OURS, OURS), FlowMemory(state)
+    mirror = RunningMirror.of(settings, source, target, owner, memory, None, Waiting(settings))
+    fault = KeyError("orders-0")
+
+    async def for_ever(**_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def fail(*_: object) -> None:
+        await asyncio.sleep(0)
+        raise fault
+
+    idle = {ORDERS_0: PartitionCopy(ORDERS_0, ORDERS_0, bytes(16), in_flight_max=5)}
+    mirror.engine = cast(
+        Any, SimpleNamespace(partitions=idle, run=for_ever, changed=Mock(), drain=AsyncMock())
+    )
+    mirror.follower = cast(Any, SimpleNamespace(left_out=(), run=for_ever, finish=AsyncMock()))
+    mirror.watch = cast(Any, SimpleNamespace(look=Mock(), run=AsyncMock()))
+    monkeypatch.setattr(Goals, "reached", fail)
+
+    with pytest.raises(ExceptionGroup) as failed:
+        async with asyncio.timeout(5):
+            await mirror.run(asyncio.Event(), once=True, ends_at=None, on_status=None)
+
+    assert failed.value.exceptions == (fault,)
 
 
 async def test_what_it_takes_to_end_is_no_lag() -> None:
