@@ -257,7 +257,7 @@ class RunningMirror:
         once: bool,
         ends_at: float | None,
     ) -> None:
-        """Wait for what ends the mirror. The waits are tasks of the group: an error in one ends the others."""
+        """Wait for what ends the mirror. The waits are tasks of the group: an error in one ends it."""
         waits: list[asyncio.Task[Any]] = [group.create_task(stop.wait())]
         if once:
             goals = Goals(self.engine.partitions.values(), lambda: self.claims.awaits)
