@@ -17,6 +17,7 @@ from pathlib import Path
 from mirror.config_cluster import ClusterSettings, ConnectionSettings, SaslSettings, SecuritySettings
 from mirror.errors import AuthenticationError, UsageError
 from mirror.kafka.secret import SecretSource
+from mirror.kafka.tls import file_not_pem, file_not_read
 
 _LOGIN = "org.apache.kafka.common.security"
 _MODULES = {
@@ -31,6 +32,7 @@ _ENDS = re.compile(r'[\x00-\x1f"\\]')
 _LOCKED = "ENCRYPTED PRIVATE KEY"
 _PKCS8 = {"PRIVATE KEY", _LOCKED}
 _PRIVATE_KEY = re.compile(r"-----BEGIN ([A-Z0-9 ]*PRIVATE KEY)-----(.*?)-----END", re.DOTALL)
+_CERTIFICATE = re.compile(r"-----BEGIN [A-Z0-9 ]*CERTIFICATE-----")
 _PBES2 = bytes.fromhex("06092a864886f70d01050d")
 """The object identifier of the scheme with which OpenSSL encrypts keys by default."""
 
@@ -65,7 +67,7 @@ def _tls(security: SecuritySettings) -> dict[str, str]:
     if security.certificate_file is not None:
         options |= {
             "ssl.keystore.type": "PEM",
-            "ssl.keystore.certificate.chain": _text(security.certificate_file),
+            "ssl.keystore.certificate.chain": _certificates(security.certificate_file),
             **_key(security.key_file or security.certificate_file, security.key_password),
         }
     return options
@@ -75,7 +77,7 @@ def _trusted(ca_file: Path | None) -> dict[str, str]:
     """The authorities of a file; without one, those that came with Java."""
     if ca_file is None:
         return {}
-    return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _text(ca_file)}
+    return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _certificates(ca_file)}
 
 
 def _key(path: Path, password: object) -> dict[str, str]:
@@ -83,7 +85,7 @@ def _key(path: Path, password: object) -> dict[str, str]:
     text = _text(path)
     found = _PRIVATE_KEY.search(text)
     if found is None:
-        raise AuthenticationError(f"{path} holds no private key")
+        raise file_not_pem(str(path), "private key")
     kind, body = found.groups()
     if kind not in _PKCS8:
         raise UsageError(
@@ -154,8 +156,16 @@ def _read(secret: object) -> str:
     return secret.read()
 
 
+def _certificates(path: Path) -> str:
+    text = _text(path)
+    if _CERTIFICATE.search(text) is None:
+        raise file_not_pem(str(path), "certificates")
+    return text
+
+
 def _text(path: Path) -> str:
+    """What a file holds. PEM is ASCII; comments around it, in whatever encoding, are not read by anyone."""
     try:
-        return path.read_text()
+        return path.read_text(encoding="ascii", errors="replace")
     except OSError as error:
-        raise AuthenticationError(f"{path} cannot be read: {error.strerror}") from error
+        raise file_not_read(str(path), error) from error

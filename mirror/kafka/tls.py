@@ -18,6 +18,11 @@ from mirror.errors import AuthenticationError, TlsRefusedError
 from mirror.kafka.certificates import valid_until
 from mirror.kafka.secret import SecretSource
 
+PEM_HINT = (
+    "only PEM is read; openssl x509 -inform DER converts a certificate in DER, "
+    "openssl pkcs12 what a .p12 or .pfx file holds"
+)
+
 Fingerprint = tuple[tuple[int, int, int, int] | None, ...]
 """Device, inode, size and modification time of each file; None for a file that cannot be seen."""
 
@@ -169,9 +174,19 @@ def _trust(context: ssl.SSLContext, ca_file: Path | None) -> None:
     try:
         context.load_verify_locations(cafile=ca_file)
     except ssl.SSLError as error:
-        raise TlsRefusedError(f"CA file {ca_file} holds no PEM certificates") from error
+        raise file_not_pem(f"CA file {ca_file}", "certificates") from error
     except OSError as error:
-        raise TlsRefusedError(f"CA file {ca_file} cannot be read: {error.strerror}") from error
+        raise file_not_read(f"CA file {ca_file}", error) from error
+
+
+def file_not_pem(file: str, lacks: str) -> TlsRefusedError:
+    """The error for a file that holds something else, or the right thing in another form."""
+    return TlsRefusedError(f"{file} holds no PEM {lacks}", hint=PEM_HINT)
+
+
+def file_not_read(file: str, error: OSError) -> TlsRefusedError:
+    """The error for a file that cannot be read."""
+    return TlsRefusedError(f"{file} cannot be read: {error.strerror}")
 
 
 def _load_certificate(
@@ -189,7 +204,7 @@ def _load_certificate(
     try:
         context.load_cert_chain(certificate, key, passphrase)
     except ssl.SSLError as error:
-        raise TlsRefusedError(_why_not_loaded(error, certificate, key or certificate, asked)) from error
+        raise _not_loaded(error, certificate, key or certificate, asked) from error
     except ValueError as error:
         words = f"the private key in {key or certificate} cannot be opened: {error}"
         raise TlsRefusedError(words) from error
@@ -202,15 +217,17 @@ def _must_be_readable(path: Path | None) -> None:
         with path.open("rb"):
             return
     except OSError as error:
-        raise TlsRefusedError(f"file {path} cannot be read: {error.strerror}") from error
+        raise file_not_read(f"file {path}", error) from error
 
 
-def _why_not_loaded(error: ssl.SSLError, certificate: Path, key: Path, asked: bool) -> str:
+def _not_loaded(error: ssl.SSLError, certificate: Path, key: Path, asked: bool) -> TlsRefusedError:
     if error.reason == "KEY_VALUES_MISMATCH":
-        return f"the private key in {key} does not belong to the certificate in {certificate}"
+        words = f"the private key in {key} does not belong to the certificate in {certificate}"
+        return TlsRefusedError(words)
     if asked:
-        return f"the private key in {key} cannot be opened: its password is missing or wrong"
-    return f"{certificate} and {key} do not hold a PEM certificate and its private key ({error.reason})"
+        return TlsRefusedError(f"the private key in {key} cannot be opened: its password is missing or wrong")
+    words = f"{certificate} and {key} do not hold a PEM certificate and its private key ({error.reason})"
+    return TlsRefusedError(words, hint=PEM_HINT)
 
 
 def _fingerprint(paths: tuple[Path, ...]) -> Fingerprint:

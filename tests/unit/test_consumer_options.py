@@ -5,6 +5,7 @@ That Java takes the options is tried in tests/spark/test_secured.py.
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def test_a_password_for_a_key_in_the_clear_is_not_passed_on(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "security", "said"),
     [
-        ("nothing of the kind", {}, "holds no private key"),
+        ("nothing of the kind", {}, "holds no PEM private key"),
         (TORN, {}, "key_password is not set"),
         (TORN, {"key_password": "x"}, "it is not base64"),
     ],
@@ -82,6 +83,40 @@ def test_a_file_that_cannot_be_a_key_is_named(
 
     with pytest.raises(AuthenticationError, match=said):
         options_with_key(tmp_path, tmp_path / "key", **security)
+
+
+@pytest.mark.parametrize("setting", ["ca_file", "certificate_file", "key_file"])
+def test_a_file_that_is_not_pem_is_named_with_the_commands_that_convert_it(
+    setting: str, tmp_path: Path
+) -> None:
+    """
+    DER and PKCS#12 are binary. What the mirror says of such a file itself is the same.
+    """
+    authority = Authority(tmp_path)
+    job, binary = authority.issue("job"), tmp_path / "binary"
+    binary.write_bytes(ssl.PEM_cert_to_DER_cert(authority.certificate.read_text()))
+    files = {"certificate_file": job.certificate, "key_file": job.key} | {setting: binary}
+
+    with pytest.raises(AuthenticationError, match=f"{binary} holds no PEM ") as refused:
+        options(protocol="SSL", **{name: str(path) for name, path in files.items()})
+
+    assert "openssl x509 -inform DER" in refused.value.hint
+    assert "openssl pkcs12" in refused.value.hint
+
+
+def test_what_stands_around_the_pem_may_be_in_any_encoding(tmp_path: Path) -> None:
+    """
+    OpenSSL does not read it; many bundles name their authorities there.
+    """
+    authority = Authority(tmp_path)
+    bundle, pem = tmp_path / "bundle.pem", authority.certificate.read_bytes()
+    bundle.write_bytes(
+        "# Autoridad de Certificaci\N{LATIN SMALL LETTER O WITH ACUTE}n\n".encode("latin-1") + pem
+    )
+
+    made = options(protocol="SSL", ca_file=str(bundle))
+
+    assert made["kafka.ssl.truststore.certificates"].endswith(pem.decode())
 
 
 def test_a_token_that_somebody_else_keeps_is_refused(tmp_path: Path) -> None:

@@ -187,8 +187,9 @@ def test_files_that_do_not_fit_are_named(
     }
 
     for reason, wrong in cases.items():
-        with pytest.raises(AuthenticationError, match=reason):
+        with pytest.raises(AuthenticationError, match=reason) as refused:
             make_context(wrong)
+        assert ("openssl pkcs12" in refused.value.hint) == ("PEM" in str(refused.value))
 
 
 @pytest.mark.parametrize(
