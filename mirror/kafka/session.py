@@ -91,6 +91,9 @@ class Session:
             log.debug("session_renewed", broker=self._where)
         except (AuthenticationError, ConnectionFailedError) as error:
             way.lost(error)
+        except Exception as error:  # a bug here must end the connection: its session would expire
+            log.exception("session_not_renewed", broker=self._where, error=repr(error))
+            way.lost(ConnectionFailedError(f"{self._where}: the session could not be renewed: {error!r}"))
         finally:
             held, self.held = self.held or [], None
             for due, buffers in held:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mirror.errors import AuthenticationError
+from mirror.errors import AuthenticationError, ConnectionFailedError, UnsupportedVersionError
 from mirror.kafka import session
 from mirror.kafka.answers import Due, Ended
 from mirror.kafka.outgoing import Buffers
@@ -37,7 +37,7 @@ class Broker:
         self.again = asyncio.Event()
         self.believes = asyncio.Event()
         self.believes.set()
-        self.refusal: AuthenticationError | None = None
+        self.refusal: Exception | None = None
         self.told: list[int | Ended] = []
         self.sent = asyncio.Event()
         self.way = Way(self.ask, self.submit, self.told.append)
@@ -111,6 +111,26 @@ async def test_who_is_not_believed_any_more_is_told_before_what_waited(broker: B
     await asyncio.wait_for(broker.sent.wait(), 5)
 
     assert broker.told == [broker.refusal, *WAITING]
+    assert ours.held is None
+
+
+@pytest.mark.parametrize("fault", [UnsupportedVersionError("no version in common"), KeyError("nonce")])
+async def test_a_connection_whose_session_is_not_renewed_ends_whatever_the_error(
+    broker: Broker, fault: Exception
+) -> None:
+    """
+    Its session would expire, and the broker would close it with requests in flight.
+    """
+    ours = await renewing(broker)
+    broker.refusal = fault
+
+    broker.believes.set()
+    await asyncio.wait_for(broker.sent.wait(), 5)
+
+    ended, *waited = broker.told
+    assert isinstance(ended, ConnectionFailedError)
+    assert str(ended) == f"broker:9092: the session could not be renewed: {fault!r}"
+    assert waited == [*WAITING]
     assert ours.held is None
 
 
