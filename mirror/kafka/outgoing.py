@@ -72,9 +72,11 @@ class Outgoing:
             self._ask()
             sent = sock.sendmsg(islice(buffers, SEND_BUFFERS_MAX))
             self.bytes_sent += sent
-            while sent > 0:
+            while True:  # at least one goes: for an empty buffer the socket takes 0 bytes
                 buffer = buffers.popleft()
                 sent -= len(buffer)
+                if sent <= 0:
+                    break
             if sent < 0:
                 buffers.appendleft(memoryview(buffer)[sent:])
 

@@ -13,7 +13,7 @@ from mirror.kafka.outgoing import SEND_BUFFERS_MAX, Outgoing, WithheldError
 KERNEL_BYTES = 4096
 
 
-@given(sizes=st.lists(st.integers(1, 40) | st.integers(1, 30_000), max_size=12), copies=st.integers(1, 60))
+@given(sizes=st.lists(st.integers(0, 40) | st.integers(1, 30_000), max_size=12), copies=st.integers(1, 60))
 def test_everything_leaves_once_and_in_order(sizes: list[int], copies: int) -> None:
     """
     What the socket does not take now waits for the next call, also the rest of a piece.
@@ -40,6 +40,25 @@ def test_everything_leaves_once_and_in_order(sizes: list[int], copies: int) -> N
 
     assert come == b"".join(pieces)
     assert outgoing.bytes_sent == len(come)
+
+
+@pytest.mark.parametrize("pieces", [[b""], [b"end", b""], [b"", b"end"], [b"", b"end", *[b""] * 300]])
+def test_an_empty_piece_is_sent_with_its_neighbours(pieces: list[bytes]) -> None:
+    """
+    The socket takes no byte of it, and nothing waits for that.
+    """
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        outgoing = Outgoing(ours)
+        asked = [True] * (len(pieces) + 1)
+        outgoing.may_send = lambda: asked.pop()
+        outgoing.buffers.extend(pieces)
+
+        outgoing.send()
+
+        assert not outgoing.buffers
+        assert outgoing.bytes_sent == len(b"".join(pieces))
 
 
 def test_the_rest_of_a_request_stays_when_it_must_not_be_sent_any_more() -> None:
