@@ -44,6 +44,8 @@ KEPT_SECONDS_MIN = 5.0
 """A younger token is kept even if brokers refuse it."""
 RETRY_AFTER_SECONDS = 5.0
 """How long after a failed request the next one is made, while the old token is valid."""
+SHOWN_MAX = 40
+"""Of a value that makes no sense, so many characters are shown."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -221,29 +223,34 @@ def _token(url: str, status: int, body: bytes, now: float, wall_now: float) -> T
             f"{url}: no token: status {status}, {error}",
             hint="check client id, client secret, scope and address of the token endpoint",
         )
-    value, lifetime = document.get("access_token"), _seconds(document.get("expires_in"))
-    if not isinstance(value, str) or lifetime is None:
+    value, stated = document.get("access_token"), document.get("expires_in")
+    if not isinstance(value, str):
         raise ConnectionFailedError(f"{url}: the answer holds no token")
+    lifetime = LIFETIME_SECONDS_DEFAULT if stated is None else _seconds(stated)
+    if lifetime <= 0:
+        shown = json.dumps(stated)[:SHOWN_MAX]
+        raise ConnectionFailedError(
+            f"{url}: no token: its expires_in is {shown}, not a number of seconds above 0",
+            hint="set the lifetime of this client's access tokens at the authorisation server",
+        )
     own = (token_expires_at(value) or 0.0) - wall_now
     if own > 0:  # else it states no end, or our clock is wrong: a token just issued has not expired
         lifetime = min(lifetime, own)
     return Token(value, now, now + RENEW_AFTER_SHARE * lifetime, now + lifetime)
 
 
-def _seconds(stated: object) -> float | None:
-    """A stated lifetime in seconds; the default if none is stated, None if it is not a number.
+def _seconds(stated: object) -> float:
+    """A stated lifetime in seconds; 0 if it is not a number.
 
     The RFC asks for a number; some servers put it in quotes.
     """
-    if stated is None:
-        return LIFETIME_SECONDS_DEFAULT
-    if not isinstance(stated, int | float | str):
-        return None
+    if isinstance(stated, bool) or not isinstance(stated, int | float | str):
+        return 0.0
     try:
         seconds = float(stated)
     except (ValueError, OverflowError):
-        return None
-    return seconds if math.isfinite(seconds) else None
+        return 0.0
+    return seconds if math.isfinite(seconds) else 0.0
 
 
 def _document(body: bytes) -> dict[str, Any]:
