@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from mirror.kafka.acls import OPERATIONS, TopicAcl
+from mirror.kafka.acls import OPERATIONS, PERMISSIONS, TopicAcl
 from mirror.sync.names import NamePolicy
 
 LITERAL, PREFIXED = "LITERAL", "PREFIXED"
@@ -84,8 +84,9 @@ def _concerns(acl: TopicAcl, topics: Collection[str]) -> bool:
 
 
 def _why_not(acl: TopicAcl, mirror_principals: Collection[str]) -> str | None:
-    if acl.operation not in OPERATIONS.values():
-        return f"{acl.operation} is unknown to this version"
+    for word, known in ((acl.operation, OPERATIONS), (acl.permission, PERMISSIONS)):
+        if word not in known.values():
+            return f"{word} is unknown to this version"
     if acl.permission == ALLOW and acl.operation != "ALL" and acl.operation not in CARRIED:
         return f"{acl.operation} would let {acl.principal} change the copy"
     if acl.permission == DENY and acl.host == WILDCARD and acl.principal in {EVERYONE, *mirror_principals}:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from uuid import UUID
 
@@ -30,7 +30,7 @@ from mirror.kafka.cluster_info import TopicInfo
 from mirror.link.loops import both
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State, TopicLeftOut, TopicPartition
-from mirror.sync.acls import DENY, Skipped
+from mirror.sync.acls import ALLOW, Skipped
 from mirror.sync.carry_acls import carry_acls, principals
 from mirror.sync.missing import MissingTopics
 from mirror.sync.names import Ignored, NamePolicy, TopicSelector
@@ -207,10 +207,11 @@ class Follower:
             return
         if plan.create:
             log.info("acls_added", count=len(plan.create), left_out=len(plan.skipped))
-        self._tell_denials(frozenset(one for one in plan.skipped if one.acl.permission == DENY))
+        self._tell_denials(plan.skipped)
 
-    def _tell_denials(self, left_out: frozenset[Skipped]) -> None:
-        """Log, once, which denials of the source the target does not get."""
+    def _tell_denials(self, skipped: Iterable[Skipped]) -> None:
+        """Log, once, which denials of the source the target does not get, or may not get."""
+        left_out = frozenset(one for one in skipped if one.acl.permission != ALLOW)
         for acl, why in sorted(left_out - self._denials_left_out, key=str):
             log.warning(
                 "denial_not_carried",

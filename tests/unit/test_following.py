@@ -16,7 +16,9 @@ import mirror.sync.target_requests
 from mirror.config import parse
 from mirror.errors import ConnectionFailedError
 from mirror.flow.partition import PartitionCopy
+from mirror.kafka.acls import TopicAcl
 from mirror.model import Reason, State, TopicLeftOut, TopicPartition
+from mirror.sync.acls import Skipped
 from mirror.sync.follow import Follower
 from mirror.sync.returning import Returning
 from mirror.sync.target_topics import TargetTopics
@@ -404,3 +406,21 @@ async def test_a_topic_of_which_nothing_was_begun_is_let_go_when_it_is_gone(site
     await sites.passes(1)
 
     assert sites.known == [False, False, False]
+
+
+def test_a_rule_that_may_be_a_denial_is_warned_of_once() -> None:
+    """
+    A permission that is not known here may be one. A right that is left out keeps nobody out at the source.
+    """
+    follower = follower_of(Shown("source"), Shown("target"), Engine())
+    kinds = ("ALLOW", "DENY", "UNKNOWN_9")
+    rules = [TopicAcl("orders", "LITERAL", f"User:{kind}", "*", "READ", kind) for kind in kinds]
+
+    with capture_logs() as logs:
+        for _ in range(2):
+            follower._tell_denials([Skipped(rule, "why") for rule in rules])
+
+    assert [(line["event"], line["principal"]) for line in logs] == [
+        ("denial_not_carried", "User:DENY"),
+        ("denial_not_carried", "User:UNKNOWN_9"),
+    ]
