@@ -35,12 +35,14 @@ class ConnectionPool:
 
     def __init__(self) -> None:
         self._connections: dict[Key, Connection] = {}
+        self._closed = False
         self._bytes_before = (0, 0)
         self._missed_at: dict[Address, float] = {}
         """When a closed connection was last asked for, in monotonic seconds."""
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all of them, and whichever is opened after this."""
+        self._closed = True
         connections, self._connections = self._connections, {}
         for connection in connections.values():
             connection.close()
@@ -54,7 +56,12 @@ class ConnectionPool:
         return None
 
     def keep(self, key: Key, opened: Connection) -> Connection:
-        """Use this connection from now on; the one that it replaces must have ended."""
+        """Use this connection from now on; the one that it replaces must have ended.
+
+        If all were closed while it was being opened, it is closed, too.
+        """
+        if self._closed:
+            opened.close()
         replaced = self._connections.pop(key, None)
         if replaced is not None:
             self.count_in(replaced)

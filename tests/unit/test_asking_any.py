@@ -246,6 +246,24 @@ async def test_a_connection_to_an_address_that_is_nobodys_any_more_is_closed(
     assert [(one.address, one.closed) for one in opened] == [(TWO, False), (ONE, True)]
 
 
+async def test_a_connection_that_is_being_opened_while_the_cluster_is_closed_is_closed(
+    opened: list[Asked],
+) -> None:
+    """
+    Whoever waits for it gets it all the same: it answers as one that has ended.
+    """
+    cluster = Cluster("source", [ONE], ConnectionOptions())
+    await cluster.refresh()
+    waiting = asyncio.create_task(cluster.connection(2))
+    await asyncio.sleep(0)
+
+    await cluster.close()
+    late = await waiting
+
+    assert late is opened[1]
+    assert [one.closed for one in opened] == [True, True]
+
+
 @pytest.mark.parametrize("relayed", [True, False])
 async def test_an_address_that_leads_to_another_cluster_is_not_asked(
     relayed: bool, opened: list[Asked], monkeypatch: pytest.MonkeyPatch
