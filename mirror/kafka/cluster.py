@@ -151,7 +151,7 @@ class Cluster:
         answer, connection = await self._ask_any(request, METADATA_VERSION)
         self._see_whose(answer.cluster_id, connection)
         info = cluster_info(answer, seen_at=asked_at)
-        self.connections.forget_gone(info.brokers, (*info.brokers.values(), *self._bootstrap))
+        self.connections.forget_gone(info.brokers, self._bootstrap)
         return info
 
     def _see_whose(self, cluster_id: str | None, connection: Connection) -> None:

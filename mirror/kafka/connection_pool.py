@@ -68,15 +68,25 @@ class ConnectionPool:
         self._connections[key] = opened  # last: certificate_valid_until relies on the order
         return opened
 
-    def forget_gone(self, nodes: Collection[int], addresses: Collection[Address]) -> None:
-        """Close the connections to brokers that have left the cluster, and to addresses no longer in use."""
-        here = {str(address) for address in addresses}
-        for key in [(node, lane) for node, lane in self._connections if node not in nodes]:
-            if key[0] == ANY and key[1] in here:
+    def forget_gone(self, brokers: Mapping[int, Address], bootstrap: Collection[Address]) -> None:
+        """Close the connections to brokers that have left the cluster, and to addresses no longer in use.
+
+        If a broker has another address now, nobody may be left at the old one to end a connection. It is
+        closed once the broker owes no answer on it, or is silent: until then an answer may still come.
+
+        Args:
+            brokers: The addresses of the brokers, by id.
+            bootstrap: Addresses that stay in use, whoever is there.
+        """
+        here = {*brokers.values(), *bootstrap}
+        for key, connection in list(self._connections.items()):
+            node, address = key[0], connection.address
+            in_use = address in here if node == ANY else address == brokers.get(node)
+            if in_use or (node in brokers and _may_answer(connection)):
                 continue
-            connection = self._connections.pop(key)
+            del self._connections[key]
             self.count_in(connection)
-            connection.close("the broker has left the cluster")
+            connection.close("the broker has left the cluster, or has another address now")
 
     # -- what they carry -------------------------------------------------------------------------
 
@@ -166,3 +176,9 @@ def speaks(connection: Connection) -> bool:
     """Whether an answer is arriving: over a slow link a long one takes time."""
     at = connection.arriving_at
     return at is not None and time.monotonic() - at < SILENT_SECONDS
+
+
+def _may_answer(connection: Connection) -> bool:
+    """Whether it owes an answer, and is not silent."""
+    owes, patient = connection.unanswered > 0, connection.unanswered_seconds <= SILENT_SECONDS
+    return owes and (patient or speaks(connection))

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from uuid import UUID
 
 import pytest
@@ -262,6 +262,37 @@ async def test_a_connection_that_is_being_opened_while_the_cluster_is_closed_is_
 
     assert late is opened[1]
     assert [one.closed for one in opened] == [True, True]
+
+
+async def test_a_broker_that_has_moved_is_reached_where_it_is_now(
+    opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Nobody may be left at its old address to end a connection. While it still answers there, that is waited
+    for: what was sent would be in doubt otherwise.
+    """
+    cluster = Cluster("target", [ONE], ConnectionOptions())
+    await cluster.refresh()
+    lanes = "idle", "silent", "answering", "slow link"
+    idle, silent, answering, slow = [cast(Asked, await cluster.connection(2, lane)) for lane in lanes]
+    other = await cluster.connection(3)
+    for one, seconds in ((silent, 10.0), (answering, 0.1), (slow, 10.0)):
+        one.waits(seconds)
+    slow.came_last_at = time.monotonic
+    idle.bytes_received = 7
+    monkeypatch.setattr(Asked, "brokers", {1: ONE, 2: Address("west", 2), 3: THREE})
+
+    await cluster.refresh()
+    closed = [one.closed for one in (idle, silent, answering, slow, other)]
+    now = [(await cluster.connection(2, lane)).address.host for lane in lanes]
+    answering.waits(10)
+    slow.unanswered, slow.unanswered_seconds = 0, 0.0
+    await cluster.refresh()
+
+    assert closed == [True, True, False, False, False]
+    assert now == ["west", "west", "east", "east"]
+    assert (answering.closed, slow.closed) == (True, True)
+    assert cluster.connections.bytes_received == 7
 
 
 @pytest.mark.parametrize("relayed", [True, False])
