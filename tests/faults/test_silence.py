@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +24,9 @@ from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
 from tests.harness.mirror import flow_of, running
+from tests.harness.node import Broker
 from tests.harness.process import Twinsite, events
+from tests.harness.proxy import proxy
 from tests.harness.relay import WayIn
 
 pytestmark = pytest.mark.timeout(240)
@@ -142,3 +146,39 @@ def there(mirror: Twinsite, source: KafkaCluster, numbers: Sequence[int]) -> boo
     return bool(partitions(mirror)) and all(
         reached(mirror, "orders", number) == ends[number][1] for number in numbers
     )
+
+
+async def test_a_broker_that_comes_back_at_another_address_is_not_waited_for_at_the_old_one(
+    source: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Nobody is left there, not even to say so: as where a pod is moved and its address is not given away.
+    """
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(20, 100))
+    target = KafkaCluster.prepare("4.3", 1, "target", {}, tmp_path)
+    broker = target.broker(1)
+    wanted = flow_of(source, target, name)
+    often = wanted.target.model_copy(update={"metadata_refresh_seconds": 1.0})
+    with closing(target), proxy(broker.address) as before:
+        advertise(broker, before.address)
+        await target.launch()
+        async with running(wanted.model_copy(update={"target": often})) as until:
+            await until(lambda p: p[0].next_offset == 20)
+            before.go_dark()
+            load(source.bootstrap, name, json_rows(20, 100))
+            await asyncio.sleep(1)
+            await broker.kill()
+            advertise(broker, broker.address)
+            await broker.start()
+            async with asyncio.timeout(AT_ONCE_SECONDS):
+                await until(lambda p: p[0].next_offset == 40)
+
+        assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 40
+
+
+def advertise(broker: Broker, address: str) -> None:
+    """From its next start on a broker says that clients reach it there."""
+    file = broker.folder / "server.properties"
+    listeners = f"advertised.listeners=PLAINTEXT://{address}"
+    file.write_text(re.sub(r"^advertised\.listeners=.*", listeners, file.read_text(), flags=re.M))

@@ -50,6 +50,7 @@ class Proxy:
         self._listener = socket.create_server((host, 0))
         self.address = f"{host}:{self._listener.getsockname()[1]}"
         self._open: set[socket.socket] = set()
+        self._dark = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -58,6 +59,12 @@ class Proxy:
         self._listener.close()
         for sock in list(self._open):
             _end(sock)
+            if self._dark:
+                sock.close()
+
+    def go_dark(self) -> None:
+        """Pass on nothing from now on, not even that an end is gone: what is open stays open."""
+        self._dark = True
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -67,6 +74,9 @@ class Proxy:
                 self.connections += 1
 
     def _connect(self, ours: socket.socket, number: int) -> None:
+        if self._dark:
+            self._open.add(ours)
+            return
         try:
             theirs = socket.create_connection((self._to[0], int(self._to[2])), timeout=10)
         except OSError:
@@ -80,6 +90,8 @@ class Proxy:
         there.start()
         self._pass_on(theirs, ours, number, self._spoil)
         there.join()
+        if self._dark:
+            return
         self._open -= {ours, theirs}
         ours.close()
         theirs.close()
@@ -88,12 +100,16 @@ class Proxy:
         before = 0
         with contextlib.suppress(OSError):
             while data := source.recv(RECEIVE_BYTES):
+                if self._dark:
+                    continue
                 passed = spoil(number, before, data)
                 before += len(data)
                 target.sendall(passed)
                 if isinstance(passed, Last):
                     self.cut.append(number)
                     break
+        if self._dark:
+            return
         _end(source)
         _end(target)
 
