@@ -31,17 +31,16 @@ class Outcome(NamedTuple):
     """What a broker says of one batch. ``base_offset`` is -1 when it was refused.
 
     Attributes:
-        repeated: The broker had appended a batch with these sequences before, and answers where. It is
-            detected by a time in the answer, that of the batch; otherwise only topics with LogAppendTime
-            answer with one, and there every batch counts as repeated. A repeated batch without timestamps
-            is not detected.
+        time_ms: Of a batch that was appended: the time of the append, if the topic has LogAppendTime. If the
+            broker had appended a batch with these sequences before, and answers where: the newest time in
+            that batch. Else, or if that batch has no times: -1.
     """
 
     error_code: int
     base_offset: int
     log_start_offset: int
     message: str | None
-    repeated: bool = False
+    time_ms: int = -1
 
 
 def encode_request(
@@ -104,8 +103,7 @@ def _decode_answer(body: memoryview) -> tuple[dict[TopicPartition, Outcome], int
             message = None
             if tail != _NOTHING_TO_SAY:
                 message, at = _read_messages(body, at - len(tail))
-            repeated = code == 0 and time_ms >= 0
-            said = new(Outcome, (code, base, log_start, message, repeated))
+            said = new(Outcome, (code, base, log_start, message, time_ms))
             outcomes[new(TopicPartition, (topic, index))] = said
         at = skip_tags(body, at)
     return outcomes, _THROTTLE_MS.unpack_from(body, at)[0]

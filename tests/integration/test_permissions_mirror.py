@@ -434,6 +434,27 @@ async def test_settings_that_may_not_be_changed_do_not_stop_the_copy(source: Sit
     assert (held, retention_ms(target, "orders.held")) == ("-1", "864000000")
 
 
+async def test_a_topic_that_replaces_times_is_said_though_its_settings_may_not_be_read(
+    source: Site, target: Site
+) -> None:
+    """
+    The answer to the first append tells. Without AlterConfigs there is no DescribeConfigs at the target.
+    """
+    grants = grants_on_the_page(without=[SYNC_ACLS])
+    source.allow_only(grants)
+    target.allow_only([grant for grant in grants if grant.operation != "AlterConfigs"])
+    await source.cluster.create_topic("orders.stamped")
+    await target.cluster.create_topic("orders.stamped", config={"message.timestamp.type": "LogAppendTime"})
+    write_records(source.cluster, "orders.stamped", 10)
+    topics = {"include": [r"orders\.stamped"], "refresh_seconds": 1, "sync_configs": False}
+
+    async with running(settings(source, target, "orders.stamped", topics=topics)) as until:
+        await until(lambda seen: states(seen) == [(State.BLOCKED, Reason.APPEND_TIMES)])
+        await target.cluster.alter_topic("orders.stamped", {"message.timestamp.type": "CreateTime"})
+        write_records(source.cluster, "orders.stamped", 10)
+        await until(lambda seen: seen[0].next_offset == 20 and seen[0].state is State.ACTIVE)
+
+
 async def test_a_topic_whose_settings_may_not_be_read_is_made_to_keep_everything(
     source: Site, target: Site
 ) -> None:

@@ -13,7 +13,7 @@ from mirror.model import Reason, State, TopicPartition
 from mirror.waiting import Waiting
 from tests.conftest import TopicFactory
 from tests.faults.flows import configured
-from tests.harness.checker import assert_exact, watermarks
+from tests.harness.checker import assert_exact, read_partition, watermarks
 from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
@@ -22,6 +22,8 @@ from tests.harness.process import twinsite
 
 pytestmark = pytest.mark.timeout(180)
 
+IN_FLIGHT_MAX = 5
+"""Batches of a partition that are in flight at once."""
 STAMPED = {"message.timestamp.type": "LogAppendTime"}
 
 
@@ -97,6 +99,40 @@ async def test_a_topic_that_replaces_times_is_not_written_before_it_keeps_them(
 
     assert untouched == {0: (0, 0)}
     assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
+@pytest.mark.parametrize("whose", ["the operator's", "the flow's"])
+async def test_a_topic_that_begins_to_replace_times_is_said_at_once_and_copied_on_when_it_no_longer_does(
+    whose: str, source: KafkaCluster, target: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    What was in flight keeps the times of the appends; nothing is doubled and nothing is missing. Where
+    settings follow the source, the mirror takes the setting back itself.
+    """
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(20, 50))
+    followed = {"sync_configs": True, "refresh_seconds": 5}
+    left = {"sync_configs": False, "refresh_seconds": 3600}
+    wanted = flow_of(source, target, name, followed if whose == "the flow's" else left)
+
+    async with running(wanted) as until:
+        await until(lambda seen: seen[0].next_offset == 20)
+        await target.alter_topic(name, STAMPED)
+        for number in range(10):
+            load(source.bootstrap, name, json_rows(20, 50, seed=number))
+        await until(lambda seen: states(seen) == [(State.BLOCKED, Reason.APPEND_TIMES)])
+        if whose == "the operator's":
+            await target.alter_topic(name, {"message.timestamp.type": "CreateTime"})
+        await until(lambda seen: seen[0].next_offset == 220 and states(seen) == [(State.ACTIVE, None)])
+        load(source.bootstrap, name, json_rows(20, 50))
+        await until(lambda seen: seen[0].next_offset == 240)
+
+    there = list(read_partition(source.bootstrap, name, 0))
+    here = list(read_partition(target.bootstrap, name, 0))
+    assert [(r.offset, r.key, r.value) for r in here] == [(r.offset, r.key, r.value) for r in there]
+    stamped = [r.offset for r, original in zip(here, there, strict=True) if r.content != original.content]
+    assert stamped == list(range(20, 20 + len(stamped)))
+    assert len(stamped) <= IN_FLIGHT_MAX * 20
 
 
 async def test_nothing_but_a_look_at_the_topics_ends_what_holds_them_up(

@@ -248,15 +248,19 @@ def heard(body: bytes) -> tuple[int, list[int]]:
     return header[11], [int(record.value or b"") for record in read_v2(part.records)]
 
 
-def said(code: int, base_offset: int, repeated: bool = False) -> memoryview:
-    """An answer about the one partition; of what was there already it has the time."""
+def said(code: int, base_offset: int, repeated: bool = False, *, stamped_ms: int = -1) -> memoryview:
+    """An answer about the one partition; of what was there already it has the time.
+
+    Args:
+        stamped_ms: The time of the append, from a topic that replaces record times with it.
+    """
     topic = ProduceResponse.TopicProduceResponse
     part = topic.PartitionProduceResponse(
         version=VERSION,
         index=0,
         error_code=code,
         base_offset=base_offset,
-        log_append_time_ms=1 if repeated else -1,
+        log_append_time_ms=1 if repeated else stamped_ms,
         record_errors=[],
     )
     responses = [topic(version=VERSION, name="orders", partition_responses=[part])]

@@ -12,7 +12,7 @@ from kafka.protocol.producer import ProduceRequest
 from mirror.errors import ConnectionFailedError
 from mirror.flow.position import Proceed
 from mirror.kafka.record_batch import walk
-from mirror.model import OffsetMode, State, TopicPartition
+from mirror.model import OffsetMode, Reason, State, TopicPartition
 from tests.unit.target_model import IDLE_LOOK_SECONDS, OURS, VERSION, Meters, Mirror, said, source_batch
 
 SOON = 5.0
@@ -233,6 +233,29 @@ async def test_what_a_broker_calls_a_repeat_is_no_proof_that_this_batch_is_there
     assert (mirror.copy.next_offset, mirror.copy.counters.records) == (before, 0)
     assert mirror.copy.look_due_at is not None
     assert (mirror.copy.state, mirror.copy.attempts) == (State.ACTIVE, 0)
+    assert mirror.hooks.changes[-1] is mirror.copy
+
+
+async def test_nothing_more_is_sent_to_a_topic_that_replaces_record_times() -> None:
+    """
+    The answer has a time that is not the batch's own: no repeat is answered with that. Whether the topic
+    still does so, only another batch can tell.
+    """
+    mirror = a_mirror(looked_at=now())
+    mirror.lane.offer(mirror.copy)
+    await turns()
+    mirror.copy.queue.push([source_batch(3, 2)], [], None)
+    _, on_answer = mirror.target.connections[-1].unheard.popleft()
+
+    on_answer(said(0, mirror.copy.in_flight[0].target_offset, stamped_ms=1_700_000_000_000))
+    await turns()
+    due_at = mirror.copy.look_due_at
+
+    assert (mirror.copy.state, mirror.copy.reason) == (State.BLOCKED, Reason.APPEND_TIMES)
+    assert "LogAppendTime" in mirror.copy.detail
+    assert not mirror.target.connections[-1].unheard
+    assert due_at is not None
+    assert due_at - now() > SOON
     assert mirror.hooks.changes[-1] is mirror.copy
 
 
