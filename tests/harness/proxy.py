@@ -50,7 +50,7 @@ class Proxy:
         self._listener = socket.create_server((host, 0))
         self.address = f"{host}:{self._listener.getsockname()[1]}"
         self._open: set[socket.socket] = set()
-        self._dark = False
+        self._dark = threading.Event()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -59,12 +59,12 @@ class Proxy:
         self._listener.close()
         for sock in list(self._open):
             _end(sock)
-            if self._dark:
+            if self._dark.is_set():
                 sock.close()
 
     def go_dark(self) -> None:
         """Pass on nothing from now on, not even that an end is gone: what is open stays open."""
-        self._dark = True
+        self._dark.set()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -74,7 +74,7 @@ class Proxy:
                 self.connections += 1
 
     def _connect(self, ours: socket.socket, number: int) -> None:
-        if self._dark:
+        if self._dark.is_set():
             self._open.add(ours)
             return
         try:
@@ -90,7 +90,7 @@ class Proxy:
         there.start()
         self._pass_on(theirs, ours, number, self._spoil)
         there.join()
-        if self._dark:
+        if self._dark.is_set():
             return
         self._open -= {ours, theirs}
         ours.close()
@@ -100,7 +100,7 @@ class Proxy:
         before = 0
         with contextlib.suppress(OSError):
             while data := source.recv(RECEIVE_BYTES):
-                if self._dark:
+                if self._dark.is_set():
                     continue
                 passed = spoil(number, before, data)
                 before += len(data)
@@ -108,7 +108,7 @@ class Proxy:
                 if isinstance(passed, Last):
                     self.cut.append(number)
                     break
-        if self._dark:
+        if self._dark.is_set():
             return
         _end(source)
         _end(target)

@@ -258,7 +258,7 @@ async def test_a_connection_that_is_being_opened_while_the_cluster_is_closed_is_
     await asyncio.sleep(0)
 
     await cluster.close()
-    late = await waiting
+    late = cast(Asked, await waiting)
 
     assert late is opened[1]
     assert [one.closed for one in opened] == [True, True]
