@@ -164,12 +164,18 @@ class AppendLane:
 
     async def _open(self) -> None:
         try:
+            await self._connect()
+        except Exception as error:  # a bug here must end the mirror, not only the task
+            self._flow.hooks.crash(error)
+
+    async def _connect(self) -> None:
+        try:
             self._connection = await self._flow.writer(self._node, self._purpose)
         except TwinsiteError as error:
             self._give_up(error)
         finally:
             self._opening = None
-        self._on_turn()
+        self._pump()
 
     def _say_lost(self, error: BaseException) -> None:
         words = str(error) or "cancelled"
