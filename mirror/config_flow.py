@@ -184,7 +184,11 @@ class AppendSettings(Section):
     """How the target is written."""
 
     request_bytes_max: Bytes = Field(
-        default=MIB, ge=16 * KIB, le=100 * MIB, description="Batches of many partitions in one request."
+        default=MIB,
+        ge=16 * KIB,
+        le=100 * MIB,
+        description="A request, with batches of many partitions, is full at this size; its last batch may "
+        "exceed it.",
     )
     batches_in_flight_max: Whole = Field(
         default=5, ge=1, le=5, description="Unanswered batches of one partition; brokers remember five."
