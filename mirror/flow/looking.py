@@ -44,7 +44,9 @@ T = TypeVar("T")
 
 
 class BusyError(ConnectionFailedError):
-    """The flow itself is writing to a partition: there was no stable moment to look at it."""
+    """The flow itself is writing to a partition, or its replicas lag: there was no stable moment to look at it."""
+
+    hint = "it is looked at again; see whether the target's replicas are in sync if this does not end"
 
 
 @dataclass(frozen=True, slots=True)
