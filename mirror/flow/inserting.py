@@ -133,8 +133,8 @@ async def finish(
 async def _found(flow: Flow, target: TopicPartition, insertion: Insertion) -> int | None:
     """Where the insertion already stands; None when it does not.
 
-    It may be in flight, or appended and not yet replicated. So it is only looked for while the target partition
-    is stable and all of it is acknowledged.
+    It may still be in flight, or appended and not yet replicated. So it is only looked for while the target
+    partition is stable and all of it is acknowledged.
     """
     look = (await look_at_target(flow, [target]))[target]
     if isinstance(look, TwinsiteError):
