@@ -12,7 +12,7 @@ from kafka.protocol.producer import ProduceRequest
 from mirror.errors import ConnectionFailedError
 from mirror.flow.position import Proceed
 from mirror.kafka.record_batch import walk
-from mirror.model import OffsetMode, State, TopicPartition
+from mirror.model import OffsetMode, Reason, State, TopicPartition
 from tests.unit.target_model import IDLE_LOOK_SECONDS, OURS, VERSION, Meters, Mirror, said, source_batch
 
 SOON = 5.0
@@ -225,6 +225,25 @@ async def test_who_outgrows_a_lane_is_handed_back_with_its_last_answer() -> None
     assert not mirror.copy.in_flight
     assert mirror.hooks.changes == [mirror.copy]
     assert len(mirror.target.connections[-1].unheard) == 0
+
+
+async def test_what_is_in_flight_of_a_partition_that_is_dropped_is_answered_and_moves_nothing() -> None:
+    """
+    Its memory is given back; nothing more of it is sent.
+    """
+    mirror = a_mirror(looked_at=now())
+    mirror.lane.offer(mirror.copy)
+    await turns()
+    _, on_answer = mirror.target.connections[-1].unheard.popleft()
+    mirror.copy.stop(State.UNKNOWN, Reason.STARTING, "copied no more", None)
+    mirror.lane.leave(mirror.copy)
+
+    on_answer(said(0, 0))
+    await turns()
+
+    assert (mirror.copy.unanswered, mirror.copy.next_offset, mirror.pool.used_bytes) == (False, 0, 0)
+    assert not mirror.target.connections[-1].unheard
+    assert mirror.hooks.crashed is None
 
 
 async def test_only_what_was_acknowledged_has_a_latency() -> None:
