@@ -1,8 +1,8 @@
 """How late a record is while a catch-up fills the link: ``python -m bench.live_tail``; needs root.
 
-The source stands at the far end of an emulated link, with a relay; the mirror and the target at this one. One
-topic is far behind, another is written evenly, in records of 100 bytes. Counted is from handing a record to
-the producer until a consumer at the target has it.
+The source and its relay are at the far end of an emulated link, the mirror and the target at this end. One
+topic is far behind, another is written at an even rate, in records of 100 bytes. Latency is from handing a
+record to the producer until a consumer at the target has it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from tests.harness.wan import Wan, wan, why_not
 
 BEHIND, LIVE, PARTITIONS = "behind", "live", 4
 LATER_MS = 200.0
-"""Than a round trip, of 99 of 100 at most."""
+"""The p99 may exceed a round trip by this, in milliseconds."""
 RECORD_BYTES = 1024
 
 
 async def measure(
     link: Wan, profile: Profile, source: KafkaCluster, target: KafkaCluster, folder: Path, records: int
 ) -> tuple[Latency, float]:
-    """Latency of the topic that is up to date, and the share of the link that was used meanwhile."""
+    """Latency of the topic that is caught up, and the share of the link that was used meanwhile."""
     link.both(**FULL_SPEED)
     flow = f"live-{time.time_ns()}"
     live = f"{LIVE}-{flow}"
@@ -57,14 +57,14 @@ async def measure(
             late = await asyncio.to_thread(trickle, source.bootstrap, target.bootstrap, live)
             used = (link.counted()[0].bytes - before) / (time.monotonic() - began) / profile.rate
             if ends.records() >= records:
-                raise click.ClickException("all had caught up before the end: take more --megabytes")
+                raise click.ClickException("all had caught up before the end: raise --megabytes")
     link.both(**FULL_SPEED)
     await target.delete_topic(BEHIND)
     return late, used
 
 
 async def run(profiles: list[Profile], megabytes: int, folder: Path) -> tuple[Table, list[Goal]]:
-    """Each profile in turn."""
+    """Measure each profile in turn."""
     wanted: list[Goal] = []
     shown = Table(title="100 records/s while a catch-up fills the link, producer to consumer")
     for column in ("", "p50 ms", "p99 ms", "longest ms", "link used"):
@@ -91,11 +91,11 @@ async def run(profiles: list[Profile], megabytes: int, folder: Path) -> tuple[Ta
 
 @click.command(context_settings={"show_default": True})
 @click.option("--profile", "which", type=click.IntRange(1, len(PROFILES)), multiple=True, help="Only these.")
-@click.option("--megabytes", default=3000, help="Of values, at the source: more than is copied in a minute.")
+@click.option("--megabytes", default=3000, help="MB of values at the source: more than a minute's copy.")
 def main(which: tuple[int, ...], megabytes: int) -> None:
-    """Measure how late records are that nothing keeps from going first; 1 where later than wanted."""
+    """Measure the latency of a caught-up topic while a catch-up fills the link; exit 1 if it is too high."""
     if why_not():
-        raise click.ClickException(f"there can be no emulated link here: {why_not()}")
+        raise click.ClickException(f"no link can be emulated here: {why_not()}")
     profiles = [PROFILES[number - 1] for number in which] or list(PROFILES)
     with tempfile.TemporaryDirectory(prefix="twinsite-bench-") as folder:
         shown, wanted = asyncio.run(run(profiles, megabytes, Path(folder)))

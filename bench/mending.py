@@ -14,25 +14,25 @@ from tests.harness.loading import load
 from tests.harness.process import Finished, twinsite
 
 RUNS = REPOSITORY / "build" / "demo"
-"""Where comparisons are left, each with its page; those of an earlier demo go."""
+"""Where comparisons are left, each with its page; those of an earlier demo are deleted."""
 SECONDS = 180.0
 QUICK_START = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""What is read is little: most of the time Java would compile what it soon needs no more."""
+"""Little is read: Java would spend most of the time on compiling code that it soon no longer needs."""
 MATCH, MISMATCH, DONE = 0, 10, 0
 
 Say = Callable[[str], None]
 
 
 class DemoError(Exception):
-    """A step did not come out as it has to."""
+    """A step did not have the outcome that it should."""
 
 
 async def mend(target: KafkaCluster, topic: str, rows: Sequence[Row], settings: Path, say: Say) -> None:
-    """Go through it all, with a compacted topic.
+    """Go through all steps, with a compacted topic.
 
     Args:
         rows: What the topic was filled with.
-        settings: Of the flow, as a file.
+        settings: The settings file of the flow.
 
     Raises:
         DemoError: What was damaged was not found, or not put right.
@@ -52,13 +52,13 @@ async def mend(target: KafkaCluster, topic: str, rows: Sequence[Row], settings: 
     run = max(RUNS.iterdir())
     page = run / "report.html"
     _expect_named(page.read_text(), damage)
-    say(f"the page that shows where stays: {page.relative_to(REPOSITORY)}")
+    say(f"the page that shows the damage is kept: {page.relative_to(REPOSITORY)}")
 
-    say("putting it right: twinsite repair")
+    say("repairing it: twinsite repair")
     _expect(DONE, await _repair(settings, run, "--to-mapped"), say)
     _expect(DONE, await _repair(settings, run, "--to-mapped", "--apply"), say)
 
-    say("and proving it once more")
+    say("and proving it again")
     _expect(MATCH, await _reconcile(settings), say)
 
 
@@ -84,4 +84,4 @@ def _expect(code: int, done: Finished, say: Say) -> None:
     for line in done.stdout.strip().splitlines():
         say(f"  {line.rstrip()}")
     if done.code != code:
-        raise DemoError(f"it ended with {done.code}, not with {code}:\n{done.stderr[-2000:]}")
+        raise DemoError(f"exit code {done.code} instead of {code}:\n{done.stderr[-2000:]}")

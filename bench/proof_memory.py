@@ -114,9 +114,9 @@ def _run(case: Case, settings: Path, heap: str, folder: Path) -> Proven:
 
 
 def _resident(pids: Iterable[int]) -> float:
-    """Megabytes of these processes, of each program the largest one.
+    """Resident megabytes of these processes; of each program only the largest counts.
 
-    Java begins its children like threads, which for a moment seem to have all of its memory once more.
+    Java starts its children like threads: for a moment they seem to have all of Java's memory as well.
     """
     largest: dict[Path, float] = {}
     for pid in pids:
@@ -136,7 +136,7 @@ def _family(pid: int) -> list[int]:
 
 
 def table(heap: str, found: list[Proven]) -> Table:
-    """What came out."""
+    """The figures."""
     made = Table(title=f"twinsite reconcile, local[2], heap {heap}")
     for heading in ("topic", "MB", "records", "s", "exit code", "peak MB"):
         made.add_column(heading, justify="left" if heading == "topic" else "right")
@@ -151,14 +151,14 @@ def table(heap: str, found: list[Proven]) -> Table:
 
 @click.command(context_settings={"show_default": True})
 @click.option("--megabytes", "amounts", type=int, multiple=True, default=(250, 1000, 4000))
-@click.option("--keys", default=1_000_000, help="Of the compacted topic; 0 leaves it out.")
-@click.option("--heap", default="1g", help="For the topics of growing size.")
-@click.option("--keyed-heap", default="2g", help="For the compacted one.")
+@click.option("--keys", default=1_000_000, help="Keys of the compacted topic; 0 leaves it out.")
+@click.option("--heap", default="1g", help="Heap for the topics of growing size.")
+@click.option("--keyed-heap", default="2g", help="Heap for the compacted topic.")
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path(__file__).parent / "results" / "proof-memory.json"
 )
 def main(amounts: tuple[int, ...], keys: int, heap: str, keyed_heap: str, out: Path) -> None:
-    """How much memory it takes to prove a copy."""
+    """Measure how much memory it takes to prove a copy."""
     growing = [Case(f"log-{some}", some * 1_000_000 // VALUE_BYTES, VALUE_BYTES) for some in amounts]
     keyed = [Case("keyed", keys * UPDATES, KEYED_VALUE_BYTES, keys)] if keys else []
     saved = []

@@ -1,7 +1,7 @@
 """All that is stored of a flow, decoded. Pure: no I/O.
 
-What is stored as it was when it was read before is not decoded anew, so a load costs what has
-changed, and not what the flow remembers. Long maps take seconds all the same.
+What has not changed since the last read is not decoded again, so a load costs only as much as has changed.
+Decoding long maps still takes seconds.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class Content(NamedTuple):
     insertions: dict[TopicPartition, Insertion]
 
     def join_maps(self) -> None:
-        """Tell each map where its partition begins.
+        """Set in each map where its partition begins.
 
         Raises:
-            CorruptStateError: A partition is ``mapped``, and has no map; nothing was changed.
+            CorruptStateError: A ``mapped`` partition has no offset map; nothing was changed.
         """
         mapped = {tp: record for tp, record in self.partitions.items() if record.mode is OffsetMode.MAPPED}
         for tp in mapped:
             if tp not in self.maps:
-                raise CorruptStateError(f"{tp}: its offsets are mapped, and there is no offset map")
+                raise CorruptStateError(f"{tp}: its offsets are mapped, but it has no offset map")
         for tp, record in mapped.items():
             self.maps[tp].begins_at = None if self.maps[tp].forgotten else record.start_offset
 
@@ -58,12 +58,12 @@ def decode(
     partitions: Mapping[TopicPartition, PartitionRecord],
     maps: Mapping[TopicPartition, OffsetMap],
 ) -> Content:
-    """What is stored; nothing is changed.
+    """Decode what is stored. The arguments are left as they are.
 
     Args:
-        items: What is read now.
+        items: What was read now.
         before: What was read before.
-        partitions, maps: What was made of that; what is stored as it was then is the same object still.
+        partitions, maps: What ``before`` was decoded into; objects that have not changed are used again.
 
     Raises:
         CorruptStateError: What is stored cannot be trusted.
@@ -92,7 +92,7 @@ def decode(
 def _decode_map(
     tp: TopicPartition, chunks: dict[int, bytes], before: Mapping[str, bytes], offsets: OffsetMap | None
 ) -> OffsetMap:
-    """The map known, if it is that still; else another, for which the chunks that changed are read."""
+    """The known map if it has not changed; else another one, for which only changed chunks are decoded."""
     first, same = min(chunks), 0
     known = from_chunk(offsets, first)
     while known and before.get(map_key(*tp, first + same)) == chunks.get(first + same, b""):

@@ -1,18 +1,16 @@
 """Everything a flow remembers, in memory, and the one way to change it.
 
-A change is written first and believed afterwards. When a write fails, nobody
-knows what of it is stored, so before the next change everything is loaded again.
-Changes come one after the other, each for many partitions in one write; where one gets no
-answer, those that wait behind it get none either.
+A change is written first and takes effect afterwards. When a write fails, nobody knows how much of it is
+stored, so everything is loaded again before the next change. Changes come one after the other, each for many
+partitions in one write. If one gets no answer, those waiting for it fail with the same error.
 
-Whoever only looks on loads again and again: a load costs what has changed, and not what the
-flow remembers.
+A mirror that only reads loads again and again: a load costs as much as has changed, not as much as the flow
+remembers.
 
-The flow's own record is never removed. Where it was stored and is no more, somebody has
-deleted the topic: what was known is known still, and nothing else, until the record is
-there again. What is there by then may be of another time, or a part: of both together
-nobody knows whether they fit. Whoever copies writes all of it again; and whoever takes its
-place before that does, ahead of its first change.
+The flow's own record is never removed. If it was stored and is missing, somebody has deleted the topic. Then
+what was known stays known, and nothing is added until the record is there again: what is stored meanwhile may
+be from another time, or incomplete, and nobody knows whether it fits what was known. The owner writes
+everything again; a mirror that takes its place before that does so, too, ahead of its first change.
 """
 
 from __future__ import annotations
@@ -53,7 +51,14 @@ Update = Callable[[PartitionRecord], PartitionRecord]
 class FlowState:
     """The durable state of one flow. :meth:`load` it before anything else.
 
-    What the questions answer is what was loaded or written last, without waiting.
+    Questions are answered without waiting, from what was last loaded or written. Every change first loads
+    again if the last write failed.
+
+    Raises:
+        StateUnavailableError: By :meth:`load`: the state cannot be read just now. By a change: it may not
+            have been written.
+        StateTakenOverError: By a change: another mirror has written meanwhile.
+        CorruptStateError: By both: what is stored cannot be trusted.
     """
 
     def __init__(self, store: StateStore) -> None:
@@ -61,9 +66,9 @@ class FlowState:
         self._line = WaitingLine()
         self._in_step = False
         self._stored: dict[str, bytes] = {}
-        """What records and maps were made of, always: what is stored so still need not be decoded again."""
+        """What records and maps were decoded from: items that have not changed are not decoded again."""
         self._found = self._stored
-        """The same; or what was there instead where the flow's own record was stored and is no more."""
+        """What was last read: the same, unless the flow's own record was stored and is now missing."""
         self._unwritten_since: float | None = None
         self._flow: FlowRecord | None = None
         self._owner: OwnerRecord | None = None
@@ -85,14 +90,14 @@ class FlowState:
 
     @property
     def unwritten_since(self) -> float | None:
-        """Since when nothing has come of a state without the flow's own record (monotonic seconds); None
-        where that is there, as far as it was read.
+        """When a state that lacks the flow's own record was last seen to change (monotonic seconds); None if
+        that record is there, or if nothing was read yet.
         """
         return self._unwritten_since
 
     @property
     def owner(self) -> OwnerRecord | None:
-        """Where the owner said it runs; None when nobody has said so."""
+        """Where the owner says it runs; None if nobody says so."""
         return self._owner
 
     @property
@@ -101,22 +106,22 @@ class FlowState:
         return self._partitions
 
     def partition(self, tp: TopicPartition) -> PartitionRecord | None:
-        """What is known of a partition."""
+        """What is known of a partition; None if nothing is."""
         return self._partitions.get(tp)
 
     def map(self, tp: TopicPartition) -> OffsetMap | None:
-        """The offset map of a ``mapped`` partition; look at it, do not change it."""
+        """The offset map of a ``mapped`` partition, None for others; do not change it."""
         record = self._partitions.get(tp)
         return self._maps.get(tp) if record is not None and record.mode is OffsetMode.MAPPED else None
 
     def insertion(self, tp: TopicPartition) -> Insertion | None:
-        """What is about to be appended to a partition, and may stand there already."""
+        """What a repair is about to append to a partition, or has appended already; None if nothing."""
         return self._insertions.get(tp)
 
     # -- reading ---------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Read everything that is stored. What is as it was costs next to nothing.
+        """Read everything that is stored. What has not changed costs next to nothing.
 
         Raises:
             CorruptStateError: What is stored cannot be trusted.
@@ -141,7 +146,7 @@ class FlowState:
         self._in_step = True
 
     def _take(self, items: dict[str, bytes], content: Content) -> None:
-        """Believe what is stored, all of it or nothing."""
+        """Take over what is stored, all of it or nothing."""
         content.join_maps()
         self._flow, self._owner, self._partitions, self._maps, self._insertions = content
         self._stored = items
@@ -152,8 +157,8 @@ class FlowState:
         """Set the flow's own record.
 
         Raises:
-            StateUnavailableError: It may not have been written. So for all that follow.
-            StateTakenOverError: Another mirror has written meanwhile. So for all that follow.
+            StateUnavailableError: It may not have been written.
+            StateTakenOverError: Another mirror has written meanwhile.
         """
         async with self._line.alone():
             await self._catch_up()
@@ -161,17 +166,20 @@ class FlowState:
             self._flow, self._unwritten_since = record, None
 
     async def save_owner(self, record: OwnerRecord | None) -> None:
-        """Set where the owner runs; None when nobody says so any more."""
+        """Set where the owner runs; None removes that."""
         async with self._line.alone():
             await self._catch_up()
             await self._write({OWNER_KEY: record.to_bytes() if record else None})
             self._owner = record
 
     async def begin(self, record: PartitionRecord, runs: Sequence[Run] = ()) -> None:
-        """Set how a partition is copied, together with a whole new offset map, or with none.
+        """Set how a partition is copied, with a new offset map or none; a former map and insertion go.
 
         Args:
             runs: The first run of a ``mapped`` partition.
+
+        Raises:
+            ValueError: The partition is to be ``mapped`` and there is no run.
         """
         if record.mode is OffsetMode.MAPPED and not runs:
             raise ValueError(f"{record.key} is to be mapped, and has no run to begin with")
@@ -190,7 +198,8 @@ class FlowState:
             self._insertions.pop(tp, None)
 
     async def forget(self, tps: Collection[TopicPartition]) -> None:
-        """Forget all that is known of partitions. What a crash leaves of that speaks of no partition.
+        """Forget all that is known of partitions: their records first, so that what a crash leaves of their
+        maps belongs to no partition.
 
         Raises:
             UnknownPartitionError: One of them is not known; nothing was changed.
@@ -219,7 +228,7 @@ class FlowState:
             await self._save({tp: update(self._known(tp)) for tp, update in updates.items()})
 
     async def begin_insertion(self, tp: TopicPartition, insertion: Insertion) -> None:
-        """Write down what is about to be appended to a partition, ahead of it.
+        """Store what a repair is about to append to a partition.
 
         Raises:
             UnknownPartitionError: The partition is not known; nothing was changed.
@@ -237,11 +246,14 @@ class FlowState:
         stands: Sequence[Inserted],
         following: Insertion | None = None,
     ) -> None:
-        """Note what has become of an insertion.
+        """Note what became of an insertion.
 
         Args:
-            stands: The target offsets that are no copies, its own among them; none when it never will stand.
-            following: What is about to be appended next.
+            stands: The target ranges that hold no copies, its own among them; empty if it will never stand.
+            following: The insertion that is about to be appended next.
+
+        Raises:
+            UnknownPartitionError: The partition is not known; nothing was changed.
         """
         async with self._line.alone():
             await self._catch_up()
@@ -256,7 +268,7 @@ class FlowState:
                 self._insertions[tp] = following
 
     async def extend_maps(self, runs: Mapping[TopicPartition, Sequence[Run]]) -> None:
-        """Add runs to offset maps, ahead of the records they speak of.
+        """Add runs to offset maps, ahead of the records they cover.
 
         Raises:
             UnknownPartitionError: One of the partitions has no offset map; nothing was changed.
@@ -269,10 +281,13 @@ class FlowState:
                 self._maps[tp].extend(added)
 
     async def drop_ahead(self, tp: TopicPartition, target_log_end: int) -> None:
-        """Forget the runs that were written ahead and not reached, as what is read there has other gaps; call
-        it before anything is sent that would reach them.
+        """Forget the runs that begin beyond the log end, because what is read there has other gaps. Call it
+        before anything is sent that would reach them.
 
-        Nothing is written when there are none.
+        Nothing is written if there are none.
+
+        Raises:
+            UnknownPartitionError: The partition has no offset map; nothing was changed.
         """
         async with self._line.alone():
             await self._catch_up()
@@ -282,14 +297,14 @@ class FlowState:
                 self._maps[tp].drop_ahead(target_log_end)
 
     def may_forget(self, tp: TopicPartition) -> bool:
-        """True when the offset map has more than one chunk: as the log start moves, the first may go."""
+        """True when the offset map has more than one chunk, so that the first one may become forgettable."""
         offsets = self.map(tp)
         return offsets is not None and len(offsets) > CHUNK_RUNS
 
     async def forget_below(self, target_log_starts: Mapping[TopicPartition, int]) -> None:
-        """Forget the chunks of offset maps that speak only of records below the target's log start.
+        """Forget the chunks of offset maps that cover only records below the target's log start.
 
-        Nothing is written when there are none. A write that fails leaves maps that begin somewhere between.
+        Nothing is written if there are none. A failed write may leave maps with some of those chunks gone.
 
         Raises:
             UnknownPartitionError: One of the partitions has no offset map; nothing was changed.
@@ -316,8 +331,8 @@ class FlowState:
             log.warning("state_written_again", keys=len(self._stored))
 
     async def _remove_what_was_found(self) -> None:
-        """Each partition ahead of its offset map, and of that the end first: whoever reads in between finds
-        nothing that does not fit.
+        """Remove it: partitions before their offset maps, and each map from its end, so that a reader in
+        between finds nothing inconsistent.
         """
         gone: dict[str, bytes | None] = dict.fromkeys(reversed(whole_in_order(self._found)))
         self._in_step = False
@@ -337,7 +352,9 @@ class FlowState:
         self._partitions.update(records)
 
     async def _change_chunks(self, changes: Mapping[TopicPartition, ChunkChanges]) -> None:
-        """Two writes when chunks fall away: what is stored between them is the beginning of each map."""
+        """Write changed chunks; first, in a write of its own, remove those that go. Between the two the
+        beginning of each map is stored.
+        """
         gone: dict[str, bytes | None] = {}
         written: dict[str, bytes | None] = {}
         for tp, change in changes.items():
@@ -357,7 +374,7 @@ class FlowState:
             return changed_chunks(self._known_map(tp), runs, drop_ahead_of=drop_ahead_of)
         except ValueError as error:
             raise StateTakenOverError(
-                f"{tp}: the offset map is not the one this change was made for: {error}"
+                f"{tp}: the offset map is not the one that this change is for: {error}"
             ) from error
 
     def _known(self, tp: TopicPartition) -> PartitionRecord:
@@ -373,5 +390,5 @@ class FlowState:
         return offsets
 
     def _chunk_numbers(self, tp: TopicPartition) -> list[int]:
-        """Of the chunks stored, the last one first."""
+        """The numbers of the stored chunks, the last one first."""
         return list(reversed(chunks_of(self._maps[tp]))) if tp in self._maps else []

@@ -1,8 +1,8 @@
-"""Target offsets that hold no record of the source, and an offset map in a log that has such.
+"""Target offsets that hold no record of the source, and offset maps of logs that have such offsets.
 
-A repair appends records where the source has none, and what somebody else has written may be left where it
-is. Such offsets are *inserted*. The offset map of a partition counts records only, so it is asked in *dense*
-offsets, those of the log without what was inserted:
+A repair appends records that the source does not have, and records that somebody else has written may be left
+where they are. Their offsets are *inserted*. The offset map of a partition counts copied records only, so it
+uses *dense* offsets: those of the log without what was inserted:
 
     source     0 1 2         3 4          map (0, 0)
     target     0 1 2 x x x   6 7          inserted [3, 6)
@@ -25,7 +25,7 @@ Inserted = tuple[int, int]
 
 
 def united(ranges: Iterable[Inserted]) -> tuple[Inserted, ...]:
-    """Ranges in order, those that touch or overlap as one."""
+    """The ranges in order, with those that touch or overlap merged; empty ones are left out."""
     found: list[Inserted] = []
     for start, end in sorted(ranges):
         if found and start <= found[-1][1]:
@@ -51,21 +51,21 @@ class Insertions:
 
     @property
     def dense_starts(self) -> Sequence[int]:
-        """Before which dense offset each of them stands."""
+        """For each range, the dense offset of the record after it."""
         return self._dense_starts
 
     @property
     def end(self) -> int:
-        """Behind the last of them."""
+        """The target offset after the last of them; 0 if there are none."""
         return self._ranges[-1][1] if self._ranges else 0
 
     def copied_end(self, log_end: int) -> int:
-        """Where the log ends without what was inserted at its end."""
+        """Where the log would end without what was inserted at its very end."""
         index = bisect_right(self._starts, log_end - 1) - 1
         return self._starts[index] if index >= 0 and log_end <= self._ranges[index][1] else log_end
 
     def behind(self, offset: int) -> Sequence[Inserted]:
-        """Those that do not end before an offset, from there on."""
+        """The ranges, or parts of them, from an offset on."""
         first = bisect_right(self._starts, offset) - 1
         return [(max(start, offset), end) for start, end in self._ranges[max(0, first) :] if end > offset]
 
@@ -75,7 +75,7 @@ class Insertions:
         return index >= 0 and offset < self._ranges[index][1]
 
     def dense(self, offset: int) -> int:
-        """A target offset without what was inserted below it; an inserted one as the next that is not."""
+        """The dense offset of a target offset; for an inserted one, that of the next one not inserted."""
         index = bisect_right(self._starts, offset) - 1
         if index < 0:
             return offset
@@ -83,12 +83,12 @@ class Insertions:
         return offset - self._before[index] - (min(offset, end) - start)
 
     def in_log(self, dense_offset: int) -> int:
-        """Where the record with a dense offset stands: behind what was inserted there."""
+        """The target offset of the record with a dense offset: after what was inserted in front of it."""
         return dense_offset + self._before[bisect_right(self._dense_starts, dense_offset)]
 
 
 class LogMap:
-    """An offset map as the target's log sees it: answers as :class:`OffsetMap` does, in the log's offsets."""
+    """An offset map in the offsets of the target's log; its methods are those of :class:`OffsetMap`."""
 
     def __init__(self, offsets: OffsetMap, insertions: Insertions) -> None:
         self._offsets = offsets
@@ -128,7 +128,7 @@ class LogMap:
         """
         if self._insertions.holds(target_offset):
             raise UntranslatableError(
-                f"target offset {target_offset} is no copy: what stands there was inserted"
+                f"target offset {target_offset} is not a copy: a repair inserted the record there"
             )
         if target_offset >= target_log_end:
             raise UntranslatableError(
@@ -138,7 +138,7 @@ class LogMap:
         return self._offsets.source_of(insertions.dense(target_offset), insertions.dense(target_log_end))
 
     def committed_to_target(self, source_offset: int, target_log_end: int) -> int:
-        """Where a group goes on at the target that has committed ``source_offset`` at the source.
+        """Where a group that has committed ``source_offset`` at the source goes on at the target.
 
         Raises:
             UntranslatableError: The offset is before the map, or beyond what is copied.
@@ -147,7 +147,7 @@ class LogMap:
         return self._insertions.in_log(self._offsets.committed_to_target(source_offset, dense_end))
 
     def committed_to_source(self, target_offset: int, target_log_end: int) -> int:
-        """Where a group goes on at the source that has committed ``target_offset`` at the target.
+        """Where a group that has committed ``target_offset`` at the target goes on at the source.
 
         Raises:
             UntranslatableError: The offset is before the map, or beyond the log end.

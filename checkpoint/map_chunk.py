@@ -1,13 +1,12 @@
 """Offset maps as bytes, in chunks small enough for one record of a compacted topic.
 
-Chunk ``n`` of a partition holds its runs ``n * 512`` up to ``(n + 1) * 512``. A map
-grows at its end, so only the last chunk is ever written again, and those before it
-never change, unless runs written ahead are superseded across their border. Whole chunks
-at its beginning may be removed, the first one first: those left keep their numbers, and
-a map begins with the lowest there is.
+Chunk ``n`` of a partition holds its runs ``n * 512`` up to, not including, ``(n + 1) * 512``. A map grows at
+its end, so only the last chunk is written again; earlier ones change only if runs noted ahead are superseded
+across a chunk border. Whole chunks at the beginning may be removed, the first one first: the rest keep their
+numbers, and the map begins with the lowest number there is.
 
-A chunk is: version (1 byte), the runs as :func:`checkpoint.runs.pack` makes them, and the
-CRC-32C of what is before it, 4 bytes, big-endian. Two bytes a gap are common.
+A chunk is: version (1 byte), the runs as :func:`checkpoint.runs.pack` encodes them, and the CRC-32C of all
+that (4 bytes, big-endian). A run usually takes two bytes.
 """
 
 from __future__ import annotations
@@ -23,16 +22,19 @@ from checkpoint.offset_map import OffsetMap
 from checkpoint.runs import Run, pack, unpack
 
 CHUNK_RUNS = 512
-"""The most runs in one chunk: a new gap writes half as many again, a kilobyte at most in ordinary times."""
+"""The most runs in one chunk: a new gap writes half a chunk on average, usually a kilobyte at most."""
 VERSION = 1
 CRC_BYTES = 4
 
 
 def encode_chunk(runs: Sequence[Run]) -> bytes:
-    """One chunk.
+    """Encode one chunk.
 
     Args:
         runs: 1 to CHUNK_RUNS runs, as an OffsetMap holds them: each begins after the one before ends.
+
+    Raises:
+        ValueError: There are none, too many, or they are not in order.
     """
     if not 0 < len(runs) <= CHUNK_RUNS:
         raise ValueError(f"a chunk holds 1 to {CHUNK_RUNS} runs, not {len(runs)}")
@@ -41,7 +43,7 @@ def encode_chunk(runs: Sequence[Run]) -> bytes:
 
 
 def decode_chunk(data: bytes) -> list[Run]:
-    """The runs of one chunk.
+    """Decode one chunk.
 
     Raises:
         CorruptStateError: The CRC does not match, the version is not known, or the content makes no sense.
@@ -58,17 +60,17 @@ def decode_chunk(data: bytes) -> list[Run]:
     except (IndexError, ValueError) as error:
         raise CorruptStateError(f"a chunk of an offset map cannot be read: {error}") from error
     if len(runs) > CHUNK_RUNS:
-        raise CorruptStateError(f"a chunk of an offset map has {len(runs)} runs, the most is {CHUNK_RUNS}")
+        raise CorruptStateError(f"a chunk of an offset map has {len(runs)} runs, the maximum is {CHUNK_RUNS}")
     return runs
 
 
 def decode_map(chunks: dict[int, bytes], known: OffsetMap | None = None, *, same: int = 0) -> OffsetMap:
-    """A map from all of its chunks, by their number.
+    """Decode a map from all of its chunks.
 
     Args:
-        chunks: At least one.
-        known: What the map was when it was last read, from the first of the chunks on; it is left as it is.
-        same: So many of its first chunks have not changed since, and are not decoded again.
+        chunks: By their numbers; at least one.
+        known: The map as it was last read, from the first of these chunks on; it is left as it is.
+        same: How many of the first chunks have not changed since; they are not decoded again.
 
     Raises:
         CorruptStateError: A chunk is damaged or missing, or does not continue the one before.
@@ -98,7 +100,7 @@ def chunks_of(offsets: OffsetMap) -> range:
 
 
 def from_chunk(offsets: OffsetMap | None, number: int) -> OffsetMap | None:
-    """A map from the beginning of one of its chunks on; None when it has nothing there."""
+    """A map from the beginning of chunk ``number`` on; None if it has no runs there."""
     skipped = 0 if offsets is None else number * CHUNK_RUNS - offsets.forgotten
     if offsets is None or not 0 <= skipped < len(offsets):
         return None
@@ -106,33 +108,31 @@ def from_chunk(offsets: OffsetMap | None, number: int) -> OffsetMap | None:
 
 
 def chunks_below(offsets: OffsetMap, target_log_start: int) -> range:
-    """The numbers of the first chunks, those that speak only of records below the target's log start.
+    """The numbers of the first chunks that cover only records below the target's log start.
 
-    To be removed in this order, so that a crash leaves the end of the map.
+    They must be removed in this order, so that a crash leaves the end of the map.
     """
     first = chunks_of(offsets).start
     return range(first, first + offsets.below(target_log_start) // CHUNK_RUNS)
 
 
 class ChunkChanges(NamedTuple):
-    """What to do to stored chunks, in this order, so that a crash leaves the beginning of a map."""
+    """What to do with stored chunks, in this order, so that a crash leaves the beginning of the map."""
 
     gone: list[int]
-    """Numbers of chunks to remove first, the last one first."""
+    """Numbers of the chunks to remove first, the last one first."""
     written: dict[int, bytes]
-    """Chunks to write then, in ascending order."""
+    """Chunks to write after that, by number, in ascending order."""
 
 
 def changed_chunks(
     before: OffsetMap, runs: Sequence[Run] = (), *, drop_ahead_of: int | None = None
 ) -> ChunkChanges:
-    """The changes that make the stored chunks of ``before`` those of ``before`` with ``runs`` added.
-
-    ``before`` is left as it is.
+    """The changes to the stored chunks of ``before`` when ``runs`` are added to it; it is left as it is.
 
     Args:
         runs: Runs to add, as for :meth:`OffsetMap.extend`.
-        drop_ahead_of: First drop the runs that begin beyond this target log end.
+        drop_ahead_of: Before that, drop the runs that begin beyond this target log end.
 
     Raises:
         ValueError: A run cannot be added, or what comes before the log end was forgotten.
@@ -154,7 +154,7 @@ def changed_chunks(
 
 
 def _cut(runs: Iterable[Run]) -> Iterator[list[Run]]:
-    """Runs in chunks, read as far as they are asked for."""
+    """Runs in chunks, produced lazily."""
     left = iter(runs)
     while chunk := list(islice(left, CHUNK_RUNS)):
         yield chunk

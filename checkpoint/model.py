@@ -1,12 +1,11 @@
-"""What a flow remembers, and how it is written down.
+"""The records of a flow's durable state, and how they are stored.
 
-Records are JSON with a version, so that a person with a console consumer can read
-them. A reader refuses versions it does not know, and ignores nothing: a field it
-does not know belongs to a newer version.
+Records are JSON with a version, so that a person with a console consumer can read them. A reader refuses
+versions it does not know, and ignores nothing: a field it does not know belongs to a newer version.
 
 Keys: ``flow`` · ``owner`` · ``partition/<topic>/<partition>`` · ``map/<topic>/<partition>/<chunk>`` ·
 ``insertion/<topic>/<partition>`` · ``fence``, which never has a value (:mod:`checkpoint.topic_store`). Topic
-names never hold a slash.
+names never contain a slash.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ OWNER_KEY = "owner"
 PARTITION_PREFIX = "partition/"
 INSERTION_PREFIX = "insertion/"
 LEADER_EPOCHS_KEPT = 32
-"""Newest leader epochs kept per partition: enough to find where a truncated source agrees with us."""
+"""Newest leader epochs kept per partition: enough to find where a truncated source and the copy agree."""
 
 
 class _SingleRecord:
@@ -49,19 +48,19 @@ class _SingleRecord:
         """Read a record.
 
         Raises:
-            CorruptStateError: It is none, or of a version this program does not know.
+            CorruptStateError: It cannot be read, or is of a version this program does not know.
         """
         return _build(cls, _decode(data, cls.KEY), cls.KEY)
 
 
 @dataclass(frozen=True, slots=True)
 class FlowRecord(_SingleRecord):
-    """Between which clusters the flow copies, and as whom it writes.
+    """Between which clusters the flow copies, and with which producer id it writes.
 
     Attributes:
-        producer_id: The idempotent producer id all mirrors of the flow write with.
-        producer_epoch: Its epoch, raised by a promotion.
-        topic_prefix: What was put in front of names when the flow began; None when it did not say so.
+        producer_id: The idempotent producer id with which all mirrors of the flow write.
+        producer_epoch: Its epoch; meant to be raised by a promotion.
+        topic_prefix: What was put in front of topic names when the flow began; None if that was not noted.
     """
 
     KEY = FLOW_KEY
@@ -76,11 +75,12 @@ class FlowRecord(_SingleRecord):
 
 @dataclass(frozen=True, slots=True)
 class OwnerRecord(_SingleRecord):
-    """Where the mirror runs that owns the flow. That it is gone means that the owner has ended.
+    """Where the mirror that owns the flow runs. A removed record means that the owner has ended.
 
     Attributes:
-        producer_epoch: With which it took the right; another one is in force when it was taken since.
-        url: Of its port; empty when it has none.
+        producer_epoch: The epoch under which it holds the right; if the coordinator names another one, the
+            right was taken since.
+        url: Of its port; empty if it has none.
     """
 
     KEY = OWNER_KEY
@@ -93,7 +93,7 @@ class OwnerRecord(_SingleRecord):
 
     @property
     def place(self) -> str:
-        """Where to find it, in words."""
+        """Where to find the owner, in words."""
         return f"{self.host}, process {self.process_id}, since {moment(self.since_ms)}"
 
 
@@ -102,22 +102,22 @@ class PartitionRecord:
     """How one partition is copied.
 
     Attributes:
-        topic_id: Of the source topic when the copy began; another one means another topic.
+        topic_id: Of the source topic when the copy began; another id means another topic.
         prepared: False while the target partition is being made to start at ``target_start_offset``.
         start_offset: Source offset of the first record copied.
         target_start_offset: Where that record is at the target.
         leader_epochs: (epoch, first source offset), ascending, the newest few.
-        lost: Source ranges [from, to) that were gone before they were copied, the loss accepted.
-        loss_accepted_from: An operator allowed to leave out source offsets from here on,
-        loss_accepted_to: and below this one.
+        lost: Source ranges [from, to) that were removed before they were copied, with the loss accepted.
+        loss_accepted_from: An operator allowed to skip source offsets from here on,
+        loss_accepted_to: up to but not including this one.
         shared: The target partition held records of others when the copy began.
-        inserted: Target ranges [from, to) that hold what is no record of the source; see
+        inserted: Target ranges [from, to) that hold no records of the source; see
             :mod:`checkpoint.insertions`.
-        accepted: Target ranges [from, to) that are known to differ from the source, and may.
-        producer_epoch: With which the partition is written to, where that is above the flow's: every
-            insertion raises it, so that nobody who has not heard of it can append behind it.
-        target_topic_id: Of the topic that is written to; where one of another id bears its name, nothing of
-            this is about that one. None in records of before it was written down.
+        accepted: Target ranges [from, to) that are known and allowed to differ from the source.
+        producer_epoch: The epoch with which the partition is written to, if above the flow's. Every insertion
+            raises it, so that a mirror that does not know of the insertion cannot append after it.
+        target_topic_id: Of the topic that is written to; nothing of this record is about a topic of that name
+            with another id. None in records from before ids were noted.
     """
 
     topic: str
@@ -149,7 +149,7 @@ class PartitionRecord:
         return TopicPartition(self.topic, self.partition)
 
     def with_epochs(self, epochs: tuple[tuple[int, int], ...]) -> Self:
-        """The record with newer leader epochs; those not newer than the last one are known already."""
+        """The record with more leader epochs; those not newer than the last known one are left out."""
         known = list(self.leader_epochs)
         for epoch, offset in epochs:
             if not known or epoch > known[-1][0]:
@@ -157,11 +157,11 @@ class PartitionRecord:
         return replace(self, leader_epochs=tuple(known[-LEADER_EPOCHS_KEPT:]))
 
     def epoch_before(self, offset: int) -> int:
-        """The leader epoch of the last record below a source offset, -1 when not known."""
+        """The leader epoch of the last record below a source offset; -1 if not known."""
         return max((epoch for epoch, first in self.leader_epochs if first < offset), default=-1)
 
     def with_loss(self, lost_from: int, lost_to: int) -> Self:
-        """The record with one more lost range; ranges that touch become one."""
+        """The record with one more lost range; ranges that touch or overlap become one."""
         return replace(self, lost=united((*self.lost, (lost_from, lost_to))))
 
     def with_inserted(self, *ranges: Inserted) -> Self:
@@ -180,7 +180,7 @@ class PartitionRecord:
         """Read a record.
 
         Raises:
-            CorruptStateError: It is none, or of a version this program does not know.
+            CorruptStateError: It cannot be read, or is of a version this program does not know.
         """
         given = _decode(data, "partition")
         try:
@@ -197,15 +197,15 @@ class PartitionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Insertion:
-    """A batch that is about to be appended to a target partition, or was, and is no copy.
+    """A batch that a repair appends to a target partition, and that is no copy of source records.
 
-    It is written down ahead of the append, whole: whoever finds it brings it to its end.
+    It is stored whole before it is appended, so that any mirror that finds it can finish the append.
 
     Attributes:
-        target_offset: Where the log ended when it was made: it stands there or behind.
-        records: How many.
-        producer_epoch: Of the batch, and of all that follow.
-        batch: Sealed, of format v2, the first one of its epoch.
+        target_offset: The log end when it was made: if it is appended, it is there or after that.
+        records: How many it holds.
+        producer_epoch: Of this batch, and of all that follow it.
+        batch: The sealed batch of format v2, the first one of its epoch.
     """
 
     target_offset: int
@@ -214,7 +214,7 @@ class Insertion:
     batch: bytes
 
     def to_bytes(self) -> bytes:
-        """A line for people, and the batch."""
+        """A line of JSON for people, then the batch."""
         head = {name: value for name, value in asdict(self).items() if name != "batch"}
         return _encode({"version": VERSION, **head}) + b"\n" + self.batch
 
@@ -223,7 +223,7 @@ class Insertion:
         """Read an insertion.
 
         Raises:
-            CorruptStateError: It is none, or of a version this program does not know.
+            CorruptStateError: It cannot be read, or is of a version this program does not know.
         """
         head, _, batch = data.partition(b"\n")
         given = _decode(head, "insertion")
@@ -243,7 +243,7 @@ def parse_insertion_key(key: str) -> tuple[str, int]:
     """
     topic, slash, partition = key.removeprefix(INSERTION_PREFIX).rpartition("/")
     if not (slash and topic and partition.isdecimal()):
-        raise CorruptStateError(f"the state holds a key that makes no sense: {key!r}")
+        raise CorruptStateError(f"the state holds an invalid key: {key!r}")
     return topic, int(partition)
 
 
@@ -263,15 +263,15 @@ def parse_map_key(key: str) -> tuple[str, int, int]:
     """
     parts = key.split("/")
     if len(parts) != 4 or parts[0] != "map" or not (parts[2].isdecimal() and parts[3].isdecimal()):
-        raise CorruptStateError(f"the state holds a key that makes no sense: {key!r}")
+        raise CorruptStateError(f"the state holds an invalid key: {key!r}")
     return parts[1], int(parts[2]), int(parts[3])
 
 
 def whole_in_order(items: Mapping[str, V]) -> dict[str, V]:
-    """All of a state, in the order in which it is written where nothing of it is.
+    """All items of a state, in the order in which they are written to an empty store.
 
-    A partition comes behind its offset map. The flow's own record comes last: while it is not there nobody
-    takes for whole what is.
+    A partition comes after its offset map. The flow's own record comes last: without it nobody takes the
+    state to be complete.
     """
     ranked = sorted(items, key=lambda key: (key == FLOW_KEY, key.startswith(PARTITION_PREFIX)))
     return {key: items[key] for key in ranked}
@@ -301,7 +301,7 @@ _SCALARS: Mapping[str, tuple[type, ...]] = {
     "bool": (bool,),
     "str | None": (str, NoneType),
 }
-"""What JSON has to give for a field, by how that is annotated."""
+"""The types that JSON may have for a field, by the field's annotation."""
 
 
 def _build(cls: type[T], given: dict[str, Any], what: str) -> T:
@@ -312,5 +312,5 @@ def _build(cls: type[T], given: dict[str, Any], what: str) -> T:
     for field in fields(cls):  # type: ignore[arg-type]
         kinds, value = _SCALARS.get(str(field.type)), getattr(record, field.name)
         if kinds is not None and type(value) not in kinds:
-            raise CorruptStateError(f"a {what} record has {value!r} for {field.name}, which is {field.type}")
+            raise CorruptStateError(f"a {what} record has {value!r} for {field.name}, not {field.type}")
     return record

@@ -1,24 +1,23 @@
 """The exact offset map of one partition whose records are dense at the target.
 
-A *run* is a stretch of records without gaps at the source: it begins at
-(source start, target start) and ends, at the target, where the next run begins.
-The last run is open and reaches up to the target's log end. A run is written
-down before its first record is appended, so that together with the log end the
-map gives the source offset to go on with, exactly, after any crash:
+A *run* is a stretch of records without gaps at the source: it begins at (source start, target start) and
+ends, at the target, where the next run begins. The last run is open and reaches up to the target's log end.
+A run is stored before its first record is appended, so after any crash the map and the log end give exactly
+the source offset to go on with:
 
     source     0 1 2 . . 5 6 . . 9          runs (0, 0), (5, 3), (9, 5)
     target     0 1 2     3 4     5          log end 6: go on with source offset 10
 
-What was written ahead and not appended stays, because batches sent by whoever wrote it may still
-arrive. It is superseded by what is read next time, which may have more gaps (compaction) or
-others (a source that lost its end); before a record is appended where a run was to begin without
-a gap in front of it, :meth:`OffsetMap.drop_ahead` is called.
+Runs that were noted ahead and not reached stay, because batches of the mirror that noted them may still
+arrive. What is read next supersedes them: it may have more gaps (compaction) or others (a source that lost
+its end). Before a record without a gap in front of it is appended where a run was to begin,
+:meth:`OffsetMap.drop_ahead` is called.
 
-Runs that speak only of records the target has deleted may be forgotten, the oldest first
+Runs that cover only records the target has deleted may be forgotten, the oldest first
 (:meth:`OffsetMap.below`, :meth:`OffsetMap.forget`): the map then begins later.
 
-Nothing is extrapolated: an offset is translated exactly or refused. A question is a binary
-search; how runs are kept, in two or three bytes each, is :mod:`checkpoint.runs`'s business.
+Nothing is extrapolated: an offset is translated exactly or refused. A lookup is a binary search.
+:mod:`checkpoint.runs` keeps a run in two or three bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from checkpoint.errors import UntranslatableError
 from checkpoint.runs import Run, Runs
 
 AHEAD_RUNS = 1_000
-"""The most runs that are told at once of what lies ahead: a map may have been given millions."""
+"""The most runs ahead that :meth:`OffsetMap.runs_after` returns: millions may have been noted."""
 
 
 class OffsetMap:
@@ -38,9 +37,9 @@ class OffsetMap:
 
     Args:
         runs: Runs to begin with, added one by one.
-        begins_at: Source offset at which the copy began, when known: offsets between it and
-            the first run are then known to hold no record. None: they are before the map, as are
-            all offsets before the first run once runs were forgotten.
+        begins_at: Source offset at which the copy began: offsets between it and the first run are known to
+            hold no record. None if not known, and once runs were forgotten: then all offsets before the
+            first run are before the map.
         forgotten: How many runs there were before the first one.
     """
 
@@ -74,22 +73,20 @@ class OffsetMap:
         return self._runs.below(target_offset)
 
     def holds(self, run: Run) -> bool:
-        """True when this run is one of them: to add it changes nothing."""
+        """True when the map has this run: adding it changes nothing."""
         index = self.reached(run[1])
         return index < len(self) and self._runs[index] == run
 
     # -- growing ---------------------------------------------------------------------------------
 
     def add(self, source_start: int, target_start: int) -> None:
-        """Let a run begin here.
+        """Add a run that begins here.
 
-        Runs that were to begin at this target offset or later had been written ahead and were never
-        reached: they are dropped, unless this is one of them. A run that only continues the one before
-        begins none.
+        Runs that begin at this target offset or later had been noted ahead and never reached: they are
+        dropped, unless this run is one of them. A run that only continues the one before it is not added.
 
         Raises:
-            ValueError: The run before would reach beyond ``source_start``, or was forgotten; the map is
-                unchanged.
+            ValueError: The run before reaches beyond ``source_start``, or was forgotten; nothing is changed.
         """
         if self.holds((source_start, target_start)):
             return
@@ -116,10 +113,10 @@ class OffsetMap:
             self.add(source_start, target_start)
 
     def join(self, runs: Sequence[Run]) -> None:
-        """Add many runs of which it is known that each begins behind a gap after the one before.
+        """Add many runs, each known to begin after a gap that follows the one before.
 
         Raises:
-            ValueError: The first one does not follow on this map.
+            ValueError: The first one does not continue this map.
         """
         self.extend(runs[:1])
         self._runs.extend(runs[1:])
@@ -128,7 +125,7 @@ class OffsetMap:
         """Drop the runs that begin beyond the log end: what is read next may have other gaps.
 
         Raises:
-            ValueError: What comes before the log end was forgotten; the map is unchanged.
+            ValueError: Only they are left, as the runs before them were forgotten; the map is unchanged.
         """
         kept = len(self) - self.ahead_of(target_log_end)
         self._keep_some(kept)
@@ -143,7 +140,11 @@ class OffsetMap:
         return len(self) - self._runs.up_to(target_log_end)
 
     def _keep_some(self, kept: int) -> None:
-        """Without its first run a map of which runs were forgotten could go on anywhere."""
+        """Refuse to keep no runs of a map of which runs were forgotten: it could continue anywhere.
+
+        Raises:
+            ValueError: So it would be.
+        """
         if self.forgotten and len(self) and not kept:
             raise ValueError(f"the offset map {self._beginning()}, and what was before that is forgotten")
 
@@ -157,15 +158,19 @@ class OffsetMap:
     # -- forgetting ------------------------------------------------------------------------------
 
     def below(self, target_log_start: int) -> int:
-        """How many of the first runs speak only of records below the start of the target's log.
+        """How many of the first runs cover only records below the start of the target's log.
 
-        The run that holds the last record below it does not count: while the log is empty, and so ends
-        there too, a run that was to begin at its end may be superseded yet.
+        The run that holds the last record below it does not count: while the log is empty it ends there too,
+        and a run noted to begin at that end may still be superseded.
         """
         return max(0, self.reached(target_log_start) - 1)
 
     def forget(self, count: int) -> None:
-        """Forget the first ``count`` runs, but never all: what is before the next one is before the map."""
+        """Forget the first ``count`` runs: offsets before the next run are then before the map.
+
+        Raises:
+            ValueError: That is all of them, or more, or less than none.
+        """
         if not 0 <= count < max(1, len(self)):
             raise ValueError(f"{count} of {len(self)} runs cannot be forgotten")
         if count:
@@ -220,9 +225,9 @@ class OffsetMap:
     # -- committed offsets of groups -------------------------------------------------------------
 
     def committed_to_target(self, source_offset: int, target_log_end: int) -> int:
-        """Where a group goes on at the target that has committed ``source_offset`` at the source.
+        """Where a group that has committed ``source_offset`` at the source goes on at the target.
 
-        In a gap it goes on with the next record after it; at the position of the copy, with the log end.
+        For an offset in a gap that is the next record; for the position of the copy, the log end.
 
         Raises:
             UntranslatableError: The offset is before the map, or beyond what is copied.
@@ -230,13 +235,13 @@ class OffsetMap:
         target, _ = self._locate(source_offset, target_log_end)
         if target > target_log_end:
             raise UntranslatableError(
-                f"committed source offset {source_offset} is beyond what is copied, "
-                f"{self.position(target_log_end)}"
+                f"committed source offset {source_offset} is not copied yet: "
+                f"the copy has reached {self.position(target_log_end)}"
             )
         return target
 
     def committed_to_source(self, target_offset: int, target_log_end: int) -> int:
-        """Where a group goes on at the source that has committed ``target_offset`` at the target.
+        """Where a group that has committed ``target_offset`` at the target goes on at the source.
 
         Raises:
             UntranslatableError: The offset is before the map, or beyond the log end.
@@ -250,10 +255,13 @@ class OffsetMap:
     # -- searching -------------------------------------------------------------------------------
 
     def _locate(self, source_offset: int, target_log_end: int) -> tuple[int, tuple[int, int] | None]:
-        """The target offset at which a source offset is, or would be, and the gap it is in.
+        """The target offset at which a source offset is, or would be, and the source gap [from, to) it is in.
 
-        In a gap it is the target offset of the next record after the gap. Runs that begin beyond the
-        log end do not count: they may be superseded yet.
+        For an offset in a gap, that of the next record after the gap. Runs that begin beyond the log end do
+        not count: they may still be superseded.
+
+        Raises:
+            UntranslatableError: The offset is before the map.
         """
         known = self._runs.up_to(target_log_end)
         index = min(self._runs.up_to_source(source_offset), known) - 1
@@ -268,7 +276,11 @@ class OffsetMap:
         return target, None
 
     def _source_at(self, target_offset: int) -> int:
-        """Where a target offset up to the log end is at the source."""
+        """The source offset of a target offset that is not beyond the log end.
+
+        Raises:
+            UntranslatableError: The offset is before the map.
+        """
         if not len(self) or target_offset < self._runs[0][1]:
             raise UntranslatableError(f"target offset {target_offset}: the offset map {self._beginning()}")
         return self.position(target_offset)

@@ -1,11 +1,10 @@
 """Many runs in little memory: the newest as two columns of 64-bit integers, older ones packed.
 
-A transaction leaves a gap where its marker is, so a map may have as many runs as there were transactions.
-What is looked at all the time is its end, where the copy goes on; the rest waits for a question. Packed, a
-run takes two or three bytes and not sixteen.
+A transaction leaves a gap at its marker, so a map may have as many runs as there were transactions. Only its
+end, where the copy goes on, is in constant use. Packed, a run takes two or three bytes instead of sixteen.
 
-Packed rows are: how many, source start, target start, then for each further run its length at the target and
-the gap before it, all unsigned varints.
+Packed runs are: their number, the source start, the target start; then for each further run the length of the
+run before it and the gap between the two, all unsigned varints.
 
 Pure.
 """
@@ -22,12 +21,12 @@ Column = Sequence[int]
 Bisect = Callable[[Column, int], int]
 
 GROUP_RUNS = 512
-"""So many are packed together, and unpacked for a question: a tenth of a millisecond."""
+"""Runs are packed in groups of this size; a lookup unpacks one group, in a tenth of a millisecond."""
 
 
 class Runs:
-    """Runs in order; both offsets rise from each to the next, and the source's by more than the target's
-    where there is a gap, as there is before each but the first.
+    """Runs in order. Both offsets rise from each run to the next, the source's by more than the target's:
+    there is a gap before each run but the first.
     """
 
     __slots__ = (
@@ -45,10 +44,10 @@ class Runs:
         self._group_sources, self._group_targets = array("q"), array("q")
         """Where each group begins."""
         self._skipped = 0
-        """Of the first group so many are not there any more."""
+        """How many runs of the first group are dropped."""
         self._sources, self._targets = array("q"), array("q")
         self._unpacked: tuple[bytes, Column, Column] = b"", (), ()
-        """The group that was looked at last."""
+        """The group that was unpacked last."""
 
     def __len__(self) -> int:
         return self._packed - self._skipped + len(self._targets)
@@ -62,7 +61,11 @@ class Runs:
         yield from zip(self._sources, self._targets, strict=True)
 
     def __getitem__(self, index: int) -> Run:
-        """The run with this index; negative ones are not for this."""
+        """The run with this index.
+
+        Raises:
+            IndexError: There is none; also for a negative index.
+        """
         if not 0 <= index < len(self):
             raise IndexError(f"run {index} of {len(self)}")
         number, at = divmod(index + self._skipped, GROUP_RUNS)
@@ -75,19 +78,19 @@ class Runs:
     # -- searching -------------------------------------------------------------------------------
 
     def below(self, target: int) -> int:
-        """How many begin below a target offset."""
+        """How many runs begin below a target offset."""
         if self._targets and target > self._targets[0]:
             return len(self) - len(self._targets) + bisect_left(self._targets, target)
         return self._in_groups(self._group_targets, 1, target, bisect_left)
 
     def up_to(self, target: int) -> int:
-        """How many begin at a target offset or below."""
+        """How many runs begin at a target offset or below."""
         if self._targets and target >= self._targets[0]:
             return len(self) - len(self._targets) + bisect_right(self._targets, target)
         return self._in_groups(self._group_targets, 1, target, bisect_right)
 
     def up_to_source(self, source: int) -> int:
-        """How many begin at a source offset or below."""
+        """How many runs begin at a source offset or below."""
         if self._sources and source >= self._sources[0]:
             return len(self) - len(self._sources) + bisect_right(self._sources, source)
         return self._in_groups(self._group_sources, 0, source, bisect_right)
@@ -95,19 +98,19 @@ class Runs:
     # -- changing --------------------------------------------------------------------------------
 
     def append(self, source: int, target: int) -> None:
-        """One more, behind all others."""
+        """Add a run at the end; it must continue the order, which is not checked here."""
         self._sources.append(source)
         self._targets.append(target)
         if len(self._targets) >= 2 * GROUP_RUNS:
             self._pack()
 
     def extend(self, runs: Iterable[Run]) -> None:
-        """Several more."""
+        """Add several runs at the end."""
         for source, target in runs:
             self.append(source, target)
 
     def truncate(self, count: int) -> None:
-        """Keep the first ``count`` of them."""
+        """Keep only the first ``count`` runs."""
         end = count + self._skipped
         if end >= self._packed:
             del self._sources[end - self._packed :], self._targets[end - self._packed :]
@@ -121,7 +124,7 @@ class Runs:
             self._skipped = 0
 
     def from_index(self, index: int) -> Runs:
-        """Those from an index on, apart from these."""
+        """A copy of the runs from an index on."""
         rest = Runs()
         begins = min(index + self._skipped, self._packed)
         number = begins // GROUP_RUNS
@@ -136,7 +139,7 @@ class Runs:
 
     @property
     def _packed(self) -> int:
-        """How many are packed, those that are not there any more included."""
+        """How many runs are packed, dropped ones included."""
         return len(self._groups) * GROUP_RUNS
 
     def _pack(self) -> None:
@@ -147,7 +150,7 @@ class Runs:
         self._sources, self._targets = self._sources[GROUP_RUNS:], self._targets[GROUP_RUNS:]
 
     def _columns(self, number: int) -> tuple[Column, Column]:
-        """The sources and the targets of a group."""
+        """The source offsets and the target offsets of a group."""
         group = self._groups[number]
         if self._unpacked[0] is not group:
             sources, targets = zip(*unpack(group), strict=True)
@@ -155,7 +158,13 @@ class Runs:
         return self._unpacked[1:]
 
     def _in_groups(self, firsts: Column, column: int, offset: int, bisect: Bisect) -> int:
-        """How many of those that are packed come before an offset, by one of their columns."""
+        """How many of the packed runs come before an offset.
+
+        Args:
+            firsts: That column of the groups' first runs.
+            column: 0 for source offsets, 1 for target offsets.
+            bisect: ``bisect_left`` for below the offset, ``bisect_right`` for at it or below.
+        """
         if not self._groups:
             return 0
         number = max(bisect(firsts, offset) - 1, 0)
@@ -164,7 +173,7 @@ class Runs:
 
 
 def pack(runs: Sequence[Run]) -> bytes:
-    """Runs as bytes.
+    """Runs, at least one, as bytes.
 
     Raises:
         ValueError: They are not in order.
@@ -187,13 +196,13 @@ def pack(runs: Sequence[Run]) -> bytes:
 
 
 def unpack(data: bytes, at: int = 0) -> list[Run]:
-    """The other way round.
+    """The inverse of :func:`pack`.
 
     Args:
-        at: Where they begin; they go up to the end.
+        at: Where in ``data`` they begin; they must end where it ends.
 
     Raises:
-        ValueError: They are not in order, or more follows.
+        ValueError: They are not in order, or bytes follow them.
         IndexError: They are cut off.
     """
     count, at = _get(data, at)

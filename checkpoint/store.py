@@ -1,12 +1,12 @@
-"""Where a flow keeps its durable state: keys and values, small, written seldom.
+"""Where a flow keeps its durable state: keys and values, small, and written rarely.
 
-The promises every store gives, held to by one suite of tests:
+What every store promises; one suite of tests checks all stores for it:
 
-- what :meth:`StateStore.put` returned from is found by every later ``load``, whatever crashes;
-- a put that failed may be there or not, or in part: the caller puts again or loads again;
+- once :meth:`StateStore.put` has returned, every later ``load`` finds what it wrote, whatever crashes;
+- a failed put may be there, or not, or in part: the caller puts again or loads again;
 - items take effect in the order given, so a crash leaves the first few of them;
-- the last value of a key counts, None removes it;
-- damage is told by ``load``, never passed on.
+- the last value of a key counts; None removes the key;
+- ``load`` reports damage and never passes it on.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class StateStore(Protocol):
 
         Raises:
             StateUnavailableError: It may not have been written.
+            StateTakenOverError: Somebody else has written meanwhile.
         """
 
 
@@ -45,7 +46,7 @@ def apply(items: dict[str, bytes], key: str, value: bytes | None) -> None:
 
 
 def applied(items: Mapping[str, bytes], changes: Mapping[str, bytes | None]) -> dict[str, bytes]:
-    """Items with some changed, those in the order of the changes and behind the others."""
+    """A copy of the items with the changes applied; changed ones come last, in the order of the changes."""
     out = dict(items)
     for key, value in changes.items():
         out.pop(key, None)
@@ -54,9 +55,10 @@ def applied(items: Mapping[str, bytes], changes: Mapping[str, bytes | None]) -> 
 
 
 def changes_between(items: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> dict[str, bytes | None]:
-    """What makes other items of these. Wherever that is cut off nothing is behind a hole: what is to go comes
-    first, the last of it before the rest, and then what is to be there, as it was written; or, where the
-    flow's own record is not there, with that behind all else.
+    """The changes that turn ``items`` into ``wanted``, in an order that leaves no hole if it is cut off.
+
+    Removals come first, the last item first; then what is missing or differs, in the order of ``wanted``. If
+    the flow's own record is among it, that part is in the order of :func:`whole_in_order`: that record last.
     """
     gone: dict[str, bytes | None] = {key: None for key in reversed(list(items)) if key not in wanted}
     missing = {key: value for key, value in wanted.items() if items.get(key) != value}

@@ -1,28 +1,27 @@
 """Durable state in a compacted topic of one partition on the target cluster.
 
-A value is a record, the last one of its key counts, a record without a value removes
-the key. The topic is read from start to end when the mirror begins, and later only from
-where it was read to, as long as the last batch known stands where it stood: a log that
-has lost its end, or was rewritten there by the cleaner, is read from its start again.
-So is one that was not read for an hour: keys may have been removed since, and the
-records that say so be gone too (``delete.retention.ms``, a day by default).
+A value is a record. The last record of a key counts; one without a value removes the key.
 
-A writer notices when somebody else has written meanwhile: what it appends does not
-land where the log ended before. That may be its own batch, sent twice because an
-answer was lost, and is checked; anything else ends in :class:`StateTakenOverError`,
-after which everything is to be loaded again.
+**Reading.** The topic is read from start to end when the mirror begins; after that only from where the last
+read ended, as long as the last known batch is still in its place. A log that has lost its end, or that the
+cleaner has rewritten there, is read from its start again. So is one that was not read for an hour: keys may
+have been removed since, and the records that say so may be gone too (``delete.retention.ms``, a day by
+default).
 
-Whoever passes its producer id and epoch is guarded by the broker as well. A writer
-with a new epoch writes once before it reads, and from then on the broker refuses what
-an older one sends, also what it sent long ago and what is still on its way: an old
-chunk of an offset map never covers a newer one. And the older one can see there that
-it has been replaced.
+**Other writers.** A writer notices that somebody else has written meanwhile: its batch does not land where
+the log ended before. What is in between may be its own batch, sent twice because an answer was lost; that is
+checked. Anything else is a :class:`StateTakenOverError`, after which everything must be loaded again.
 
-Where the log loses its end all the same, by an unclean election or a power cut, the only
-writer knows better what was acknowledged, as long as nobody newer has written: it goes on
-by what it knows, and what is gone is written once more, ahead of its next write. Where that
-takes several batches and the flow's own record is gone, too, as with the topic, it comes last:
-whoever reads meanwhile sees that not all is there.
+**Epochs.** A writer that passes its producer id and epoch is guarded by the broker as well. Under a new epoch
+it writes once before it reads. From then on the broker refuses what a writer with an older epoch sends, or
+has sent and is still in flight: an old chunk of an offset map never replaces a newer one. And that writer can
+see there that it has been replaced.
+
+**A lost end.** If the log loses its end all the same, by an unclean election or a power cut, its only writer
+still knows what was acknowledged, as long as nobody newer has written. It goes on by what it knows, and
+writes what is gone again ahead of its next write. If that takes several batches and the flow's own record is
+gone too, as after the topic was deleted, that record comes last: readers then see that the state is
+incomplete.
 
 The broker is behind a narrow Protocol. Nothing here is on the hot path.
 """
@@ -48,12 +47,12 @@ from mirror.failpoints import reach
 log = structlog.get_logger(__name__)
 
 FENCE_KEY = "fence"
-"""Removed by the first write of every epoch; there is never a value under it."""
+"""The first write of every epoch removes this key; it never has a value."""
 NEWER_EPOCH = frozenset({codes.INVALID_PRODUCER_EPOCH, codes.PRODUCER_FENCED})
 NOT_OUR_TURN = NEWER_EPOCH | {codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.DUPLICATE_SEQUENCE_NUMBER}
 SEQUENCES = 1 << 31
 KNOWN_FOR_SECONDS = 3600.0
-"""For so long what was read of the log is gone on from."""
+"""A read continues where the last one ended if that is not longer ago; else it starts at the log's start."""
 
 
 def _nobody() -> Writer | None:
@@ -70,7 +69,7 @@ def _now_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the log holds below ``next_offset``, where its ``tail`` ends."""
+    """What the log holds below ``next_offset``; ``tail`` is the last batch that was read."""
 
     items: Mapping[str, bytes]
     next_offset: int
@@ -81,14 +80,15 @@ class LogPort(Protocol):
     """One partition as a log of raw record batches of format v2, none of them compressed."""
 
     async def append(self, batch: bytes) -> int:
-        """Append a batch; on all in-sync replicas when it returns. A lost answer may mean it is there twice.
+        """Append a batch; when this returns it is on all in-sync replicas. After a lost answer it may be
+        there twice.
 
         Returns:
             The offset of its first record.
         """
 
     async def read(self, offset: int) -> bytes:
-        """Batches from the one that holds ``offset`` on, as many as fit an answer; b'' at the end."""
+        """Batches from the one that holds ``offset`` on, as many as fit one answer; b'' at the end."""
 
     async def start(self) -> int:
         """The first offset."""
@@ -101,14 +101,15 @@ class TopicStore:
     """A store in a compacted topic.
 
     Args:
-        log: The way to its partition.
-        writer: As whom to write, asked before every load and put; None: the broker guards nothing.
-        begun: Told when the first write of an epoch is there.
-        outdated: Told when that could not be done, as this or a newer epoch has been written under before;
-            and when something is to be written though somebody newer has written since.
+        log: Access to its partition.
+        writer: With which producer id and epoch to write, asked before every load and put; None: the broker
+            guards nothing.
+        begun: Called when the first write of an epoch is there.
+        outdated: Called when that write was refused, or was there before, because somebody has written under
+            this epoch or a newer one; and when something is to be written after somebody newer has written.
 
     Attributes:
-        fenced: Writes that the broker has refused because of a newer epoch.
+        fenced: How many writes the broker has refused because of a newer epoch.
     """
 
     def __init__(
@@ -125,22 +126,22 @@ class TopicStore:
         self._begun = begun
         self._outdated = outdated
         self._begun_at: tuple[Writer, int] | None = None
-        """Under which epoch we have written, and up to where nobody else had since."""
+        """The epoch under which we have written, and the offset up to which nobody newer has since."""
         self._fence_at = 0
-        """Where the first batch of our epoch is."""
+        """The offset of the first batch of our epoch."""
         self._replaced = False
         """Whether somebody newer has written."""
         self._shrunk = False
-        """Whether the log ends, or a write of ours has landed, before the end of what was acknowledged."""
+        """Whether the log was found to end, or a write of ours to land, before the acknowledged end."""
         self._written: dict[str, bytes | None] = {}
-        """What was acknowledged to us since the log was read."""
+        """Our acknowledged changes since the log was read."""
         self._gone: dict[str, bytes | None] = {}
-        """What was acknowledged to us and is not in the log any more, to be written again."""
+        """Our acknowledged changes that the log has lost, to be written again."""
         self._written_as = NOBODY
         self._sequence = 0
         self._end: int | None = None
         self._ours: int | None = None
-        """The same, if it was seen under the epoch we write with."""
+        """The log end as ``_end`` has it, if it was seen under the epoch we write with."""
         self._known = _Known({}, 0, None)
         self._read_at = -math.inf
         self._unsure = False
@@ -159,23 +160,24 @@ class TopicStore:
 
     @property
     def written_at_ms(self) -> int | None:
-        """When the last batch that was read was written, in milliseconds since 1970: by the broker's clock,
-        or by the writer's where the topic was made by hand. None where there was none.
+        """When the last batch that was read was written, in milliseconds since 1970; None if there was none.
+
+        By the broker's clock, or by the writer's if the topic was created by hand.
         """
         tail = self._known.tail
         return None if tail is None else tail.max_timestamp_ms
 
     @property
     def cut_short(self) -> bool:
-        """Whether the log is known to have lost something of ours that is not written again yet."""
+        """Whether the log is known to have lost writes of ours that are not written again yet."""
         return self._shrunk or bool(self._gone)
 
     async def taken_over(self) -> bool:
-        """Whether somebody has begun to write under another epoch since we have under ours.
+        """Whether somebody newer has begun to write since our first write under our epoch.
 
         Raises:
-            StateUnavailableError: Nothing of our epoch is there yet, or the log lost its end since.
-            TwinsiteError: It cannot be read.
+            StateUnavailableError: Nothing was written under our epoch yet, or the log has lost its end since.
+            TwinsiteError: The log cannot be read.
         """
         begun = self._begun_at
         if begun is None or begun[0] != self._writer():
@@ -184,7 +186,7 @@ class TopicStore:
         end = await self._log.end()
         if end < at:
             self._shrunk = self._shrunk or self._begun_at is begun
-            raise StateUnavailableError(f"the state ended at offset {at} and ends at {end} now")
+            raise StateUnavailableError(f"the state ended at offset {at} and now ends at {end}")
         while at < end:
             headers = headers_of(await self._log.read(at), at)
             if any(is_newer((batch.producer_id, batch.producer_epoch), writer) for batch in headers):
@@ -224,11 +226,11 @@ class TopicStore:
 
     @property
     def _has_begun(self) -> bool:
-        """Whether we have written under our epoch."""
+        """Whether our first write under our epoch is done."""
         return self._begun_at is not None and self._begun_at[0] == self._written_as
 
     async def _still_there(self, end: int) -> bool:
-        """True when the log goes on behind what is known of it."""
+        """True when the log continues what is known of it."""
         tail = self._known.tail
         if tail is None or end < self._known.next_offset:
             return False
@@ -241,7 +243,7 @@ class TopicStore:
         return tail.begins(data)
 
     async def _become(self, writer: Writer) -> None:
-        """Write once under a new epoch. A newer one than ours may be there already: reading is no harm."""
+        """Write once under a new epoch. If a newer one has written, that is refused; reading does no harm."""
         if writer == self._written_as:
             return
         if writer != NOBODY:
@@ -250,7 +252,7 @@ class TopicStore:
         self._replaced, self._shrunk, self._gone, self._ours = False, False, {}, None
 
     async def _fence(self, writer: Writer) -> None:
-        """The first write under an epoch: refused, or there before, where somebody has had it."""
+        """The first write under an epoch. It is refused, or there before, if the epoch is outdated."""
         end = await self._log.end()
         try:
             base = await self._log.append(batch_of([(FENCE_KEY, None)], writer, 0, timestamp_ms=_now_ms())[0])
@@ -266,18 +268,21 @@ class TopicStore:
         self._begun(writer)
 
     async def _get_ready(self) -> None:
-        """Know what we write after: whose right it is, and whether our last write is there.
+        """Find out what we write after: whether the right is still ours, and whether our last write is there.
 
-        The broker refuses what is older than the newest epoch of one producer id, and nothing of another id.
+        The broker compares epochs of one producer id only, and refuses nothing of another id.
+
+        Raises:
+            StateTakenOverError: The right was taken since the state was read, by us or by somebody newer.
         """
         anew = (self._writer() or NOBODY) != self._written_as
         if anew and self._end is not None:
-            raise StateTakenOverError("the right to write was taken anew since the state was read")
+            raise StateTakenOverError("the right to write was taken again since the state was read")
         if anew or self._unsure or self._shrunk:
             await self._load()
         if self._replaced and self._written_as != NOBODY:
             self._outdated(self._written_as)
-            raise StateTakenOverError("somebody who was given the right after us has written to the state")
+            raise StateTakenOverError("a mirror that took the right after us has written to the state")
 
     async def _write(self, items: list[Item]) -> None:
         while items:
@@ -285,7 +290,7 @@ class TopicStore:
             batch, count = batch_of(items, self._written_as, sequence, timestamp_ms=_now_ms())
             await self._append(batch, count)
             for key, value in items[:count]:
-                self._written.pop(key, None)  # what is written last stands last
+                self._written.pop(key, None)  # what is written last must come last
                 if value is not None or key in self._known.items:
                     self._written[key] = value
                 self._gone.pop(key, None)
@@ -316,24 +321,33 @@ class TopicStore:
         return base
 
     async def _check_landed(self, base: int, count: int, batch: bytes) -> None:
-        """A write given up on may have landed late, and this one been taken for its repetition."""
+        """Check that our batch is where its answer says: the broker may have taken it for the repetition of
+        an earlier write that was given up and landed late.
+
+        Raises:
+            StateTakenOverError: It is not.
+        """
         found, _ = await self._read(base, base + count)
         if found != [item for _, item in records_of(batch)]:
-            raise StateTakenOverError(f"an earlier write of ours stands at offset {base} of the state")
+            raise StateTakenOverError(f"offset {base} of the state holds an earlier write of ours")
 
     async def _check_between(self, expected: int, base: int, batch: bytes) -> None:
-        """What stands between may only be the same batch, whose answer was lost."""
+        """Check that between the expected offset and ours there is only our own batch, whose answer was lost.
+
+        Raises:
+            StateTakenOverError: There is something else, or the batch landed before the expected offset.
+        """
         ours = [item for _, item in records_of(batch)]
         self._shrunk = base < expected
         between, _ = await self._read(expected, base)
         if base < expected or any(item not in ours for item in between):
             raise StateTakenOverError(
                 f"the state ended at offset {expected} and the next write landed at {base}: "
-                f"somebody else has written to it"
+                f"something else has written to it"
             )
 
     async def _read(self, start: int, end: int) -> tuple[list[Item], Tail | None]:
-        """All items of the offsets [start, end), in order, and the last batch."""
+        """All items of the offsets [start, end), in order, and the last batch; None if there is none."""
         items: list[Item] = []
         tail: Tail | None = None
         at = start
@@ -341,7 +355,7 @@ class TopicStore:
             data = await self._log.read(at)
             if not data:
                 raise StateUnavailableError(
-                    f"the state could be read up to offset {at} only, it ends at {end}"
+                    f"the state could be read only up to offset {at}, but ends at {end}"
                 )
             items.extend(item for offset, item in records_of(data) if at <= offset < end)
             headers = self._pass(data, at)
@@ -350,7 +364,7 @@ class TopicStore:
         return items, tail
 
     def _pass(self, data: bytes, at: int) -> list[Any]:
-        """The headers of the whole batches; what they say of our sequence and of somebody newer is noted."""
+        """The headers of the whole batches; what they say of our sequence and of newer writers is noted."""
         headers = headers_of(data, at)
         for header in headers:
             writer = header.producer_id, header.producer_epoch

@@ -1,8 +1,7 @@
-"""A line of those who read or write the same store, one after the other.
+"""A line of readers and writers of one store, who go one after the other.
 
-A store that does not answer keeps whoever asks it as long as a question may take. Those who
-have waited behind it would wait as long again, each of them, and the last one for all: so
-they are told what it was told.
+A request to a store that does not answer takes until its timeout. Each of those waiting in line would then
+wait as long again, and the last one for all of them. So they fail at once with the error of the one before.
 """
 
 from __future__ import annotations
@@ -16,28 +15,28 @@ from mirror.errors import TwinsiteError
 
 
 class WaitingLine:
-    """Lets one in at a time."""
+    """Lets one at a time read or write."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
         self._failed: TwinsiteError | None = None
-        """Why the last of those who were alone could not read or write; None where it could."""
+        """The error of the last block, if it was one that makes others wait; None otherwise."""
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
         """In the block nobody else reads or writes.
 
-        Whoever has waited for one that got no answer is told the same at once: it would wait as long itself,
-        and so would all behind it, one after the other. Who comes later tries anew.
+        A caller that waited for a block that failed without an answer gets the same error at once. One that
+        comes later tries again.
 
         Raises:
-            TwinsiteError: As of the block before, where that failed meanwhile and may be tried again.
+            TwinsiteError: The error of the block waited for, if it is retriable and no StateTakenOverError.
         """
         before = self._failed
         async with self._lock:
             failed = self._failed
             if failed is not None and failed is not before:
-                raise failed.with_traceback(None)  # it is kept: not with what it passed by
+                raise failed.with_traceback(None)  # kept without the frames that it passed through
             try:
                 yield
             except TwinsiteError as error:

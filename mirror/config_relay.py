@@ -28,15 +28,16 @@ class RoleSettings(Section):
 
     include: tuple[Pattern, ...] = Field(
         min_length=1,
-        description="Regular expressions, as in topics.include of a mirror: a topic whose whole name matches "
-        "one may be read, internal ones never. `['.*']` alone, without exclude, is everything that the relay "
-        "may read, internal topics, groups and transactions too: requests are passed on unread.",
+        description="Regular expressions, as in topics.include of a mirror: a topic may be read if one "
+        "matches its whole name; internal topics never. `['.*']` alone, without exclude, is everything that "
+        "the relay may read, including internal topics, groups and transactions: requests are passed on "
+        "unread.",
     )
     exclude: tuple[Pattern, ...] = Field(
-        default=(), description="Regular expressions; a topic whose whole name matches one may not be read."
+        default=(), description="Regular expressions; a topic may not be read if one matches its whole name."
     )
     connections_max: Whole = Field(
-        default=200, ge=1, le=100_000, description="Connections of one identity, streams among them."
+        default=200, ge=1, le=100_000, description="Connections of one identity, including its streams."
     )
     streams_max: Whole = Field(default=20, ge=1, le=100_000, description="Streams of one identity.")
 
@@ -47,58 +48,59 @@ class RoleSettings(Section):
 
 
 class ListenSettings(Section):
-    """Where mirrors come in, and how they prove who they are."""
+    """Where mirrors connect, and how they authenticate."""
 
     address: Address = Field(
         default="127.0.0.1:9650", description="HOST:PORT; 0.0.0.0 is every address of this machine."
     )
     certificate_file: File | None = Field(
         default=None,
-        description="PEM file of the relay's certificate and the chain above it; none: nothing is encrypted.",
+        description="PEM file with the relay's certificate and its chain. Without it nothing is encrypted.",
     )
     key_file: File | None = Field(
-        default=None, description="PEM file of its private key; may be in certificate_file instead."
+        default=None, description="PEM file with its private key, unless that is in certificate_file."
     )
     key_password: Secret | None = Field(
-        default=None, description="Opens the private key where it is encrypted."
+        default=None, description="Password of the private key, if it is encrypted."
     )
     client_ca_file: File | None = Field(
         default=None,
-        description="PEM file of the authorities that sign mirrors' certificates: without such a certificate "
-        "nobody is let in.",
+        description="PEM file with the authorities that sign mirrors' certificates. If it is set, a mirror "
+        "without such a certificate is not let in.",
     )
     connections_max: Whole = Field(
-        default=1000, ge=1, le=100_000, description="Connections that mirrors may have open, all together."
+        default=1000, ge=1, le=100_000, description="Open connections of all mirrors together."
     )
     streams_max: Whole = Field(
         default=64,
         ge=1,
         le=100_000,
-        description="Streams that mirrors may have, all together. One that catches up takes some 30 MB of "
-        "memory, and up to twice as much of many brokers, or at a level above 9.",
+        description="Streams of all mirrors together. One that catches up takes some 30 MB of memory, and up "
+        "to twice as much with many brokers or at a level above 9.",
     )
     greeting_timeout_seconds: Seconds = Field(
         default=10.0,
         ge=0.5,
         le=120,
-        description="So long a connection has for TLS, then for its request, then for the first thing it has "
-        "to say as what it has become. One that sends nothing, or half of it, is ended.",
+        description="Time that a connection has for TLS, then for its request, then for the first message of "
+        "what it has become, such as a stream. One that sends nothing, or only half of it, is ended.",
     )
     level_max: Whole = Field(
         default=9,
         ge=1,
         le=19,
-        description="The highest level of zstd at which what is behind is compressed here, whatever a mirror "
-        "asks for (link.compression); its status says so. 9 is the highest that is chosen by itself; 19 "
-        "takes some twenty times as long, and a hundred megabytes for each stream.",
+        description="The highest zstd level for partitions that are behind, whatever a mirror asks for "
+        "(link.compression); the status says so. auto goes no higher than 9; 19 takes some twenty times as "
+        "long, and a hundred megabytes for each stream.",
     )
     roles: dict[RoleName, RoleSettings] = Field(
-        default_factory=dict, description="Names of roles, and what who has one may read; for identities."
+        default_factory=dict, description="Names of roles, and what each may read; used by identities."
     )
     identities: Annotated[dict[IdentityName, RoleName], Field(min_length=1)] | None = Field(
         default=None,
-        description="Names in certificates of mirrors, and the role of each; whoever has none of them is not "
-        "let in. None: all whom client_ca_file lets in may read what the relay may.",
+        description="Names in certificates of mirrors, and the role of each. A mirror with none of these "
+        "names is not let in. If not set, all mirrors that client_ca_file lets in may read what the relay "
+        "may.",
     )
 
     @model_validator(mode="after")
@@ -107,18 +109,18 @@ class ListenSettings(Section):
             name for name in ("key_file", "key_password", "client_ca_file") if getattr(self, name) is not None
         ]
         if given and self.certificate_file is None:
-            raise ValueError(f"{', '.join(given)} needs certificate_file: only TLS makes use of it")
+            raise ValueError(f"{', '.join(given)} needs certificate_file: only TLS uses it")
         return self
 
     @model_validator(mode="after")
     def _somebody_has_each_role(self) -> Self:
         if self.identities is None:
             if self.roles:
-                raise ValueError("roles without identities are nobody's: say in identities who has which")
+                raise ValueError("roles needs identities, which say which mirror has which role")
             return self
         if self.client_ca_file is None:
             raise ValueError(
-                "identities needs client_ca_file: without certificates of mirrors nobody can be told apart"
+                "identities needs client_ca_file: without certificates mirrors cannot be told apart"
             )
         for identity, role in self.identities.items():
             if role not in self.roles:
@@ -147,10 +149,10 @@ class RelaySettings(Section):
     )
     limits: tuple[RateLimitSettings, ...] = Field(
         default=(),
-        description="The most that goes to all mirrors together, of what is copied; of several the first "
-        "that holds now. What is up to date goes first, and mirrors take turns.",
+        description="The most that goes to all mirrors together of what is copied; of several limits the "
+        "first that applies now. Partitions that are caught up go first, and mirrors take turns.",
     )
-    listen: ListenSettings = Field(default_factory=ListenSettings, description="Where mirrors come in.")
+    listen: ListenSettings = Field(default_factory=ListenSettings, description="Where mirrors connect.")
     api: RelayApiSettings = Field(
         default_factory=RelayApiSettings, description="The port for people, probes and Prometheus."
     )
@@ -177,10 +179,12 @@ def warnings(settings: RelaySettings) -> list[str]:
     """What is allowed and better avoided, one sentence each."""
     found, listen = security_warnings("cluster", settings.cluster.security), settings.listen
     if listen.key_password is not None and listen.key_password.value is not None:
-        better = "better {file: PATH} or {env: NAME}"
-        found.append(f"listen.key_password: the secret stands in the settings; {better}")
+        better = "use {file: PATH} or {env: NAME}"
+        found.append(f"listen.key_password: the secret is in the settings; {better}")
     if listen.certificate_file is None:
-        found.append("listen: without certificate_file nothing is encrypted, and whoever reaches it may read")
+        found.append(
+            "listen: without certificate_file nothing is encrypted, and anyone who reaches it can read"
+        )
     elif listen.client_ca_file is None:
-        found.append("listen: without client_ca_file whoever reaches it may read")
+        found.append("listen: without client_ca_file anyone who reaches it can read")
     return found

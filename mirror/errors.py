@@ -1,8 +1,8 @@
 """What can go wrong, named once.
 
-A class says what it means, an instance says where. ``retriable`` is all a retry
+A class says what went wrong, an instance says where. ``retriable`` is all that a retry
 policy reads, ``exit_code`` is what the command line ends with, ``hint`` tells the
-operator the way out. Foreign exceptions are renamed at the adapter that met them.
+operator what to do. Foreign exceptions are renamed by the adapter that caught them.
 
 A leaf: it imports only the model.
 """
@@ -31,7 +31,7 @@ OF_DISKS = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO),
     *(errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
 }
-"""What the system says of a file or a disk that stands in the way: no fault of the program."""
+"""Errors of the system that blame a file or a disk, not the program."""
 
 
 class TwinsiteError(Exception):
@@ -57,7 +57,7 @@ class ConnectionFailedError(TwinsiteError):
     """A broker could not be reached, or the connection ended before the answer came."""
 
     retriable = True
-    hint = "check the address, the broker and the network between"
+    hint = "check the address, the broker and the network"
 
 
 class OtherClusterError(ConnectionFailedError):
@@ -67,17 +67,15 @@ class OtherClusterError(ConnectionFailedError):
 
 
 class OthersTooOldError(ConnectionFailedError):
-    """Relays that may do what is asked for cannot be reached just now; all others are of another version."""
+    """Relays that might serve cannot be reached just now; others are of another version."""
 
     hint = "start the relay that does not answer, or update the others"
 
 
 class AnswerError(ConnectionFailedError):
-    """A broker's answer is not what the protocol says: nobody knows what it did, and it may be no broker."""
+    """A broker's answer breaks the protocol: nobody knows what it did, or whether it is a broker."""
 
-    hint = (
-        "something between may have changed the bytes; the mirror looks again and goes on from what it sees"
-    )
+    hint = "find what may change bytes on the way; the mirror looks again and continues from what it sees"
 
 
 class AuthenticationError(TwinsiteError):
@@ -105,20 +103,20 @@ class NotAuthorizedError(TwinsiteError):
 class UnsupportedVersionError(TwinsiteError):
     """The broker is too old, or too new, for an API the mirror needs."""
 
-    hint = "source and target must be Kafka 3.1 or newer; docs/design.md lists the versions that were tried"
+    hint = "source and target must be Kafka 3.1 or newer; docs/design.md lists the versions tested"
 
 
 class RelayTooOldError(UnsupportedVersionError):
-    """A relay knows no streams, and what is asked for cannot be kept without one."""
+    """A relay knows no streams, and without one the rates of ``link.limits`` cannot be kept."""
 
-    hint = "update the relay, or take link.limits away: without a stream no rate can be kept"
+    hint = "update the relay, or remove link.limits: without a stream no rate can be kept"
 
 
 class FencedError(TwinsiteError):
     """Another mirror of the flow, of a newer epoch, has taken over."""
 
     exit_code = ExitCode.REFUSED
-    hint = "stop this mirror: another one of a newer epoch has taken over"
+    hint = "stop this mirror: another one with a newer epoch has taken over"
 
 
 class BrokerError(TwinsiteError):
@@ -140,21 +138,21 @@ class UnknownPartitionError(TwinsiteError):
     """The flow has no such topic or partition."""
 
     exit_code = ExitCode.USAGE
-    hint = "see the topics of the flow in its status; include and exclude lists decide which they are"
+    hint = "see the flow's topics in its status; topics.include and topics.exclude decide which they are"
 
 
 class NothingKnownError(ConnectionFailedError):
-    """A mirror that still waits for its clusters does not know yet what the flow has."""
+    """A mirror that still waits for its clusters does not know yet which partitions the flow has."""
 
     def __init__(self, name: object, waits_for: str) -> None:
-        super().__init__(f"{name}: nothing is known of it yet, the mirror waits for {waits_for}")
+        super().__init__(f"{name}: nothing is known about it yet: the mirror waits for {waits_for}")
 
 
 class StateConflictError(TwinsiteError):
-    """What an operator asked for makes no sense in the state the partition is in; nothing was done."""
+    """What an operator asked for makes no sense in the partition's state; nothing was done."""
 
     exit_code = ExitCode.REFUSED
-    hint = "look at the partition in the status again"
+    hint = "look at the partition's status again"
 
 
 class PartitionError(TwinsiteError):
@@ -180,7 +178,7 @@ class PartitionError(TwinsiteError):
 class BatchError(TwinsiteError):
     """A record batch cannot be sent on. Carries the source offset it starts at.
 
-    Raised by code that knows bytes and offsets, not topics; whoever knows the partition names it.
+    Raised by code that knows bytes and offsets, not topics; a caller that knows the partition adds it.
     """
 
     reason: Reason = Reason.UNREADABLE_BATCH
@@ -195,31 +193,31 @@ class CorruptBatchError(BatchError):
     """The bytes of a batch do not match its CRC, or its header contradicts itself."""
 
     reason = Reason.CORRUPT_BATCH
-    hint = "another replica may hold a good copy; compare the replicas with DumpLogSegments"
+    hint = "compare the replicas with DumpLogSegments: another one may hold a good copy"
 
 
 class MisplacedBatchError(CorruptBatchError):
-    """Where a batch says that it belongs cannot be true: no CRC covers that. Carries where it was read."""
+    """The offsets that a batch claims cannot be true: no CRC covers them. Carries where it was read."""
 
 
 class EarlyBatchError(CorruptBatchError):
-    """A batch goes beyond the end of the log that the same answer has told.
+    """A batch goes beyond the end of the log that the same answer states.
 
-    A broker looks at the end first and reads then, so that may be; the next answer knows better.
+    That may happen, since a broker looks at the end before it reads; the next answer knows better.
     """
 
 
 class UnreadableBatchError(BatchError):
     """A batch cannot be decoded: its format or codec is unknown, or it is a bomb.
 
-    It may be intact, or what says its format or length has rotted: no CRC covers that.
+    It may be intact, or its format or length may be damaged: no CRC covers these.
     """
 
     reason = Reason.UNREADABLE_BATCH
 
 
 class RecordTooLargeError(BatchError):
-    """One record alone is larger than the target takes."""
+    """One record alone is larger than the target accepts."""
 
     reason = Reason.RECORD_TOO_LARGE
     hint = "raise max.message.bytes of the target topic to that of the source"

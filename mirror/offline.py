@@ -1,9 +1,9 @@
 """Translate offsets when no mirror runs and the source may be gone: what a failover needs.
 
-The end of the copy and the flow's state are read from the target, in this order: the state
-is written ahead, so that a mirror that copies meanwhile does no harm. Nothing is written.
-The answer is exact or there is none. That the mirror wrote last is checked in the last
-batch; a mirror that runs knows more, ask it where there is one.
+The end of the copy is read from the target before the flow's state: the state is written
+ahead, so a mirror that copies meanwhile does no harm. Nothing is written. The answer is
+exact, or there is none. The last batch shows whether the mirror wrote last; a running
+mirror knows more, so ask it if there is one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class NoStateError(UsageError):
 class NoRecordError(StateUnavailableError):
     """The flow's own record is not in its state: it has not begun, or its state is being written again."""
 
-    hint = "where a mirror of the flow runs try again in a minute"
+    hint = "if a mirror of the flow is running, try again in a minute"
 
 
 async def translate(
@@ -45,7 +45,7 @@ async def translate(
     Args:
         tp: The partition by its name at the source.
         offset: At the source; with ``reverse`` at the target.
-        committed: It is what a group has committed; see :meth:`mirror.flow.memory.FlowMemory.translate`.
+        committed: The offset was committed by a group; see :meth:`mirror.flow.memory.FlowMemory.translate`.
 
     Raises:
         NoStateError: The flow has never run against this target.
@@ -57,12 +57,12 @@ async def translate(
     async with connected("target", settings.target) as target:
         state = await flow_state(target, settings.flow)
         end = await _log_end(target, _copy_of(_record(state, settings.flow, tp)))
-        await state.load()  # it is written ahead of the records: what is read now knows of all below the end
+        await state.load()  # written ahead of the records: read now, it knows of all below that end
         record = _record(state, settings.flow, tp)
         if state.insertion(tp) is not None:
             raise StateConflictError(
                 f"a repair of {tp} was interrupted",
-                hint="run it again, or a mirror, which brings it to its end",
+                hint="run the repair again, or start a mirror, which completes it",
             )
         memory = FlowMemory(state)
         await _check_last(target, record, memory.producer_id, end)
@@ -74,20 +74,21 @@ async def flow_state(target: Cluster, flow: str) -> FlowState:
 
     Raises:
         NoStateError: It has none.
-        NoRecordError: What there is may be a part.
+        NoRecordError: The flow's own record is missing: what there is may be incomplete.
         CorruptStateError: What is stored cannot be trusted.
     """
     topic = f"{STATE_TOPIC_PREFIX}{flow}"
     if topic not in (await target.describe_topics([topic])).topics:
         raise NoStateError(
-            f"flow {flow} has no state at this target: there is no topic {topic}, or it may not be described"
+            f"flow {flow} has no state at this target: topic {topic} does not exist, or the "
+            "right to describe it is missing"
         )
     state = FlowState(TopicStore(TopicLog(target, topic)))
     await state.load()
     if state.flow is None:
         raise NoRecordError(
-            f"{topic} at this target does not hold the record of flow {flow}: it has not begun, or its state "
-            "was deleted and is being written again"
+            f"{topic} at this target does not hold the record of flow {flow}: the flow has not begun, or its "
+            "state was deleted and is being written again"
         )
     return state
 
@@ -112,7 +113,12 @@ async def _log_end(target: Cluster, copy: TopicPartition) -> int:
 
 
 async def _check_last(target: Cluster, record: PartitionRecord, producer_id: int, log_end: int) -> None:
-    """See that the last batch before a log end is the mirror's, leaving out what is known to be no copy."""
+    """Check that the last batch before a log end is the mirror's; what is known to be no copy is left out.
+
+    Raises:
+        StateConflictError: It is not.
+        TwinsiteError: It cannot be read.
+    """
     copy, copied_end = _copy_of(record), Insertions(record.inserted).copied_end(log_end)
     if copied_end <= record.target_start_offset:
         return
@@ -121,6 +127,6 @@ async def _check_last(target: Cluster, record: PartitionRecord, producer_id: int
         raise last
     if last is not None and last.producer_id != producer_id:
         raise StateConflictError(
-            f"the last batch of {copy} at the target is not the mirror's: somebody else has written there",
-            hint="offsets cannot be told from here on; see foreign_write in docs/states.md",
+            f"the last batch of {copy} at the target is not the mirror's: something else has written there",
+            hint="see foreign_write in docs/states.md: offsets cannot be translated from here on",
         )

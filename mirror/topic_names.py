@@ -1,4 +1,4 @@
-"""What may be the name of a topic, and which names mean something of their own.
+"""Which names topics may have, and which names have a meaning of their own.
 
 Settings and topics are judged by the same rules. Pure.
 
@@ -34,13 +34,13 @@ def collision_key(name: str) -> str:
 
 
 def why_no_prefix(prefix: str) -> str | None:
-    """Why no name of a copy can begin so, whatever the topic is called; None if some can."""
+    """Why no name of a copy can begin with this, whatever the topic is called; None if some can."""
     if _LEGAL.fullmatch(prefix) is None:
-        return "Kafka takes letters, digits, dot, hyphen and underscore"
+        return "Kafka allows only letters, digits, dot, hyphen and underscore"
     if len(prefix) >= NAME_CHARACTERS_MAX:
-        return "it leaves no room for a name"
+        return "it leaves no room for the name of a topic"
     if prefix.startswith(".") or is_internal(f"{prefix}x"):
-        return "all that begins so is taken for an internal topic"
+        return "every name that begins with it counts as an internal topic"
     return None
 
 
@@ -48,10 +48,10 @@ def why_no_copy(name: str) -> str | None:
     """Why a copy cannot be called so, as the end of a sentence; None if it can.
 
     Args:
-        name: A prefix that is taken, or none, and the name of a topic that is not internal.
+        name: A prefix that is possible, or none, and the name of a topic that is not internal.
     """
     if len(name) > NAME_CHARACTERS_MAX:
-        return f"would have a name of {len(name)} characters, Kafka takes {NAME_CHARACTERS_MAX}"
+        return f"would have a name of {len(name)} characters, Kafka allows {NAME_CHARACTERS_MAX}"
     if is_internal(name):
-        return "would be taken for an internal topic, which no mirror copies"
+        return "would be mistaken for an internal topic, which no mirror copies"
     return None

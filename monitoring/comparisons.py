@@ -1,6 +1,6 @@
 """Metrics of the last comparison of both sites, as a file for node_exporter's textfile collector.
 
-A job ends before anybody scrapes it, so it leaves a file. What is not known has no series.
+The job ends before it could be scraped, so it leaves a file. What is not known has no series.
 
 Sources: docs/metrics.md; node_exporter's textfile collector.
 """
@@ -19,13 +19,13 @@ from monitoring.exposition import write_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What a run said.
+    """The result of a run.
 
     Attributes:
         began_at: Seconds since 1970.
-        mismatches: Differences by kind, zeros included; None when the comparison was not completed.
-        uncompared: Offsets by why they were not compared, zeros included; None when it was not completed.
-        records, bytes, seconds: What it covered and took; None when it was not completed.
+        mismatches: Differences by kind, zeros included; None if the comparison was not completed.
+        uncompared: Offsets not compared, by reason, zeros included; None if it was not completed.
+        records, bytes, seconds: What it covered, and how long it took; None if it was not completed.
     """
 
     flow: str
@@ -39,11 +39,12 @@ class Comparison:
 
 
 def textfile(last: Comparison, last_success_at: float | None, outcomes: Sequence[str]) -> bytes:
-    """The file after a run.
+    """The content of the file after a run.
 
     Args:
-        last_success_at: When the last run began that found no difference, this one included; None: never.
-        outcomes: All there can be.
+        last_success_at: When the last run that found no difference began, in seconds since 1970, this one
+            included; None if there was none.
+        outcomes: All possible outcomes.
     """
     flow = (last.flow,)
     families = [

@@ -1,10 +1,10 @@
-"""Durations in words, as people say them. Pure."""
+"""Durations in words. Pure."""
 
 from __future__ import annotations
 
 
 def duration(seconds: float | None) -> str:
-    """``0.4 s``, ``12 s``, ``3 min``, ``5 h 20 min``, ``12 days``; a question mark for what is not known."""
+    """``0.4 s``, ``12 s``, ``3 min``, ``5 h 20 min``, ``12 days``; a question mark if not known."""
     if seconds is None:
         return "?"
     if seconds < 10:

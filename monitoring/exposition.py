@@ -1,8 +1,7 @@
 """Prometheus' two text formats, written fast.
 
-The bytes are those of ``prometheus_client.generate_latest``, at a quarter of its
-price: labels that samples share are formatted once. With a thousand partitions a
-scrape has 30 000 series, and the mirror has better things to do.
+The bytes are those of ``prometheus_client.generate_latest``, at a quarter of its cost: labels that samples
+share are formatted once. With a thousand partitions a scrape has 30 000 series.
 
 Sources: https://prometheus.io/docs/instrumenting/exposition_formats/, version 0.0.4;
 OpenMetrics 1.0.0 (https://prometheus.io/docs/specs/om/open_metrics_spec/), which alone has exemplars.
@@ -24,7 +23,7 @@ _COUNTER_SUFFIX = "_total"
 
 
 def content_type(accept: str) -> str:
-    """The format for somebody who accepts these: OpenMetrics where it is named, as Prometheus does."""
+    """The content type for an ``Accept`` header: OpenMetrics if the header names it, as Prometheus does."""
     return OPENMETRICS if OPENMETRICS.partition(";")[0] in accept else TEXT
 
 
@@ -37,7 +36,7 @@ def write_text(families: Sequence[Family], content_type: str = TEXT) -> bytes:
         content_type: ``TEXT`` or ``OPENMETRICS``.
 
     Returns:
-        UTF-8, to be served as that.
+        UTF-8, to be served with that content type.
     """
     lines: list[str] = []
     labels: dict[int, str] = {}

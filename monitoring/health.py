@@ -1,9 +1,8 @@
 """Whether the process is alive, and whether it is ready, with the reasons.
 
-Alive means that the event loop turns and every main task has given a sign lately.
-It never depends on Kafka or on lag: an outage of a cluster must not make an
-orchestrator kill the mirror in a loop. Ready means that settings are loaded, both
-clusters were reached at least once and the flow is running.
+Alive means that the event loop runs and every main task has given a recent sign of life. It never depends on
+Kafka or on lag: an outage of a cluster must not make an orchestrator restart the mirror in a loop. Ready
+means that settings are loaded, both clusters were reached at least once, and the flow is running.
 
 ``*_at`` and ``now`` are readings of one monotonic clock, in seconds. No I/O.
 """
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at. ``reason`` says what was seen, good or bad."""
+    """One thing that was checked. ``reason`` says what was found, good or bad."""
 
     name: str
     ok: bool
@@ -25,7 +24,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The checks behind one probe; fine when all are."""
+    """The checks of one probe; ok if all of them are."""
 
     checks: tuple[Check, ...]
 
@@ -36,7 +35,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The last sign of a main task, and how long it may stay silent."""
+    """The last sign of life of a main task, and how long it may stay silent."""
 
     at: float
     within_seconds: float
@@ -44,7 +43,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """What readiness is decided on; ``waits_for`` says in words why the flow is not running."""
+    """What readiness depends on; ``waits_for`` says in words why the flow is not running."""
 
     settings_loaded: bool
     source_reached: bool
@@ -57,27 +56,27 @@ class Readiness:
 class Heartbeats:
     """The signs of life of the main tasks, by name.
 
-    A task that waits for work without end must not be expected: expect the loops that turn by themselves.
+    Do not expect a task that may wait for work for ever; expect the loops that run at intervals.
     """
 
     beats: dict[str, Beat] = field(default_factory=dict)
 
     def expect(self, name: str, *, within_seconds: float, now: float) -> None:
-        """From now on the task gives a sign at least this often."""
+        """Expect a sign of life of the task at least this often from now on."""
         self.beats[name] = Beat(now, within_seconds)
 
     def beat(self, name: str, now: float) -> None:
-        """The task turns.
+        """Note a sign of life of the task.
 
         Raises:
-            KeyError: Nobody expects this task.
+            KeyError: The task is not expected.
         """
         self.beats[name] = Beat(now, self.beats[name].within_seconds)
 
 
 def livez(beats: Mapping[str, Beat], now: float) -> Verdict:
-    """Decide on liveness; that somebody could ask is the proof that the event loop turns."""
-    loop = Check("event_loop", ok=True, reason="turned to answer this")
+    """Decide on liveness; being called proves that the event loop runs."""
+    loop = Check("event_loop", ok=True, reason="responds")
     return Verdict((loop, *(_beats(name, beat, now) for name, beat in sorted(beats.items()))))
 
 
@@ -88,7 +87,7 @@ def _beats(name: str, beat: Beat, now: float) -> Check:
 
 
 def readyz(readiness: Readiness) -> Verdict:
-    """Decide on readiness. A cluster that was reached once and is away now does not end it."""
+    """Decide on readiness. A cluster that was reached once may be unavailable now."""
     why = f", waits for {readiness.waits_for}" if readiness.waits_for else ""
     return Verdict(
         (

@@ -1,9 +1,8 @@
-"""Prometheus metrics of the mirror, computed when somebody asks for them.
+"""Prometheus metrics of the mirror, computed at each scrape.
 
-The pipeline counts in plain integers. A scrape takes one snapshot of the flow and
-turns it into series; what the snapshot does not know has no series. Only what a
-snapshot cannot hold, the distribution of durations, is observed as it happens,
-once a request and never once a record.
+The pipeline counts in plain integers. A scrape takes one snapshot of the flow and turns it into series; what
+the snapshot does not know has no series. Only what a snapshot cannot hold, the distribution of durations, is
+observed as it happens: once per request, never once per record.
 
 Sources: docs/metrics.md; https://prometheus.io/docs/practices/naming/.
 """
@@ -34,21 +33,21 @@ Together = Callable[[Iterable[float]], float]
 CLUSTERS = ("source", "target")
 AUTH_REASONS = ("login", "tls")
 TOPIC_CHARACTERS_MAX = 79
-"""Of an exemplar: OpenMetrics allows 128 for all its names and values, of which the others may take 49."""
+"""In an exemplar: OpenMetrics allows 128 for all names and values, of which the others may take 49."""
 ENCODING_BATCH = "batch"
-"""Record batches as they are in the log; other encodings belong to other ways between the sites."""
+"""Record batches as they are in the log; links of other kinds would have other encodings."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """How a metric is read off a partition, and what the partitions of a topic have together."""
+    """How a metric is read from a partition, and how the values of a topic's partitions are combined."""
 
     metric: Metric
     read: Callable[[PartitionStatus], float | None]
     together: Together = sum
     misses: Callable[[PartitionStatus], object] | None = None
-    """Whether something is known to be missing of a partition, where the figure may say that nothing is: of a
-    topic that is told only where it is known of each of them."""
+    """Whether a partition is known to miss something; for figures that may say that nothing is missing. A
+    topic gets such a figure only if it is known of every partition, or if one of them misses something."""
 
 
 def _loss_pending(partition: PartitionStatus) -> float | None:
@@ -58,12 +57,12 @@ def _loss_pending(partition: PartitionStatus) -> float | None:
 
 
 def _lag_is_unknown(partition: PartitionStatus) -> bool:
-    """True where there is a lag, and nobody can tell it; a topic that is gone has none."""
+    """Whether a partition has a lag that nobody knows; one whose topic is gone has none."""
     return partition.lag_seconds is None and not partition.topic_gone
 
 
 def _misses_some(partition: PartitionStatus) -> bool:
-    """False where nothing was missing, and nothing was held back, when the source spoke last."""
+    """False if nothing was missing or held back at the source's last answer, or if the lag is not known."""
     end = partition.source_high_watermark or 0
     return bool(partition.lag_seconds) and (partition.lag_records != 0 or (partition.next_offset or 0) < end)
 
@@ -105,14 +104,14 @@ _GAP_REASONS: Mapping[str, Callable[[PartitionStatus], int]] = {
     "marker": lambda p: p.marker_offsets,
     "compacted": lambda p: p.gap_offsets - p.lost_offsets - p.aborted_offsets - p.marker_offsets,
 }
-"""What is none of the others had no batch at the source, or no record in it: compaction does that."""
+"""``compacted`` is the rest: offsets without a batch at the source, or without a record in it."""
 
 Labels = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Partitions that share their series: one, or all of a topic. All samples share the labels."""
+    """Partitions that share their series: one, or all of a topic. All samples share the labels object."""
 
     labels: Labels
     partitions: Sequence[PartitionStatus]
@@ -124,9 +123,9 @@ class FlowCollector(Collector):
     def __init__(self, status: Callable[[], FlowStatus], *, per_partition: bool = True) -> None:
         """
         Args:
-            status: Takes the snapshot; must be cheap, it is called once a scrape.
-            per_partition: False for one series a topic: counts are summed, the worst lag and the least
-                headroom count, a state is 1 when any partition is in it, offsets are left out.
+            status: Takes the snapshot, once per scrape; must be cheap.
+            per_partition: False for one series per topic: counts are summed, the worst lag and the least
+                headroom count, a state is 1 if any partition is in it, offsets are left out.
         """
         self._status = status
         self._per_partition = per_partition
@@ -134,7 +133,7 @@ class FlowCollector(Collector):
         self._readings = tuple(reading for reading in _READINGS if reading.metric not in skipped)
 
     def describe(self) -> Iterable[Family]:
-        """The families without samples: registering must not take a snapshot."""
+        """The families without samples, so that registering takes no snapshot."""
         skipped = () if self._per_partition else catalogue.OFFSET_METRICS
         for metric in (*catalogue.FLOW_METRICS, *catalogue.PARTITION_METRICS):
             if metric not in skipped:
@@ -260,13 +259,13 @@ class FlowCollector(Collector):
 
 
 def _add(family: Family, labels: Labels, value: float) -> None:
-    """Add a sample without copying its labels, as the family's own method would."""
+    """Add a sample without copying its labels; the family's own method would copy them."""
     name = family.name + "_total" if family.type == "counter" else family.name
     family.samples.append(Sample(name, labels, value))
 
 
 class _Durations:
-    """One histogram's counts, without the lock of prometheus_client's: only the event loop observes."""
+    """One histogram's counts, without prometheus_client's lock: only the event loop observes."""
 
     __slots__ = ("_buckets", "_exemplars", "_sum")
 
@@ -283,7 +282,7 @@ class _Durations:
             self._exemplars[bucket] = Exemplar(exemplar, seconds, time.time())
 
     def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
-        """Give the family these counts, as a scrape wants them: each bucket with all below it."""
+        """Add these counts to the family, cumulative as a scrape wants them."""
         bounds = map(floatToGoString, (*catalogue.LATENCY_BUCKETS_SECONDS, float("inf")))
         counts: Iterator[float] = accumulate(self._buckets)
         buckets: list[Any] = list(zip(bounds, counts, self._exemplars, strict=True))
@@ -291,7 +290,7 @@ class _Durations:
 
 
 class _DurationsCollector(Collector):
-    """Turns what was observed of one flow into series."""
+    """Turns the observations of one flow into series."""
 
     def __init__(self, flow: str, latency: _Durations, requests: dict[str, _Durations]) -> None:
         self._flow = flow
@@ -308,7 +307,7 @@ class _DurationsCollector(Collector):
 
 
 class Instruments:
-    """What the pipeline observes as it happens: once a request, never once a record."""
+    """What the pipeline observes as it happens: once per request, never once per record."""
 
     def __init__(self, registry: CollectorRegistry, flow: str) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -330,14 +329,14 @@ class Instruments:
         self._flow = flow
 
     def observe_copy_latency(self, seconds: float, tp: TopicPartition, offset: int) -> None:
-        """From a record's timestamp to its acknowledgement by the target.
+        """Observe the time from a record's timestamp to its acknowledgement by the target.
 
         A record from the future, by a clock that is ahead, counts as 0. The last record of each bucket is its
-        exemplar, with the beginning of its topic's name where that is too long for one.
+        exemplar; a topic name too long for one is cut off.
 
         Args:
-            tp: Where the record is at the source.
-            offset: Likewise.
+            tp: The record's partition at the source.
+            offset: The record's source offset.
         """
         topic = (
             tp.topic if len(tp.topic) <= TOPIC_CHARACTERS_MAX else tp.topic[: TOPIC_CHARACTERS_MAX - 1] + "…"
@@ -346,7 +345,7 @@ class Instruments:
         self._latency.observe(max(seconds, 0.0), exemplar)
 
     def observe_request(self, api: str, seconds: float) -> None:
-        """From sending a request to a broker to its answer.
+        """Observe the time from sending a request to a broker to its answer.
 
         Args:
             api: Kafka's name of the request in small letters, e.g. ``produce``; a label, so from a fixed set.
@@ -357,12 +356,12 @@ class Instruments:
         durations.observe(seconds)
 
     def count_throttled(self, api: Literal["fetch", "produce"], seconds: float) -> None:
-        """For how long a quota of a broker holds us back, as its answer says; mostly 0."""
+        """Count the seconds for which a broker throttles us, according to its answer; mostly 0."""
         if seconds > 0:
             self._throttled[api].inc(seconds)
 
     def count_auth_failure(self, cluster: str, reason: str) -> None:
-        """A connection was not opened because one side did not accept the other.
+        """Count a connection that was not opened because one side did not accept the other.
 
         Args:
             cluster: One of ``CLUSTERS``.
@@ -371,7 +370,7 @@ class Instruments:
         self._auth_failures.labels(self._flow, cluster, reason).inc()
 
     def count_crc_failure(self, where: Literal["source", "target"]) -> None:
-        """A batch did not match its CRC; ``where`` says whose bytes they were."""
+        """Count a batch that did not match its CRC; ``where`` says whose bytes they were."""
         self._crc_failures.labels(self._flow, where).inc()
 
 
@@ -385,15 +384,15 @@ def register(
     *,
     per_partition: bool = True,
 ) -> None:
-    """Put the flow's and the process' metrics on a registry. One flow a registry.
+    """Register the metrics of a flow and of the process. A registry takes one flow.
 
     Args:
-        registry: Never the global one, so that two mirrors in one process (tests) keep apart.
+        registry: Never the global one, so that two mirrors in one process (tests) stay separate.
         status: As for :class:`FlowCollector`.
         per_partition: As for :class:`FlowCollector`.
 
     Raises:
-        ValueError: There is a flow on this registry already.
+        ValueError: The registry has a flow already.
     """
     registry.register(FlowCollector(status, per_partition=per_partition))
     ProcessCollector(registry=registry)

@@ -1,10 +1,9 @@
 """How far behind a copy is, as numbers that never look better than the truth.
 
-Age is an upper bound: a record that is not on the target was appended after the
-last moment at which the copy was known complete. That moment is always past, so an
-age is never zero: what the source has taken since is known to nobody. A source that
-does not answer, a mirror that stands still and a clock that jumps may make a figure
-larger, or unknown (None), but not smaller.
+An age is an upper bound: a record that is not on the target was appended after the last moment at which the
+copy was known to be complete. That moment is always past, so an age is never zero: nobody knows what the
+source has taken since. A source that does not answer, a mirror that stands still or a clock that jumps can
+make a figure larger, or unknown (None), but not smaller.
 
 ``*_at`` are readings of one monotonic clock in seconds, ``*_ms`` are Kafka record
 timestamps, ``*_seconds`` are durations. Pure: clocks are arguments.
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from mirror.model import State
 
 CATCHING_UP_SHARE = 0.5
-"""A lagging partition is ACTIVE again below this share of the bound, so that it does not flap."""
+"""A lagging partition is ACTIVE again at or below this share of the bound, so that it does not flap."""
 LEAST_SECONDS = 0.001
 """The lag of a copy that was complete this very moment."""
 
@@ -30,13 +29,13 @@ class Progress:
 
     Attributes:
         next_offset: Source offset of the next record to copy; None before the first look.
-        last_stable_offset: Where the source lets a reader go, as last heard; None when it never said.
-        heard_at: The source's last answer that would have told of new records; None when there was none,
-            or when the partition is not being read.
-        complete_at: The last moment at which nothing was missing; None when that never was.
-        last_timestamp_ms: Largest timestamp of the last batch copied; None, or negative, when there is none.
-        empty_at: The last moment at which the copy was known to hold nothing; None when there was none.
-        high_watermark: Where the source's log ends, as last heard; None where that is where a reader may go.
+        last_stable_offset: Up to where the source lets a reader go, as last heard; None if it never said.
+        heard_at: When the source last gave an answer that would have shown new records; None if it never did,
+            or if the partition is not being read.
+        complete_at: The last moment at which nothing was missing; None if there is none.
+        last_timestamp_ms: Largest timestamp of the last batch copied; None, or negative, if there is none.
+        empty_at: The last moment at which the copy was known to hold nothing; None if there is none.
+        high_watermark: Where the source's log ends, as last heard; None if a reader may read up to there.
     """
 
     next_offset: int | None
@@ -49,12 +48,12 @@ class Progress:
 
     @property
     def complete(self) -> bool:
-        """Nothing is missing, as far as the source has told."""
+        """Whether nothing is missing, according to the source."""
         return self._all_is_read and not self.held_back
 
     @property
     def held_back(self) -> bool:
-        """All that may be read is there, and behind it is what may not: a transaction is open."""
+        """Whether all that may be read is copied, but an open transaction holds back more."""
         return self._all_is_read and (self.next_offset or 0) < (self.high_watermark or 0)
 
     @property
@@ -66,15 +65,16 @@ class Progress:
         )
 
     def fresh(self, now: float, fresh_seconds: float) -> bool:
-        """The source's last answer is not older than that."""
+        """Whether the source's last answer is at most ``fresh_seconds`` old."""
         return self.heard_at is not None and now - self.heard_at <= fresh_seconds
 
 
 def lag_records(progress: Progress, *, now: float, fresh_seconds: float) -> int | None:
     """Source offsets that may be read and are not copied, as last heard; markers and compacted ones count.
 
-    0 says that nothing was missing when the source spoke last, and the lag in seconds how long ago that was.
-    None when that is longer ago than ``fresh_seconds``: the partition may be paused.
+    0 means that nothing was missing at the source's last answer; the lag in seconds says how long ago that
+    was. None if nothing was missing but that answer is older than ``fresh_seconds``, for example because the
+    partition is paused; and if nothing is known.
     """
     if progress.next_offset is None or progress.last_stable_offset is None:
         return None
@@ -85,17 +85,17 @@ def lag_records(progress: Progress, *, now: float, fresh_seconds: float) -> int 
 def lag_seconds(progress: Progress, *, now: float, now_ms: int) -> float | None:
     """Upper bound of the age of the oldest record that is not on the target.
 
-    It is never 0: a complete copy counts from when its source spoke last, as whatever that has taken since
-    is not there. A copy that was complete once counts from then. One that never was counts from the newest
-    record it copied, which is a bound as long as records are appended in the order of their timestamps. What
-    waits behind an open transaction is missing, too: others may have committed it.
+    It is never 0. A complete copy counts from the source's last answer, because whatever the source has taken
+    since is not copied. A copy that was complete once counts from then. One that never was counts from the
+    newest record it copied, which is a bound if records are appended in timestamp order. What waits after an
+    open transaction is missing, too: other producers may have committed it.
 
     Args:
         now: The monotonic clock.
         now_ms: The wall clock, to compare with record timestamps.
 
     Returns:
-        Seconds, or None when nothing can be said: nothing was looked at, or timestamps lie in the future.
+        Seconds, or None if nothing can be said: nothing was looked at, or the timestamp is in the future.
     """
     complete_at = progress.complete_at
     known_at = _latest(complete_at, progress.heard_at) if progress.complete else complete_at
@@ -107,14 +107,17 @@ def lag_seconds(progress: Progress, *, now: float, now_ms: int) -> float | None:
 def late_seconds(
     progress: Progress, behind_seconds: float | None, *, now: float, prompt_seconds: float
 ) -> float | None:
-    """What of a lag is held against the copy: for what is decided, and not for what is said.
+    """The lag that counts for deciding states; :func:`lag_seconds` is what is shown.
 
-    Between two words of a source there is a time in which it has nothing new. A complete copy whose source
-    speaks as often as it should is not late meanwhile, however tight a bound is.
+    A source with nothing new answers only now and then. In between a complete copy is not late as long as the
+    source answers as often as it should, however tight a bound is.
 
     Args:
         behind_seconds: From :func:`lag_seconds`.
-        prompt_seconds: So soon after one word comes the next.
+        prompt_seconds: The longest time between two answers of a source that answers as it should.
+
+    Returns:
+        Seconds: 0 for such a copy, else ``behind_seconds``.
     """
     return 0.0 if progress.complete and progress.fresh(now, prompt_seconds) else behind_seconds
 
@@ -138,8 +141,11 @@ def lag_state(
         behind_records: From :func:`lag_records`.
         behind_seconds: From :func:`late_seconds`.
         before: Its state until now.
-        lagging_seconds: The stated lag. A partition lags when it is behind by more, and until it is
-            behind by less than half of it.
+        lagging_seconds: The stated lag. A partition lags once it is behind by more, until it is behind by
+            at most half of it.
+
+    Returns:
+        If ``behind_seconds`` is not known: LAGGING if records are missing, else ACTIVE.
     """
     if behind_seconds is None:
         return State.LAGGING if behind_records else State.ACTIVE

@@ -1,9 +1,9 @@
 """When a copy that is behind will have caught up, and when retention will overtake it, at the present pace.
 
-A projection is a number of seconds, ``math.inf`` where what it speaks of never comes at this pace, and None
-where it is not known. It holds as long as everything goes on as in the last half minute to minute.
+A projection is a number of seconds; ``math.inf`` if the event never comes at this pace, None if it is not
+known. It holds as long as everything goes on as in the last half minute to minute.
 
-``at`` and ``*_at`` are readings of one monotonic clock in seconds, ``*_per_second`` are source offsets a
+``at`` and ``*_at`` are readings of one monotonic clock in seconds, ``*_per_second`` are source offsets per
 second, ``*_seconds`` are durations. Pure: clocks are arguments.
 
 Sources: docs/metrics.md, docs/states.md; Kafka's ``LogConfig`` (``retention.ms``, ``retention.bytes``).
@@ -19,19 +19,19 @@ from typing import NamedTuple, Self
 from monitoring.objectives import LEAST_SECONDS, Progress
 
 WINDOW_SECONDS = 60.0
-"""A pace is that of the time since half of this ago at least, and all of it at most."""
+"""A pace is measured over at least half of this time, if there is as much, and at most all of it."""
 SPAN_SECONDS_MIN = 5.0
-"""Of less no pace is told."""
+"""Over less time no pace is measured."""
 NEAR_FACTOR, NOT_NEAR_FACTOR = 2.0, 3.0
-"""A loss is near when it comes before twice the time the copy needs, and until that is three times."""
+"""A loss is near if it comes before twice the time the copy needs, and stays near up to three times."""
 NOT_NEAR_SHARE = 1.5
-"""Likewise a loss that was near is near until it is so much further away than the bound."""
+"""Likewise a loss that was near stays near until it is this many times as far away as the bound."""
 NO_LIMIT = -1
 """As Kafka writes it in ``retention.ms`` and ``retention.bytes``."""
 
 
 class Retention(NamedTuple):
-    """What a source topic keeps: Kafka's own settings; negative for no limit, None when not known."""
+    """How much a source topic keeps: Kafka's own settings; negative for no limit, None if not known."""
 
     ms: int | None = None
     bytes: int | None = None
@@ -41,11 +41,11 @@ class Sample(NamedTuple):
     """One partition at one moment.
 
     Attributes:
-        heard_at: When the source last told ``end``; None when it never did.
-        end: Where the source lets a reader go.
-        log_start_offset: The source's.
-        lost_offsets: Given up so far: passing over them is no copying.
-        age_seconds: Of the oldest record not copied, at most; see :func:`age_seconds`.
+        heard_at: When the source last reported ``end``; None if it never did.
+        end: Up to where the source lets a reader go.
+        log_start_offset: The start of the source's log.
+        lost_offsets: Source offsets given up so far: skipping them is not copying.
+        age_seconds: Upper bound of the age of the oldest record not copied; see :func:`age_seconds`.
     """
 
     at: float
@@ -58,11 +58,11 @@ class Sample(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """What was seen of a log start: it goes in leaps, a segment at a time.
+    """How a log start was seen to move: in leaps, a segment at a time.
 
     Attributes:
-        first_at, first_offset: The first leap that was seen, and where it led.
-        last_at, last_offset: The last one.
+        first_at, first_offset: When the first leap was seen, and the log start after it.
+        last_at, last_offset: The same for the last leap.
     """
 
     first_at: float
@@ -73,7 +73,7 @@ class Moves(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """Three samples of one partition: enough for a pace over a window that slides by half of its length."""
+    """Three samples of one partition: enough for a pace over a window that slides by half its length."""
 
     older: Sample
     newer: Sample
@@ -82,11 +82,11 @@ class Trail:
 
     @classmethod
     def begun(cls, sample: Sample) -> Self:
-        """Nothing is known of the time before."""
+        """A trail that begins with this sample."""
         return cls(sample, sample, sample)
 
     def then(self, sample: Sample) -> Trail:
-        """One sample further; begun anew where it does not go on from the last one."""
+        """The trail with one more sample; a new trail if the sample does not continue from the last one."""
         if self._is_broken_by(sample):
             return Trail.begun(sample)
         moves = _moved(self.moves, self.latest, sample)
@@ -106,7 +106,7 @@ class Trail:
 
     @property
     def stands_still(self) -> bool:
-        """Nothing was produced or copied for as long as the window is at least."""
+        """Whether nothing was produced or copied for half the window or longer."""
         first, last = self.older, self.latest
         same = (first.end, first.next_offset) == (last.end, last.next_offset)
         return same and last.at - first.at >= WINDOW_SECONDS / 2
@@ -123,14 +123,14 @@ def _moved(moves: Moves | None, before: Sample, sample: Sample) -> Moves | None:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast a partition and its copy go; None where that is not known.
+    """How fast a partition and its copy move; None if not known.
 
     Attributes:
-        produced_per_second: At the source; markers and compacted offsets count.
-        copied_per_second: Of the copy.
-        ageing: Seconds by which the oldest record not copied becomes older in a second: 1 where nothing is
-            copied, 0 where the copy goes through the source's time as fast as it passes, below where faster.
-        removed_per_second: Of the start of the source's log.
+        produced_per_second: Offsets produced at the source; markers and compacted offsets count.
+        copied_per_second: Offsets copied.
+        ageing: Seconds by which the oldest record not copied ages in a second: 1 if nothing is copied, 0 if
+            the copy advances through record time as fast as time passes, negative if faster.
+        removed_per_second: Offsets by which the start of the source's log moves.
     """
 
     produced_per_second: float | None = None
@@ -143,10 +143,10 @@ UNKNOWN_PACE = Pace()
 
 
 def pace(trail: Trail | None, *, now: float) -> Pace:
-    """How fast it goes, by what was seen.
+    """The pace, according to a trail.
 
-    What is produced is not known of a source that was not heard for half of the window. A log that was seen
-    to leap once loses as much as is produced, and one that never was loses an unknown number.
+    What is produced is not known if the source was not heard for half the window. A log start that was seen
+    to leap once is assumed to move as fast as is produced; the pace of one that never did is not known.
     """
     if trail is None or trail.latest.at - trail.older.at < SPAN_SECONDS_MIN:
         return UNKNOWN_PACE
@@ -161,7 +161,7 @@ def pace(trail: Trail | None, *, now: float) -> Pace:
 
 
 def standing_still(behind: Pace) -> Pace:
-    """The pace of a copy that is not going on, whatever it was."""
+    """The pace of the partition if its copy stopped."""
     return replace(behind, copied_per_second=0.0, ageing=1.0)
 
 
@@ -182,11 +182,14 @@ def _removed(moves: Moves | None, produced: float | None) -> float | None:
 
 
 def age_seconds(progress: Progress, *, now: float, now_ms: int, fresh_seconds: float) -> float | None:
-    """Upper bound of the age of the oldest record not copied, the better of two; 0 if none is missing.
+    """Upper bound of the age of the oldest record not copied, the lower of two; 0 if none is missing.
 
-    It was appended after the last moment at which the copy was complete, and after the newest one that was
-    copied. The first is a bound of what retention counts as long as records are appended soon after their
-    timestamps, the second as long as they are appended in the order of them.
+    That record was appended after the last moment at which the copy was complete, and after the newest record
+    that was copied. The first bounds the age that retention counts if records are appended soon after their
+    timestamps, the second if they are appended in timestamp order.
+
+    Returns:
+        Seconds; None if neither is known.
     """
     if progress.complete and progress.fresh(now, fresh_seconds):
         return 0.0
@@ -201,15 +204,15 @@ def age_seconds(progress: Progress, *, now: float, now_ms: int, fresh_seconds: f
 
 
 def catch_up_seconds(behind_records: int | None, going: Pace, *, in_time: bool) -> float | None:
-    """When nothing will be missing any more.
+    """How long until nothing is missing any more.
 
     Args:
         behind_records: From :func:`monitoring.objectives.lag_records`.
         in_time: The copy is known to be complete, or within the stated lag.
 
     Returns:
-        Seconds; 0 for a copy that is in time; ``math.inf`` for one that gains nothing. None where an open
-        transaction holds back what is missing: when it ends is not known.
+        Seconds; 0 for a copy that is in time; ``math.inf`` for one that does not gain. None if the lag or the
+        pace is not known, or if an open transaction holds back what is missing: nobody knows when it ends.
     """
     if in_time:
         return 0.0
@@ -226,21 +229,21 @@ def catch_up_seconds(behind_records: int | None, going: Pace, *, in_time: bool) 
 def retention_loss_seconds(
     sample: Sample, going: Pace, retention: Retention, *, complete: bool
 ) -> float | None:
-    """When the oldest record not copied will be removed at the source, if both go on at this pace.
+    """How long until the oldest record not copied is removed at the source, if both go on at this pace.
 
-    By age: that record has ``retention.ms`` less its age left, and loses :attr:`Pace.ageing` of it a second.
-    A copy that does not age escapes, even if what it copies just now may go at any moment. Records are
-    removed by whole segments, so this comes early rather than late: by up to the time a segment covers.
+    By age: that record has ``retention.ms`` less its age left, and loses :attr:`Pace.ageing` of that per
+    second. A copy that does not age escapes, even if what it is copying may go at any moment. Records are
+    removed in whole segments, so this is early rather than late, by up to the time a segment covers.
 
-    By size: the log's start comes nearer by what it goes faster than the copy. It goes in leaps of a segment,
-    so this is right to a segment either way, where records at the start are as large as those at the end.
+    By size: the log start approaches by the difference between its pace and the copy's. It moves in leaps of
+    a segment, so this is right to a segment either way, if records at the start are as large as at the end.
 
     Args:
         complete: Nothing is missing, as the source has just said.
 
     Returns:
-        Seconds, the sooner of the two; ``math.inf`` where neither comes at this pace; None where nothing can
-        be told, or one is not known and the other does not come.
+        Seconds, the sooner of the two, and 0 if the log start has passed the copy; ``math.inf`` if neither
+        comes at this pace; None if neither is known, or one is not and the other does not come.
     """
     start = sample.log_start_offset
     if start is not None and start > sample.next_offset:
@@ -273,13 +276,13 @@ def _loss_by_size(sample: Sample, going: Pace, retention_bytes: int | None) -> f
 
 
 def is_near(loss: float | None, catch_up: float | None, *, within_seconds: float, before: bool) -> bool:
-    """Whether a projected loss is for somebody to know of: it comes within the bound, and no copy in time.
+    """Whether to warn of a projected loss: it comes within the bound, and the copy is not in time by far.
 
     Args:
         loss: From :func:`retention_loss_seconds`.
-        catch_up: From :func:`catch_up_seconds`; not known is not in time.
+        catch_up: From :func:`catch_up_seconds`; None counts as too slow.
         within_seconds: The bound.
-        before: It was near until now; it has to go some way to be so no longer.
+        before: It was near until now; then it has to recede some way to be near no longer.
     """
     if loss is None or loss > within_seconds * (NOT_NEAR_SHARE if before else 1.0):
         return False
@@ -291,7 +294,9 @@ def is_near(loss: float | None, catch_up: float | None, *, within_seconds: float
 
 
 def soonest(projections: Iterable[float | None]) -> float | None:
-    """The first to come; that some are not known does not make it later. None only where none is a number."""
+    """The first to come of those that are known. If no number is among them: None if one is not known, else
+    ``math.inf``.
+    """
     every = list(projections)
     numbers = [one for one in every if one is not None and math.isfinite(one)]
     if numbers:
@@ -300,7 +305,7 @@ def soonest(projections: Iterable[float | None]) -> float | None:
 
 
 def last(projections: Iterable[float | None]) -> float | None:
-    """The last to come: never where one never does, not known where one is not; 0 of none at all."""
+    """The last to come: ``math.inf`` if one is; else None if one is not known; 0 if there are none at all."""
     every = list(projections)
     if math.inf in every:
         return math.inf
@@ -308,6 +313,6 @@ def last(projections: Iterable[float | None]) -> float | None:
 
 
 def total(figures: Iterable[float | None]) -> float | None:
-    """Of all together; None where one is not known."""
+    """The sum; None if one of them is not known."""
     every = list(figures)
     return None if None in every else sum(one for one in every if one is not None)

@@ -1,6 +1,6 @@
-"""Prometheus metrics of a relay, computed when somebody asks for them.
+"""Prometheus metrics of a relay, computed at each scrape.
 
-A scrape takes one snapshot and turns it into series. Labels are channels, codes and levels, which are few:
+A scrape takes one snapshot and turns it into series. Labels are channels, codes and levels, which are few;
 whose streams there are is in the status.
 
 Sources: docs/metrics.md.
@@ -23,14 +23,14 @@ from monitoring.catalogue import Kind, Metric
 
 TUNNEL = "tunnel"
 Samples = Mapping[str, float]
-"""The value of the one label of a metric, and what is measured there."""
+"""Measured values by the value of the metric's one label."""
 
 
 class RelayExpiry(NamedTuple):
     """Until when a certificate is valid, in seconds since 1970.
 
     Attributes:
-        cert: ``listen``, what mirrors are shown; ``client``, what brokers are; ``broker``, what those show.
+        cert: ``listen``, shown to mirrors; ``client``, shown to brokers; ``broker``, shown by brokers.
     """
 
     cert: str
@@ -42,7 +42,7 @@ class RelayCollector(Collector):
 
     Args:
         status: Takes the snapshot.
-        expiries: Tells what is known of certificates; one that cannot be read is left out.
+        expiries: The certificates that can be read.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class RelayCollector(Collector):
         self._expiries = expiries
 
     def describe(self) -> Iterable[Family]:
-        """The families without samples: registering must not take a snapshot."""
+        """The families without samples, so that registering takes no snapshot."""
         return [_family(metric) for metric in catalogue.RELAY_METRICS]
 
     def collect(self) -> Iterable[Family]:
@@ -100,7 +100,7 @@ def _of_channels(status: RelayStatus) -> Iterator[Family]:
 
 
 def _one(metric: Metric, value: float | None) -> Family:
-    """No series where there is no value."""
+    """A family with one series, or with none if there is no value."""
     family = _family(metric)
     if value is not None:
         family.add_metric([], value)
@@ -124,6 +124,6 @@ def register_relay(
     status: Callable[[], RelayStatus],
     expiries: Callable[[], Iterable[RelayExpiry]],
 ) -> None:
-    """Put the metrics of a relay and of its process on a registry, as :class:`RelayCollector` has them."""
+    """Register the metrics of a relay and of its process; arguments as for :class:`RelayCollector`."""
     registry.register(RelayCollector(status, expiries))
     ProcessCollector(registry=registry)

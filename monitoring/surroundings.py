@@ -1,7 +1,7 @@
-"""Metrics of what a mirror runs with: its settings, its requests and whether they are answered, and how long
+"""Metrics of a mirror's surroundings: its settings, its requests and whether they are answered, and how long
 certificates are valid.
 
-Read at each scrape, so that a certificate that was renewed shows at once.
+Read at each scrape, so that a renewed certificate shows at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Expiry(NamedTuple):
 
     Attributes:
         cluster: ``source`` or ``target``.
-        cert: ``client``, what the mirror shows, or ``broker``, what it is shown.
+        cert: ``client``, the mirror's own, or ``broker``, the one that the brokers show.
     """
 
     cluster: str
@@ -41,24 +41,24 @@ class Expiry(NamedTuple):
 
 
 def settings_hash(document: Mapping[str, Any]) -> str:
-    """The same for the same settings, wherever they come from; the order of keys does not matter.
+    """A hash that is equal for equal settings, wherever they come from and in whatever order.
 
     Args:
-        document: As shown to people, without secrets.
+        document: The settings as shown to people, without secrets.
     """
     text = json.dumps(document, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
 
 
 class Surroundings(Collector):
-    """What is read at each scrape, beside the snapshot of the flow.
+    """What is read at each scrape, in addition to the snapshot of the flow.
 
     Args:
         config_hash: See :func:`settings_hash`.
-        expiries: Tells what is known of certificates; one that cannot be read is left out.
-        in_flight: Tells how many requests wait for their answer, by cluster.
-        up: Tells whether the last question was answered, by cluster; None where none was asked yet.
-        fenced: Tells how many requests were refused because of a newer epoch.
+        expiries: The certificates that can be read.
+        in_flight: How many requests wait for their answer, by cluster.
+        up: Whether the last request was answered, by cluster; None if there was none yet.
+        fenced: How many requests were refused because of a newer epoch.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class Surroundings(Collector):
         self._fenced = fenced
 
     def describe(self) -> Iterable[Family]:
-        """The families without samples: registering reads no file."""
+        """The families without samples, so that registering reads no file."""
         return [*map(_family, (CONFIG_HASH, CERT_EXPIRY, REQUESTS_IN_FLIGHT, PEER_UP)), _refused()]
 
     def collect(self) -> Iterable[Family]:
-        """The settings, each certificate that can be seen, and what became of requests."""
+        """The settings, each certificate that can be read, and what became of requests."""
         config, certificates, requests, ups = map(
             _family, (CONFIG_HASH, CERT_EXPIRY, REQUESTS_IN_FLIGHT, PEER_UP)
         )

@@ -1,7 +1,8 @@
-"""How long a copy that is behind misses no delete: compaction removes tombstones at the source, too.
+"""How long a copy may be behind without missing a delete: compaction removes tombstones at the source, too.
 
-A tombstone that goes before it is copied leaves a key in the copy that the source has deleted. The cleaner
-gives each one ``delete.retention.ms`` from when it first meets it, which is not before it was written.
+If a tombstone is removed before it is copied, the copy keeps a key that the source has deleted. The cleaner
+keeps each tombstone for ``delete.retention.ms`` from when it first meets it, which is not before it was
+written.
 
 ``now`` and ``*_at`` are readings of one monotonic clock in seconds, ``*_ms`` are Kafka's own settings,
 ``*_seconds`` are durations. Pure: clocks are arguments.
@@ -20,14 +21,14 @@ from monitoring.outlook import is_near
 
 @dataclass(frozen=True, slots=True)
 class Tombstones:
-    """How long a source topic keeps tombstones: what is set, and what was.
+    """How long a source topic keeps tombstones: the present setting and a shorter former one.
 
-    One that the cleaner has met goes when it was to go then: a longer time that is set later is not for it.
+    A tombstone that the cleaner has met keeps its removal time: a longer time set later does not apply to it.
 
     Attributes:
-        ms: ``delete.retention.ms``; negative where compaction removes nothing, None when not known.
-        before_ms: The least that was set before something longer was; None where nothing was.
-        raised_at: When that was seen; not before it was so.
+        ms: ``delete.retention.ms``; negative if compaction removes nothing, None if not known.
+        before_ms: The shortest time that was set before the present one; None if none was shorter.
+        raised_at: When the longer time was first seen, which is not before it was set.
     """
 
     ms: int | None = None
@@ -35,7 +36,7 @@ class Tombstones:
     raised_at: float = 0.0
 
     def then(self, ms: int | None, *, now: float) -> Self:
-        """What is set now, as it was just read."""
+        """The same after ``ms`` was just read as the present setting."""
         if ms == self.ms:
             return self
         limits = [one for one in (self.before_ms, self.ms) if one is not None and one >= 0]
@@ -45,18 +46,18 @@ class Tombstones:
         return type(self)(ms, least, now)
 
     def least_ms(self, age_seconds: float, *, now: float) -> int | None:
-        """What holds for tombstones that are no older than that; negative and None as ``ms``."""
+        """The least time that tombstones up to this age are kept; negative and None as for ``ms``."""
         if self.ms is None or self.ms < 0 or self.before_ms is None:
             return self.ms
         return self.before_ms if age_seconds >= now - self.raised_at else self.ms
 
 
 class Safety(NamedTuple):
-    """For how long deletes of one partition are safe.
+    """How long deletes of one partition are safe.
 
     Attributes:
-        given_seconds: In all, from when they were written.
-        left_seconds: Of that; not below 0.
+        given_seconds: How long in all, from when they were written.
+        left_seconds: How much of that is left; at least 0.
     """
 
     given_seconds: float
@@ -66,19 +67,19 @@ class Safety(NamedTuple):
 def safety(
     progress: Progress, behind_seconds: float | None, tombstones: Tombstones, *, now: float
 ) -> Safety | None:
-    """How long until compaction may remove a tombstone that was not copied, of a key that was: a lower bound.
+    """Lower bound of the time until compaction may remove an uncopied tombstone of a key that was copied.
 
-    The cleaner takes the records that a tombstone makes void when it meets it. So a copy that held nothing
-    at some moment has none of those which were met before; where that is later than what it is behind by, it
-    counts from there, and a first copy of old data has all the time there is.
+    When the cleaner meets a tombstone it also removes the records that the tombstone deletes. So a copy that
+    held nothing at some moment has no records deleted by tombstones that were met before. If that moment is
+    more recent than the lag, the time counts from there: a first copy of old data has all the time there is.
 
     Args:
         progress: Of the copy.
         behind_seconds: From :func:`monitoring.objectives.late_seconds`.
 
     Returns:
-        None where compaction removes nothing, or when that or the age of what is missing is not known. With 0
-        seconds left one may be gone already. A complete copy has the whole time left.
+        None if compaction removes nothing, or if the setting or the age of what is missing is not known. With
+        0 seconds left a tombstone may be gone already. A complete copy has the whole time left.
     """
     held_nothing_for = None if progress.empty_at is None else now - progress.empty_at
     ages = [age for age in (behind_seconds, held_nothing_for) if age is not None]
@@ -93,16 +94,16 @@ def safety(
 def tombstone_headroom_seconds(
     progress: Progress, behind_seconds: float | None, tombstones: Tombstones, *, now: float
 ) -> float | None:
-    """What is left of :func:`safety`; None where that is."""
+    """The seconds left according to :func:`safety`; None if that is None."""
     safe = safety(progress, behind_seconds, tombstones, now=now)
     return None if safe is None else safe.left_seconds
 
 
 def loss_is_near(safe: Safety, catch_up: float | None, *, within_seconds: float, before: bool) -> bool:
-    """Whether deletes that may be missed are for somebody to know of.
+    """Whether to warn of deletes that may be missed.
 
-    Not before half of the time is used up that they are given: whoever is a minute behind has lost a minute
-    of a day, and is not in danger yet.
+    Not before half of their time is used up: a copy that is a minute behind has used a minute of a day, and
+    is in no danger yet.
 
     Args:
         catch_up, within_seconds, before: As for :func:`monitoring.outlook.is_near`.

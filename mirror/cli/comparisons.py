@@ -16,7 +16,7 @@ from spark_jobs.logs import Compared, Finding
 from spark_jobs.result import NotCompared, Outcome, Result, key_text, said_of_ends
 
 SHOWN = 20
-"""Differences that are shown; the files of the run name all."""
+"""How many differences are shown; the run's files name all."""
 STYLES = {"match": "green", "mismatch": "bold red"}
 
 
@@ -31,7 +31,7 @@ def show(result: Result, folder: Path) -> None:
     if len(findings) > SHOWN:
         screen.print(f"and {number(len(findings) - SHOWN)} more")
     if result.unnamed:
-        screen.print(f"{number(result.unnamed)} places or keys more differ, too many to be looked at")
+        screen.print(f"{number(result.unnamed)} more places or keys differ, too many to be read one by one")
     for line in _ends(result)[:SHOWN]:
         screen.print(plain(line))
     left_out = result.left_out
@@ -92,7 +92,7 @@ def _differences(findings: list[tuple[Compared, Finding]]) -> Table:
 
 
 def _ends(result: Result) -> list[str]:
-    """What is to be known of the ends of the target's logs, where they are not those of the source."""
+    """What there is to know about target logs that do not end where the source's do."""
     lost = [
         f"{one.log.name}: source offsets {one.log.lost.start} to {one.log.lost.end} were at the target, "
         "which has lost the end of its log"
@@ -114,7 +114,7 @@ def _conclude(screen: Console, result: Result) -> None:
         if result.extent.is_all
         else f"the same, in the part that was compared: {result.extent.words}",
         Outcome.MISMATCH: "the sites differ",
-        Outcome.INCOMPLETE: "what was compared is the same, and not everything was"
+        Outcome.INCOMPLETE: "what was compared is the same, but not everything was compared"
         if result.has_compared
         else "nothing was compared",
     }
@@ -134,13 +134,13 @@ def _name(one: NotCompared) -> str:
 
 
 def show_history(folder: Path, output: str) -> None:
-    """The runs of a folder, the last one first; with those of which nothing is known.
+    """Show the runs of a folder, the last one first, including those of which nothing is known.
 
     Raises:
         UsageError: There is no such folder.
     """
     if not folder.is_dir():
-        raise UsageError(f"{folder}: there is no such folder", hint="--folder is where runs were left")
+        raise UsageError(f"{folder}: there is no such folder", hint="--folder must be where the runs are")
     known = runs(folder)[::-1]
     if output == "json":
         print_json([{"run": run.name, "outcome": run.outcome} | run.summary for run in known])

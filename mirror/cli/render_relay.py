@@ -15,7 +15,7 @@ from mirror.cli.output import clean, duration, number, plain, size
 from mirror.model_relay import RelayStatus, StreamStatus
 
 ROWS_MAX = 60
-"""Of more streams the rest is counted, unless all are asked for."""
+"""How many streams are shown, unless all are asked for; the rest is only counted."""
 NAME = "FLOW"
 TITLES = ("FROM", "IDENTITY", "ROLE", "SINCE", "ROUND TRIP", "PARTITIONS", "SENT", "SHARE", "LEVEL")
 NUMBERS = frozenset({"SINCE", "ROUND TRIP", "PARTITIONS", "SENT", "SHARE", "LEVEL"})
@@ -30,7 +30,7 @@ def relay_table(
 
     Args:
         everything: A row for every stream, however many.
-        now_ms: The wall clock, in milliseconds since 1970; that of now when None.
+        now_ms: The wall clock, in milliseconds since 1970; None for the present.
     """
     now_ms = time.time() * 1000 if now_ms is None else now_ms
     parts: list[RenderableType] = [_headline(status)]
@@ -58,15 +58,13 @@ def _headline(status: RelayStatus) -> Text:
     )
     if status.connections >= status.connections_max:
         words += (
-            f"\n  full: listen.connections_max lets in {number(status.connections_max)} connections, no more"
+            f"\n  full: all {number(status.connections_max)} connections of listen.connections_max are in use"
         )
     if status.rate_limit_bytes_per_second is not None:
-        words += (
-            f"\n  limits: no more than {status.rate_limit_bytes_per_second * 8 / 1e6:g} Mbit/s at this time"
-        )
+        words += f"\n  limits: at most {status.rate_limit_bytes_per_second * 8 / 1e6:g} Mbit/s at this time"
     refused = ", ".join(f"{code} {number(count)}" for code, count in sorted(status.refused.items()) if count)
     if refused:
-        words += f"\n  refused since the start: {clean(refused)} (its log has who and why)"
+        words += f"\n  refused since the start: {clean(refused)} (its log says who and why)"
     if status.waits_for:
         return Text(f"{words}\n  waits for {clean(status.waits_for)}")
     return Text(words if status.streams else f"{words}\n{NO_STREAMS}")

@@ -1,4 +1,4 @@
-"""Runs repairs from the command line, notes what they write, and shows what has come of them."""
+"""Run repairs from the command line, record what they write, and show the outcome."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from spark_jobs.result import key_text, time_text
 AUDIT = "repairs.jsonl"
 BEGINS = "appends"
 ENDS = frozenset({"appended", "refused", "not_appended", "not_seen"})
-"""What is noted of a batch before and after."""
+"""The events recorded before and after a batch is appended."""
 SHOWN = 20
 LOG_CHOICES = (
     "copy the topic anew (docs/states.md): beside this copy under a prefix, and let consumers go over; or in "
     "its place, from what the source still has",
-    "let it be as it is (--accept): consumers see it; the flow's state and repairs.jsonl say so, and it is "
-    "not compared any more",
+    "leave it as it is (--accept): consumers see it; the flow's state and repairs.jsonl record it, and it is "
+    "no longer compared",
 )
-"""What can be done about an append-only log in whose middle something differs."""
+"""What can be done about an append-only log that differs in its middle."""
 KEY_CHOICES = (
     "put right what is named (--apply), and reconcile again: the next ones are named then",
     "copy the topic anew (docs/states.md): less work where most of its keys differ",
@@ -49,10 +49,11 @@ KEY_CHOICES = (
 
 
 def run(config: Path, path: Path, wanted: Wanted, output: str) -> int:
-    """Carry out a plan, or look what that would do; returns the exit code.
+    """Carry out a plan, or find out what that would do; returns the exit code.
 
     Raises:
-        UsageError: There is no plan, or it is none for these settings.
+        UsageError: There is no plan, or not one for these settings.
+        NotNotedError: The record of repairs cannot be read, or not be written for what is to be copied.
         TwinsiteError: As :func:`mirror.repairing.run.repair`.
     """
     settings = load(config)
@@ -77,7 +78,7 @@ def _read(path: Path) -> Plan:
     except FileNotFoundError:
         raise UsageError(
             f"there is no {path}",
-            hint="a run of `twinsite reconcile` that was completed leaves one, unless it was about files",
+            hint="complete a run of `twinsite reconcile` that reads brokers, not files: it leaves one",
         ) from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}", hint="run `twinsite reconcile` again") from error
@@ -87,7 +88,11 @@ def _read(path: Path) -> Plan:
 def _copy(
     settings: Settings, late: Sequence[PartitionPlan], note: Note
 ) -> Mapping[TopicPartition, PartitionStatus]:
-    """Copy what was not copied, as `twinsite mirror --once` does."""
+    """Copy what was not copied yet, as `twinsite mirror --once` does.
+
+    Returns:
+        How far each partition has come; empty if the copy failed, which is shown and recorded.
+    """
     for one in late:
         note({"event": "copies", **_at_target(one), "source_offsets": list(one.pending)})
     names = tuple(sorted({re.escape(one.name.topic) for one in late}))
@@ -97,7 +102,7 @@ def _copy(
     try:
         status = asyncio.run(service.run(some, stop=asyncio.Event(), once=True))
     except TwinsiteError as error:
-        click.echo(f"what was not copied is not copied yet: {clean(error)}", err=True)
+        click.echo(f"the missing offsets could not be copied: {clean(error)}", err=True)
         for one in late:
             note({"event": "not_copied", **_at_target(one), "why": str(error)})
         return {}
@@ -110,19 +115,19 @@ def _copy(
 
 
 def _at_target(one: PartitionPlan) -> dict[str, Any]:
-    """As lines of the audit call a partition."""
+    """A partition as lines of the audit name it."""
     topic, partition = one.target_name
     return {"topic": topic, "partition": partition}
 
 
 class NotNotedError(TwinsiteError):
-    """What is done has to be noted first, and could not be; so it was not done."""
+    """The record of repairs cannot be read or written. Nothing is done before its line is written."""
 
-    hint = "let the folder of the plan be writable, or copy it to one that is"
+    hint = "make the folder of the plan writable, or copy the folder to a writable place"
 
 
 class _Audit:
-    """A line for everything that is written, before and after; durable when it is there."""
+    """A line for everything that is written, before and after; on disk when :meth:`note` returns."""
 
     def __init__(self, path: Path, run: str) -> None:
         self._path, self._run = path, run
@@ -144,7 +149,7 @@ class _Audit:
             raise NotNotedError(f"{self._path} cannot be written: {error}") from error
 
     def begun(self) -> dict[TopicPartition, Begun]:
-        """Of each partition of the target the batch whose end is not noted: whoever noted it was killed."""
+        """By target partition the batch whose end is not recorded, because the repair was killed."""
         open_: dict[TopicPartition, Begun] = {}
         for line in self._lines():
             tp = TopicPartition(line["topic"], line["partition"])
@@ -155,7 +160,7 @@ class _Audit:
         return open_
 
     def _lines(self) -> list[dict[str, Any]]:
-        """Those of the plan's run; one that was cut off as it was written has begun nothing.
+        """The lines of the plan's run. One that was cut off is left out: nothing was done after it.
 
         Raises:
             NotNotedError: The file cannot be read.
@@ -172,7 +177,7 @@ class _Audit:
 
 
 def _is_cut_off(file: BinaryIO) -> bool:
-    """Whether whoever wrote last was killed in the middle of a line."""
+    """Whether the last writer was killed in the middle of a line."""
     if not file.seek(0, os.SEEK_END):
         return False
     file.seek(-1, os.SEEK_END)
@@ -180,7 +185,7 @@ def _is_cut_off(file: BinaryIO) -> bool:
 
 
 def _who() -> str:
-    """Whoever runs this; by number where the system has no name."""
+    """The user and machine that run this; the user's number if the system has no name for it."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):
@@ -189,7 +194,7 @@ def _who() -> str:
 
 
 class _Result:
-    """What has come of a plan."""
+    """The outcome of a plan."""
 
     def __init__(
         self,
@@ -207,7 +212,7 @@ class _Result:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to be done; of what was only looked at, whether nothing would be."""
+        """Whether nothing is left to be done; without ``--apply``, whether nothing would be left."""
         settled = all(self._is_settled(step) for one in self._repaired for step in one.steps)
         arrived = not self._applied or all(self._has_arrived(one) for one in self._late)
         refused = any(one.why_not for one in self._repaired)
@@ -262,8 +267,8 @@ class _Result:
                 screen.print(plain(f"{one.plan.target_name}: {words}"))
         for late in self._late:
             state = self._state(late)
-            what = f"{number(late.pending.offsets)} source offsets that are not at the target"
-            screen.print(plain(f"{late.name}: {what}" + (f": {state}" if state else " would be")))
+            what = f"{number(late.pending.offsets)} source offsets not at the target yet"
+            screen.print(plain(f"{late.name}: {what}" + (f": {state}" if state else " would be copied")))
         for beyond in self._beyond:
             screen.print(plain(f"{beyond.name}: {_left(beyond)}"))
         for choices in dict.fromkeys(_choices(one) for one in self._beyond):
@@ -274,9 +279,9 @@ class _Result:
         said = ", ".join(
             f"{number(count)} {status.value.replace('_', ' ')}" for status, count in counts.items()
         )
-        screen.print(said or "no key has to be put right")
+        screen.print(said or "no key needs a repair")
         if not self._applied:
-            screen.print("nothing was written; --apply does it")
+            screen.print("nothing was written: use --apply to write")
 
 
 def _steps(steps: Sequence[tuple[Repaired, Step]]) -> Table:
@@ -308,9 +313,9 @@ def _said(one: Repaired, *, applied: bool) -> list[str]:
         offsets = sum(end - start for start, end in one.accepted)
         said.append(f"{number(offsets)} offsets that differ are accepted as they are")
     if one.becomes_mapped and not one.why_not:
-        said.append("does not keep the source's offsets any more" if applied else "would become mapped")
+        said.append("no longer keeps the source's offsets" if applied else "would become mapped")
     if one.foreign and one.plan.beyond_repair and applied:
-        said.append("compare again: what follows their offsets is where it belongs now")
+        said.append("reconcile again: what follows those offsets is in its place now")
     if one.why_not:
         said.append(f"nothing {'more was' if applied else 'can be'} written: {one.why_not}")
     return said

@@ -233,7 +233,9 @@ async def _difference(flow: Flow, end: End, ours: _Found) -> str | None:
     same_time = appended_at_target or theirs.record.timestamp == ours.record.timestamp
     if theirs.record.tail == ours.record.tail and same_time:
         return None
-    return "a record where the source has an aborted one" if ours.shown is None else "another record"
+    if ours.shown is None:
+        return "a record where the source has an aborted one"
+    return "a different record than the source"
 
 
 def _is_control(header: BatchHeader) -> bool:
@@ -303,10 +305,10 @@ def _stop(end: End, seen: str, epoch: int) -> Stop:
         return Stop(
             State.DIVERGED,
             Reason.SOURCE_TRUNCATED,
-            f"{where}: it was copied under leader epoch {end.epoch} and replaced under {epoch}",
+            f"{where}: the one copied under leader epoch {end.epoch} was replaced under {epoch}",
         )
     return Stop(
         State.DIVERGED,
         Reason.OFFSETS_DIFFER,
-        f"{where}: records before it are doubled, missing, or not of this flow",
+        f"{where}: records before it are duplicated, missing, or not of this flow",
     )

@@ -112,7 +112,7 @@ class Engine:
         What is in flight of it is still answered, and moves nothing (:meth:`changed`).
         """
         del self.partitions[partition.tp]
-        partition.stop(State.UNKNOWN, Reason.STARTING, "copied no more", None)
+        partition.stop(State.UNKNOWN, Reason.STARTING, "no longer copied", None)
         self._shown.pop(partition, None)
         self._read_no_more(partition)
         for lane in self._reading:

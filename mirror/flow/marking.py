@@ -1,9 +1,9 @@
-"""Write control markers to one broker: not many at a time, and not without knowing when they have landed.
+"""Write control markers to one broker, a bounded number at a time, and find out whether they have landed.
 
-A marker is not conditional, it lands wherever the log ends. So a request stays small
-enough that the next owner may count on its end, and where no answer came nobody may
-read a log end before the markers can land no more. An answer tells the outcome of a
-partition's last marker only: of several the log end is asked, before anything follows.
+A marker is not conditional: it lands wherever the log ends. So a request is small enough that a new owner
+can rely on the broker having finished it, and after a request without an answer nobody reads a log end
+until its markers can no longer land. An answer gives the outcome of a partition's last marker only, so
+after several markers the log end is read before anything follows.
 
 Sources: KIP-98 (WriteTxnMarkers), docs/design.md.
 """
@@ -23,31 +23,35 @@ from mirror.kafka.offsets import DEBUGGER, LATEST, Answers, Marking, list_offset
 from mirror.model import Gap
 
 MARKERS_AT_ONCE = 5_000
-"""In one request, to all its partitions: half a second for the broker, a fifth of what a new owner waits."""
+"""In one request, all partitions together: half a second for the broker, a fifth of a new owner's wait."""
 LOST_AT_ONCE = 500
-"""Of what was lost, so many: it may be millions, and whoever else needs markers is not to wait for that."""
+"""Of one lost range in one request: it may span millions of offsets, and others need markers too."""
 LANDING_SECONDS = 2.0
-"""Four times what a broker needs for the markers of a request it has begun with."""
+"""Four times what a broker needs to append the markers of a request it has begun."""
 OWNER_EPOCH_SHIFT = 16
-"""An owner has so many bits for its own epochs; all of them fit into 31."""
+"""Bits of a coordinator epoch that an owner counts in; the owner's own epoch above them fits into 31 bits."""
 LANE = "markers"
-"""A connection of their own: a broker answers one request of a connection after the other."""
+"""Markers have their own connection: a broker answers the requests of one connection in order."""
 
 
 def marker_epoch(next_epoch: int, owner_epoch: int) -> int:
-    """The coordinator epoch of markers: above those that have landed, and those of an owner before.
+    """The coordinator epoch for markers: not below the partition's own, nor below this owner's range.
 
-    A broker refuses one that is lower than the last, not one that is the same.
+    A broker refuses an epoch lower than the last one it saw, not an equal one. Requests between two looks
+    share one epoch.
 
     Args:
-        next_epoch: One above the last that has landed, or was sent here.
-        owner_epoch: What the coordinator gave us, 0 to 32 767.
+        next_epoch: The partition's: after a look, above every epoch that has landed or was sent from here.
+        owner_epoch: The epoch that the coordinator gave us, 0 to 32 767.
     """
     return max(next_epoch, owner_epoch << OWNER_EPOCH_SHIFT)
 
 
 def spread(offsets: Mapping[PartitionCopy, int], at_once: int = MARKERS_AT_ONCE) -> dict[PartitionCopy, int]:
-    """How many markers each partition gets of those that fit a request: the same for all who need so many."""
+    """How many markers of one request each partition gets: an equal share, or less if it needs less.
+
+    A partition for which no marker is left is not in the result.
+    """
     shares: dict[PartitionCopy, int] = {}
     left, waiting = at_once, len(offsets)
     for partition, wanted in sorted(offsets.items(), key=lambda item: item[1]):
@@ -61,18 +65,19 @@ def spread(offsets: Mapping[PartitionCopy, int], at_once: int = MARKERS_AT_ONCE)
 async def mark(
     flow: Flow, connection: Connection, node: int, partitions: Sequence[PartitionCopy], owner_epoch: int
 ) -> Answers[int]:
-    """Begin with the gaps at the head of these partitions' queues; ``node`` leads them all.
+    """Fill the gaps at the head of these partitions' queues, as far as one request goes; ``node`` leads all.
+
+    None of the partitions is looked at until the broker has answered, or until it is certain that markers
+    without an answer have landed or never will.
 
     Args:
-        connection: One that only markers are sent over, to that node.
-        owner_epoch: Of the right under which they are sent.
-
-    Nobody is looked at meanwhile. That lasts until the broker has answered, or until it is certain that what
-    it did not answer has landed or never will.
+        connection: To that node; only markers are sent over it.
+        owner_epoch: The epoch of the right under which they are sent.
 
     Returns:
-        How many markers were appended to each target partition, or why it is not known that any were. One
-        that does not end behind them is in doubt, and left out.
+        How many markers were appended to each target partition, or the error that leaves this unknown. A
+        partition is left out if it got no markers, or if its log does not end after them: then it is in
+        doubt.
     """
     gaps = {p: _wanted(gap) for p in partitions if (gap := p.queue.gap) is not None and not p.unanswered}
     markings: dict[PartitionCopy, Marking] = {}
@@ -106,10 +111,10 @@ async def mark(
 async def _not_all_there(
     flow: Flow, node: int, counts: Mapping[PartitionCopy, int]
 ) -> Sequence[PartitionCopy]:
-    """The partitions whose log does not end where so many markers make it end, or does not tell.
+    """The partitions whose log does not end after their markers, or whose log end cannot be read.
 
-    A broker may refuse the first markers of a request and take the last one, as where a replica comes back
-    meanwhile. What is there then a look sees.
+    A broker may refuse the first markers of a request and accept the last one, for example when a replica
+    comes back in between. A look finds out what is there.
     """
     ends = await list_offsets(
         flow.target, [p.target for p in counts], LATEST, replica_id=DEBUGGER, leader=node
@@ -124,11 +129,11 @@ def _wanted(gap: Gap) -> int:
 async def _landed(
     flow: Flow, node: int, partitions: Sequence[PartitionCopy], lost: ConnectionFailedError
 ) -> None:
-    """Return when markers that were not answered can land no more.
+    """Return when markers that got no answer can no longer land.
 
-    The connection they were sent on is closed, but the broker may have them, and be frozen. Once it answers
-    on another connection it has begun with what it had received before: it takes requests in their order. A
-    broker that leads the partitions no more appends nothing that lasts.
+    Their connection is closed, but the broker may have received them and be frozen. Once it answers on a new
+    connection it has begun what it received before, as it takes requests in order. What a broker appends
+    to partitions it no longer leads does not last.
     """
     error: TwinsiteError = lost
     attempts = 0
@@ -144,7 +149,7 @@ async def _landed(
 
 
 def _say(flow: Flow, partitions: Sequence[PartitionCopy], error: TwinsiteError) -> None:
-    """They are in doubt; to be looked at when nothing is on its way any more."""
+    """Put the partitions in doubt; they are looked at once nothing is in flight."""
     for partition in partitions:
         partition.refused(append_refusal(-1), str(error), time.monotonic())
         flow.hooks.changed(partition)

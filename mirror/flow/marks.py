@@ -1,8 +1,8 @@
-"""Where the source ended at some moments: a copy that has come so far was complete then.
+"""Where the source's log ended at certain moments: a copy that has reached that end was complete then.
 
-No I/O. A copy of what is written all the time is hardly ever complete when the source answers, and a moment
-later it is what the answer before has told; so several answers are remembered. What is forgotten makes a lag
-look larger than it is, and never smaller.
+No I/O. The copy of a partition that is written to all the time is hardly ever complete when the source
+answers; a moment later it reaches the end that an earlier answer gave. So several answers are remembered.
+Forgetting some of them can make a lag look larger than it is, never smaller.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import NamedTuple
 
 MARKS_MAX = 32
 STEPS = MARKS_MAX // 2
-"""The time from the first mark on is divided in so many steps at least; of more marks than there may be every
-second one is forgotten.
+"""A mark is kept once this fraction (1/STEPS) of the time since the first mark has passed since the last one.
+Above MARKS_MAX marks every second one is dropped.
 """
 
 
 class Mark(NamedTuple):
-    """The source ended there at that moment, in monotonic seconds."""
+    """The source's log ended at offset ``end`` at the moment ``at``, in monotonic seconds."""
 
     end: int
     at: float
 
 
 class Marks:
-    """Of one partition; offsets grow with time."""
+    """The marks of one partition, ascending in offset and in time."""
 
     __slots__ = ("_last", "_marks", "_passed_at")
 
@@ -36,9 +36,9 @@ class Marks:
         self._passed_at: float | None = None
 
     def note(self, end: int, at: float) -> None:
-        """The source has said so; it need not have said it later than what is known already.
+        """The source says that its log ended there at that moment, or at the last known one if that is later.
 
-        One that ends before where it has ended is another log: what is known of the first says nothing of it.
+        A log that ends before the last known end is another log: the marks of the first one are dropped.
         """
         marks, last = self._marks, self._last
         if last is not None and end < last.end:
@@ -54,11 +54,11 @@ class Marks:
             self._marks = deque(islice(marks, 0, None, 2))
 
     def rewind(self) -> None:
-        """The copy is not what it was: whatever it had is not all there any more."""
+        """The copy has lost records: when it was complete before no longer counts."""
         self._passed_at = None
 
     def reach(self, next_offset: int) -> None:
-        """The copy goes on there: what it has passed takes no room from what is ahead of it."""
+        """The copy continues at this offset; marks up to it are used up and make room."""
         marks, passed = self._marks, None
         while marks and marks[0].end <= next_offset:
             passed = marks.popleft()
@@ -68,7 +68,7 @@ class Marks:
             self._passed_at = max(passed.at, self._passed_at or passed.at)
 
     def passed_at(self, next_offset: int | None) -> float | None:
-        """The last moment known at which a copy that goes on there had everything; None when none is."""
+        """The last known moment at which a copy that continues there was complete; None if there is none."""
         if next_offset is not None:
             self.reach(next_offset)
         return self._passed_at

@@ -1,7 +1,6 @@
-"""What the flow remembers at the target, in the words of those who ask.
+"""The flow's durable state at the target, as the parts of the flow ask for it.
 
-Every answer comes from what is durable there; nothing is remembered that was not
-written first.
+Every answer comes from what is durable there: a change is written first and remembered afterwards.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from mirror.model import OffsetMode, TopicPartition
 
 
 class AnotherClusterError(TwinsiteError):
-    """The flow's state speaks of other clusters than the ones reached."""
+    """The flow's state was written for other clusters than the ones reached."""
 
     exit_code = ExitCode.REFUSED
     hint = "check the addresses, or give the flow another name"
@@ -33,14 +32,16 @@ class AnotherClusterError(TwinsiteError):
 class OtherNamesError(UsageError):
     """The flow copied topics under other names than the settings give them now."""
 
-    hint = "give the flow another name: it copies anew; or set topics.names and topics.prefix back"
+    hint = "restore topics.names and topics.prefix, or copy everything again in a flow of another name"
 
 
 class FlowMemory:
     """The durable state of one flow. Implements what the settler and the keeper ask for.
 
+    Methods that read or write the state raise what :class:`FlowState` raises.
+
     Args:
-        fenced: How many writes to it were refused because of a newer epoch.
+        fenced: Counts the writes to it that were refused because of a newer epoch.
         cut_short: Whether it has lost something that the next write will write again.
     """
 
@@ -58,11 +59,10 @@ class FlowMemory:
         target_cluster_id: str,
         topic_prefix: str | None = None,
     ) -> None:
-        """Note who we are, the first time; later check that it is still so.
+        """Write the flow's own record the first time; after that check that the clusters are the same.
 
         Args:
-            topic_prefix: What copies are called, for mirrors that read the target: they know it ahead of
-                the first copy.
+            topic_prefix: Of the names of copies. Mirrors that read the target learn it before the first copy.
 
         Raises:
             AnotherClusterError: The state was written for another source or target.
@@ -82,7 +82,7 @@ class FlowMemory:
             self.check_clusters(source_cluster_id, target_cluster_id)
 
     def check_clusters(self, source_cluster_id: str, target_cluster_id: str) -> None:
-        """See that a flow that has begun still goes from where to where it went.
+        """Check that a flow that has begun still copies between the same clusters.
 
         Raises:
             AnotherClusterError: The state was written for another source or target.
@@ -91,27 +91,27 @@ class FlowMemory:
         now = source_cluster_id, target_cluster_id
         if known is not None and (known.source_cluster_id, known.target_cluster_id) != now:
             raise AnotherClusterError(
-                f"the flow was made for source cluster {known.source_cluster_id} and target cluster "
+                f"the flow was created for source cluster {known.source_cluster_id} and target cluster "
                 f"{known.target_cluster_id}, but {source_cluster_id} and {target_cluster_id} were reached"
             )
 
     def check_names(self, to_target: Callable[[str], str]) -> None:
-        """See that topics go where they went before: a position at one topic means nothing at another.
+        """Check that topics keep their target topics: a position in one topic means nothing in another.
 
         Raises:
-            OtherNamesError: One of them would not.
+            OtherNamesError: A topic would be copied to another target topic.
         """
         for record in self._state.partitions.values():
             now = to_target(record.topic)
             if record.target_topic != now:
                 raise OtherNamesError(
                     f"the flow copies topic {record.topic} to {record.target_topic}; "
-                    f"with these settings it would go on in {now}"
+                    f"with these settings it would continue in {now}"
                 )
 
     @property
     def topic_ids(self) -> Mapping[TopicPartition, str]:
-        """Of which source topic each partition is a copy, for all that were ever begun."""
+        """The id of the source topic of each partition that the flow has begun and not forgotten."""
         return {tp: record.topic_id for tp, record in self._state.partitions.items()}
 
     @property
@@ -121,23 +121,23 @@ class FlowMemory:
 
     @property
     def unwritten_since(self) -> float | None:
-        """Since when nothing has come of a state without the flow's own record (monotonic seconds); None
-        where that is there, as far as it was read.
+        """When a state that lacks the flow's own record was last seen to change (monotonic seconds); None if
+        that record is there, or if nothing was read yet.
         """
         return self._state.unwritten_since
 
     async def refresh(self, *, sole_writer: bool) -> None:
-        """Read everything again where another mirror may have written, or a write of ours has failed."""
+        """Read everything again, unless we are the only writer and none of our writes has failed."""
         if not (sole_writer and self._state.in_step):
             await self._state.load()
 
     @property
     def owner(self) -> OwnerRecord | None:
-        """Where the owner said it runs."""
+        """Where the owner says it runs; None if nobody says so."""
         return self._state.owner
 
     async def note_owner(self, record: OwnerRecord | None) -> None:
-        """Leave word where the owner runs; with None it is taken back."""
+        """Write where the owner runs; None withdraws that."""
         await self._state.save_owner(record)
 
     @property
@@ -156,12 +156,12 @@ class FlowMemory:
     # -- for the settler -------------------------------------------------------------------------
 
     def known(self, tp: TopicPartition) -> Known | None:
-        """What is known of a partition."""
+        """What is known of a partition; None if nothing is."""
         record = self._state.partition(tp)
         return None if record is None else self._known(record, self._state.map(tp))
 
     def known_mapped(self, tp: TopicPartition, inserted: Sequence[Inserted]) -> Known:
-        """What would be known of a partition with an offset map, and more that was inserted."""
+        """What would be known of a partition if it were mapped and had these insertions too."""
         record = self._record(tp)
         offsets = self._state.map(tp) or OffsetMap([(record.start_offset, record.target_start_offset)])
         return self._known(replace(record, mode=OffsetMode.MAPPED).with_inserted(*inserted), offsets)
@@ -198,11 +198,11 @@ class FlowMemory:
         what: Register,
         target_topic_id: str | None = None,
     ) -> None:
-        """Note durably how a partition begins, with the first run of its map where it has one.
+        """Note durably how a partition begins; if it is mapped, with the first run of its offset map.
 
         Args:
             topic_id: Of the source topic.
-            target_topic_id: Of the topic that is written to; None where it is not known.
+            target_topic_id: Of the topic that is written to; None if not known.
         """
         record = PartitionRecord(
             topic=tp.topic,
@@ -221,15 +221,15 @@ class FlowMemory:
         reach("registered")
 
     async def take_back(self, tp: TopicPartition) -> None:
-        """Forget durably that a partition was begun; nothing of it was copied."""
+        """Forget durably that a partition was begun. Call it only while nothing of it was copied."""
         await self._state.forget([tp])
 
     async def forget(self, tps: Collection[TopicPartition]) -> None:
-        """Forget durably all that is known of partitions, their lost ranges too: neither side has them."""
+        """Forget durably all about partitions that neither side has any more, lost ranges included."""
         await self._state.forget(tps)
 
     async def note_targets(self, target_topic_ids: Mapping[TopicPartition, str]) -> None:
-        """Note durably into which topics partitions are copied, by their ids."""
+        """Note durably the ids of the target topics, per source partition."""
         await self._state.update_partitions(
             {
                 tp: partial(replace, target_topic_id=target_topic_id)
@@ -238,15 +238,15 @@ class FlowMemory:
         )
 
     async def prepared(self, tp: TopicPartition) -> None:
-        """Note durably that the target partition starts where it should."""
+        """Note durably that the target partition has been made to start where it should."""
         await self._state.update_partitions({tp: lambda record: replace(record, prepared=True)})
 
     async def note_loss(self, tp: TopicPartition, lost_from: int, lost_to: int) -> None:
-        """Put an accepted loss into the ledger."""
+        """Add the source offsets ``[lost_from, lost_to)`` to the ledger of accepted losses."""
         await self._state.update_partitions({tp: lambda record: record.with_loss(lost_from, lost_to)})
 
     async def accept_loss(self, tp: TopicPartition, begin: int, end: int) -> None:
-        """An operator allows to go on behind these source offsets, which the source has removed."""
+        """Note that an operator accepts the loss of the source offsets ``[begin, end)``."""
 
         def accepting(record: PartitionRecord) -> PartitionRecord:
             return replace(record, loss_accepted_from=begin, loss_accepted_to=end)
@@ -262,12 +262,12 @@ class FlowMemory:
         )
 
     def runs_after(self, tp: TopicPartition, target_offset: int) -> Sequence[tuple[int, int]]:
-        """The (source offset, target offset) runs of a mapped partition that begin beyond a target offset."""
+        """The (source offset, target offset) runs that begin beyond a target offset, the first AHEAD_RUNS."""
         offsets = self._state.map(tp)
         return () if offsets is None else LogMap(offsets, self._insertions(tp)).runs_after(target_offset)
 
     async def drop_runs(self, tp: TopicPartition, target_offset: int) -> None:
-        """Forget the runs that were to begin beyond a target offset; one that begins there is stood on."""
+        """Forget the runs that begin beyond a target offset; one that begins exactly there stays."""
         await self._state.drop_ahead(tp, self._insertions(tp).dense(target_offset))
 
     async def note_runs(self, runs: Mapping[TopicPartition, Sequence[tuple[int, int]]]) -> None:
@@ -283,7 +283,7 @@ class FlowMemory:
         return self._state.may_forget(tp)
 
     async def forget_below(self, target_log_starts: Mapping[TopicPartition, int]) -> None:
-        """Shorten offset maps by what the target does not hold any more, per source partition."""
+        """Shorten offset maps by what is below the start of the target's logs, per source partition."""
         starts = target_log_starts.items()
         await self._state.forget_below({tp: self._insertions(tp).dense(start) for tp, start in starts})
 
@@ -297,7 +297,10 @@ class FlowMemory:
         return record
 
     async def become_mapped(self, tp: TopicPartition) -> None:
-        """Turn a partition with the same offsets into a mapped one, from its first record on."""
+        """Turn a partition with the same offsets into a mapped one, from its first record on.
+
+        A partition that is mapped already is left as it is.
+        """
         record = self._record(tp)
         if record.mode is OffsetMode.MAPPED:
             return
@@ -307,7 +310,7 @@ class FlowMemory:
     # -- for a repair ----------------------------------------------------------------------------
 
     async def begin_insertion(self, tp: TopicPartition, insertion: Insertion) -> None:
-        """Write down what is about to be appended to a partition and is no copy."""
+        """Note what a repair is about to append to a partition."""
         await self._state.begin_insertion(tp, insertion)
         reach("insertion_noted")
 
@@ -318,16 +321,21 @@ class FlowMemory:
         stands: Sequence[Inserted],
         following: Insertion | None = None,
     ) -> None:
-        """Note the target offsets that are no copies, those at which it stands among them."""
+        """Note what became of an insertion.
+
+        Args:
+            stands: The target ranges that hold no copies, its own among them; empty if it will never stand.
+            following: The insertion that is about to be appended next.
+        """
         await self._state.end_insertion(tp, insertion, stands, following)
         reach("insertion_ended")
 
     async def note_inserted(self, tp: TopicPartition, ranges: Sequence[Inserted]) -> None:
-        """Let target offsets stand that are no copies: what is behind them is where it belongs."""
+        """Note target ranges that hold no copies: the copy continues after them as if they were not there."""
         await self._state.update_partitions({tp: lambda record: record.with_inserted(*ranges)})
 
     async def note_accepted(self, tp: TopicPartition, ranges: Sequence[Inserted]) -> None:
-        """Let target offsets differ from the source: they are not compared any more."""
+        """Accept that target ranges differ from the source: they are no longer compared."""
         await self._state.update_partitions({tp: lambda record: record.with_accepted(*ranges)})
 
     # -- for people ------------------------------------------------------------------------------
@@ -340,14 +348,15 @@ class FlowMemory:
     def translate(
         self, tp: TopicPartition, offset: int, *, reverse: bool, target_log_end: int, committed: bool = False
     ) -> int:
-        """The offset of the same record at the other side.
+        """The offset of the same record on the other side.
 
         Args:
-            committed: It is what a group has committed, the next offset it reads. So it may be the end of the
-                log, or that of no record: the group goes on with the next one.
+            reverse: From target to source.
+            committed: The offset is one that a group has committed, the next one it reads. So it may be the
+                end of the log, or hold no record: the group goes on with the next record.
 
         Raises:
-            UntranslatableError: There is no such record there, or it is not copied up to there; says why.
+            UntranslatableError: It has no exact counterpart, or is not copied yet; the error says why.
         """
         record = self._state.partition(tp)
         if record is None:

@@ -1,11 +1,11 @@
-"""Whether batches stand where they say: no CRC covers the offset in front of each.
+"""Whether batches are where they say they are: no CRC covers a batch's base offset.
 
-What is read of a log ascends and does not overlap. What lies between two batches was
-compacted away, and nothing tells it from a batch that rotted into another place; but one
-that did mostly runs into the next one, or beyond the end of the log.
+The batches of a log ascend and do not overlap. Offsets missing between two batches were compacted away; a
+batch whose base offset was corrupted can look the same. Mostly, though, such a batch overlaps the next one
+or reaches beyond the end of the log.
 
-Pure. The cost is per batch that is looked at closely, and per answer; a batch that begins
-where the one before it ends needs no more than that.
+Pure. The cost is one check for each batch that is looked at closely, and one for each answer. A batch that
+passes as it is begins where the one before it ends, and needs no more than that comparison.
 
 Sources: KIP-98 (format v2), docs/design.md.
 """
@@ -22,12 +22,12 @@ _BASE_OFFSET = struct.Struct(">q")
 
 
 class Asked(NamedTuple):
-    """What an answer is held against.
+    """What an answer is checked against.
 
     Attributes:
-        offset: Where it was asked from.
-        whole: Whether a batch ends there, so that no other can begin before and end behind it.
-        end: Where the answer says that the log ends for a reader; -1 where it does not.
+        offset: The offset that was asked for.
+        whole: Whether a batch is known to end there, so that no batch can span it.
+        end: Where the log ends for a reader, according to the answer; -1 if it does not say.
     """
 
     offset: int
@@ -36,37 +36,37 @@ class Asked(NamedTuple):
 
 
 def check_place(header: BatchHeader, next_offset: int, reached: int, *, inside: bool, end: int) -> None:
-    """
+    """Check that a batch can be where its header says.
+
     Args:
         next_offset: Where the batch ends.
-        reached: Where the batch before ends, or where the answer was asked from.
-        inside: Whether the batch may begin before that, and end behind it.
-        end: Where the log ends, as the same answer tells; -1 where it does not.
+        reached: Where the batch before ends; for the first one, the offset that was asked for.
+        inside: Whether the batch may begin before ``reached`` and end after it.
+        end: Where the log ends, according to the same answer; -1 if it does not say.
 
     Raises:
-        MisplacedBatchError: It cannot be there.
-        EarlyBatchError: It goes beyond the end.
+        MisplacedBatchError: The batch cannot be there.
+        EarlyBatchError: The batch goes beyond the end of the log.
     """
     base_offset, magic = header.base_offset, header.magic
     # formats v0 and v1 say the last offset only: where they begin is seen when they are decoded
     if next_offset <= reached or (base_offset < reached and magic == MAGIC_V2 and not inside):
-        raise MisplacedBatchError(
-            reached, f"it says that it holds offsets {base_offset} to {next_offset - 1}"
-        )
+        raise MisplacedBatchError(reached, f"it claims to hold offsets {base_offset} to {next_offset - 1}")
     if 0 <= end < next_offset:
-        raise EarlyBatchError(reached, f"it says that it ends at {next_offset}, and the log ends at {end}")
+        raise EarlyBatchError(reached, f"it claims to end at {next_offset}, but the log ends at {end}")
 
 
 def check_torn(rest: memoryview, reached: int) -> None:
-    """
+    """Check where a batch that the answer cut off says that it begins.
+
     Args:
-        rest: What follows the last whole batch of an answer: nothing, or the beginning of another.
-        reached: Where that last one ends.
+        rest: What follows the last whole batch of the answer; perhaps nothing.
+        reached: Where that last batch ends.
 
     Raises:
-        MisplacedBatchError: That cannot be behind it.
+        MisplacedBatchError: The batch cannot follow there.
     """
     if len(rest) >= _BASE_OFFSET.size:
         base_offset = _BASE_OFFSET.unpack_from(rest)[0]
         if base_offset < reached:
-            raise MisplacedBatchError(reached, f"it says that it begins at offset {base_offset}")
+            raise MisplacedBatchError(reached, f"it claims to begin at offset {base_offset}")

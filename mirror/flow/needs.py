@@ -1,6 +1,5 @@
-"""What is needed to settle where partitions go on: the right, the flow's memory, and what others have.
-
-For who gives it, and for who stands in for them in tests.
+"""What the settler needs to decide where partitions go on: the right to write, the flow's memory, and what
+other flows have at the target. Protocols, so that tests can put something else in their place.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from mirror.model import TopicPartition
 
 
 class Right(log_ends.Right, Protocol):
-    """What is asked of it here besides: who has it, and since when it is alone with it."""
+    """The right to copy the flow; ``seen`` is who held it when the coordinator was last asked."""
 
     seen: Token | None
 
     @property
     def since(self) -> float:
-        """From when on nobody else writes (monotonic)."""
+        """From when on nobody else writes (monotonic seconds)."""
 
 
 class Claims(Protocol):
@@ -43,13 +42,13 @@ class Memory(InsertionMemory, Protocol):
 
     @property
     def owner(self) -> OwnerRecord | None:
-        """Where the owner said it runs."""
+        """Where the owner says it runs; None if nobody says so."""
 
     async def refresh(self, *, sole_writer: bool) -> None:
         """Read again what another mirror may have written."""
 
     def known(self, tp: TopicPartition) -> Known | None:
-        """What is known of a partition."""
+        """What is known of a partition; None if nothing is."""
 
     def epoch_at(self, tp: TopicPartition, next_offset: int) -> int:
         """The leader epoch of the last record below ``next_offset``, -1 when not known."""
@@ -62,19 +61,19 @@ class Memory(InsertionMemory, Protocol):
         what: Register,
         target_topic_id: str | None = None,
     ) -> None:
-        """Note durably how a partition begins, and in which topic."""
+        """Note durably how a partition begins, and in which target topic."""
 
     async def take_back(self, tp: TopicPartition) -> None:
-        """Forget durably that a partition was begun; nothing of it was copied."""
+        """Forget durably that a partition was begun. Call it only while nothing of it was copied."""
 
     async def note_targets(self, target_topic_ids: Mapping[TopicPartition, str]) -> None:
-        """Note durably into which topics partitions are copied, by their ids."""
+        """Note durably the ids of the target topics, per source partition."""
 
     def runs_after(self, tp: TopicPartition, target_offset: int) -> Sequence[tuple[int, int]]:
-        """What a mapped partition's offset map has beyond a target offset."""
+        """The runs of a mapped partition's offset map that begin beyond a target offset."""
 
     async def prepared(self, tp: TopicPartition) -> None:
-        """Note durably that the target partition starts where it should."""
+        """Note durably that the target partition has been made to start where it should."""
 
     async def note_loss(self, tp: TopicPartition, lost_from: int, lost_to: int) -> None:
-        """Put an accepted loss into the ledger."""
+        """Add the source offsets ``[lost_from, lost_to)`` to the ledger of accepted losses."""

@@ -1,8 +1,8 @@
-"""What other flows remember, at the cluster they write to.
+"""What other flows have written down at the cluster they copy into.
 
-Whoever copies into a cluster writes down there of which topic each of its partitions
-is a copy, ahead of the first record. So it is known of any topic whose copy it is, as
-far as the states of flows may be read; what is not known of one is said by who asks.
+Before its first record a flow writes there which topic each target partition is a copy of. So for any topic
+it is known whether it is a copy, and of what, as far as the states of flows may be read. What a missing
+state means is for the caller to say.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from mirror.model import TopicPartition
 from mirror.topic_names import STATE_TOPIC_PREFIX
 
 ANSWER_SECONDS = 5.0
-"""So long whoever leads the state of a flow has to say where it ends: eight round trips by satellite."""
+"""How long the leader of a flow's state topic may take to say where it ends: eight satellite round trips."""
 KEPT_SECONDS = 120.0
-"""For so long after the last news of a state the flow's own record is waited for where it is missing. A
-mirror that runs makes a topic that was deleted again within seconds, and then it may take half a minute or
-more until all is written, that record last.
+"""How long a missing flow's own record is waited for after the last change of its state. A running mirror
+creates a deleted state topic again within seconds; writing all of it, that record last, may then take half
+a minute or more.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class OtherFlow:
-    """A flow, as it remembers itself at its target.
+    """A flow, according to its state at its target.
 
     Attributes:
-        source_cluster_id: From where it copies.
-        prefix: What it puts in front of names; None when that is not known.
-        originals: What its copies are called, and the topics they are of.
-        copies: The partitions it copies into, and what it has written down of each.
+        source_cluster_id: The cluster it copies from.
+        prefix: What it puts in front of topic names; None when not known.
+        originals: The source topic of each target topic.
+        copies: The flow's record of each target partition it copies into.
     """
 
     name: str
@@ -53,10 +53,10 @@ class OtherFlow:
 
     @classmethod
     def of(cls, name: str, items: Mapping[str, bytes]) -> Self | None:
-        """Read what a flow remembers; None where its own record is missing.
+        """Decode a flow's state; None if its own record is missing.
 
         Raises:
-            CorruptStateError: It is of a version this program does not know.
+            CorruptStateError: A record cannot be read, or is of a version this program does not know.
         """
         if FLOW_KEY not in items:
             return None
@@ -77,11 +77,11 @@ class _State:
     """A state topic, and what is known of its flow.
 
     Attributes:
-        store: None where the flow is none of those asked for.
-        items: What was there last; None where it was not read yet.
-        news_at: When something of it came or went last (monotonic); -inf where nothing was ever there.
-        flow: None where it is none of those asked for, was not read yet, or has not begun.
-        error: Why what is there could not be read at the last try, or says nothing yet.
+        store: None if the flow is not relevant: it is not read again.
+        items: What the topic held when last read; None if it was not read yet.
+        news_at: When its content last changed (monotonic seconds); -inf if there never was any.
+        flow: None if it is not relevant, was not read yet, or has not begun.
+        error: Why the last read failed, or why what was read says nothing yet.
     """
 
     topic_id: UUID
@@ -92,15 +92,17 @@ class _State:
     error: TwinsiteError | None = None
 
     def take(self, name: str, items: Mapping[str, bytes], age_seconds: float) -> None:
-        """Believe what is there. Without the flow's own record, and while that may be about to be written,
-        what was known of the flow counts; where nothing was, it is not known.
+        """Take over what the topic holds.
+
+        While the flow's own record is missing but may still be written, what was known of the flow stays
+        valid; if nothing was known, ``error`` says that it is not known yet.
 
         Args:
-            age_seconds: How long ago what is there was written. It counts at the first sight only: when it
-                changes after that is seen, and no clocks are compared.
+            age_seconds: How long ago the last of it was written. Used for the first read only; later changes
+                are dated by our own clock, so no clocks are compared.
 
         Raises:
-            CorruptStateError: It is of a version this program does not know.
+            CorruptStateError: A record cannot be read, or is of a version this program does not know.
         """
         now = time.monotonic()
         if items != (self.items or {}):
@@ -113,38 +115,39 @@ class _State:
             self.flow = None
         elif self.flow is None:
             self.error = StateUnavailableError(
-                f"the state of flow {name} is not whole, and may be being written: it is waited for until "
-                f"nothing of it has come for {KEPT_SECONDS:g} s; a mirror of that flow completes it"
+                f"the state of flow {name} is incomplete, and may still be being written: this mirror waits "
+                f"until nothing new of it has come for {KEPT_SECONDS:g} s; a mirror of that flow completes it"
             )
 
     def forget(self) -> None:
-        """Know nothing of it, and read it no more."""
+        """Drop what is known of the flow, and do not read it again."""
         self.store = self.items = self.flow = None
         self.news_at = -math.inf
 
     @property
     def may_be_written(self) -> bool:
-        """Whether the flow's own record is missing, and may come."""
+        """Whether the flow's own record is missing and may still be written."""
         missing = self.items is not None and FLOW_KEY not in self.items
         return missing and time.monotonic() - self.news_at < KEPT_SECONDS
 
     @property
     def is_kept(self) -> bool:
-        """Whether a flow is known of which the state says nothing any more, or not yet again."""
+        """Whether the flow is known from before, and its own record is missing now."""
         return self.flow is not None and FLOW_KEY not in (self.items or {})
 
 
 class OtherFlows:
-    """What flows have written down at a cluster. Of what was read once only what has come since is read.
+    """What flows have written down at a cluster. Each state is read once; after that only what was added.
 
-    A state topic that somebody has deleted is made again by its flow, and written anew: what was known of the
-    flow is known still for a while, and where nothing was, it is not taken for none as long as that may last,
-    once something of it is seen.
+    A flow creates its state topic again when somebody deletes it, and writes everything again. Until that may
+    be done, what was known of the flow stays valid; and a flow of which nothing was known is not taken for
+    absent once any part of its state has been seen.
 
     Args:
         but_for: The name of a flow that is not read; none by default.
-        relevant: Which of them are asked for; the others are not read again.
-        unread: Told what of a state topic could not be read: what was known of its flow is known still.
+        relevant: Which flows matter; the others are not read again.
+        unread: Called with a state topic that could not be read, and why. What was known of its flow stays
+            valid.
     """
 
     def __init__(
@@ -161,13 +164,16 @@ class OtherFlows:
         self._unread = unread
         self._states: dict[str, _State] = {}
         self._there: frozenset[str] = frozenset()
-        """State topics, as seen last."""
+        """The state topics that :meth:`see` last found."""
 
     def see(self, found: ClusterInfo) -> bool:
-        """Take note of all topics of the cluster.
+        """Note which state topics there are.
+
+        Args:
+            found: All topics of the cluster.
 
         Returns:
-            Whether what is known of flows may change: states have come or gone, or are about to.
+            Whether what is known of flows may change: states have appeared or gone, or may soon.
         """
         there = _state_topics(found)
         there.pop(self._not_read, None)
@@ -194,20 +200,20 @@ class OtherFlows:
         return replace(before, topic_id=topic_id, store=store, news_at=news_at)
 
     async def read(self) -> tuple[OtherFlow, ...]:
-        """What they remember now."""
+        """Read what is new, and return the flows known now: relevant, and begun."""
         asked = [(topic, state) for topic, state in self._states.items() if topic in self._there]
         await asyncio.gather(*(self._read(topic, one, one.store) for topic, one in asked if one.store))
         return tuple(state.flow for state in self._states.values() if state.flow is not None)
 
     @property
     def unanswered(self) -> TwinsiteError | None:
-        """Why nothing is known yet of some flow that may be at the next try."""
+        """The retriable error of a flow of which nothing is known yet; None if there is no such flow."""
         errors = (state.error for state in self._states.values() if state.flow is None)
         return next((error for error in errors if error is not None and error.retriable), None)
 
     @property
     def awaits(self) -> bool:
-        """Whether nothing is known yet of some flow of which something may be being written."""
+        """Whether there is a flow of which nothing is known yet, and whose state may be being written."""
         return any(state.flow is None and state.may_be_written for state in self._states.values())
 
     async def _read(self, topic: str, state: _State, store: TopicStore) -> None:
@@ -224,10 +230,11 @@ class OtherFlows:
             state.forget()
 
     async def _wait_for_answer(self, topic: str) -> None:
-        """What is remembered may be long, and the way far; where nobody answers, no topic waits for it.
+        """Return once the leader of the topic's partition answers. Reading a long state over a slow link may
+        take time, but a leader that does not answer at all should not hold up the others.
 
         Raises:
-            TwinsiteError: The leader of the topic's one partition does not answer, or not what is asked.
+            TwinsiteError: The leader does not answer within ANSWER_SECONDS, or answers with an error.
         """
         try:
             async with asyncio.timeout(ANSWER_SECONDS):

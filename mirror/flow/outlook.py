@@ -1,7 +1,7 @@
 """When partitions will have caught up, and when retention at their source will overtake them.
 
-A few numbers are kept of each partition that moves, and nothing of those that stand still with all copied;
-so thousands of idle partitions cost nothing here.
+A few numbers are kept of each partition that moves, and nothing of those that are idle and complete; so
+thousands of idle partitions cost nothing here.
 
 ``now`` and ``*_at`` are readings of one monotonic clock in seconds, ``now_ms`` is the
 wall clock in milliseconds since 1970.
@@ -39,7 +39,7 @@ from monitoring.outlook import (
 
 GOING_ON = frozenset({State.UNKNOWN, State.STANDBY, State.ACTIVE, State.LAGGING})
 NO_GAIN = Pace(0.0, 0.0)
-"""How a partition in time counts of which no more is known: what it copies is what is produced."""
+"""The pace assumed for a partition in time whose own is unknown: it copies as much as is produced."""
 
 
 class Behind(Protocol):
@@ -57,8 +57,10 @@ class Projection:
     """What is to be expected of one partition; ``math.inf``: never at this pace, None: not known.
 
     Attributes:
-        state: In which it is; what is lost already is no loss to come.
-        headroom_seconds: When retention takes the next record if nothing more is copied.
+        catch_up_seconds: Until nothing is missing; 0 for a partition in time.
+        retention_loss_seconds: Until retention takes a record that is not copied; 0 in state DATA_LOSS.
+        state: The partition's. One in DATA_LOSS has lost already and does not count for losses to come.
+        headroom_seconds: Until retention takes the next record if nothing more is copied; 0 in DATA_LOSS.
     """
 
     behind_records: int | None
@@ -69,7 +71,7 @@ class Projection:
     headroom_seconds: float | None = None
 
     def status(self) -> Outlook:
-        """The same for people."""
+        """The projection as the status shows it."""
         loss = self.retention_loss_seconds
         return Outlook(
             *_said(self.catch_up_seconds),
@@ -80,17 +82,17 @@ class Projection:
 
 
 NOTHING_EXPECTED = Projection(None, None, None, UNKNOWN_PACE)
-"""Of a topic that is gone: whatever state a partition of it is in, nothing is copied or lost any more."""
+"""For a topic that is gone: in any state of its partitions, nothing more is copied or lost."""
 
 
 class Stopped(NamedTuple):
     """What is known of a partition that is not being copied for now.
 
     Attributes:
-        going: At which pace the source's log start moved until then; nothing is copied.
-        retention: What its topic kept then.
-        log_start_offset: Where its source's log started when that was told last.
-        at: When that was.
+        going: The pace at which the source's log start moved before it stopped; nothing is copied.
+        retention: The topic's retention at that time.
+        log_start_offset: The source's log start, as last reported.
+        at: When it was last reported.
     """
 
     going: Pace
@@ -99,7 +101,7 @@ class Stopped(NamedTuple):
     at: float
 
     def log_start_by(self, now: float, next_offset: int) -> int | None:
-        """Where it starts by now, if it has gone on as before; not beyond what is copied."""
+        """The source's log start by now if it has moved on at this pace, at most ``next_offset``."""
         start, removed = self.log_start_offset, self.going.removed_per_second
         if start is None or not removed:
             return start
@@ -110,8 +112,8 @@ class Outlooks:
     """The paces of one flow's partitions, and what follows from them.
 
     Args:
-        retention: What a source topic keeps.
-        fresh_seconds: How old the source's last answer may be to be believed.
+        retention: The retention of a source topic.
+        fresh_seconds: The source's last answer counts for this long.
     """
 
     def __init__(self, retention: Callable[[str], Retention], *, fresh_seconds: float) -> None:
@@ -120,11 +122,11 @@ class Outlooks:
         self._trails: dict[PartitionCopy, Trail] = {}
         self._stopped: dict[PartitionCopy, Stopped] = {}
         self._before: dict[PartitionCopy, Stopped] = {}
-        """What was known of those that go on, until their source's log start has moved again."""
+        """Partitions that are copied again, as they were while stopped; until their log start moves."""
 
     def wants(self, p: PartitionCopy, now: float) -> bool:
-        """Whether a sample is due of a partition without news: it moved a while ago, or was stopped, and may
-        move again.
+        """Whether an idle partition is due for a sample: its last one is SPAN_SECONDS_MIN old, or it was
+        stopped before.
         """
         trail = self._trails.get(p)
         return p in self._stopped or (trail is not None and now - trail.latest.at >= SPAN_SECONDS_MIN)
@@ -147,13 +149,15 @@ class Outlooks:
             self._trails[p] = after
 
     def forget(self, p: PartitionCopy) -> None:
-        """It is not being copied, and nobody says that it will be: its pace so far says nothing."""
+        """Drop the pace of a partition that is not being copied and may never be again."""
         self._trails.pop(p, None)
         self._stopped.pop(p, None)
         self._before.pop(p, None)
 
     def stand(self, p: PartitionCopy, now: float) -> None:
-        """It is not being copied for now; retention by size goes on as it did, until it is told otherwise."""
+        """The partition is not being copied for now. Its log start is assumed to move on as before, until the
+        source reports another one or its retention changes.
+        """
         retention, start = self._retention(p.tp.topic), p.source_log_start_offset
         trail = self._trails.pop(p, None)
         if trail is not None:
@@ -179,8 +183,8 @@ class Outlooks:
         """What is to be expected of a partition, by its progress at this moment.
 
         Args:
-            state: In which it is, by that progress.
-            behind: How far it is; it is in time while it is ACTIVE, and known to be.
+            state: Its state, by that progress.
+            behind: How far behind it is. ACTIVE with a known lag counts as in time.
         """
         complete = progress.complete and progress.fresh(now, self._fresh_seconds)
         going = self._pace(p, now, complete=complete)
@@ -196,8 +200,8 @@ class Outlooks:
     def headroom_seconds(
         self, p: PartitionCopy, progress: Progress, *, now: float, now_ms: int
     ) -> float | None:
-        """Until retention, by time or by size, takes the next record of a partition if nothing more of it is
-        copied; ``math.inf``: never, None: not known.
+        """Seconds until retention, by time or by size, takes the next record if nothing more is copied;
+        ``math.inf``: never, None: not known.
         """
         sample = self._sample(p, progress, now, now_ms)
         if sample is None:
@@ -219,7 +223,7 @@ class Outlooks:
         return UNKNOWN_PACE if going_on else standing_still(UNKNOWN_PACE)
 
     def _with_before(self, p: PartitionCopy, going: Pace) -> Pace:
-        """As fast as it was before the copy stopped goes the start of a log that has not moved since."""
+        """The pace; while the log start has not moved since the copy stopped, with its pace from before."""
         before = self._before.get(p)
         if before is None or going.removed_per_second is not None:
             return going
@@ -243,9 +247,9 @@ class Outlooks:
 
 
 def of_flow(projections: Sequence[Projection]) -> FlowOutlook:
-    """What is to be expected of all partitions together; of none at all nothing is.
+    """What is to be expected of all partitions together; all is unknown if there are none.
 
-    The backlog, and the rates by which it goes, are those of partitions that are not stopped.
+    The backlog and its rates are those of the partitions in GOING_ON, which are not stopped.
     """
     if not projections:
         return FlowOutlook()
@@ -279,7 +283,7 @@ def _in_time(projections: Sequence[Projection]) -> bool:
 
 
 def _counted(one: Projection) -> Pace:
-    """Its part in what all gain together."""
+    """The pace of a partition as it counts in the sum."""
     known = None not in {one.pace.produced_per_second, one.pace.copied_per_second}
     return one.pace if known or one.catch_up_seconds != 0 else NO_GAIN
 
@@ -294,7 +298,7 @@ def _said(seconds: float | None) -> tuple[Forecast, float | None]:
 
 
 def catching_up(projection: Projection) -> str:
-    """How long it will take, for a sentence that has said how much it is."""
+    """How long catching up takes, to end a sentence that says how far behind the partition is."""
     seconds = projection.catch_up_seconds
     if seconds is None:
         return ""
@@ -304,7 +308,7 @@ def catching_up(projection: Projection) -> str:
 
 
 def losing(projection: Projection) -> str:
-    """What is lost, and when, of a partition whose projected loss is a number."""
+    """What is lost, and when. Call it only if the projected loss is a number."""
     seconds, catch_up = projection.retention_loss_seconds, projection.catch_up_seconds
     if seconds == 0:
         return "records that are not copied may be removed at any moment"
@@ -312,7 +316,7 @@ def losing(projection: Projection) -> str:
 
 
 def forgetting(headroom_seconds: float, catch_up: float | None) -> str:
-    """Which deletes are missed, and when, of a partition of which that is known."""
+    """Which deletes are missed, and when."""
     if headroom_seconds == 0:
         return "deletes that are not copied may be compacted away already"
     words = f"deletes that are not copied are safe from compaction for {duration(headroom_seconds)}"
@@ -320,7 +324,7 @@ def forgetting(headroom_seconds: float, catch_up: float | None) -> str:
 
 
 def _beside(loss: float | None, catch_up: float | None) -> str:
-    """How a loss to come stands to the end of the lag."""
+    """Whether the loss comes before the partition has caught up, or not long after."""
     if catch_up is None:
         return ""
     if loss is not None and catch_up > loss:

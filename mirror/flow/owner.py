@@ -1,15 +1,14 @@
 """Which of several mirrors of a flow copies: the others stand by.
 
-The right belongs to whoever called InitProducerId on the flow's transactional id
-last. The holder asks the coordinator every second whether it still is that.
+The right belongs to the mirror that last called InitProducerId on the flow's transactional id. Every second
+the holder asks the coordinator whether it still holds it.
 
-A batch that does not continue the log is refused by the broker. But a control marker is
-appended wherever the log ends, and so is a batch at a broker that has forgotten the
-flow's producer, as it may at any time. So what the holder has asked counts for a while
-only (:mod:`mirror.flow.turn`). A new holder writes to the flow's state first, and then
-nothing for longer than that. So while nothing of a new one stands in the state the right
-is still ours, whatever the coordinator is doing. What a new holder has seen of a
-partition before it had the right, it looks at again (:mod:`mirror.flow.keeping`).
+The broker refuses a batch that does not continue the log. But a control marker is appended wherever the log
+ends, and so is a batch at a broker that has forgotten the flow's producer, as it may at any time. So an
+answer proves the right for a limited time only (:mod:`mirror.flow.turn`). A new holder first writes to the
+flow's state, and then nothing for longer than that time. So while the state holds nothing of a new holder
+the right is still ours, whatever the coordinator is doing. A new holder looks again at every partition that
+it saw before it had the right (:mod:`mirror.flow.keeping`).
 
 Sources: KIP-98 (InitProducerId), KIP-664 (DescribeTransactions), docs/design.md.
 """
@@ -32,13 +31,13 @@ from mirror.kafka.transactions import Token, current_token, init_producer_id
 log = structlog.get_logger(__name__)
 
 CONFIRMED_FOR_SECONDS = 1.5
-"""Longer than between two proofs, and so short that markers are there before a new holder begins."""
+"""Longer than the time between two proofs; so short that markers land before a new holder begins."""
 ASKED_FOR_SECONDS = 3.0
-"""The coordinator is asked for so long; whoever needs the right says that it is away, and asks again."""
+"""How long to wait for the coordinator's answer; then it is reported as unavailable and asked again."""
 STATE_ASKED_FOR_SECONDS = 1.0
 TAKEOVER_WAIT_SECONDS = 2.5
-"""A new holder writes nothing for this long once its first write to the flow's state is there: what the old
-one was told last counts no more by then.
+"""How long a new holder writes nothing after its first write to the flow's state: by then the former holder's
+last proof has expired.
 """
 
 
@@ -47,10 +46,11 @@ class Owner:
 
     Attributes:
         token: What the coordinator gave us; None before the first :meth:`claim`.
-        held: As far as we know, it is still ours.
-        seen: Who held it when the coordinator was asked last.
-        turn: Whether something may be sent, by what was said last and when that was asked.
-        taken_over: Asks the flow's state whether a new holder has begun to write there; None: nobody can.
+        held: As far as we know, the right is still ours.
+        seen: Who held it when the coordinator was last asked.
+        turn: Whether anything may be sent, according to the last proof and when it was asked for.
+        taken_over: Asks the flow's state whether a new holder has begun to write there; None if that cannot
+            be asked.
     """
 
     def __init__(self, target: Cluster, flow: str) -> None:
@@ -67,10 +67,10 @@ class Owner:
         self._claiming = asyncio.Lock()
 
     async def claim(self, *, new_flow: bool = False) -> Token:
-        """Take the right from whoever holds it; we may write when :meth:`begun` was told, and a while after.
+        """Take the right from its holder. We may write TAKEOVER_WAIT_SECONDS after :meth:`begun`.
 
         Args:
-            new_flow: It has no record yet. Who finds that nobody holds the right to it may write at once.
+            new_flow: The flow has no record yet. If nobody holds the right to it we may write at once.
 
         Raises:
             NotAuthorizedError: No WRITE on the transactional id.
@@ -79,7 +79,7 @@ class Owner:
         before = await current_token(self._target, self.transactional_id)
         asked_at = time.monotonic()
         self.token = await self._next_token()
-        # of several that found nobody only one is given epoch 0: the others have taken the right from it
+        # of several that found no holder only one gets epoch 0: the others take the right from it
         first = new_flow and before is None and self.token.epoch == 0
         self.turn.since = asked_at if first else math.inf
         self._confirmed_at = asked_at
@@ -89,7 +89,7 @@ class Owner:
         return self.token
 
     async def _next_token(self) -> Token:
-        """One that nobody had. A coordinator that has lost its last records would give us our own again."""
+        """A token that was never given out. A coordinator that lost its last records would repeat our own."""
         had = self.token
         while True:
             token = await init_producer_id(self._target, self.transactional_id)
@@ -97,8 +97,9 @@ class Owner:
                 return token
 
     def begun(self, writer: tuple[int, int]) -> None:
-        """Something was written to the flow's state by this token: the former holder can see that now. Told
-        again where that was lost: it may not have seen it before.
+        """Note that this token has written to the flow's state, where the former holder can see it.
+
+        Called again if that write was lost: the former holder may not have seen it, so the wait starts over.
         """
         if writer != self.token:
             return
@@ -107,20 +108,23 @@ class Owner:
         self._begun = writer
 
     def outdated(self, writer: tuple[int, int]) -> None:
-        """Under this token, or a newer one, somebody else has written to the flow's state. Where the
-        coordinator calls it the last one all the same, it has lost what it gave away since.
+        """Note that somebody else has written to the flow's state under this token, or a newer one.
+
+        If the coordinator still says that this token is the last one, it has lost those it gave out since.
         """
         self._outdated = writer
 
     @property
     def may_write(self) -> bool:
-        """False for a while after a takeover: the former holder may still write what it began."""
+        """Whether we hold the right and the wait after a takeover is over: until then the former holder may
+        still write what it began.
+        """
         return self.held and time.monotonic() >= self.turn.since
 
     @property
     def since(self) -> float:
-        """Since when nobody else may write (monotonic), or not before when. What was seen before may be
-        another by then.
+        """From when on nobody else may write (monotonic seconds); while that is open, the earliest possible
+        moment. What was seen before it may have changed since.
         """
         return min(self.turn.since, time.monotonic() + TAKEOVER_WAIT_SECONDS)
 
@@ -128,7 +132,7 @@ class Owner:
         """True when we hold the right now and may write. Takes it again if the coordinator has forgotten it.
 
         Raises:
-            TwinsiteError: Neither the coordinator nor the flow's state can be asked; that of the coordinator.
+            TwinsiteError: Neither the coordinator nor the flow's state can be asked; the coordinator's error.
         """
         if self._is_confirmed:
             return self.may_write
@@ -136,7 +140,7 @@ class Owner:
             ours = await self.ask(timeout_seconds)
             if self._is_confirmed or not ours:
                 return ours
-            raise ConnectionFailedError("the coordinator took too long to say whose the right to write is")
+            raise ConnectionFailedError("the coordinator took too long to say who has the right to write")
         except TwinsiteError as failed:
             if self.taken_over is None:
                 raise
@@ -151,7 +155,7 @@ class Owner:
         return time.monotonic() - self._confirmed_at < CONFIRMED_FOR_SECONDS
 
     async def ask(self, timeout_seconds: float) -> bool:
-        """Ask the coordinator, however lately that was done; answers as :meth:`confirm` does.
+        """Ask the coordinator, however recently it was asked; returns the same as :meth:`confirm`.
 
         Raises:
             TwinsiteError: It cannot be asked.
@@ -171,10 +175,10 @@ class Owner:
         return self.may_write
 
     async def ask_the_state(self) -> None:
-        """Find out from the flow's state whether somebody has taken the right, and begun.
+        """Find out from the flow's state whether somebody has taken the right and begun to write.
 
         Raises:
-            TwinsiteError: Nobody can tell.
+            TwinsiteError: The state cannot tell.
         """
         if not self.held or self.taken_over is None:
             return
@@ -189,7 +193,7 @@ class Owner:
             self._hear(asked_at, ours=self.held and not taken)
 
     def _hear(self, asked_at: float, *, ours: bool) -> None:
-        """Whose the right is has been said. What is lost only a claim brings back."""
+        """Note whose the right is. Once lost, only a claim brings it back."""
         self.held, self._confirmed_at = ours, max(self._confirmed_at, asked_at)
         if ours:
             self.turn.proven(asked_at)
@@ -197,9 +201,8 @@ class Owner:
             self.turn.lost()
 
     async def _claim_again(self, forgotten: Token | None) -> None:
-        """The coordinator has forgotten the id, as after a week without use, or what it gave away last.
-
-        Of those who ask meanwhile only the first claims.
+        """Claim again: the coordinator has forgotten the id, as after a week without use, or lost its last
+        tokens. Of concurrent callers only the first claims.
         """
         async with self._claiming:
             if self.token == forgotten:
@@ -207,7 +210,7 @@ class Owner:
                 await self.claim()
 
     async def holder(self) -> Token | None:
-        """What the coordinator gave to whoever holds the right now; None when nobody ever took it.
+        """The token of the present holder of the right; None if the coordinator knows none.
 
         Raises:
             TwinsiteError: The coordinator cannot be asked.

@@ -1,9 +1,9 @@
 """One partition of a flow: what it is doing and why, and when it is looked at next.
 
-No I/O. The lanes bring batches and answers, the settler says where to begin. After any doubt everything not
-yet acknowledged is dropped and the partition asks to be looked at again.
+No I/O. The lanes bring batches and answers; the settler says where to begin. After any doubt everything not
+yet acknowledged is dropped, and the partition asks to be looked at again.
 
-What of it was fetched, sent and acknowledged stands in :mod:`mirror.flow.passage`.
+What was fetched, sent and acknowledged is in :mod:`mirror.flow.passage`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ class PartitionCopy(Passage):
 
     Attributes:
         key: Its name in the Fetch API.
-        lost: The source range [from, to) that waits for an operator's decision; None where nothing does.
-        mapped_for: Why it is about to be mapped instead of having the same offsets, until it goes on so.
-        doubtful_at: Where a batch was found that does not belong there; None where none was.
-        read_to: Where a batch of the source ends, as was read last; None where nothing was.
-        copied_elsewhere: Another mirror has copied it since this one did last: how far behind that is, and
-            what the target has acknowledged to it, is not known here.
-        topic_gone: The source has no such topic any more: nothing of it is missing, or can be lost.
-        waited_for_owner: From which look to which another mirror has not gone on, though it should have.
+        lost: The source range [from, to) that waits for an operator's decision; None if nothing does.
+        mapped_for: Why it is about to be mapped instead of keeping its offsets; None once it goes on mapped.
+        doubtful_at: The offset at which a batch was found that does not belong there; None if none was.
+        read_to: Where the batch of the source that was last read ends; None if nothing was read.
+        copied_elsewhere: Another mirror has copied it since this one last did. How far behind that copy is,
+            and what the target has acknowledged to that mirror, is not known here.
+        topic_gone: The source no longer has the topic: nothing is missing, and nothing can be lost.
+        waited_for_owner: The first and the last look (monotonic seconds) between which the owner has not
+            moved, though it should have; None if it did, or had nothing to copy.
     """
 
     __slots__ = (
@@ -100,7 +101,7 @@ class PartitionCopy(Passage):
 
     @property
     def copying(self) -> bool:
-        """True between a look that found where to go on and the next doubt, but while replicas are asked."""
+        """True from a look that found where to go on to the next doubt, except while replicas are reread."""
         copied = self.state is State.ACTIVE or self.state is State.LAGGING or self._retrying
         return copied and self.look_due_at is None and not self.rereading
 
@@ -114,15 +115,14 @@ class PartitionCopy(Passage):
     ) -> None:
         """Begin, or begin again, where a look says.
 
-        How far one may read at the source is not known any more where what was heard of that before is all
-        copied, and the look has found that the log goes on. Where the copy ends before where it was it is not
-        what it was: when that was complete says nothing of it.
+        If the copy now ends before where it was, it has lost records: when it was complete no longer counts.
+        The last stable offset is forgotten if all up to it is copied and the log is known to go on.
 
         Args:
-            epoch: Of the last record copied.
-            now: When the look began.
-            runs_ahead: For ``mapped``: what the offset map has beyond the target's log end. Whoever noted it
-                may have sent what belongs to it, so it stays, unless what is read now says otherwise.
+            epoch: The leader epoch of the last record copied.
+            now: When the look began (monotonic seconds).
+            runs_ahead: For ``mapped``: the runs of the offset map beyond the target's log end. The batches
+                they belong to may have been sent, so they stay unless what is read now contradicts them.
         """
         if decision.next_offset < (self.next_offset or 0):
             self._go_back()
@@ -138,7 +138,7 @@ class PartitionCopy(Passage):
             self.state, self.reason, self.detail = State.ACTIVE, None, ""
 
     def look_first(self, now: float) -> None:
-        """Ask to be looked at before anything is sent; what is queued is kept if it fits what is found."""
+        """Ask for a look before anything more is sent; the queue is kept if it fits what the look finds."""
         self.generation += 1
         self.look_due_at = now
 
@@ -152,13 +152,13 @@ class PartitionCopy(Passage):
         self.waited_for_owner = None
 
     def _went_on(self) -> None:
-        """What was blocked is shown so until something was written, or nothing is left to write."""
+        """End BLOCKED: it is shown until something was written, or nothing is left to write."""
         if self._retrying:
             self._retrying = False
             self.state, self.reason, self.detail = State.ACTIVE, None, ""
 
     def look_anew(self, now: float) -> None:
-        """Forget what was concluded and queued, and be looked at: an operator said so."""
+        """Forget conclusions and the queue, and ask for a look: an operator said so."""
         self._drop()
         if self.state is State.DIVERGED:
             self._go_back()
@@ -176,10 +176,10 @@ class PartitionCopy(Passage):
         self.last_timestamp_ms = None
 
     def stand_by(self, now: float, look_after_seconds: float, words: str) -> None:
-        """Another mirror of the flow is to go on here: look later whether it did.
+        """Leave the partition to another mirror of the flow, and look later whether it went on.
 
-        Whoever has waited for long without a break takes the owner for gone; so anything else that happens to
-        the partition ends the wait, and there is none where nothing is to be copied.
+        A long unbroken wait makes the owner count as gone. So anything else that happens to the partition
+        ends the wait, and while nothing is to be copied there is no wait.
         """
         self.copied_elsewhere = True
         if self.state in HOPELESS:
@@ -190,12 +190,12 @@ class PartitionCopy(Passage):
             self.waited_for_owner = waited[0], now
 
     def follow(self, next_offset: int, target_next_offset: int, mode: OffsetMode) -> bool:
-        """Note how far the owner is; whoever stands by does so before.
+        """Note how far the owner is; call it before :meth:`stand_by`.
 
-        When that copy was complete is remembered: this mirror may be the next owner.
+        When the owner's copy was complete is remembered: this mirror may be the next owner.
 
         Returns:
-            Whether it has come further since the last look.
+            Whether the owner has come further since the last look.
         """
         before = self.target_next_offset
         moved = before is not None and target_next_offset > before
@@ -210,7 +210,7 @@ class PartitionCopy(Passage):
         return moved
 
     def doubt(self, now: float, delay_seconds: float = 0.0) -> None:
-        """Drop what is not acknowledged and ask to be looked at, after a while; the state stays."""
+        """Drop what is not acknowledged and ask for a look after ``delay_seconds``; the state stays."""
         if self.state in HOPELESS:
             return
         self._drop()
@@ -218,7 +218,9 @@ class PartitionCopy(Passage):
         self.waited_for_owner = None
 
     def refused(self, refusal: Refusal, words: str, now: float) -> None:
-        """A broker said no, or nothing: shown at once where that is final, else after some tries."""
+        """A broker refused or did not answer. Shown at once if the refusal names a state, else from the
+        PATIENCE-th attempt on.
+        """
         self.counters.fenced += refusal.reason is Reason.NEWER_EPOCH
         if self.state in HOPELESS:
             return
@@ -231,8 +233,8 @@ class PartitionCopy(Passage):
             self.stop(state, refusal.reason, words, now + delay if refusal.retry else None)
 
     def show_unanswered(self, reason: Reason, words: str) -> None:
-        """Whoever is to answer has not done so for long: shown until something was written, or a look has
-        found where to go on. Nothing is given up: the answer counts if it comes.
+        """Show BLOCKED because an answer has been outstanding for long, until something was written or a look
+        has found where to go on. Nothing is given up: the answer still counts if it comes.
         """
         self._retrying = self.copying
         self.state, self.reason, self.detail = State.BLOCKED, reason, words
@@ -241,8 +243,8 @@ class PartitionCopy(Passage):
 
     @property
     def ask_offset(self) -> int:
-        """Source offset to ask for. Where a batch was out of place, with the one before it: asked for what
-        follows alone, a broker would pass over one that says it stands further down.
+        """Source offset to ask for. Where a batch was out of place it is asked for with the batch before it:
+        alone, a broker would skip a batch whose header gives a lower offset.
         """
         offset = self.fetch_offset
         with_before = offset == self.doubtful_at and offset > (self.source_log_start_offset or 0)
@@ -257,15 +259,15 @@ class PartitionCopy(Passage):
         at: float | None = None,
         answered_before: float | None = None,
     ) -> None:
-        """What the source said of its log. A negative offset means that it said nothing.
+        """Note what the source said of its log. A negative offset means that it said nothing.
 
-        What it said before was still so when the answer before this one came.
+        What it said before still held when the answer before this one came.
 
         Args:
-            last_stable_offset: Where it lets the flow read to; with read_uncommitted the high watermark.
-            at: When that was so; None where nobody knows.
-            answered_before: When the answer before this one came, by the same way; None where this is the
-                first by it.
+            last_stable_offset: Up to where it lets the flow read; with read_uncommitted the high watermark.
+            at: When that was so (monotonic seconds); None if not known.
+            answered_before: When the previous answer came the same way (monotonic seconds); None if this is
+                the first that way.
         """
         if answered_before is not None:
             self.still_so(answered_before if self.told_at is None else max(self.told_at, answered_before))
@@ -283,18 +285,20 @@ class PartitionCopy(Passage):
                 self._went_on()
 
     def still_so(self, at: float) -> None:
-        """What the source said last was so at that moment, too: it had told of anything else."""
+        """What the source last said still held at that moment: it would have reported any change."""
         if self.source_last_stable_offset is not None and self.source_high_watermark is not None:
             self._marks.note(self.source_high_watermark, at)
         self.told_at = at if self.told_at is None else max(self.told_at, at)
 
     @property
     def complete_at(self) -> float | None:
-        """The last moment at which nothing was missing, as far as the source's answers tell; monotonic."""
+        """The last moment at which nothing was missing, according to the source (monotonic seconds); None if
+        there is none.
+        """
         return self._marks.passed_at(self.next_offset)
 
     def readable_end(self, isolation: Isolation) -> int:
-        """Where the source lets a reader go, as last heard; 0 when nothing was heard."""
+        """Up to where the source lets a reader go, as last heard; 0 if nothing was heard."""
         end = (
             self.source_last_stable_offset
             if isolation is Isolation.READ_COMMITTED
@@ -309,7 +313,7 @@ class PartitionCopy(Passage):
         """True when nothing can be sent before the owner has written a gap or an epoch.
 
         A control marker is not conditional: it may only follow a log end that is known for certain, so
-        nothing may be in flight. What goes into the flow's own state is written ahead and may overtake.
+        nothing may be in flight. What goes into the flow's state is written ahead, and does not wait.
         """
         if not self.queue or self.look_due_at is not None or self.markers_under_way:
             return False

@@ -1,10 +1,11 @@
 """The way of one partition's batches: what was fetched, sent and acknowledged, and what may be sent next.
 
-Numbers only, and no I/O: why a partition does not go on, and when it is looked at, is said elsewhere.
+Numbers only, and no I/O. Why a partition does not go on, and when it is looked at, is in
+:mod:`mirror.flow.partition`.
 
-Always: ``next_offset <= send_offset <= fetch_offset``, and the queue holds what is to
-become of ``[send_offset, fetch_offset)``, in order. What was sent before a doubt is of an
-older generation: its answer is taken, and moves nothing.
+Always: ``next_offset <= send_offset <= fetch_offset``. The queue covers ``[send_offset, fetch_offset)`` with
+batches and gaps, in order. What was sent before a doubt belongs to an older generation: its answer is taken,
+but moves nothing.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from mirror.model import Batch, Gap, OffsetMode, TopicPartition
 
 NOTHING = memoryview(b"")
 UNSTEADY_SECONDS = 5.0
-"""So long after a look what made it necessary may not be over."""
+"""For this long after a look, whatever made it necessary may not be over."""
 FRESH_MS = 3_600_000
-"""Far below the day for which a broker remembers a producer, by the time of its newest record."""
+"""Records younger than this are not old: a broker forgets a producer a day after its newest record's time."""
 
 
 @dataclass(slots=True)
 class Sent:
-    """A batch that waits for its answer."""
+    """A batch in flight, and the target offset it is expected to get."""
 
     batch: Batch
     buffer: Buffer | None
@@ -52,7 +53,7 @@ class Counters:
     fenced: int = 0
 
     def passed(self, gap: Gap) -> None:
-        """A gap, or a part of one, is dealt with."""
+        """Count a gap, or a part of one, that is dealt with."""
         self.gap_offsets += gap.offsets
         self.lost_offsets += gap.offsets if gap.lost else 0
         self.aborted_offsets += gap.aborted
@@ -63,9 +64,10 @@ class Passage:
     """Where one partition is; mutable, owned by the event loop.
 
     Attributes:
-        attempts: Tries without success since something was written.
-        empty_at: When it was last seen that nothing was copied yet; what comes was read later. Monotonic.
-        waits_for: The target broker to which its batches were sent last, or are to be sent.
+        attempts: Failed tries since something was last written.
+        empty_at: When a look last found that nothing was copied yet (monotonic seconds); all that was copied
+            since was read later. None if no look did.
+        waits_for: The target broker to which its batches were last sent, or are about to be sent.
     """
 
     __slots__ = (
@@ -156,13 +158,13 @@ class Passage:
             self.queue.push([Gap(decision.next_offset, decision.skip_to, lost=True)], (), None)
 
     def _settle_up_to(self, next_offset: int) -> None:
-        """Count what was sent, was not acknowledged, and is there all the same: it is not sent again."""
+        """Count as duplicates what was sent, not acknowledged, and is at the target after all."""
         there = [batch for batch in self._unsettled if batch.next_offset <= next_offset]
         self.counters.duplicates += sum(batch.records for batch in there)
         self._unsettled = [batch for batch in self._unsettled if batch.next_offset > next_offset]
 
     def _queue_fits(self, decision: Proceed, mode: OffsetMode) -> bool:
-        """True when what is queued is what goes on from there; what was noted ahead in a map has to go."""
+        """True when the queue continues exactly there; never for ``mapped``, whose runs were noted ahead."""
         return (
             bool(self.queue)
             and mode is self.mode is OffsetMode.SAME
@@ -171,12 +173,12 @@ class Passage:
         )
 
     def _drop(self) -> None:
-        """Forget what is queued; what is on its way does not count any more."""
+        """Forget the queue; answers to what is in flight no longer count."""
         self.generation += 1
         self.queue.clear(self.send_offset)
 
     def _went_on(self) -> None:
-        """Something was written, or a gap is dealt with."""
+        """Called when something was written, or a gap is dealt with."""
 
     # -- batches ---------------------------------------------------------------------------------
 
@@ -187,12 +189,12 @@ class Passage:
 
     @property
     def pending(self) -> bool:
-        """True while something that was fetched is not written."""
+        """True while something that was fetched is not yet acknowledged or dealt with."""
         return bool(self.queue or self.in_flight)
 
     @property
     def unanswered(self) -> bool:
-        """True while something of ours may still be appended: the target's log end says nothing yet."""
+        """True while something of ours may still be appended, so that the target's log end means nothing."""
         return bool(self.in_flight) or self.markers_under_way
 
     @property
@@ -222,11 +224,12 @@ class Passage:
         return sent, sequence
 
     def _may_be_followed(self, batch: Batch) -> bool:
-        """Whether more than one may be on its way from now on; this one is acknowledged.
+        """Whether more than one batch may be in flight from now on; ``batch`` is acknowledged.
 
-        Were one refused, and had the broker forgotten who writes, the next one would be appended in its
-        place. A broker forgets who has written old records last; batches are refused where leaders and
-        replicas change, and for a while after. So nothing follows an old one that is on its way.
+        If a batch is refused by a broker that has forgotten the producer, the next one is appended in its
+        place. A broker forgets a producer whose newest record is old; batches are refused where leaders and
+        replicas change, and for a while after. So nothing may follow a batch of old records in flight until
+        UNSTEADY_SECONDS after a look.
         """
         unanswered = (sent.batch for sent in self.in_flight)
         return self._steady or all(
@@ -234,7 +237,7 @@ class Passage:
         )
 
     def answered(self, sent: Sent, *, appended: bool, now: float) -> bool:
-        """Take back a batch whose answer came; True when it counts, False when it is of an older life."""
+        """Take the answer to a batch; False if the batch is of an older generation: it moves nothing then."""
         assert self.in_flight, f"{self.tp}: an answer came, but nothing was sent"
         self.in_flight.remove(sent)
         if sent.buffer is not None:
@@ -263,7 +266,7 @@ class Passage:
         return current
 
     def _catch_up(self) -> None:
-        """With nothing queued and nothing in flight all that was fetched is dealt with, gaps included."""
+        """If nothing is queued or in flight, all that was fetched is dealt with, gaps included."""
         if not self.in_flight and not self.queue:
             self.next_offset = self.send_offset = self.queue.end
 
@@ -271,11 +274,11 @@ class Passage:
 
     @property
     def contradicts_map(self) -> bool:
-        """True when the next batch reaches a run that the offset map was given ahead, and what is read there
-        does not begin like it.
+        """True when the next batch reaches a run that was noted ahead in the offset map, and what was read
+        there does not begin as that run does.
 
-        The source is not what it was when that was written, or nobody knows: the map has to be corrected
-        first, because with a log end there it would be believed.
+        The source has changed since that was written, or may have. The map must be corrected before the batch
+        is sent: once the log ends there the map would be believed.
         """
         if not self._runs_ahead or self.target_next_offset is None:
             return False
@@ -284,8 +287,8 @@ class Passage:
 
     @property
     def foresaw_otherwise(self) -> bool:
-        """True when what is queued has other gaps than the offset map was given ahead: what is to be noted of
-        them would not fit in there. So it is where transactions that were aborted are read by now.
+        """True when the queue has other gaps than were noted ahead in the offset map, so that its runs would
+        not fit into the map: for example if aborted transactions are read now (``read.isolation``).
         """
         if self.mode is not OffsetMode.MAPPED or not self._runs_ahead or self.target_next_offset is None:
             return False
@@ -293,23 +296,23 @@ class Passage:
         return any(read != foreseen for read, foreseen in zip(runs, self._runs_ahead, strict=False))
 
     def map_corrected(self) -> None:
-        """The offset map holds nothing any more of what was written ahead."""
+        """The offset map no longer holds any runs that were noted ahead."""
         self._runs_ahead = []
 
     def runs_ahead(self) -> list[tuple[int, int]]:
         """For ``mapped``: the runs that begin after each gap in the queue, as (source, target) offsets.
 
-        Where the offset map was given more ahead, no more of them than are known of it: what it has behind
-        those may be otherwise, and is asked for once they are noted.
+        If runs were noted ahead, at most as many as are known of those: the map may hold different ones after
+        them, which are looked up once these are noted.
         """
         assert self.target_next_offset is not None
         return self.queue.runs(self.target_next_offset)[: len(self._runs_ahead) or None]
 
     def runs_noted(self, count: int, now: float, following: Sequence[tuple[int, int]] = ()) -> None:
-        """The first ``count`` runs ahead are in the offset map: their gaps stand in nobody's way any more.
+        """The first ``count`` runs ahead are in the offset map: their gaps leave the queue.
 
         Args:
-            following: What the map has beyond them, or the first of it.
+            following: The runs of the map beyond them, or the first of those.
         """
         self._runs_ahead = list(following)
         at_head = self.queue.gap is not None
@@ -323,7 +326,7 @@ class Passage:
         self._catch_up()
 
     def gap_marked(self, offsets: int, now: float) -> None:
-        """For ``same``: so many offsets of the gap ahead hold control markers now."""
+        """For ``same``: the first ``offsets`` offsets of the gap at the head hold control markers now."""
         assert self.target_next_offset is not None
         assert not self.in_flight
         marked = self.queue.cut_gap(offsets)

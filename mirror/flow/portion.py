@@ -1,7 +1,7 @@
-"""How much a broker is asked for at a time, in all and of one partition.
+"""How much a broker is asked for at a time, in all and per partition.
 
-What does not come in time is lost, so less is asked for next. Of a broker that is near less is asked for,
-too: a small answer is still in the caches when it is sent on, and the target gets a steadier stream.
+An answer that does not come in time is lost, so the next request asks for less. A near broker is asked for
+less, too: a small answer is still in the caches when it is sent on, and the target gets a steadier stream.
 
 No I/O.
 """
@@ -9,38 +9,42 @@ No I/O.
 from __future__ import annotations
 
 PORTION_BYTES_MIN = 64 << 10
-"""Less is not asked for; of a batch that is larger than this all comes, whatever is asked for."""
+"""The least that is asked for; a batch larger than that still comes whole."""
 SHARE_BYTES_MIN = 256 << 10
-"""The least a partition may bring when many are behind: reading a little of each costs both sides more."""
+"""The least one partition may bring when many are behind: smaller pieces cost both sides more."""
 NEAR_ANSWER_BYTES = 1 << 20
-"""So much of a few partitions of a broker that is near. Four are copied a tenth faster so than by 4 MiB."""
+"""The wanted size of a near broker's answers: four partitions are copied a tenth faster than with 4 MiB."""
 NEAR_SECONDS = 0.001
-"""Such an answer is there after so long, and what its bytes take."""
+"""A near broker's answer takes this long, plus its bytes at NEAR_BYTES_PER_SECOND."""
 NEAR_BYTES_PER_SECOND = 300e6
 FAR_AFTER = 32
-"""So many answers in a row that take longer, and it is far; fewer may be late because the machine is busy."""
+"""Late answers in a row that make a broker far; fewer may be late because the machine is busy."""
 SLOW_SECONDS = 1.0
-"""What takes longer to come a relay asks for in smaller answers: its mirror hears nothing meanwhile."""
+"""A relay asks for smaller answers if one takes longer than this: its mirror hears nothing meanwhile."""
 
 
 def share(bytes_max: int, behind: int, *, near: bool) -> int:
-    """What each of the partitions that are behind may bring in one answer, so that it holds some of all.
+    """The bytes each partition that is behind may bring in one answer, so that it has room for all of them.
 
     Args:
         bytes_max: What the answer may bring.
-        near: The broker is.
+        behind: How many partitions are behind.
+        near: Whether the broker is near.
     """
     wanted = min(bytes_max, NEAR_ANSWER_BYTES) if near else bytes_max
     return max(wanted // max(behind, 1), SHARE_BYTES_MIN)
 
 
 def next_bytes(asked: int, came: int, seconds: float, bytes_max: int) -> int:
-    """How many bytes a relay's next answer may bring, after one that took so long: twice as many where that
-    was more than half full and came soon, half where it was slow. One that is not full says nothing.
+    """How many bytes a relay's next answer may bring: twice as many if the last one was more than half full
+    and fast, half as many if it was slow, else the same. An answer at most half full says nothing.
 
     Args:
-        seconds: From its first byte on, and for how long a quota held it back: by what is less where less is
-            asked for. Until it begins it may take as long as it likes.
+        asked: What the last answer might have brought, in bytes.
+        came: What it brought, in bytes.
+        seconds: How long it took from its first byte on, plus how long a quota held it back: what shrinks
+            when less is asked for. The time until the first byte does not count.
+        bytes_max: The most to ask for.
     """
     if came <= asked // 2:
         return asked
@@ -50,10 +54,10 @@ def next_bytes(asked: int, came: int, seconds: float, bytes_max: int) -> int:
 
 
 class Nearness:
-    """Whether a broker is so near that an answer costs its bytes only, and may as well be smaller.
+    """Whether a broker is so near that an answer costs little but its bytes, and may as well be smaller.
 
     Attributes:
-        near: As far as is known; it is taken for that in the beginning.
+        near: As far as is known; True at first.
     """
 
     def __init__(self) -> None:
@@ -61,8 +65,8 @@ class Nearness:
         self._late = 0
 
     def came(self, size: int, seconds: float) -> None:
-        """An answer of so many bytes was there after so long. Small ones may have waited for news, and of
-        large ones the way is the lesser part.
+        """Judge by an answer of ``size`` bytes that took ``seconds``. Small and large ones do not count: a
+        small one may have waited for new records, and in a large one the round trip hardly shows.
         """
         if not SHARE_BYTES_MIN <= size <= 2 * NEAR_ANSWER_BYTES:
             return
@@ -72,13 +76,13 @@ class Nearness:
 
 
 class Portion:
-    """What one answer of a broker may bring just now.
+    """What one answer of a broker may bring at present.
 
     Attributes:
-        bytes: So much, at most.
+        bytes: The most it may bring.
 
     Args:
-        bytes_max: What it may bring where nothing is lost.
+        bytes_max: The most it may bring while nothing is lost.
         patience_seconds: No answer is given up before that.
     """
 
@@ -88,11 +92,11 @@ class Portion:
         self._patience_seconds = patience_seconds
 
     def came(self, seconds: float) -> None:
-        """An answer was whole after so long: twice as much may be asked for if that, too, comes in time."""
+        """An answer was complete after ``seconds``; ask for twice as much if that is in time, too."""
         if seconds < self._patience_seconds / 2:
             self.bytes = min(self.bytes * 2, self._bytes_max)
 
     def lost(self, seconds: float) -> None:
-        """An answer was given up after so long: half as much may come in time, unless the end was sudden."""
+        """An answer was lost after ``seconds``; ask for half as much, unless the connection broke sooner."""
         if seconds >= self._patience_seconds:
             self.bytes = min(self.bytes, max(self.bytes // 2, PORTION_BYTES_MIN))

@@ -1,8 +1,8 @@
 """Where a partition goes on, decided from what both sides say. No I/O, no memory of its own.
 
-The target's log end is the position: what was acknowledged is there, what is
-there needs no other proof. With ``offsets: same`` it is the source offset
-itself; with ``offsets: mapped`` the last run of the offset map turns it into one.
+The target's log end is the position: what was acknowledged is there, and what is there needs no other
+proof. With ``offsets: same`` it is the source offset itself; with ``offsets: mapped`` the last run of the
+offset map translates it.
 
 Sources: KIP-98 (sequences), KIP-320 (log truncation), docs/design.md.
 """
@@ -25,9 +25,10 @@ class Proceed:
     """Append from here on.
 
     Attributes:
-        skip_to: Source offsets up to here are gone at the source and their loss is accepted.
-        producer_epoch: With which it is written to.
-        nothing_copied: The target partition holds no record at all yet.
+        skip_to: Source offsets below this are gone at the source, and their loss is accepted; ``next_offset``
+            if none are.
+        producer_epoch: The producer epoch to write with.
+        nothing_copied: Nothing was copied yet, and the target partition held no records when it was begun.
     """
 
     next_offset: int
@@ -45,8 +46,8 @@ class Register:
 
     Attributes:
         shared: The target partition holds records that are not ours.
-        instead_of: What the partition would be if its offsets had to be the same, which they cannot; None
-            where nobody wanted them to be, or they are.
+        instead_of: With ``auto``, why the partition is mapped: the stop that ``same`` would have led to. None
+            if it keeps its offsets, or if mapping was asked for.
     """
 
     mode: OffsetMode
@@ -62,7 +63,7 @@ class Prepare:
     """Make the target partition start at ``start_offset``, then look again.
 
     Attributes:
-        target_log_start_offset: Where it starts now; all there is from here on must be ours.
+        target_log_start_offset: Where it starts now; everything from there on must be ours.
     """
 
     start_offset: int
@@ -73,7 +74,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """A repair has begun to append this: see that it stands, or that it never will, then look again."""
+    """A repair has begun to append this: finish that, or find that it never will stand; then look again."""
 
     insertion: Insertion
 
@@ -83,7 +84,7 @@ class Stop:
     """Write nothing; ``detail`` says what was seen.
 
     Attributes:
-        target_end: Where the target ends, if all that stands there is known to be ours and acknowledged.
+        target_end: The target's log end, if everything up to it is known to be ours and acknowledged.
     """
 
     state: State
@@ -96,7 +97,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Unreplicated:
-    """The target's log has an end that is not acknowledged: nothing follows it before it is."""
+    """The end of the target's log is not acknowledged yet: nothing may follow it before it is."""
 
     detail: str
 
@@ -105,8 +106,12 @@ Decision = Proceed | Register | Prepare | Insert | Unreplicated | Stop
 
 
 def replaced(copied_to: int, epoch: int, epoch_end: int) -> Stop:
-    """The source has other records than were copied: of the leader epoch that was noted of the last one it
-    answers that ``epoch``, the same or the one before, ends at ``epoch_end``.
+    """The stop for a source that has other records than were copied.
+
+    Args:
+        copied_to: Source offset after the last record copied.
+        epoch: The leader epoch of that record, or the latest before it that the source knows.
+        epoch_end: Where the source says that this epoch ends.
     """
     return Stop(
         State.DIVERGED,
@@ -117,11 +122,14 @@ def replaced(copied_to: int, epoch: int, epoch_end: int) -> Stop:
 
 
 def next_sequence(look: TargetLook, producer_epoch: int = 0) -> int:
-    """The sequence of the next record: the broker's memory goes before ours.
+    """The sequence of the next record: what the broker remembers counts, not what we do.
 
-    A broker that remembers nothing takes any sequence. All mirrors of the flow then begin with the same
-    one, derived from the log end, so that among them too the first write excludes the others. One that
-    remembers an older epoch wants a new one to begin with 0.
+    A broker that remembers nothing accepts any sequence. All mirrors of the flow then begin with the same
+    one, derived from the log end, so that the first write excludes the others here too. A broker that
+    remembers an older epoch requires a new one to begin with 0.
+
+    Args:
+        producer_epoch: The epoch that the record will be written with.
     """
     if look.last_sequence is None:
         return look.target_log_end_offset % SEQUENCES
@@ -145,11 +153,13 @@ def decide(
     """What to do with a partition.
 
     Args:
+        known: What the flow's state says of it; None if nothing.
+        producer_id, producer_epoch: What the flow writes with.
         wanted: ``same``, ``auto`` or ``mapped``, from the settings; only for a partition not yet known.
-        acknowledged_target_offset: Log end this process has seen acknowledged, None at first.
+        acknowledged_target_offset: The target log end that this process has seen acknowledged; None at first.
         continue_after_loss: Go on without asking when the source has lost what was not copied.
-        padding_limit: Records with which an empty target may be made to start where the source does; None for
-            as many as it takes.
+        padding_limit: The most padding records with which an empty target may be made to start where the
+            source does; None for no limit.
     """
     ours = producer_epoch if known is None else max(producer_epoch, known.producer_epoch)
     inserting = -1 if known is None or known.insertion is None else known.insertion.producer_epoch
@@ -195,7 +205,7 @@ def _too_much_padding(start: int, end: int, limit: int | None) -> Stop:
     return Stop(
         State.BLOCKED,
         Reason.GAP_TOO_LARGE,
-        f"the source starts at {start}: that takes {start - end} padding records at the target, "
+        f"the source starts at {start}: the target needs {start - end} padding records, "
         f"above the limit of {limit} (offsets.padding_limit)",
     )
 
@@ -213,7 +223,7 @@ def _not_empty(start: int, target: TargetLook) -> Stop:
 
 
 def _written_to(target: TargetLook, producer_id: int) -> bool:
-    """Whether this flow has written to what stands there, all of which is acknowledged."""
+    """Whether this flow has written to the partition; False while the end of its log is not acknowledged."""
     empty = target.target_log_start_offset == target.target_log_end_offset
     if empty or target.unreplicated:
         return False
@@ -226,14 +236,14 @@ def _state_lost(target: TargetLook, producer_id: int) -> Stop:
         Reason.STATE_LOST,
         f"the target partition holds offsets {target.target_log_start_offset} to "
         f"{target.target_log_end_offset}, this flow has written there as producer id {producer_id}, and its "
-        f"state knows nothing of it",
+        f"state has no record of it",
     )
 
 
 def _not_acknowledged(target: TargetLook) -> Unreplicated:
     return Unreplicated(
         f"{target.unreplicated} offsets before target offset {target.target_log_end_offset} are not on all "
-        f"replicas in sync yet"
+        f"in-sync replicas yet"
     )
 
 
@@ -249,7 +259,7 @@ def _prepare(known: Known, target: TargetLook, producer_id: int) -> Decision:
         )
     if end > known.start_offset:
         return Stop(
-            State.BLOCKED, Reason.FOREIGN_WRITE, f"{aim} and ends at {end}: something else has written there"
+            State.BLOCKED, Reason.FOREIGN_WRITE, f"{aim}, but ends at {end}: something else has written there"
         )
     return Prepare(known.start_offset, start, end, next_sequence(target))
 
@@ -283,8 +293,8 @@ def _go_on(
         return Stop(
             State.DIVERGED,
             Reason.TARGET_TRUNCATED,
-            f"the target ends at {end}, where its offset map begins: where the source has the last record "
-            f"there is forgotten",
+            f"the target ends at {end}, where its offset map begins: the map no longer has the source "
+            f"offset of the last record there",
         )
     if position > source.high_watermark:
         return _ahead(known, source, position)
@@ -313,7 +323,7 @@ def _go_on(
 
 
 def _cut_short(known: Known, end: int, acknowledged: int | None) -> Stop | None:
-    """Why a target that ends there has lost what stood there; None where nothing says so."""
+    """Why a target log that ends there must have lost records; None if nothing says so."""
     if acknowledged is not None and end < acknowledged:
         return Stop(
             State.DIVERGED,
@@ -336,7 +346,7 @@ def _cut_short(known: Known, end: int, acknowledged: int | None) -> Stop | None:
 
 
 def _reaches(known: Known, target_offset: int) -> bool:
-    """Whether it can be told where the source has the record at a target offset."""
+    """Whether the record at a target offset can be translated to a source offset."""
     try:
         known.to_source(target_offset)
     except UntranslatableError:
@@ -345,8 +355,10 @@ def _reaches(known: Known, target_offset: int) -> bool:
 
 
 def _ahead(known: Known, source: SourceLook, position: int) -> Stop:
-    """Under the leader from which the last record was copied nothing can have been taken back: the target has
-    too much then.
+    """The stop for a copy that is ahead of the source.
+
+    Under the leader epoch in which the last record was copied the source cannot have lost anything: then the
+    target has too much.
     """
     seen = f"copied up to {position}, but the source ends at {source.high_watermark}"
     epoch = known.epoch_before(position)
@@ -355,6 +367,6 @@ def _ahead(known: Known, source: SourceLook, position: int) -> Stop:
     return Stop(
         State.DIVERGED,
         Reason.OFFSETS_DIFFER,
-        f"{seen}, under leader epoch {epoch} as when that was copied: records at the target are doubled, or "
-        f"not of this flow",
+        f"{seen}, under leader epoch {epoch}, as when that was copied: records at the target are duplicated, "
+        f"or not of this flow",
     )

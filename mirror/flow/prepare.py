@@ -1,16 +1,15 @@
 """Make an empty target partition start at a given offset.
 
-Batches of null records are appended up to that offset, then DeleteRecords moves
-the start of the log there. Each padding batch is a conditional append like any
-other, so two mirrors preparing the same partition do the work once.
+Batches of null records are appended up to that offset; then DeleteRecords moves the start of the log there.
+Each padding batch is a conditional append like any other, so two mirrors that prepare the same partition do
+the work once.
 
-Records that nobody could take away again would be seen by consumers, so that the
-right to delete is tried before the first of them is written. And what somebody else
-has written in between would be taken away with them, so that every batch is looked
-at before that.
+Padding that cannot be deleted again would be visible to consumers, so the right to delete is tested before
+the first padding record is written. Deleting would also remove what somebody else wrote in between, so every
+batch is checked first.
 
-Ten million offsets take a second or two: a batch holds a million records in some
-hundred kilobytes, and the same bytes are sent each time.
+Ten million offsets take a second or two: a batch holds a million records in some hundred kilobytes, and the
+same bytes are sent each time.
 
 Sources: KIP-107 (DeleteRecords), docs/design.md.
 """
@@ -36,21 +35,21 @@ from mirror.kafka.record_batch import null_batch, seal, walk
 from mirror.model import Reason, TopicPartition
 
 PADDING_RECORDS_MAX = 1_000_000
-"""Records of one padding batch; its zstd form stays well below any broker's batch limit."""
+"""The most records in one padding batch; with zstd it stays well below any broker's batch limit."""
 HEADERS_BYTES_MAX = 4 << 20
 NO_PADDING = OF_RECORDS | {codes.UNSUPPORTED_COMPRESSION_TYPE}
-"""A topic that takes no such batch: padding is compressed, and its records have no key."""
+"""Codes of a topic that takes no padding: it is compressed, and its records have no key."""
 UNCERTAIN = frozenset(
     {codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.DUPLICATE_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID}
 )
-"""What the broker remembers of the producer is not what was seen: a look tells."""
+"""Codes that say that the broker's memory of the producer has changed since the look: look again."""
 
 
 class NotPreparableError(PartitionError):
-    """The target takes no padding, or deletes no records on request, and none of ours are there yet.
+    """The target refuses padding, or DeleteRecords, and the partition holds no padding yet.
 
     Attributes:
-        target_log_end_offset: Where a copy would begin that takes the partition as it is.
+        target_log_end_offset: Where a mapped copy would begin in the partition as it is.
     """
 
     reason = Reason.PREPARATION_REFUSED
@@ -72,9 +71,10 @@ async def prepare(flow: Flow, target: TopicPartition, decision: Prepare) -> None
     """Pad the partition up to ``decision.start_offset`` and let its log start there.
 
     Raises:
-        NotPreparableError: The broker will not take padding or delete records, and there are none.
+        NotPreparableError: The broker refuses padding or DeleteRecords, and the partition holds no padding.
         PartitionError: The broker refuses, or somebody else has written there: see its reason.
-        ConnectionFailedError: The broker is away; look again and go on from where the log then ends.
+        TwinsiteError: The broker cannot be reached, or cannot do it just now; look again, and go on from
+            where the log then ends.
     """
     connection = await flow.writer(flow.target.info.leader(target), "prepare")
     await _try_to_delete(flow, target, decision.target_log_end_offset)
@@ -90,7 +90,13 @@ async def prepare(flow: Flow, target: TopicPartition, decision: Prepare) -> None
 
 
 async def _try_to_delete(flow: Flow, target: TopicPartition, end: int) -> None:
-    """See whether the start of the log may be moved, by moving it nowhere."""
+    """Test whether we may move the start of the log, by deleting up to offset 0.
+
+    Raises:
+        NotPreparableError: We may not, and the partition is empty.
+        PartitionError: We may not, and the partition holds records.
+        TwinsiteError: The broker cannot be asked, or cannot do it just now.
+    """
     refusal = await _delete_below(flow, target, 0)
     if refusal is None:
         return
@@ -103,10 +109,10 @@ async def _try_to_delete(flow: Flow, target: TopicPartition, end: int) -> None:
 
 
 async def _delete_below(flow: Flow, target: TopicPartition, offset: int) -> TwinsiteError | None:
-    """Let the log start at an offset, or say why the broker will not have it.
+    """Let the log start at an offset; returns the broker's refusal, if it refuses for good.
 
     Raises:
-        TwinsiteError: It could not be asked, or cannot do it just now.
+        TwinsiteError: The broker cannot be asked, or cannot do it just now.
     """
     answer = (await delete_records(flow.target, {target: offset}))[target]
     if not isinstance(answer, TwinsiteError):
@@ -117,20 +123,26 @@ async def _delete_below(flow: Flow, target: TopicPartition, offset: int) -> Twin
 
 
 async def _expect_only_ours(flow: Flow, target: TopicPartition, start: int, end: int) -> None:
-    """See who wrote what stands between two offsets, by the headers of its batches."""
+    """Check by the batch headers that only this flow wrote between two target offsets.
+
+    Raises:
+        PartitionError: Another producer did.
+        ConnectionFailedError: Part of it is not on all in-sync replicas yet.
+        TwinsiteError: The broker cannot be asked, or refuses.
+    """
     leader = flow.target.info.leader(target)
     while start < end:
         wants = {target: Want(start, -1, -1, HEADERS_BYTES_MAX)}
         fetched = (await peek_at(flow.target, leader, wants)).get(target)
         if fetched is None:
-            raise ConnectionFailedError(f"{target}: offset {start} is not on all replicas in sync yet")
+            raise ConnectionFailedError(f"{target}: offset {start} is not on all in-sync replicas yet")
         if fetched.error_code:
             raise broker_error(fetched.error_code, f"target: Fetch of the padding of {target}")
         for header, _ in walk(fetched.records):
             if header.base_offset < end and header.producer_id != flow.producer_id:
                 raise PartitionError(
                     target,
-                    f"target offset {header.base_offset}, amid padding that is to be deleted, was written by "
+                    f"target offset {header.base_offset}, in padding that is to be deleted, was written by "
                     f"producer id {header.producer_id}, this flow writes as {flow.producer_id}",
                     reason=Reason.FOREIGN_WRITE,
                 )

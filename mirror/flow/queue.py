@@ -1,7 +1,6 @@
-"""What was fetched and not yet sent: batches and gaps in the order of their offsets, and the epochs in them.
+"""What was fetched and not yet sent: batches and gaps in offset order, and the leader epochs in them.
 
-No I/O. Batches hold the buffer in which they came; whoever takes one out takes the
-hold over.
+No I/O. Each batch holds the buffer in which it came; whoever takes a batch out takes over its hold.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from mirror.model import Batch, Gap
 
 
 class Queue:
-    """The items of one partition, without a hole between them.
+    """The items of one partition, contiguous in source offsets.
 
     Attributes:
         end: Source offset after the last item, from where to fetch.
-        bytes: Of all batches.
-        fetched_epoch: The newest leader epoch met, -1 when none is known.
+        bytes: The size of all batches.
+        fetched_epoch: The newest leader epoch fetched so far; -1 if none is known.
     """
 
     __slots__ = ("_epochs", "_items", "_noted_epoch", "bytes", "end", "fetched_epoch")
@@ -36,12 +35,12 @@ class Queue:
         return bool(self._items)
 
     def begin(self, offset: int, epoch: int) -> None:
-        """Hold nothing, and begin at this offset; ``epoch`` is that of the last record before it."""
+        """Drop everything and begin at ``offset``; ``epoch`` is the leader epoch of the record before it."""
         self.clear(offset)
         self.fetched_epoch = self._noted_epoch = epoch
 
     def clear(self, offset: int) -> None:
-        """Hold nothing: what comes next begins at this offset again."""
+        """Drop everything: what comes next begins at ``offset``. Epochs not noted durably are forgotten."""
         for _, buffer in self._items:
             if buffer is not None:
                 buffer.release()
@@ -53,7 +52,7 @@ class Queue:
 
     @property
     def start(self) -> int:
-        """Source offset of the first item; ``end`` when there is none."""
+        """Source offset of the first item; ``end`` if there is none."""
         return self._items[0][0].base_offset if self._items else self.end
 
     # -- in and out ------------------------------------------------------------------------------
@@ -64,7 +63,8 @@ class Queue:
         """Add what was fetched; it begins at ``end``. Each batch holds the buffer once.
 
         Args:
-            epochs: Leader epochs met, (epoch, first offset), in order; older ones are known already.
+            epochs: Leader epochs in it, (epoch, first offset), in order; those not newer than
+                ``fetched_epoch`` are known already.
         """
         end, size, batches = self.end, 0, 0
         for item in items:
@@ -87,16 +87,16 @@ class Queue:
 
     @property
     def batch_ready(self) -> bool:
-        """True when the first item is a batch of a leader epoch that is noted."""
+        """True when the first item is a batch whose leader epoch is noted durably."""
         if not self._items:
             return False
         head = self._items[0][0]
         return isinstance(head, Batch) and not (self._epochs and head.next_offset > self._epochs[0][1])
 
     def first_run(self, target_offset: int) -> tuple[int, int] | None:
-        """Where what follows the first batch begins, as (source, target) offset, behind a gap if any.
+        """The (source, target) offset at which records continue after the first batch, past a gap if any.
 
-        None where the first item is no batch.
+        None if the first item is not a batch.
 
         Args:
             target_offset: Where the first batch will be at the target.
@@ -109,7 +109,7 @@ class Queue:
         return begins, target_offset + head.records
 
     def pop(self) -> tuple[Batch, Buffer | None]:
-        """Take the first item, a batch, with its hold of the buffer."""
+        """Take out the first item, which must be a batch, with its hold of the buffer."""
         batch, buffer = self._items.popleft()
         assert isinstance(batch, Batch)
         self.bytes -= len(batch.view)
@@ -124,7 +124,7 @@ class Queue:
         return head if isinstance(head, Gap) else None
 
     def cut_gap(self, offsets: int) -> Gap:
-        """Take so many offsets off the gap at the head; answers what was taken."""
+        """Cut ``offsets`` offsets off the gap at the head, and return that part."""
         gap, _ = self._items.popleft()
         assert isinstance(gap, Gap)
         first, rest = gap.cut(offsets)
@@ -147,7 +147,7 @@ class Queue:
         return runs
 
     def drop_gaps(self, count: int) -> list[Gap]:
-        """Leave out the first so many gaps; answers what was left out."""
+        """Remove the first ``count`` gaps, and return them."""
         kept: deque[tuple[Batch | Gap, Buffer | None]] = deque()
         dropped: list[Gap] = []
         for item, buffer in self._items:
@@ -167,10 +167,10 @@ class Queue:
 
     @property
     def epoch_first(self) -> bool:
-        """True when the first item reaches into a leader epoch that is not noted durably."""
+        """True when the first item reaches into a leader epoch that is not noted durably yet."""
         return bool(self._epochs and self._items) and self._items[0][0].next_offset > self._epochs[0][1]
 
     def note_epochs(self, epochs: Sequence[tuple[int, int]]) -> None:
-        """These leader epochs are in the durable state now."""
+        """These leader epochs, at least one, are in the durable state now."""
         self._noted_epoch = max(self._noted_epoch, epochs[-1][0])
         self._epochs = [pair for pair in self._epochs if pair[0] > epochs[-1][0]]

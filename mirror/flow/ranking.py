@@ -1,7 +1,6 @@
 """Which of the partitions that are behind catch up first: what would be lost soonest, then what matters most.
 
-Relays send those of the lowest rank and no others. Nothing here concerns what is up to date: that goes
-before all of them.
+Relays send the lowest rank and no other. Partitions that are caught up go before all ranks.
 
 Sources: docs/protocol.md (WANT, RANK), docs/settings.md (link.topics_first).
 """
@@ -19,15 +18,15 @@ from mirror.kafka.fetch import Key
 
 RANK_SECONDS = 5.0
 DANGER_SECONDS = 3600.0
-"""What is lost so soon goes before everything else."""
+"""What is lost sooner than this goes before everything else."""
 HEADROOM_SECONDS = (600.0, 1800.0, DANGER_SECONDS, 6 * 3600.0, 24 * 3600.0, 7 * 24 * 3600.0)
-"""Between two of them partitions are alike: each rank waits until the one before it is done."""
+"""Bounds of bands: partitions in one band are alike, and each rank waits until the one before it is done."""
 TOMBSTONES_SECONDS_MIN = HEADROOM_SECONDS[1]
-"""A tombstone that may be lost is in danger, behind records that will be lost sooner than that."""
+"""A tombstone counts as no more urgent than this: in danger, but after records that are lost sooner."""
 
 
 class TopicClass(IntEnum):
-    """What the settings say of a topic."""
+    """Whether the settings put a topic first, last or in between."""
 
     FIRST = 0
     OTHER = 1
@@ -35,17 +34,17 @@ class TopicClass(IntEnum):
 
 
 def class_of(topic: str, first: Sequence[str], last: Sequence[str]) -> TopicClass:
-    """The class of a topic; first wins where both lists of patterns name it."""
+    """The class of a topic; first wins if both lists of patterns match."""
     if any(re.fullmatch(pattern, topic) for pattern in first):
         return TopicClass.FIRST
     return TopicClass.LAST if any(re.fullmatch(pattern, topic) for pattern in last) else TopicClass.OTHER
 
 
 def rank_of(topic_class: TopicClass, headroom_seconds: float | None) -> int:
-    """The lowest goes first; from 0 to 255.
+    """The rank of a partition, from 0 to 255; the lowest goes first.
 
     Args:
-        headroom_seconds: Until something of it is lost; None where that is not known, ``math.inf`` for never.
+        headroom_seconds: Until something of it is lost; None if not known, ``math.inf`` for never.
     """
     bands = len(HEADROOM_SECONDS)
     band = bands if headroom_seconds is None else bisect_right(HEADROOM_SECONDS, headroom_seconds)
@@ -56,14 +55,14 @@ def rank_of(topic_class: TopicClass, headroom_seconds: float | None) -> int:
 
 
 def most_urgent(retention_seconds: float | None, tombstone_seconds: float | None) -> float | None:
-    """Of a partition of which records can go, and tombstones: when the first of it is lost.
+    """Seconds until a partition loses something, to retention or to compaction; None if neither is known.
 
-    Retention is known to remove what is too old. A tombstone may be there or not, and goes with the second
-    pass of a cleaner that comes when it comes: it is never taken for more urgent than what retention leaves
-    half an hour.
+    Retention certainly removes what is too old. Whether there is a tombstone at all is not known, and it goes
+    with the cleaner's second pass, whenever that is. So it never counts as more urgent than
+    TOMBSTONES_SECONDS_MIN.
 
     Args:
-        retention_seconds: Until retention takes something; None where that is not known, or never.
+        retention_seconds: Until retention takes something; None if not known, or never.
         tombstone_seconds: Until compaction may take a tombstone; None likewise.
     """
     if tombstone_seconds is None:
@@ -76,9 +75,9 @@ class Ranker:
     """Keeps the ranks of a flow's partitions.
 
     Args:
-        first, last: Patterns of topics.
-        headroom: In seconds, of a partition; None where that is not known.
-        ranked: Told what is another one now.
+        first, last: Patterns of topic names.
+        headroom: The headroom of a partition in seconds; None if not known.
+        ranked: Called with the partitions whose rank has changed, and their new ranks.
     """
 
     def __init__(
@@ -95,13 +94,13 @@ class Ranker:
         self._classes: dict[str, TopicClass] = {}
 
     async def run(self, partitions: Callable[[], Iterable[PartitionCopy]]) -> None:
-        """Look again and again until cancelled."""
+        """Rank every RANK_SECONDS until cancelled."""
         while True:
             self.look(partitions())
             await asyncio.sleep(RANK_SECONDS)
 
     def look(self, partitions: Iterable[PartitionCopy]) -> None:
-        """Rank them anew; what is gone is not behind."""
+        """Rank the partitions once. Those whose topic is gone are skipped: they are not behind."""
         changed: dict[Key, int] = {}
         classes: dict[str, TopicClass] = {}
         for partition in partitions:

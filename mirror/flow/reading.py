@@ -1,6 +1,6 @@
 """Read what a partition holds at given offsets, outside any fetch session. Not for the hot path.
 
-Sources: KIP-74 (an answer brings one whole batch at least), docs/design.md.
+Sources: KIP-74 (an answer holds at least one whole batch), docs/design.md.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from mirror.kafka.record_batch import CONTROL, MAGIC_V2, BatchHeader, walk
 from mirror.model import TopicPartition
 
 RANGE_BYTES, FEW_BYTES = 1 << 20, 64 << 10
-"""Asked for at once, where all of a range is read and where a record here and there is."""
+"""Asked for at once: when a whole range is read, and when only a few records are."""
 Batches = list[tuple[BatchHeader, memoryview]]
 
 
 async def read_batches(
     cluster: Cluster, tp: TopicPartition, start: int, end: int
 ) -> AsyncIterator[tuple[BatchHeader, memoryview]]:
-    """The batches that hold offsets ``[start, end)``, in order; none for what compaction has removed.
+    """The batches that hold offsets ``[start, end)``, in order; nothing for offsets that were compacted away.
 
     Raises:
-        BrokerError: The broker refuses; also where the log begins behind ``start``.
-        ConnectionFailedError: It does not answer.
+        BrokerError: The broker refuses; also if the log begins after ``start``.
+        ConnectionFailedError: The broker does not answer, or the log ends before ``end`` just now.
+        BatchError: A batch of an old format cannot be read.
     """
     at = start
     while at < end:
@@ -38,12 +39,12 @@ async def read_batches(
             if header.base_offset < end:
                 yield header, view
         if not batches:
-            raise ConnectionFailedError(f"{cluster.name}: {tp} ends before offset {end} just now")
+            raise ConnectionFailedError(f"{cluster.name}: {tp} currently ends before offset {end}")
         at = _next_offset(*batches[-1])
 
 
 async def read_records(cluster: Cluster, tp: TopicPartition, start: int, end: int) -> AsyncIterator[Record]:
-    """The records of offsets ``[start, end)``, committed or not; control records are none.
+    """The records of offsets ``[start, end)``, committed or not; without control records.
 
     Raises:
         BatchError: A batch cannot be read.
@@ -56,7 +57,7 @@ async def read_records(cluster: Cluster, tp: TopicPartition, start: int, end: in
 
 
 async def read_some(cluster: Cluster, tp: TopicPartition, offsets: Collection[int]) -> dict[int, Record]:
-    """The records at these offsets, as far as there are any.
+    """The records at these offsets, by offset; an offset without a record is left out.
 
     Raises:
         TwinsiteError: As :func:`read_records`.
@@ -78,7 +79,12 @@ async def read_some(cluster: Cluster, tp: TopicPartition, offsets: Collection[in
 
 
 async def _batches_at(cluster: Cluster, tp: TopicPartition, offset: int, bytes_max: int) -> Batches:
-    """The batch that holds an offset, or the next one, with some behind it; none at the end of the log."""
+    """The batch that holds an offset, or the next one, and some batches after it; none at the log's end.
+
+    Raises:
+        BrokerError: The broker refuses.
+        ConnectionFailedError: It does not answer, or its answer holds no batch from that offset on.
+    """
     want = Want(offset, -1, -1, bytes_max)
     fetched = (await peek_at(cluster, cluster.info.leader(tp), {tp: want})).get(tp)
     if fetched is None:
@@ -87,7 +93,7 @@ async def _batches_at(cluster: Cluster, tp: TopicPartition, offset: int, bytes_m
         raise broker_error(fetched.error_code, f"{cluster.name}: Fetch of {tp} from offset {offset}")
     found = [one for one in walk(fetched.records) if offset < _next_offset(*one)]
     if not found:
-        raise ConnectionFailedError(f"{cluster.name}: {tp} cannot be read on from offset {offset}")
+        raise ConnectionFailedError(f"{cluster.name}: {tp} cannot be read from offset {offset} on")
     return found
 
 

@@ -1,6 +1,6 @@
-"""What was read of a partition becomes what is to be copied, or the reason why it is not.
+"""Turn what was read of a partition into what is to be copied, or into the reason why it is not.
 
-The same whichever way it came: from a broker, or through a relay that has read it there.
+The same for both ways: straight from a broker, or through a relay that has read it there.
 """
 
 from __future__ import annotations
@@ -38,35 +38,37 @@ log = structlog.get_logger(__name__)
 
 BATCH_BYTES_DEFAULT = 1 << 20
 INLINE_BYTES_MAX = 64 << 10
-"""So much, inflated too, is looked at closely at once, more in another thread: to write batches again takes
-long.
+"""Up to this size, inflated included, a closer look is taken at once; above it in another thread, because
+re-encoding batches takes long.
 """
 LOOK_AFTER_SECONDS = 5.0
-"""So long after the way was refused a partition is looked at again, or after the last answer it says so."""
+"""After a refusal by the source's side a partition is looked at again this much later. After an error that
+may pass it shows the error once nothing has been heard for this long.
+"""
 ROOM_WAIT_SECONDS = 5.0
-"""So long no buffer was given back, and those are taken back that wait for a broker as long silent."""
+"""After this long without a buffer given back, those are taken back that wait for a broker silent as long."""
 
 
 class Outcome(Enum):
-    """What became of what came."""
+    """What became of an answer for one partition."""
 
     TAKEN = "taken"
     EMPTY = "empty"
     TORN = "torn"
-    """There is no whole batch in it."""
+    """It holds no whole batch."""
     EARLY = "early"
-    """There is one that was not to be there yet; the next answer says whether it is."""
+    """A batch reaches beyond the log end that the answer gives; the next answer tells whether it is there."""
     REFUSED = "refused"
     OVERTAKEN = "overtaken"
-    """Something else was concluded of the partition before it was looked at."""
+    """Something else was decided for the partition while the answer was being examined; it was dropped."""
 
 
 class Answers(NamedTuple):
-    """Readings of the monotonic clock.
+    """When answers came, in monotonic seconds.
 
     Attributes:
-        at: When an answer came, or a moment before that.
-        before: When the one before it came that would have had news of the partition; None for the first.
+        at: When this answer came, or a moment before that.
+        before: When the previous answer came that would have had news of the partition; None for the first.
     """
 
     at: float
@@ -74,15 +76,15 @@ class Answers(NamedTuple):
 
 
 class Receiver:
-    """The partitions of one lane: who is read there, and what becomes of what was read.
+    """The partitions of one lane: which are read there, and what becomes of what was read.
 
     Attributes:
         members: All of them.
-        crowded: Those that are left out for now: they have no room, or something is to be written first.
-        sorting: Those of which something has come that is being looked at; :meth:`take` has not returned.
+        crowded: Those not read for now: they have no room, or what is queued must be written first.
+        sorting: Those of which an answer is being examined in another thread.
 
     Args:
-        full: Whether so much waits of one of them that no more is to come for now.
+        full: Whether so much of a partition waits that no more of it should come for now.
     """
 
     def __init__(self, flow: Flow, full: Callable[[PartitionCopy], bool]) -> None:
@@ -95,7 +97,7 @@ class Receiver:
         self._early_at: dict[Key, int] = {}
 
     def admit(self, partition: PartitionCopy) -> bool:
-        """Take note of what has become of a partition; True when more of it is to be read now."""
+        """Note the state of a partition; True if more of it is to be read now."""
         key = partition.key
         if not partition.copying:
             self.leave(key)
@@ -107,7 +109,7 @@ class Receiver:
         return not (full or waits)
 
     def leave(self, key: Key) -> None:
-        """This partition is not read here any more."""
+        """Stop reading this partition here."""
         self.members.pop(key, None)
         self.crowded.discard(key)
         self._bad_at.pop(key, None)
@@ -121,21 +123,21 @@ class Receiver:
         buffer: Buffer,
         answers: Answers,
     ) -> Outcome:
-        """Take what came for a partition, as read at ``offset``: where it is to be read next, or before that.
+        """Take what came for a partition, read from ``offset``: its fetch offset, or an earlier one.
 
-        Batches that are to be written again take time; other lanes go on meanwhile. What is concluded of the
-        partition in that time holds, and what came is dropped.
+        Re-encoding batches takes time; other lanes go on meanwhile. What is decided for the partition in that
+        time holds, and what came is dropped.
 
         Args:
-            buffer: In which the records are; held by the caller until this returns.
-            answers: When this one came, and the one before.
+            buffer: Where the records are; the caller holds it until this returns.
+            answers: When this answer and the one before it came.
         """
         try:
             return await self._take(partition, fetched, offset, buffer, answers)
         except Exception as error:  # a mistake of ours must not hold up the other partitions
             log.exception("partition_not_taken", partition=str(partition.tp))
             partition.attempts += 1
-            words = f"what was read at {partition.fetch_offset} was not understood: {error!r}"
+            words = f"what was read at {partition.fetch_offset} could not be processed: {error!r}"
             look_at = time.monotonic() + pause_seconds(partition.attempts)
             partition.stop(State.BLOCKED, Reason.INTERNAL_ERROR, words, look_at)
             return Outcome.REFUSED
@@ -157,7 +159,7 @@ class Receiver:
         if not len(fetched.records):
             missing = partition.readable_end(isolation) > partition.fetch_offset
             if not missing and not partition.pending:
-                partition.attempts = 0  # all is well; nothing will be appended that could show it
+                partition.attempts = 0  # all is well, and no append will come that would reset this
             return Outcome.EMPTY
         if offset < partition.ask_offset and self._replaced(partition, fetched, offset):
             return Outcome.REFUSED
@@ -180,7 +182,7 @@ class Receiver:
         asked: Asked,
         batch_bytes_max: int,
     ) -> bool:
-        """Take what does not pass as it is, too; True if nothing has become of the partition meanwhile."""
+        """Take the batches that do not pass as they are; False if the partition has changed meanwhile."""
         closer = partial(
             take_rest, intake, rest, asked=asked, aborted=fetched.aborted, batch_bytes_max=batch_bytes_max
         )
@@ -195,7 +197,7 @@ class Receiver:
         return True
 
     async def _beside(self, partition: PartitionCopy, key: Key, work: Callable[[], None]) -> bool:
-        """Do it in another thread, one of the flow at a time; True if nothing has become of the partition
+        """Do the work in another thread, one at a time in the flow; False if the partition has changed
         meanwhile.
         """
         before = partition.generation, partition.fetch_offset
@@ -205,7 +207,7 @@ class Receiver:
                 await in_thread(work)
         except asyncio.CancelledError:
             self.sorting.discard(key)
-            self._flow.hooks.changed(partition)  # nobody has looked at it meanwhile
+            self._flow.hooks.changed(partition)  # changes of it were left alone meanwhile
             raise
         finally:
             self.sorting.discard(key)
@@ -225,8 +227,9 @@ class Receiver:
         return Outcome.REFUSED
 
     def bad_batch(self, partition: PartitionCopy, key: Key, error: BatchError) -> None:
-        """What stands before the batch is written first; then other replicas are asked, and the partition is
-        blocked where none has it whole. What is only too large for the target is so on all of them.
+        """Handle a batch that cannot be taken. What precedes it is written first. Then other replicas are
+        asked, and the partition is blocked if none has a good copy. For a record too large for the target no
+        replica is asked: it is as large on all of them.
         """
         if isinstance(error, MisplacedBatchError):
             partition.doubtful_at = partition.fetch_offset
@@ -242,7 +245,7 @@ class Receiver:
         self._flow.hooks.reread(partition, error)
 
     def _replaced(self, partition: PartitionCopy, fetched: Fetched, offset: int) -> bool:
-        """Whether what was read for another mirror too, from further down, is not what was copied there."""
+        """Whether what was read from a lower offset, for another mirror too, is not what was copied there."""
         epoch = partition.queue.fetched_epoch
         begins = newer_before(
             fetched.records, asked_from=offset, fetch_offset=partition.fetch_offset, epoch=epoch
@@ -268,13 +271,13 @@ class Receiver:
 
 
 def asked_of(partition: PartitionCopy, fetched: Fetched, offset: int, isolation: Isolation) -> Asked:
-    """What an answer about a partition is held against, as it was asked for at ``offset``."""
+    """What an answer for a partition is checked against; it was asked for at ``offset``."""
     whole = partition.read_to == offset
     return Asked(offset, whole=whole, end=fetched.readable_end(isolation))
 
 
 def queue(partition: PartitionCopy, intake: Intake, buffer: Buffer | None) -> None:
-    """Put what was taken behind what is queued, and remember where to look closely."""
+    """Append what was taken to the queue, and remember where a batch was out of place."""
     partition.queue.push(intake.items, intake.leader_epochs, buffer)
     if intake.items:
         partition.read_to = intake.next_offset
@@ -283,8 +286,10 @@ def queue(partition: PartitionCopy, intake: Intake, buffer: Buffer | None) -> No
 
 
 def truncated(partition: PartitionCopy, epoch: int, epoch_end: int) -> None:
-    """The source has replaced what was copied; as :func:`mirror.flow.position.replaced`. Or only what was
-    read and is not acknowledged: then the partition is looked at when nothing of it is on its way any more.
+    """The source has replaced records; arguments as for :func:`mirror.flow.position.replaced`.
+
+    If it replaced only what was read and not yet acknowledged, the partition is looked at once nothing of it
+    is in flight. Otherwise it becomes DIVERGED.
     """
     copied_to = partition.next_offset or 0
     if partition.pending and copied_to <= epoch_end:
@@ -295,7 +300,7 @@ def truncated(partition: PartitionCopy, epoch: int, epoch_end: int) -> None:
 
 
 def block(partition: PartitionCopy, error: BatchError) -> None:
-    """Nobody has the batch as it should be; it is looked for again, later each time."""
+    """Block a partition because no replica has a good copy of a batch; try again, later each time."""
     partition.attempts += 1
     look_at = time.monotonic() + pause_seconds(partition.attempts)
     partition.stop(State.BLOCKED, error.reason, str(error), look_at)
@@ -304,10 +309,10 @@ def block(partition: PartitionCopy, error: BatchError) -> None:
 def not_read(
     flow: Flow, partitions: Collection[PartitionCopy], error: TwinsiteError, answered_at: float | None
 ) -> None:
-    """The way on which these partitions are read is broken just now.
+    """These partitions cannot be read just now, because the connection they are read over failed.
 
     Args:
-        answered_at: When the last answer came that way, in monotonic seconds.
+        answered_at: When the last answer came over it, in monotonic seconds; None if none did.
     """
     now = time.monotonic()
     for partition in list(partitions):
@@ -326,7 +331,7 @@ class Room:
     """Waits for memory, on behalf of the partitions of one lane.
 
     Args:
-        members: Those partitions; looked at whenever nothing else gives any room.
+        members: Those partitions. When no buffer is given back, some of theirs may be taken back.
     """
 
     def __init__(self, flow: Flow, members: Mapping[Key, PartitionCopy]) -> None:
@@ -335,10 +340,11 @@ class Room:
         self._first = asyncio.Lock()
 
     async def enough(self, size: int, bytes_max: int, *, first: bool = False) -> None:
-        """Return when so many bytes more would be no more than ``bytes_max``, or nothing is in use at all.
+        """Return when ``size`` more bytes fit into ``bytes_max``, or when no bytes are in use at all.
 
         Args:
-            first: Others wait meanwhile, however little they want: what is given back is not taken by them.
+            first: Everyone else waits meanwhile, however little they want, so that they do not take what is
+                given back.
         """
         if first:
             async with self._first:
@@ -363,7 +369,7 @@ class Room:
             self._take_back()
 
     async def _more(self) -> None:
-        """Return when some buffer was given back; that the bell rang says nothing yet."""
+        """Return when the pool uses less than before; the bell alone does not say so."""
         used, before = self._flow.pool.used_bytes, 0
         while used >= before:
             await self.bell()
@@ -375,10 +381,10 @@ class Room:
         await self._flow.room.wait()
 
     def _take_back(self) -> None:
-        """What waits for a broker that answers nothing is dropped, or it would hold up others.
+        """Drop what waits for a silent broker, because it would hold up others.
 
-        A small batch that waits for a dead broker keeps the whole buffer in which it came. A broker that is
-        slow, but answers, makes room in the end: what waits for it would be read again for nothing.
+        A small batch that waits for a dead broker keeps the whole buffer in which it came. A slow broker that
+        answers makes room in the end, so what waits for it stays: it would be read again for nothing.
         """
         now, silence = time.monotonic(), self._flow.silence
         pending = [p for p in self._members.values() if p.pending]

@@ -1,4 +1,4 @@
-"""A record as the slow path sees it."""
+"""A record as the slow path handles it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mirror.kafka.varint import decode_varint, encode_varint
 
 
 class Record(NamedTuple):
-    """One record; ``tail`` is key, value and headers exactly as format v2 encodes them, never looked into."""
+    """One record; ``tail`` is key, value and headers, exactly as format v2 encodes them."""
 
     offset: int
     timestamp: int
@@ -16,7 +16,7 @@ class Record(NamedTuple):
 
 
 def key_of(record: Record) -> bytes | None:
-    """The key; None for null: no record can say anything about that, or delete it."""
+    """The record's key; None for a null key, which no tombstone can delete."""
     length, at = decode_varint(record.tail, 0)
     return None if length < 0 else bytes(record.tail[at : at + length])
 

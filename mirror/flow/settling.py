@@ -1,9 +1,8 @@
 """Find out where partitions go on, and bring them there: look, decide, act.
 
-Whatever happened before, a restart, a refusal, a lost answer, a partition comes
-here and leaves with a position read from the target, or with a state and a reason.
-What somebody else has decided for a partition meanwhile, an operator above all, stands.
-How it is looked at, and what is to be done with it: :mod:`mirror.flow.judging`.
+Whatever happened before, a restart, a refusal or a lost answer, a partition comes here and leaves with a
+position read from the target, or with a state and a reason. What somebody else, an operator above all, has
+decided for it meanwhile stands. Looking and deciding are in :mod:`mirror.flow.judging`.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ from mirror.model import OffsetMode, Reason, State
 log = structlog.get_logger(__name__)
 
 PREPARING_AT_ONCE = 4
-"""At each broker of the target: one that does not answer holds up its own partitions only."""
+"""Per broker of the target, so that one that does not answer holds up its own partitions only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Partitions looked at together, each with its generation when that began.
+    """Partitions looked at together, each with its generation when the look began.
 
     Attributes:
-        held: Whether the right was ours; whoever stands by only sees how far the owner is.
-        as_owner: Whether the state that is judged by was read as its only writer.
-        began_at: Monotonic: nothing that is seen is older.
-        preparing: Where preparations go on: they may take minutes.
+        held: Whether the right was ours; a mirror that stands by only looks how far the owner is.
+        as_owner: Whether we were the owner, the only writer of the state that decisions are based on.
+        began_at: When the look began (monotonic seconds): nothing that it sees is older.
+        preparing: The group in which preparations run on: they may take minutes.
     """
 
     generations: Mapping[PartitionCopy, int]
@@ -57,7 +56,7 @@ class Look:
     began_at: float
 
     def counts_for(self, partition: PartitionCopy) -> bool:
-        """False once something else was decided for the partition: what is seen of it is out of date."""
+        """False once something else was decided for the partition: the look is out of date then."""
         return partition.generation == self.generations[partition]
 
 
@@ -65,10 +64,10 @@ class Settler:
     """Looks at partitions that are due, again and again.
 
     Attributes:
-        is_owner: Whether the right is held and nobody else writes any more, as last heard.
+        is_owner: Whether we hold the right and nobody else writes any more, as last heard.
         busy: Partitions that are being looked at, or prepared.
-        standby_look_seconds: How long what another mirror copies is left alone between looks.
-        moved_at: When another mirror was last seen to come further with any partition; monotonic.
+        standby_look_seconds: The time between two looks at a partition that another mirror copies.
+        moved_at: When another mirror was last seen to make progress with any partition (monotonic seconds).
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class Settler:
         self.moved_at = 0.0
 
     def begin(self, partitions: Collection[PartitionCopy], preparing: asyncio.TaskGroup) -> Look:
-        """Note what is to be looked at: what changes from now on is not overruled by what will be seen."""
+        """Begin a look: it will not overrule anything that is decided from now on."""
         self.busy.update(partitions)
         generations = {partition: partition.generation for partition in partitions}
         return Look(generations, self._right.held, self.is_owner, preparing, time.monotonic())
@@ -104,7 +103,8 @@ class Settler:
     async def settle(self, look: Look) -> None:
         """Look at partitions once. Each leaves with a position, a state, or a time to look again.
 
-        The engine is told of each as soon as it is decided. One that has to be prepared stays busy.
+        The engine learns of each as soon as it is decided. Those that wait for a preparation, or for other
+        flows' claims, stay busy when this returns.
         """
         try:
             await (self._settle(look) if look.held else self._follow(look))
@@ -113,7 +113,7 @@ class Settler:
                 self._failed(partition, error, look, at_source=False)
 
     async def _follow(self, look: Look) -> None:
-        """See how far the owner is."""
+        """Find out how far the owner is."""
         for partition, seen in (await look_at_ends(self._flow, look.generations)).items():
             if isinstance(seen, SideError):
                 self._failed(partition, seen.cause, look, at_source=seen.cluster is self._flow.source)
@@ -143,7 +143,9 @@ class Settler:
                 group.create_task(self._settle_in_order(final, seen, look))
 
     async def _settle_in_order(self, partitions: Collection[PartitionCopy], before: Seen, look: Look) -> None:
-        """What an operator is to decide is looked at once more, so that nothing can be overtaken."""
+        """Look again at what an operator would have to decide, one side after the other: what both sides said
+        at once may not fit together while another mirror copies.
+        """
         try:
             seen = await self._judge.look_in_order(partitions, before)
         except TwinsiteError as error:
@@ -159,7 +161,7 @@ class Settler:
         seen: Seen,
         look: Look,
     ) -> dict[PartitionCopy, Decision]:
-        """What is to be done with each that could be looked at; the others are told why they could not."""
+        """What to do with each partition that could be looked at; the others are refused."""
         decisions: dict[PartitionCopy, Decision] = {}
         for partition in partitions:
             source, target = seen.sources[partition.tp], seen.targets[partition.target]
@@ -189,12 +191,12 @@ class Settler:
         self._done(partition)
 
     def _by_relay(self, error: TwinsiteError) -> str:
-        """A relay refuses what is not in a role in the same words as a broker behind it."""
+        """The error in words. If a relay reads for us, "not authorized" may come from it or from a broker."""
         if self._flow.stream is None or not isinstance(error, NotAuthorizedError):
             return str(error)
         return (
-            f"{error}; by a broker behind relay {self._flow.stream.relay}, or because the role of this "
-            "mirror's certificate there (listen.roles) does not have the topic"
+            f"{error}; refused by a broker behind relay {self._flow.stream.relay}, or the role of this "
+            "mirror's certificate there (listen.roles) lacks the topic"
         )
 
     async def _act_on(
@@ -203,7 +205,9 @@ class Settler:
         seen: Seen,
         look: Look,
     ) -> None:
-        """Do what was decided. Those that are about to take a target partition wait, and nobody for them."""
+        """Do what was decided. Partitions that are about to take a target partition first wait for the claims
+        of other flows; the rest does not wait for them.
+        """
         taking = self._taking(decisions, seen) if self._may_write(look) else {}
         if taking:
             look.preparing.create_task(self._take(taking, seen, look))
@@ -222,7 +226,7 @@ class Settler:
         seen: Seen,
         look: Look,
     ) -> None:
-        """Do what was decided of target partitions that no other flow copies into."""
+        """Do what was decided for target partitions that no other flow copies into."""
         objections = await self._claims.objections({p.target: seen.target(p) for p in decisions})
         judged: dict[PartitionCopy, Decision] = {}
         for partition, decision in decisions.items():
@@ -254,7 +258,7 @@ class Settler:
         seen: Seen,
         look: Look,
     ) -> None:
-        """Do what was decided; or note first into which topic that is, and look again."""
+        """Do what was decided. If the target topic's id must be noted, do only that, and look again."""
         noted = await self._note_targets(decisions, seen, look) if self._may_write(look) else ()
         async with asyncio.TaskGroup() as group:
             for partition, decision in decisions.items():
@@ -314,11 +318,13 @@ class Settler:
             self._done(partition)
 
     def _may_write(self, look: Look) -> bool:
-        """Only who was the owner when the look began, and still is: others may have written in between."""
+        """Only if we have been the owner since before the look: others may have written in between."""
         return look.as_owner and self.is_owner and look.began_at >= self._right.since
 
     async def _prepare(self, partition: PartitionCopy, decision: Prepare, look: Look) -> None:
-        """It takes its time, and waits for others before: who has lost the right meanwhile looks again."""
+        """Prepare the target partition, after others at the same broker. If the right or the look no longer
+        counts by then, nothing is done and the partition is looked at again.
+        """
         async with self._at_once[self._flow.target.info.leader(partition.target)]:
             if not (self._may_write(look) and look.counts_for(partition)):
                 return
@@ -334,7 +340,7 @@ class Settler:
     async def _map_instead(
         self, partition: PartitionCopy, decision: Prepare, refusal: NotPreparableError
     ) -> None:
-        """With ``auto``, take the target partition as it is."""
+        """With ``auto``, map the target partition as it is; else raise the refusal."""
         known = self._memory.known(partition.tp)
         if self._offsets != "auto" or known is None:
             raise refusal
@@ -351,7 +357,7 @@ class Settler:
         """Do what was decided for one partition.
 
         Args:
-            ids: Of the topics looked at, at the source and at the target.
+            ids: The ids of the topics looked at, at the source and at the target.
         """
         if not look.counts_for(partition):
             return
@@ -378,7 +384,7 @@ class Settler:
             case Insert(insertion) if self._may_write(look):
                 await finish(self._flow, self._memory, partition.tp, partition.target, insertion)
                 self._look_again(partition, look)
-            case Proceed() | Register() | Prepare() | Insert():  # who had the right before may still write
+            case Proceed() | Register() | Prepare() | Insert():  # the former owner may still write
                 partition.doubt(now, max(self._right.since - now, RETRY_SECONDS_FIRST))
 
     async def _proceed(self, partition: PartitionCopy, decision: Proceed, look: Look) -> None:
@@ -399,7 +405,7 @@ class Settler:
 
 
 def _tell_mapped(partition: PartitionCopy) -> None:
-    """Say, once, that a partition cannot have the same offsets, and with ``auto`` has a map from now on."""
+    """Log, once, that a partition cannot keep its offsets and, with ``auto``, is mapped from now on."""
     if partition.mapped_for is None:
         return
     (reason, detail), partition.mapped_for = partition.mapped_for, None

@@ -1,7 +1,7 @@
 """Which brokers of the target are silent: what waits for one of those must not hold up others.
 
-A partition alone does not show it. Where many wait for one broker that is slow, each is served now and then,
-and the broker answers all the time.
+A single partition does not show it. Where many wait for a slow broker each is served only now and then,
+although the broker answers all the time.
 
 No I/O. Times are monotonic seconds.
 """
@@ -18,16 +18,17 @@ class Silence:
         self._since: dict[int, float] = {}
 
     def begins(self, node: int, at: float) -> None:
-        """A broker was asked while it owed nothing, or has answered; one that holds us back will be silent
-        for as long as it said, and that does not count.
+        """Count a broker's silence from ``at``: it was sent a request while it owed nothing, or it answered.
+
+        If it throttles us, ``at`` is the end of the throttle time: silence until then does not count.
         """
         self._since[node] = max(at, self._since.get(node, 0.0))
 
     def of(self, partition: PartitionCopy, now: float) -> float:
-        """For how many seconds nothing was heard of whoever is to answer what waits of a partition.
+        """For how many seconds the broker that is to answer for a partition has been silent.
 
-        What only the owner may write goes other ways than batches do: there it is how long the partition has
-        stood still.
+        What only the owner may write takes other ways than batches do: for that it is how long the partition
+        has stood still.
         """
         since = partition.acknowledged_at
         if partition.waits_for is not None and not (partition.owner_work or partition.markers_under_way):

@@ -35,11 +35,11 @@ class Snapshots:
     """Takes snapshots of one flow.
 
     Attributes:
-        meter: Measures how far behind a partition is; what follows from it is concluded elsewhere.
+        meter: Measures how far behind a partition is; states are decided elsewhere.
         outlooks: What is to be expected of a partition.
-        tombstones: How long a source topic keeps them.
+        tombstones: How long a source topic keeps tombstones.
         lost_ranges: The ledger: source ranges [from, to) of a partition that were given up.
-        owner_word: Where an owner has said last that it runs.
+        owner_word: Where the owner says it runs.
     """
 
     flow: Flow
@@ -63,8 +63,8 @@ class Snapshots:
         """The flow as it is now.
 
         Args:
-            ended_seconds: So long ago the last of it was copied, and nobody reads the source since: how far
-                behind it was is told as it was known then.
+            ended_seconds: How long ago copying ended. Nobody reads the source since, so lags are reported as
+                they were then.
         """
         now, now_ms = time.monotonic(), int(time.time() * 1000)
         flow = self.flow
@@ -95,7 +95,10 @@ class Snapshots:
         )
 
     def _copied_by(self) -> OwnerStatus | None:
-        """Not this mirror, though a coordinator that has lost its last records may still say so."""
+        """Where the other mirror that copies runs; None if this one copies, or if that is not known.
+
+        A coordinator that has lost its last records may still name this mirror: None then, too.
+        """
         owner = self.owner
         is_other = not owner.held and owner.seen != owner.token
         return _owner(word_of(self.owner_word(), owner.seen)) if is_other else None
@@ -103,7 +106,7 @@ class Snapshots:
     def _partition(
         self, p: PartitionCopy, now: float, now_ms: int
     ) -> tuple[PartitionStatus, Projection | None]:
-        """One partition, and what is to be expected of it; None of a topic that is gone."""
+        """The status of one partition, and what is to be expected of it; None if its topic is gone."""
         lag = self.meter.measure(p, now=now, now_ms=now_ms)
         projection = NOTHING_EXPECTED
         if not p.topic_gone:
@@ -150,7 +153,7 @@ class Snapshots:
 
 
 def _limited(seconds: float | None) -> float | None:
-    """None where it never comes, too."""
+    """The seconds as the status has them: None also for what never comes."""
     return None if seconds is None or math.isinf(seconds) else seconds
 
 
@@ -159,15 +162,15 @@ def _by_name(partition: PartitionCopy) -> tuple[str, int]:
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process."""
+    """Resident memory of this process, in bytes."""
     with open("/proc/self/statm", encoding="ascii") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def peak_resident_bytes() -> int:
-    """The most memory this process has had resident.
+    """The most memory this process has had resident, in bytes.
 
-    Linux counts into ``ru_maxrss`` also what the parent had when it started us; this is ours alone.
+    Linux's ``ru_maxrss`` also includes what the parent had when it started us; this does not.
     """
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
         peak = next(line for line in status if line.startswith("VmHWM:"))

@@ -1,7 +1,7 @@
 """What a broker's refusal means for a partition: which state, and whether to try again.
 
-Pure. Codes are Kafka's (``Errors.java``); one that is not listed here is taken as a
-passing fault of the side that answered, shown with its name.
+Pure. Codes are Kafka's (``Errors.java``). A code that is not listed here counts as a passing fault of the
+side that answered, and is shown with its name.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from mirror.errors import BrokerError, FencedError, NotAuthorizedError, RelayToo
 from mirror.model import Reason, State
 
 RETRY_SECONDS_FIRST = 0.1
-"""After so long a partition is looked at again that waits for the right to be ours, too."""
+"""Doubled with each failed try. A partition that waits for the right is looked at again after it, too."""
 RETRY_SECONDS_MAX = 15.0
-"""After so long one that is BLOCKED is looked at again, too."""
+"""The longest pause between tries. A partition that a look has blocked is looked at again after it, too."""
 PATIENCE = 4
 """Failed tries before a passing fault is shown as BLOCKED."""
 WITHOUT_KEY = "Compacted topic cannot accept message without key"
-"""What Kafka's LogValidator says of a record; its code does not tell."""
+"""Kafka's LogValidator says this; the error code alone does not tell it from other invalid records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ OF_RECORDS = frozenset(
         codes.INVALID_RECORD,
     }
 )
-"""Said of what is to be written, for ever: where a partition is only looked at, that is the flow's state."""
+"""Final refusals of records. In a look, which writes no copies, they are about the flow's state."""
 
 UNREPLICATED = Refusal(None, Reason.NOT_ENOUGH_REPLICAS)
 """What was appended is not acknowledged yet: replicas are slow, or missing."""
@@ -87,7 +87,7 @@ def append_refusal(code: int, words: str | None = None) -> Refusal:
     """What a Produce or WriteTxnMarkers answer means.
 
     Args:
-        words: What the broker has to say beside the code; only INVALID_RECORD needs them to be told apart.
+        words: The broker's error message; only needed to tell kinds of INVALID_RECORD apart.
     """
     if code == codes.INVALID_RECORD and words is not None and WITHOUT_KEY in words:
         return Refusal(_BLOCKED, Reason.NULL_KEY_REFUSED)
@@ -95,12 +95,12 @@ def append_refusal(code: int, words: str | None = None) -> Refusal:
 
 
 def fetch_refusal(code: int) -> Refusal:
-    """What a Fetch answer means. Of CORRUPT_BATCH other replicas are asked before it is so."""
+    """What a Fetch answer means. For CORRUPT_BATCH other replicas are asked before it takes effect."""
     return FETCH_REFUSALS.get(code, Refusal(None, Reason.SOURCE_UNAVAILABLE))
 
 
 def look_refusal(error: TwinsiteError, *, at_source: bool) -> Refusal:
-    """What it means that a question about the partition could not be answered, or not be noted."""
+    """What it means that a look at the partition failed, or that its result could not be written."""
     if isinstance(error, CorruptStateError):
         return Refusal(_BLOCKED, Reason.STATE_UNUSABLE)
     if isinstance(error, NotAuthorizedError):
@@ -113,7 +113,7 @@ def look_refusal(error: TwinsiteError, *, at_source: bool) -> Refusal:
 
 
 def way_refusal(error: TwinsiteError) -> Refusal:
-    """What it means for a partition that the way it is read on is closed, and waiting may not open it."""
+    """What it means for a partition that its way from the source failed with an error that may not pass."""
     if isinstance(error, FencedError):
         return Refusal(State.FENCED, Reason.NEWER_EPOCH, retry=False)
     if isinstance(error, RelayTooOldError):
@@ -122,5 +122,5 @@ def way_refusal(error: TwinsiteError) -> Refusal:
 
 
 def pause_seconds(attempts: int) -> float:
-    """How long to wait before the next look: doubled with each failed try, up to a bound."""
+    """How long to wait before the next try: doubled with each failed one, up to RETRY_SECONDS_MAX."""
     return min(RETRY_SECONDS_FIRST * 2.0 ** min(attempts, 16), RETRY_SECONDS_MAX)

@@ -1,10 +1,14 @@
-"""When one that stands by takes the owner's place.
+"""When a mirror that stands by takes the owner's place.
 
-No I/O. Whoever stands by takes the right from an owner that has moved nothing for a while, though there is
-something to copy, or a state to write again that was deleted, from one that does not say where it runs, and
-from one that has taken its word back. Of several that wait one comes first, and the others' patience would be
-at its end before it can begin. So each new owner is given a time of its own, and a longer one with each that
-came and moved nothing: else two that are slow take the right from each other for ever.
+No I/O. A standby takes the right from an owner that
+
+- has moved nothing for a while, although there is something to copy or a deleted state to write again;
+- has not said for a while where it runs;
+- has withdrawn its word where it runs.
+
+Of several standbys one comes first, and the others' patience would end before it can begin. So each new
+owner gets a time of its own, and a longer one after each owner that came and moved nothing; otherwise two
+slow mirrors would take the right from each other for ever.
 """
 
 from __future__ import annotations
@@ -14,24 +18,24 @@ from collections.abc import Sequence
 from mirror.kafka.transactions import Token
 
 Span = tuple[float, float]
-"""From when to when, in monotonic seconds."""
+"""Begin and end, in monotonic seconds."""
 TAKE_OVER_AFTER_SECONDS = 5.0
-"""So long without progress, or without a word, and the owner is taken for gone."""
+"""An owner without progress, or without a word where it runs, for longer than this is taken to be gone."""
 DOUBLINGS_MAX = 4
-"""A minute and a half is the longest that a dead owner is waited for, and only after others had no luck."""
+"""So the patience is 80 seconds at most, and that only after several owners that moved nothing."""
 STANDBY_LOOKS_PER_SECOND = 200
 STANDBY_LOOK_SECONDS_MIN, STANDBY_LOOK_SECONDS_MAX = 1.0, 5.0
 UNSEEN_SECONDS = 3 * STANDBY_LOOK_SECONDS_MAX
 
 
 def standby_look_seconds(partitions: int) -> float:
-    """How long to wait before one that stands by looks at its partitions again: a look at many is dear."""
+    """How long a standby waits before it looks at its partitions again: looking at many is expensive."""
     pause = partitions / STANDBY_LOOKS_PER_SECOND
     return min(max(pause, STANDBY_LOOK_SECONDS_MIN), STANDBY_LOOK_SECONDS_MAX)
 
 
 class Succession:
-    """Of one flow, as one of those sees it who wait."""
+    """The owners of one flow, as one standby sees them."""
 
     def __init__(self) -> None:
         self._holder: Token | None = None
@@ -42,15 +46,16 @@ class Succession:
         self._silent_since: float | None = None
 
     def due(self, holder: Token | None, word: int | None, stood: Span | None, now: float) -> bool:
-        """Whether the owner is to be taken for gone.
+        """Whether the owner is to be taken as gone.
 
         Args:
-            holder: Who holds the right now, as the coordinator says; None for nobody.
-            word: The epoch of who left word last where the owner runs; None when nobody has, or it was taken
-                back.
-            stood: From which look to which nothing of the flow has moved, though there was something to copy
-                (monotonic seconds, like ``now``); None when there was nothing. Looks may be as far apart as
-                the patience is long, and one finds an owner between two records.
+            holder: Who holds the right now, according to the coordinator; None for nobody.
+            word: The epoch in the last word where the owner runs; None if there is none, or it was withdrawn.
+            stood: From the first to the last look between which nothing of the flow has moved, although there
+                was something to copy (monotonic seconds, like ``now``); None if there was nothing. It ends at
+                a look and not now, as looks may be as far apart as the patience is long, and a single one may
+                find an owner between two records.
+            now: Monotonic seconds.
         """
         if self._came_at is None:
             self._begin(holder, stood[0] if stood else now)
@@ -58,7 +63,7 @@ class Succession:
             self._begin(holder, now)
             self._without_progress += 1
         elif now - self._asked_at > UNSEEN_SECONDS:
-            self._begin(holder, now)  # it is we who stood still: what the owner did meanwhile is not known
+            self._begin(holder, now)  # we stood still ourselves: what the owner did meanwhile is not known
         self._asked_at = now
         if self._announced and word is None:
             return True
@@ -77,7 +82,7 @@ class Succession:
             self._silent_since = now
 
     def _is_over(self, spans: Sequence[Span]) -> bool:
-        """Whether one of these has been too long since the owner came."""
+        """Whether one of these spans, counted from when the owner came, is longer than the patience."""
         assert self._came_at is not None
         began = min((since for since, _ in spans), default=self._came_at)
         if began > self._came_at:

@@ -1,7 +1,7 @@
-"""Into which topic of the target a partition is copied: by its id, written down before it is written to.
+"""Which topic of the target a partition is copied into, by topic id, noted before the topic is written to.
 
-A name says nothing of what was there before it was deleted and made again. By the ids
-that flows write down it is known, too, which of them a partition belongs to. Pure: no I/O.
+A name does not tell a topic from one that was deleted and created again. The ids that flows note also tell
+which flow a target partition belongs to. Pure: no I/O.
 
 Sources: KIP-516 (topic ids).
 """
@@ -18,11 +18,11 @@ from mirror.topic_names import STATE_TOPIC_PREFIX
 
 
 def to_note(decision: Decision, known: Known | None, target: TargetLook) -> str | None:
-    """The id of the topic that a partition goes on in; None where it is written down, or nothing goes on.
+    """The target topic id to note before the partition goes on; None if it is noted, or nothing goes on.
 
     Args:
-        known: What is; its topic is another one where the target's was made anew, and none in what was
-            written before ids were.
+        known: What the state says. It names another id if the target topic was created again, and none if it
+            was written before ids were.
     """
     if not isinstance(decision, Proceed | Prepare) or known is None:
         return None
@@ -30,7 +30,9 @@ def to_note(decision: Decision, known: Known | None, target: TargetLook) -> str 
 
 
 def takes(decision: Decision, known: Known | None, target: TargetLook) -> bool:
-    """Whether it begins to write where nothing of it is yet, its padding included, or in another topic."""
+    """Whether the partition is about to write where nothing of it is yet, not even padding, or into another
+    topic than before.
+    """
     if isinstance(decision, Register):
         return True
     if not isinstance(decision, Proceed | Prepare) or known is None:
@@ -53,16 +55,17 @@ class Claim:
 
     def __str__(self) -> str:
         return (
-            f"flow {self.flow} copies {self.copy_of} into the target partition, or has done so, as "
-            f"{STATE_TOPIC_PREFIX}{self.flow} at the target says"
+            f"flow {self.flow} copies {self.copy_of} into the target partition, or has done so, according to "
+            f"{STATE_TOPIC_PREFIX}{self.flow} at the target"
         )
 
 
 def claim(flow: str, record: PartitionRecord | None, target: TargetLook) -> Claim | None:
-    """What another flow has written down of a target partition; None where that is not about this topic.
+    """Another flow's claim to a target partition; None if it has none, or its record is about another topic.
 
     Args:
-        record: One without an id is about what stands there, if anything does.
+        record: What that flow has noted of the partition. Without a topic id it counts if the partition is
+            not empty.
     """
     if record is None:
         return None
@@ -74,9 +77,10 @@ def claim(flow: str, record: PartitionRecord | None, target: TargetLook) -> Clai
 
 
 def yields(flow: str, to: Claim, decision: Decision, known: Known | None, target: TargetLook) -> bool:
-    """Whether our flow takes back what it has written down, so that the other one can go on.
+    """Whether our flow takes back its own record, so that the other flow can go on.
 
-    It does where it has copied nothing yet: of flows that begin at once the first one by name goes on.
+    It does if it has copied nothing yet and its name comes later: of flows that begin at once the first by
+    name goes on.
     """
     if known is None or flow < to.flow:
         return False

@@ -1,10 +1,10 @@
-"""Which partitions wait for a broker that answers nothing: said while the question is still open.
+"""Which partitions wait for a silent broker: shown while the request is still open.
 
-An answer may take as long as ``request_timeout_seconds``, and what is asked next as long again, to connect
-or because it stands behind what others ask. To give up sooner would never come to an end with a broker that
-is only slow. So nothing is given up here: a partition is shown as BLOCKED, and what is open goes on.
+An answer may take as long as ``request_timeout_seconds``, and the next one as long again, to connect or
+because it queues after the requests of others. Giving up sooner would never finish with a broker that is only
+slow. So nothing is given up here: the partition is shown as BLOCKED, and open requests stay open.
 
-What a refusal means, or no answer in time: :mod:`mirror.flow.states`.
+What a refusal or a timeout means is in :mod:`mirror.flow.states`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from mirror.model import Reason, State
 
 LOOK_SECONDS = 1.0
 SHOWN_AFTER_SECONDS = 12.0
-"""Of a broker that counts as silent: about as long, in all, as it takes until one that refuses is shown."""
+"""Counted from when the broker counts as silent: in all about as long as until a refusing broker is shown."""
 STOOD_STILL_SECONDS = 3.0
-"""After so long without a look it is ourselves who have stood still: what came meanwhile was not read."""
+"""If a look is this late, we stood still ourselves, and have not read what came meanwhile."""
 GOING_ON = frozenset({State.ACTIVE, State.LAGGING, State.UNKNOWN, State.STANDBY})
 
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """For whom a partition waits.
+    """The broker that a partition waits for.
 
     Attributes:
-        since: From when on that one has answered nothing; monotonic.
+        since: Since when it is known to have answered nothing (monotonic seconds).
     """
 
     reason: Reason
@@ -43,10 +43,10 @@ class _Wait:
 
 
 class Unanswered:
-    """Of the partitions of one flow.
+    """Watches the partitions of one flow.
 
     Args:
-        changed: Told of each that is shown otherwise now.
+        changed: Called with each partition whose state was changed.
     """
 
     def __init__(self, flow: Flow, changed: Callable[[PartitionCopy], None]) -> None:
@@ -83,7 +83,7 @@ class Unanswered:
             if seconds < SHOWN_AFTER_SECONDS:
                 self._waits[p] = wait
                 continue
-            p.show_unanswered(wait.reason, f"{wait.where} has answered nothing for {seconds:.0f} s at least")
+            p.show_unanswered(wait.reason, f"{wait.where} has not answered for at least {seconds:.0f} s")
             self._changed(p)
 
     def _wait(
@@ -93,10 +93,11 @@ class Unanswered:
         before: _Wait | None,
         now: float,
     ) -> _Wait | None:
-        """None where the partition goes on, or needs none of those that are silent.
+        """The silent broker that a partition waits for; None if it waits for none.
 
         Args:
-            heard: Brokers that are silent, by cluster, and when each was heard last.
+            heard: By cluster, the silent brokers and when each was last heard (monotonic seconds).
+            before: What the last look found.
         """
         for reason, cluster, node, heard_before in self._needed(p, now):
             address = cluster.info.brokers.get(node)
@@ -111,8 +112,8 @@ class Unanswered:
         return None
 
     def _needed(self, p: PartitionCopy, now: float) -> Iterable[tuple[Reason, Cluster, int, float]]:
-        """The brokers that have to answer something before it goes on, and when each did so last at least; in
-        the future where one holds us back until then.
+        """The brokers that have to answer before the partition goes on, each with a moment not after its last
+        answer; that is in the future while the broker throttles us.
         """
         if p.state not in GOING_ON:
             return ()

@@ -1,7 +1,8 @@
-"""By which way partitions come over a stream, and when each way was last heard: so, how old their news are.
+"""Which way each partition comes over a stream, and when each way was last heard: so, how old its news is.
 
-A relay does not mention a partition of which there is nothing new: whatever comes by its way says that
-nothing has changed. Of one that may come by another way by now nothing is known, until it does.
+A relay does not mention a partition that has nothing new. So any answer that comes a partition's way says
+that nothing has changed for it. While a partition may be moving to another way nothing is known of it, until
+it comes that way.
 
 No I/O; moments are in monotonic seconds. Source: docs/protocol.md.
 """
@@ -17,44 +18,47 @@ from mirror.link.parts import Part
 from mirror.link.protocol import Channel
 
 Way = tuple[int, int]
-"""A channel and a broker, as the relay reads it: what an answer does not mention has not changed. On BULK it
-may have waited for its turn; so may what is on its way there."""
+"""A channel, and a broker that the relay reads: a partition that an answer this way does not mention has not
+changed. Not so on BULK, or for a partition that is moving there: its news may be waiting for its turn."""
 OWN = frozenset(Channel)
-"""By these comes what is read for this mirror alone."""
+"""The channels of what is read for this mirror alone."""
 
 
 class Ways:
     """The ways of all partitions of a stream.
 
     Attributes:
-        of: Of each partition of which something is known.
-        heard_at: When what came last by a way was read, or before.
+        of: The way of each partition of which something is known.
+        heard_at: When the relay read what last came each way, or a moment before that.
 
     Args:
-        isolation: With which the source is read.
+        isolation: The isolation level with which the source is read.
     """
 
     def __init__(self, isolation: Isolation) -> None:
         self.of: dict[Key, Way] = {}
         self.heard_at: dict[Way, float] = {}
         self._shared: dict[Key, int] = {}
-        """Of what does not come by the mirror's own channels: by which it does."""
+        """The shared channel of each partition that does not come by the mirror's own channels."""
         self._isolation = isolation
 
     # -- how old the news are ----------------------------------------------------------------------
 
     def answered_at(self, partition: PartitionCopy) -> float | None:
-        """When the relay last told news of a partition, or the lack of them; of what is behind only news."""
+        """When the relay last gave news of a partition, or by silence said there is none; on BULK only the
+        former counts. None if nothing is known of it.
+        """
         way = self.of.get(partition.key)
         if way is None or way not in self.heard_at:
             return None
         return partition.told_at if way[0] == Channel.BULK else self.heard_at[way]
 
     def arriving_at(self, partition: PartitionCopy, channels: Channels) -> float | None:
-        """When a piece came last of a frame that is on its way, and has news of a partition or delays them.
+        """When the last piece came of a frame that may bring news of a partition, or that delays them.
 
-        What is behind is delayed by what is more urgent, from whichever broker, and what is changing over by
-        what comes by the other channel. None where the relay has trouble with its broker.
+        A partition on BULK is delayed by more urgent ones, from any broker; one that is changing channels by
+        what comes by the other channel. None if nothing is known of the partition, as while the relay has
+        trouble with its broker.
         """
         way = self.of.get(partition.key)
         if way is None or way not in self.heard_at:
@@ -67,13 +71,15 @@ class Ways:
     # -- what comes --------------------------------------------------------------------------------
 
     def comes_by(self, key: Key, channel: int) -> bool:
-        """False where a partition has moved: what still comes of it by this channel is the last of it."""
+        """Whether a partition comes by this channel; if it has moved, what still comes here is the last."""
         shared = self._shared.get(key)
         return channel in OWN if shared is None else channel == shared
 
     def after(self, part: Part, way: Way, read_at: float) -> Way:
-        """By which more comes of a partition. One that could be read further may be changing over, and only
-        its own parts have news of it: so it is on BULK, which is heard from then on.
+        """The way by which more of a partition comes, after this part.
+
+        A partition that could be read further may be changing channels, and then only its own parts have news
+        of it. So it counts as on BULK, and that way as heard from at least ``read_at`` on.
         """
         if part.next_offset >= part.fetched.readable_end(self._isolation):
             return way
@@ -86,27 +92,28 @@ class Ways:
     def lose(
         self, key: Key, partition: PartitionCopy | None, but: tuple[Way, float | None] | None = None
     ) -> None:
-        """Nothing is known of a partition until another part comes; up to the last answer it was as was told.
+        """Nothing is known of a partition until another part comes. What was last said held up to the last
+        answer by its way.
 
         Args:
-            but: Of this way an answer before the last one counts.
+            but: A way, and when the answer before its last one came: for this way that one counts.
         """
         self._note(key, partition, but)
         self.of.pop(key, None)
 
     def forget(self, key: Key, partition: PartitionCopy | None) -> None:
-        """What comes of a partition from now on comes by the mirror's own channels, if anything does."""
+        """Nothing is known of a partition; if it comes again, it comes by the mirror's own channels."""
         self.lose(key, partition)
         self._shared.pop(key, None)
 
     def moved(self, key: Key, partition: PartitionCopy | None, channel: int) -> None:
-        """More of a partition comes by another channel: until then nothing is known of it."""
+        """A partition moves to another channel; nothing is known of it until it comes there."""
         self.forget(key, partition)
         if channel not in OWN:
             self._shared[key] = channel
 
     def trouble(self, node: int, partitions: Mapping[Key, PartitionCopy]) -> None:
-        """The relay cannot read a broker, or with -1 any: its ways do not count until heard again."""
+        """The relay cannot read a broker, or any if ``node`` is -1: its ways count again once heard."""
         for key in [key for key, way in self.of.items() if node in {way[1], -1}]:
             self._note(key, partitions.get(key))
         for way in [way for way in self.heard_at if node in {way[1], -1}]:

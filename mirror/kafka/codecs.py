@@ -1,7 +1,7 @@
 """Kafka's compression codecs, with a bound on what comes out.
 
-Only the slow path inflates anything. A bomb ends in UnreadableBatch, not in an
-exhausted machine: no function here returns more than it was allowed to.
+Only the slow path inflates anything. A decompression bomb ends in a CodecError, not
+in an exhausted machine: no function here inflates to more than it is allowed to.
 
 Sources: Kafka's ``CompressionType``; the lz4 frame format (independent blocks, as
 Kafka's Java reader insists); snappy-java's stream framing ("xerial").
@@ -31,11 +31,12 @@ class CodecError(ValueError):
 
 
 def inflate(codec: int, data: memoryview, bytes_max: int, *, old_lz4: bool = False) -> bytes:
-    """Decompress.
+    """Decompress. Data without compression is returned as it is, whatever the bound.
 
     Args:
         codec: The codec bits of a batch's attributes.
-        bytes_max: More than this is refused; if it is negative, everything: decoders take that for no bound.
+        bytes_max: More than this is refused. A negative bound refuses everything: to decoders it would mean
+            no bound.
         old_lz4: The data is of message format v0, whose lz4 frames carry a wrong header checksum.
 
     Raises:
@@ -45,9 +46,9 @@ def inflate(codec: int, data: memoryview, bytes_max: int, *, old_lz4: bool = Fal
         return bytes(data)
     reader = _INFLATERS.get(codec)
     if reader is None:
-        raise CodecError(f"compression codec {codec} is not known")
+        raise CodecError(f"unknown compression codec {codec}")
     if bytes_max < 0:
-        raise CodecError(f"{NAMES[codec]}: nothing may come out")
+        raise CodecError(f"{NAMES[codec]}: no room for the decompressed data")
     source = _mend_old_lz4(bytes(data)) if old_lz4 and codec == LZ4 else bytes(data)
     try:
         out = reader(source, bytes_max)
@@ -56,7 +57,7 @@ def inflate(codec: int, data: memoryview, bytes_max: int, *, old_lz4: bool = Fal
     except cramjam.DecompressionError as error:
         raise CodecError(f"{NAMES[codec]}: {error}") from error
     if len(out) > bytes_max:
-        raise CodecError(f"{NAMES[codec]}: more than {bytes_max} bytes come out of {len(data)}")
+        raise CodecError(f"{NAMES[codec]}: {len(data)} bytes decompress to more than {bytes_max} bytes")
     return out
 
 
@@ -66,13 +67,14 @@ def deflate(codec: int, data: BytesLike) -> bytes:
 
 
 def deflate_harder(codec: int, data: BytesLike) -> bytes:
-    """Compress as small as clients do that are told a high level, which takes ten times as long and more."""
+    """Compress as clients do that are set to a high level: it takes ten times as long or more."""
     return _HARDER.get(codec, _DEFLATERS[codec])(data)
 
 
 def _gunzip(data: bytes, bytes_max: int) -> bytes:
-    """All members one after the other, in bites: of thousands of them the rest would be copied for each. What
-    follows the last is ignored, as Java does.
+    """All members in sequence, in bites: else the rest would be copied for each of thousands of members.
+
+    What follows the last member is ignored, as in Java.
     """
     out = bytearray()
     reader = zlib.decompressobj(wbits=31)
@@ -86,7 +88,7 @@ def _gunzip(data: bytes, bytes_max: int) -> bytes:
                 return bytes(out)
             reader = zlib.decompressobj(wbits=31)
     if len(out) <= bytes_max:
-        raise CodecError("the data ends too early")
+        raise CodecError("the data is truncated")
     return bytes(out)
 
 
@@ -97,20 +99,20 @@ def _gzip(data: BytesLike, level: int = zlib.Z_DEFAULT_COMPRESSION) -> bytes:
 
 GZIP_HEAD_BYTES = 10
 _GZIP_LEVELS = {2: 9, 4: 1}
-"""What RFC 1952 has a header say of the level. Java says nothing of it."""
+"""The level that a header states in its byte 8 (XFL, RFC 1952). Java states none."""
 _GZIP_LEVEL = 6
 
 
 def is_plain_gzip(data: memoryview) -> bool:
-    """Whether data begins with a header of ten bytes: no file name or the like stands in it."""
+    """Whether data begins with a gzip header of ten bytes, without a file name or other optional fields."""
     return data[:4] == _GZIP_MAGIC + b"\x08\x00" and len(data) > GZIP_HEAD_BYTES
 
 
 def gzip_behind(head: bytes, data: BytesLike) -> bytes:
-    """Compress as zlib does, behind the header of another encoder: each names its system there.
+    """Compress as zlib does, after the header of another encoder: each encoder names its system there.
 
     Args:
-        head: Of ten bytes.
+        head: The header, ten bytes; the level that it states is used.
     """
     level = _GZIP_LEVELS.get(head[8], _GZIP_LEVEL)
     writer = zlib.compressobj(level, wbits=-15)
@@ -119,7 +121,7 @@ def gzip_behind(head: bytes, data: BytesLike) -> bytes:
 
 
 def is_xerial(data: memoryview) -> bool:
-    """Whether it is in blocks of snappy-java, as Kafka's Java clients write."""
+    """Whether the data is framed in snappy-java's blocks, as Kafka's Java clients write it."""
     return data[: len(_XERIAL_HEADER)] == _XERIAL_HEADER
 
 
@@ -129,7 +131,7 @@ def _unsnappy(data: bytes, bytes_max: int) -> bytes:
     out = bytearray()
     at = len(_XERIAL_HEADER)
     if len(data) < at:
-        raise CodecError("the data ends too early")
+        raise CodecError("the data is truncated")
     while at < len(data):
         (size,) = struct.unpack_from(">i", data, at)
         if size < 0 or at + 4 + size > len(data):
@@ -141,7 +143,7 @@ def _unsnappy(data: bytes, bytes_max: int) -> bytes:
 
 def _unsnappy_block(data: bytes, bytes_before: int, bytes_max: int) -> bytes:
     if bytes_before + cramjam.snappy.decompress_raw_len(data) > bytes_max:
-        raise CodecError(f"more than {bytes_max} bytes would come out")
+        raise CodecError(f"the data decompresses to more than {bytes_max} bytes")
     return bytes(cramjam.snappy.decompress_raw(data))
 
 
@@ -157,7 +159,7 @@ def _unlz4(data: bytes, bytes_max: int) -> bytes:
     reader = lz4.frame.LZ4FrameDecompressor()
     out: bytes = reader.decompress(data, max_length=bytes_max + 1)
     if not reader.eof and len(out) <= bytes_max:
-        raise CodecError("the frame ends too early")
+        raise CodecError("the frame is truncated")
     return out
 
 
@@ -170,7 +172,7 @@ def _lz4(data: BytesLike, level: int = 0) -> bytes:
 
 
 def _unzstd(data: bytes, bytes_max: int) -> bytes:
-    """All frames one after the other, in small bites: a bite may become 32 MiB before it is counted."""
+    """All frames in sequence, in small bites: one bite may become 32 MiB before it is counted."""
     out = bytearray()
     reader = zstandard.ZstdDecompressor().decompressobj()
     at = 0
@@ -181,7 +183,7 @@ def _unzstd(data: bytes, bytes_max: int) -> bytes:
         out += reader.decompress(bite)
         at += len(bite) - len(reader.unused_data)
     if not reader.eof and len(out) <= bytes_max:
-        raise CodecError("the data ends too early")
+        raise CodecError("the data is truncated")
     return bytes(out)
 
 
@@ -190,7 +192,7 @@ def _zstd(data: BytesLike, level: int = 3) -> bytes:
 
 
 def _mend_old_lz4(data: bytes) -> bytes:
-    """Put the right header checksum in: Kafka's first lz4 writer computed it over the magic as well."""
+    """Put in the right header checksum: Kafka's first lz4 writer computed it over the magic as well."""
     if len(data) < 7:
         return data
     size = 6 + (8 if data[4] & 0x08 else 0)

@@ -1,7 +1,6 @@
-"""What a mirror and a relay say to each other to find out what the link between them carries, and what of it
-was seen.
+"""The messages with which mirror and relay measure the link between them, and what the mirror observed.
 
-Messages are framed as those of a stream (:mod:`mirror.link.messages`); PING and PONG are the same
+Messages are framed as in a stream (:mod:`mirror.link.messages`); PING and PONG are the same as there
 (:mod:`mirror.link.protocol`).
 
 Pure. Source: docs/protocol.md.
@@ -16,6 +15,7 @@ from typing import Any
 
 from mirror.errors import AnswerError
 from mirror.kafka.tcp_info import TcpInfo
+from mirror.link import messages
 
 PROTOCOL = "twinsite-probe/1"
 PATH = "/v1/probe"
@@ -26,7 +26,7 @@ SHOWN_CHARACTERS_MAX = 60
 NUMBER_MAX = 1 << 63
 """No count of a kernel is larger."""
 RUNNING = "probe_running"
-"""Code of the problem where somebody else is probing by this relay."""
+"""Problem code: somebody else is probing with this relay."""
 
 
 class Up(IntEnum):
@@ -50,10 +50,10 @@ class Load:
     """What the relay is to send.
 
     Attributes:
-        seconds: For so long.
-        settle_seconds: What the kernel counts is counted after so long: TCP finds its pace first.
-        bytes_max: It ends after so many, too.
-        rate_max: Bytes a second, at most; None: what the link carries.
+        seconds: For how long.
+        settle_seconds: The kernel's counts begin after this long: TCP finds its pace first.
+        bytes_max: The load also ends after this many bytes.
+        rate_max: The most bytes a second; None: what the link carries.
     """
 
     seconds: float
@@ -64,19 +64,19 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the relay has to say at the end.
+    """What the relay reports at the end.
 
     Attributes:
         relay: Its version.
-        bytes: Sent, in all.
-        congestion: What the kernel uses on this connection.
-        congestion_available: What it has loaded; None where it does not say.
-        send_buffer_bytes_max: To how much it lets the buffer of a connection grow, likewise.
+        bytes: Sent in total.
+        congestion: The congestion control of this connection.
+        congestion_available: Those that the kernel has loaded; None if it does not say.
+        send_buffer_bytes_max: How large the kernel lets the send buffer of a connection grow; likewise.
         send_buffer_full: Of the times the kernel took no more for now, the share in which that buffer had no
-            room; None where nobody knows.
-        kernel: What it has counted after the relay had settled; None where it was over by then.
-        rate_limit: Bytes a second, the most its own limits let through; None where there is none, or where it
-            is of a version that does not keep to them here.
+            room; None if not known.
+        kernel: What it counted after ``settle_seconds``; None if the load had ended by then.
+        rate_limit: Bytes a second that the relay's own limits allow; None if it has none, or if its version
+            does not apply them here.
     """
 
     relay: str
@@ -95,7 +95,7 @@ class Echo:
 
     Attributes:
         seconds: There and back.
-        clock_offset_seconds: By how much the relay's clock was ahead of ours, were both ways as long.
+        clock_offset_seconds: How far the relay's clock was ahead of ours, if both ways took equally long.
     """
 
     seconds: float
@@ -104,7 +104,7 @@ class Echo:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """So many bytes had come by then, in all; monotonic seconds."""
+    """The bytes that had arrived in total by the moment ``at``, in monotonic seconds."""
 
     at: float
     bytes: int
@@ -112,12 +112,12 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a mirror has seen of a link.
+    """What a mirror has observed of a link.
 
     Attributes:
-        tls: Its version, and the cipher; None where nothing is encrypted.
-        idle, loaded: Round trips before the load, and meanwhile.
-        arrivals: Of the load; the first one is where it began to come.
+        tls: Its version, and the cipher; None without TLS.
+        idle, loaded: Round trips before and during the load.
+        arrivals: Of the load; the first one is its beginning.
     """
 
     relay: str
@@ -132,21 +132,19 @@ class Observed:
 def read_report(document: Mapping[str, Any]) -> Report:
     """
     Raises:
-        AnswerError: Something is missing, or is not what it should be.
+        AnswerError: A field is missing, or of another type or range.
     """
-    available, kernel = document.get("congestion_available"), document.get("kernel")
-    if available is not None and not (isinstance(available, list) and all(map(_is_text, available))):
-        raise AnswerError(f"congestion_available is {_shown(available)}, and not a list of names")
+    kernel = document.get("kernel")
     if not (kernel is None or isinstance(kernel, dict)):
-        raise AnswerError(f"kernel is {_shown(kernel)}, and not an object")
+        raise AnswerError(f"kernel is {_shown(kernel)}, not an object")
     sent = _whole(document, "bytes")
     if sent is None:
-        raise AnswerError("a report without the bytes that were sent")
+        raise AnswerError("a report without the number of bytes sent")
     return Report(
         relay=_text(document, "relay"),
         bytes=sent,
         congestion=_text(document, "congestion"),
-        congestion_available=None if available is None else tuple(available),
+        congestion_available=_names(document, "congestion_available"),
         send_buffer_bytes_max=_whole(document, "send_buffer_bytes_max"),
         send_buffer_full=_number(document, "send_buffer_full"),
         kernel=None if kernel is None else _read_kernel(kernel),
@@ -167,7 +165,7 @@ def _read_kernel(kernel: Mapping[str, Any]) -> TcpInfo:
 
 
 def _shown(value: object) -> str:
-    """As much of a value as an error has room for."""
+    """A value, cut to what an error text has room for."""
     words = repr(value)
     return words if len(words) <= SHOWN_CHARACTERS_MAX else f"{words[:SHOWN_CHARACTERS_MAX]}.."
 
@@ -179,29 +177,47 @@ def _is_text(value: object) -> bool:
 def _text(document: Mapping[str, Any], name: str) -> str:
     value = document.get(name)
     if not isinstance(value, str):
-        raise AnswerError(f"{name} is {_shown(value)}, and not a text")
-    return value
+        raise AnswerError(f"{name} is {_shown(value)}, not a text")
+    return messages.words(value)
+
+
+def _names(document: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
+    """Names without spaces, cut as if they were one text; None if the relay does not know.
+
+    Raises:
+        AnswerError: It is no list of texts.
+    """
+    value = document.get(name)
+    if value is None:
+        return None
+    if not (isinstance(value, list) and all(map(_is_text, value))):
+        raise AnswerError(f"{name} is {_shown(value)}, not a list of names")
+    return tuple(messages.words(" ".join(value)).split())
 
 
 def _number(document: Mapping[str, Any], name: str) -> float | None:
-    """None where the relay does not know."""
+    """None if the relay does not know.
+
+    Raises:
+        AnswerError: It is no number, or below 0 or above ``NUMBER_MAX``.
+    """
     value = document.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= NUMBER_MAX:
-        raise AnswerError(f"{name} is {_shown(value)}, and not a number from 0 on")
+        raise AnswerError(f"{name} is {_shown(value)}, not a number of 0 or more")
     return float(value)
 
 
 def _whole(document: Mapping[str, Any], name: str) -> int | None:
     value = _number(document, name)
     if value is not None and not value.is_integer():
-        raise AnswerError(f"{name} is {_shown(value)}, and not a whole number")
+        raise AnswerError(f"{name} is {_shown(value)}, not a whole number")
     return None if value is None else int(value)
 
 
 def since(before: TcpInfo, after: TcpInfo) -> TcpInfo:
-    """What was counted between two looks; what is no count is as it was at the second one."""
+    """What was counted between two looks; values that are no counts are those of the second."""
     return TcpInfo(
         segments_sent=_more_whole(before.segments_sent, after.segments_sent),
         segments_resent=_more_whole(before.segments_resent, after.segments_resent),

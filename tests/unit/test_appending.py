@@ -235,7 +235,7 @@ async def test_what_is_in_flight_of_a_partition_that_is_dropped_is_answered_and_
     mirror.lane.offer(mirror.copy)
     await turns()
     _, on_answer = mirror.target.connections[-1].unheard.popleft()
-    mirror.copy.stop(State.UNKNOWN, Reason.STARTING, "copied no more", None)
+    mirror.copy.stop(State.UNKNOWN, Reason.STARTING, "no longer copied", None)
     mirror.lane.leave(mirror.copy)
 
     on_answer(said(0, 0))

@@ -341,7 +341,7 @@ async def test_one_of_which_nothing_was_answered_is_looked_for_and_not_sent_twic
     one = await Repairing(broker, repair()).begin()
     broker.deaf = True
 
-    with pytest.raises(ConnectionFailedError, match="leaves the partition out"):
+    with pytest.raises(ConnectionFailedError, match="omits the partition"):
         await one.finish()
     standing = await one.finish()
 
@@ -372,7 +372,7 @@ async def test_one_that_is_not_on_all_replicas_yet_is_not_gone(broker: Target, r
     broker.append(memoryview(one.insertion.batch))
     broker.remembers, broker.replicated_to = remembers, BEGAN_AT
 
-    with pytest.raises(BusyError, match="2 offsets before target offset 12 are not on all replicas"):
+    with pytest.raises(BusyError, match="2 offsets before target offset 12 are not on all in-sync replicas"):
         await one.finish()
     waiting = (await one.known()).insertion
     broker.replicated_to = None
