@@ -189,7 +189,7 @@ class AppendSettings(Section):
         default=MIB,
         ge=16 * KIB,
         le=100 * MIB,
-        description="The largest request, with batches of many partitions.",
+        description="The largest request, with batches of many partitions; its last batch may exceed it.",
     )
     batches_in_flight_max: Whole = Field(
         default=5, ge=1, le=5, description="The most unanswered batches of a partition; brokers remember 5."

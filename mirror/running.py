@@ -148,6 +148,7 @@ class RunningMirror:
             near_seconds=settings.retention_near_seconds,
             changed=engine.changed,
         )
+        engine.on_dropped = watch.forget
         snapshots = Snapshots(
             flow=flow,
             owner=owner,

@@ -25,7 +25,7 @@ class Lane(Protocol):
     """The part of :class:`mirror.flow.appending.AppendLane` that is needed here."""
 
     def leave(self, partition: PartitionCopy) -> None:
-        """The partition uses another lane from now on; nothing of it is in flight."""
+        """Nothing more of the partition is sent here."""
 
 
 L = TypeVar("L", bound=Lane)
@@ -78,6 +78,13 @@ class AppendLanes(Generic[L]):
         if held is not None and held is not lane:
             held.leave(partition)
         return lane
+
+    def leave(self, partition: PartitionCopy) -> None:
+        """The partition is not written any more; what is in flight of it is answered where it was sent."""
+        for lanes in (self._behind, self._urgent):
+            lane = lanes.leave(partition)
+            if lane is not None:
+                lane.leave(partition)
 
     def _is_urgent(self, partition: PartitionCopy) -> bool:
         """It becomes urgent when everything readable has been read and little is queued; it stays urgent as

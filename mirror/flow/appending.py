@@ -73,8 +73,7 @@ class AppendLane:
             asyncio.get_running_loop().call_soon(self._on_turn)
 
     def leave(self, partition: PartitionCopy) -> None:
-        """The partition uses another lane from now on; nothing of it is in flight."""
-        assert not partition.in_flight, "what is sent elsewhere could overtake that"
+        """Nothing more of the partition is sent here; what is in flight of it is still answered here."""
         if partition in self._members:
             self._members.discard(partition)
             self._waiting.remove(partition)
@@ -164,12 +163,18 @@ class AppendLane:
 
     async def _open(self) -> None:
         try:
+            await self._connect()
+        except Exception as error:  # a bug here must end the mirror, not only the task
+            self._flow.hooks.crash(error)
+
+    async def _connect(self) -> None:
+        try:
             self._connection = await self._flow.writer(self._node, self._purpose)
         except TwinsiteError as error:
             self._give_up(error)
         finally:
             self._opening = None
-        self._on_turn()
+        self._pump()
 
     def _say_lost(self, error: BaseException) -> None:
         words = str(error) or "cancelled"

@@ -7,7 +7,8 @@ silently. So before a partition goes on, its last batch is compared with the sou
 count, time and CRC of the records. Where these are not the same, the last record is
 compared with the source's.
 
-What the source no longer has, by compaction or retention, cannot be compared and passes.
+What the source no longer has, by compaction or retention, cannot be compared and passes. Nor can a batch
+that no in-sync replica has intact, at either side (:mod:`mirror.flow.replicas`).
 
 Sources: KIP-98 (idempotence and its limits), docs/design.md.
 """
@@ -23,16 +24,17 @@ from typing import TypeVar
 from crc32c import crc32c
 
 from mirror.broker_codes import OFFSET_OUT_OF_RANGE
-from mirror.errors import BatchError, TwinsiteError
+from mirror.errors import TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.encode import DECODED_BYTES_MAX, decode
 from mirror.flow.facts import Known, Tail, TargetLook
 from mirror.flow.intake import take
+from mirror.flow.misplaced import Asked
 from mirror.flow.position import Stop, replaced
 from mirror.flow.records import Record
+from mirror.flow.replicas import intact
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.failures import broker_error
-from mirror.kafka.fetch import Fetched, Want
+from mirror.kafka.fetch import Fetched, FetchLimits, Want
 from mirror.kafka.offsets import Answers, by_leader
 from mirror.kafka.peek import AT_ONCE, peek_at
 from mirror.kafka.record_batch import (
@@ -123,7 +125,10 @@ async def _compare_at(flow: Flow, node: int, ends: Mapping[TopicPartition, End])
         wants = {tp: _want(flow.source, tp, end) for tp, end in left.items()}
         found = await peek_at(flow.source, node, wants, limits)
         for tp, fetched in found.items():
-            out[tp] = await _compare(flow, tp, left[tp], fetched)
+            try:
+                out[tp] = await _compare(flow, tp, left[tp], wants[tp], fetched, limits)
+            except TwinsiteError as error:
+                out[tp] = error
         if not found:
             out.update(dict.fromkeys(left))
     return out
@@ -137,21 +142,53 @@ def _want(source: Cluster, tp: TopicPartition, end: End) -> Want:
 # -- one partition -------------------------------------------------------------------------------
 
 
-async def _compare(flow: Flow, tp: TopicPartition, end: End, fetched: Fetched) -> Stop | TwinsiteError | None:
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What stands at an offset.
+
+    Attributes:
+        header: Of the batch that holds it.
+        shown: The record that a reader gets there; None when it gets none.
+        record: The same, or the aborted record there.
+    """
+
+    header: BatchHeader
+    shown: Record | None
+    record: Record | None
+
+
+async def _compare(
+    flow: Flow, tp: TopicPartition, end: End, want: Want, fetched: Fetched, limits: FetchLimits
+) -> Stop | None:
     if fetched.diverging is not None:
         return replaced(end.source_offset + 1, *fetched.diverging)
     if fetched.error_code == OFFSET_OUT_OF_RANGE:
         return None  # if reading on is affected, that reports it, with the offsets
-    if fetched.error_code:
-        return broker_error(fetched.error_code, f"source: Fetch of the last record copied of {tp}")
-    holding = _holding(fetched.records, end.source_offset)
-    if holding is None or _same_bytes(end, *holding):
+    ours = await intact(flow.source, tp, want, fetched, partial(_other, flow, end), limits)
+    if ours is None:
         return None
-    try:
-        seen = await _difference(flow, end, fetched, holding)
-    except BatchError:
-        return None  # if reading on needs that batch, it reports it, with its offset
-    return _stop(end, seen, holding[0].leader_epoch) if seen else None
+    seen = await _difference(flow, end, ours)
+    return _stop(end, seen, ours.header.leader_epoch) if seen else None
+
+
+async def _other(flow: Flow, end: End, fetched: Fetched) -> _Found | None:
+    """What the source has; None when compaction has removed it. Also None when the batch was copied as it is:
+    nothing needs to be decoded then.
+    """
+    holding = _holding(fetched.records, end.source_offset)
+    if holding is not None and _same_bytes(end, *holding):
+        return None
+    return await _at(flow, end.source_offset, fetched)
+
+
+async def _at(flow: Flow, offset: int, fetched: Fetched) -> _Found | None:
+    """What stands there; None when compaction has removed it.
+
+    Raises:
+        BatchError: Its batch is damaged, or cannot be decoded.
+    """
+    holding = _holding(fetched.records, offset)
+    return None if holding is None else await _beside(flow, partial(_found, fetched, holding, offset))
 
 
 def _holding(records: memoryview, offset: int) -> _Holding | None:
@@ -179,35 +216,50 @@ def _same_bytes(end: End, header: BatchHeader, view: memoryview) -> bool:
     )
 
 
-async def _difference(flow: Flow, end: End, fetched: Fetched, holding: _Holding) -> str | None:
+async def _difference(flow: Flow, end: End, ours: _Found) -> str | None:
     """What differs, record against record; None when nothing does.
 
     Where the source has an aborted record, the target may have the same one, copied before ``read.isolation``
     was changed. Any other record there is a difference.
     """
-    header, _ = holding
-    ours = await _beside(flow, partial(_first_record, fetched, end.source_offset))
     if end.tail.control:
-        return "a control marker where the source has a record" if ours is not None else None
-    words = "a different record than the source"
-    if ours is None:
-        if header.magic == MAGIC_V2 and header.attributes & CONTROL:
-            return "a record where the source has a transaction marker"
-        ours = await _beside(flow, partial(_record, holding, end.source_offset))
-        words = "a record where the source has an aborted one"
-    if ours is None:
+        return "a control marker where the source has a record" if ours.shown is not None else None
+    if _is_control(ours.header):
+        return "a record where the source has a transaction marker"
+    theirs = await _last_record(flow, end) if ours.record is not None else None
+    if ours.record is None or theirs is None or theirs.record is None:
         return None
-    theirs, appended_at_target = await _last_record(flow, end)
-    if theirs is None:
+    appended_at_target = theirs.header.attributes & LOG_APPEND_TIME
+    same_time = appended_at_target or theirs.record.timestamp == ours.record.timestamp
+    if theirs.record.tail == ours.record.tail and same_time:
         return None
-    same = theirs.tail == ours.tail and (appended_at_target or theirs.timestamp == ours.timestamp)
-    return None if same else words
+    if ours.shown is None:
+        return "a record where the source has an aborted one"
+    return "a different record than the source"
+
+
+def _is_control(header: BatchHeader) -> bool:
+    return header.magic == MAGIC_V2 and bool(header.attributes & CONTROL)
+
+
+def _found(fetched: Fetched, holding: _Holding, offset: int) -> _Found:
+    header, _ = holding
+    shown = _first_record(fetched, offset)
+    stored = shown is not None or _is_control(header)
+    return _Found(header, shown, shown if stored else _record(holding, offset))
 
 
 def _first_record(fetched: Fetched, offset: int) -> Record | None:
-    """The record that a reader of the source gets at an offset; None when it gets none there."""
-    records = _up_to(fetched.records, offset)
-    intake = take(records, fetch_offset=offset, aborted=fetched.aborted, batch_bytes_max=ANY_SIZE)
+    """The record that a reader gets at an offset; None when it gets none there."""
+    intake = take(
+        _up_to(fetched.records, offset),
+        fetch_offset=offset,
+        aborted=fetched.aborted,
+        batch_bytes_max=ANY_SIZE,
+        asked=Asked(offset, end=fetched.high_watermark),
+    )
+    if intake.error is not None:
+        raise intake.error
     first = intake.items[0] if intake.items else None
     if not isinstance(first, Batch):
         return None
@@ -225,20 +277,14 @@ def _up_to(records: memoryview, offset: int) -> memoryview:
     return records[: size + PREFIX_BYTES]
 
 
-async def _last_record(flow: Flow, end: End) -> tuple[Record | None, bool]:
-    """The last record at the target, and whether its timestamp is the time of the append there."""
+async def _last_record(flow: Flow, end: End) -> _Found | None:
+    """What the target has last."""
     leader = flow.target.info.leader(end.target)
     want = Want(end.target_offset, -1, -1, PARTITION_BYTES_MAX)
     fetched = (await peek_at(flow.target, leader, {end.target: want})).get(end.target)
     if fetched is None:
-        return None, False
-    if fetched.error_code:
-        raise broker_error(fetched.error_code, f"target: Fetch of the last record of {end.target}")
-    holding = _holding(fetched.records, end.target_offset)
-    if holding is None:
-        return None, False
-    record = await _beside(flow, partial(_record, holding, end.target_offset))
-    return record, bool(holding[0].attributes & LOG_APPEND_TIME)
+        return None
+    return await intact(flow.target, end.target, want, fetched, partial(_at, flow, end.target_offset))
 
 
 def _record(holding: _Holding, offset: int) -> Record | None:

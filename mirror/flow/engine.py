@@ -52,10 +52,15 @@ def wants_look(partition: PartitionCopy) -> bool:
 
 
 class Engine:
-    """Copies the partitions it was given until cancelled."""
+    """Copies the partitions it was given until cancelled.
+
+    Attributes:
+        on_dropped: Called with each partition that is copied no more, for those who keep something of it.
+    """
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionCopy] = {}
+        self.on_dropped: Callable[[PartitionCopy], None] = lambda _: None
         self._due = asyncio.Event()
         self._looking: set[Brokers] = set()
         self._stale: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -102,12 +107,20 @@ class Engine:
         self._due.set()
 
     def drop(self, partition: PartitionCopy) -> None:
-        """Forget a partition that the flow's state does not know; a look in progress decides nothing."""
+        """Forget a partition that the flow's state does not know; a look in progress decides nothing.
+
+        What is in flight of it is still answered, and moves nothing (:meth:`changed`).
+        """
         del self.partitions[partition.tp]
+        partition.stop(State.UNKNOWN, Reason.STARTING, "no longer copied", None)
         self._shown.pop(partition, None)
+        self._read_no_more(partition)
         for lane in self._reading:
             lane.drop(partition.key)
-        partition.stop(State.UNKNOWN, Reason.STARTING, "no longer copied", None)
+        self._writing.leave(partition)
+        self._keeper.forget(partition)
+        self._flow.room.set()  # its queue was dropped
+        self.on_dropped(partition)
 
     def answered_at(self, partition: PartitionCopy) -> float | None:
         """When the source last reported news of this partition, or that there are none; None if not read."""
@@ -123,14 +136,10 @@ class Engine:
 
     def changed(self, partition: PartitionCopy) -> None:
         """Give the partition what it wants now: data, a send, the owner, a look."""
-        self._show(partition)
         if not partition.copying:
-            self._read_no_more(partition)
-            self._keeper.forget(partition)
-            if self._due_at(partition) is not None:
-                self._due.set()
-            self._flow.room.set()  # its queue was dropped
+            self._has_stopped(partition)
             return
+        self._show(partition)
         self._fetch_lane(partition).update(partition)
         if partition.batch_ready:
             self._append_lane(partition).offer(partition)
@@ -138,6 +147,17 @@ class Engine:
             self._keeper.offer(partition)
         else:
             self._keeper.forget(partition)
+
+    def _has_stopped(self, partition: PartitionCopy) -> None:
+        """It is not being copied now; or it was dropped, and what was in flight of it has been answered."""
+        if self.partitions.get(partition.tp) is not partition:
+            return
+        self._show(partition)
+        self._read_no_more(partition)
+        self._keeper.forget(partition)
+        if self._due_at(partition) is not None:
+            self._due.set()
+        self._flow.room.set()  # its queue was dropped
 
     def stale(self, cluster: Cluster) -> None:
         """Read the cluster's metadata again soon."""

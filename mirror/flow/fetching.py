@@ -37,6 +37,7 @@ from mirror.flow.receiving import (
     queue,
     truncated,
 )
+from mirror.flow.replicas import others_in_sync
 from mirror.flow.states import pause_seconds
 from mirror.kafka.answers import Allocate
 from mirror.kafka.buffers import Buffer
@@ -333,11 +334,8 @@ class Replaced(NamedTuple):
 
 async def _elsewhere(flow: Flow, partition: PartitionCopy, bad: BatchError) -> Intake | Replaced | None:
     """What the first replica with a good copy has from there on; None where no replica has one."""
-    info = flow.source.info.partition(partition.tp)
-    for node in info.in_sync_replicas if info else ():
-        if info is None or node == info.leader:
-            continue
-        about = {"partition": str(partition.tp), "node": node}
+    for node in others_in_sync(flow.source, partition.tp):
+        about = {"cluster": flow.source.name, "partition": str(partition.tp), "node": node}
         try:
             found = await _read_once(flow, partition, node)
         except TwinsiteError as error:

@@ -21,17 +21,17 @@ import structlog
 
 from checkpoint.insertions import Inserted
 from checkpoint.model import Insertion
-from mirror.errors import ConnectionFailedError, PartitionError
+from mirror.errors import ConnectionFailedError, PartitionError, TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow
 from mirror.flow.encode import DECODED_BYTES_MAX, decode, encode
+from mirror.flow.looking import BusyError, look_at_target
 from mirror.flow.reading import read_batches, read_records
 from mirror.flow.records import Record, key_of
 from mirror.flow.states import OF_RECORDS
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, Outcome, decode_answer, encode_request
 from mirror.kafka.codecs import NONE
 from mirror.kafka.failures import broker_error
-from mirror.kafka.offsets import EARLIEST, LATEST, ProducerState, describe_producer, list_offsets
 from mirror.kafka.record_batch import MAGIC_V2, BatchHeader, seal, walk
 from mirror.model import Reason, TopicPartition
 
@@ -131,21 +131,25 @@ async def finish(
 
 
 async def _found(flow: Flow, target: TopicPartition, insertion: Insertion) -> int | None:
-    """Where the insertion already stands; None when it does not."""
-    starts = await list_offsets(flow.target, [target], EARLIEST)
-    ends = await list_offsets(flow.target, [target], LATEST)
-    states = await describe_producer(flow.target, [target], flow.producer_id)
-    start, end, state = starts[target], ends[target], states[target]
-    for answer in (start, end, state):
-        if isinstance(answer, Exception):
-            raise answer
-    assert isinstance(start, int)
-    assert isinstance(end, int)
+    """Where the insertion already stands; None when it does not.
+
+    It may still be in flight, or appended and not yet replicated. So it is only looked for while the target
+    partition is stable and all of it is acknowledged.
+    """
+    look = (await look_at_target(flow, [target]))[target]
+    if isinstance(look, TwinsiteError):
+        raise look
+    start, end = look.target_log_start_offset, look.target_log_end_offset
+    if look.unreplicated:
+        raise BusyError(
+            f"{target}: {look.unreplicated} offsets before target offset {end} are not on all in-sync "
+            f"replicas yet; what a repair has appended may be there"
+        )
     first = max(start, insertion.target_offset)
     at = await stands_at(flow, target, insertion.producer_epoch, [(first, end)])
     if at is not None:
         return at
-    stood = isinstance(state, ProducerState) and state.producer_epoch >= insertion.producer_epoch
+    stood = look.producer_epoch is not None and look.producer_epoch >= insertion.producer_epoch
     if stood or end < insertion.target_offset:
         raise PartitionError(
             target,

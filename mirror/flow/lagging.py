@@ -251,6 +251,11 @@ class LagWatch:
         self._warn_of(Reason.RETENTION_NEAR, "retention_loss_near", now)
         self._warn_of(Reason.COMPACTION_NEAR, "tombstone_loss_near", now)
 
+    def forget(self, p: PartitionCopy) -> None:
+        """The partition is not looked at any more."""
+        self._held.pop(p, None)
+        self._outlooks.forget(p)
+
     def _conclude(self, p: PartitionCopy, now: float, now_ms: int) -> Conclusion:
         lag = self._meter.measure(p, now=now, now_ms=now_ms)
         if p.copying:

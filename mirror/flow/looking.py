@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from checkpoint.insertions import Insertions
@@ -20,9 +21,10 @@ from mirror.errors import ConnectionFailedError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.ends import tail_of
 from mirror.flow.facts import SourceLook, Tail, TargetLook
+from mirror.flow.intake import check_crc
 from mirror.flow.partition import PartitionCopy
+from mirror.flow.replicas import intact
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.failures import broker_error
 from mirror.kafka.fetch import Fetched, Want
 from mirror.kafka.offsets import (
     DEBUGGER,
@@ -44,7 +46,9 @@ T = TypeVar("T")
 
 
 class BusyError(ConnectionFailedError):
-    """The flow itself is writing to a partition: there was no stable moment to look at it."""
+    """The flow itself is writing to a partition, or replicas lag: it was not stable while looked at."""
+
+    hint = "it is looked at again; see whether the target's replicas are in sync if this does not end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +156,9 @@ def _target_look(
 
 
 async def last_batches(target: Cluster, ends: Mapping[TopicPartition, int]) -> Answers[Tail | None]:
-    """The last batch before each log end; None where no batch is left to look at. An end of 0 is left out."""
+    """The last batch before each log end; None where no batch is left, or no replica has it intact. An end of
+    0 is left out.
+    """
     out: Answers[Tail | None] = {}
 
     async def ask(node: int, tps: list[TopicPartition]) -> None:
@@ -173,14 +179,25 @@ async def _tails(target: Cluster, node: int, ends: Mapping[TopicPartition, int])
     while left := {tp: end for tp, end in ends.items() if tp not in out}:
         wants = {tp: Want(end - 1, -1, -1, TAIL_BYTES_MAX) for tp, end in left.items()}
         came = await peek_at(target, node, wants)
-        out.update({tp: _tail(tp, left[tp], f) for tp, f in came.items()} or dict.fromkeys(left))
+        for tp, fetched in came.items():
+            try:
+                out[tp] = await _tail(target, tp, wants[tp], fetched)
+            except TwinsiteError as error:
+                out[tp] = error
+        if not came:
+            out.update(dict.fromkeys(left))
     return out
 
 
-def _tail(tp: TopicPartition, end: int, fetched: Fetched) -> Tail | TwinsiteError | None:
+async def _tail(target: Cluster, tp: TopicPartition, want: Want, fetched: Fetched) -> Tail | None:
     if fetched.error_code == OFFSET_OUT_OF_RANGE:
         return None
-    if fetched.error_code:
-        return broker_error(fetched.error_code, f"target: Fetch of the last batch of {tp}")
-    batches = walk(fetched.records)
-    return next((tail_of(*one) for one in batches if one[0].base_offset < end <= one[0].next_offset), None)
+    return await intact(target, tp, want, fetched, partial(_tail_at, want.offset))
+
+
+async def _tail_at(offset: int, fetched: Fetched) -> Tail | None:
+    for header, view in walk(fetched.records):
+        if header.base_offset <= offset < header.next_offset:
+            check_crc(header, view)
+            return tail_of(header, view)
+    return None

@@ -181,8 +181,8 @@ def decide(
         )
     if not known.prepared:
         return _prepare(known, target, producer_id)
-    if known.insertion is not None:
-        return Insert(known.insertion)
+    if known.insertion is not None:  # it may be what is not acknowledged
+        return _not_acknowledged(target) if target.unreplicated else Insert(known.insertion)
     return _go_on(known, source, target, producer_id, acknowledged_target_offset, continue_after_loss)
 
 

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.timeout(120)
 
 PAYLOAD, MAGIC, LENGTH = (-1, 0), (MAGIC_AT, 0), (8, 7)
 """Byte and bit. The CRC covers the first one only; with the last one, a sign, the broker itself refuses."""
+PRODUCER_AT = 43
 BASE_OFFSET_AT = 7
 """The last byte of where a batch says that it belongs."""
 
@@ -130,6 +131,61 @@ async def test_a_batch_that_is_corrupt_at_the_leader_only_is_read_from_another_r
     assert len(events(done.stderr, "read_from_another_replica")) >= len(rotten) == 3
     assert not [line for line in events(done.stderr, "partition_state_changed") if "BLOCKED" in line]
     assert assert_exact(breakable.bootstrap, target.bootstrap, [name]) == 90
+
+
+@pytest.mark.parametrize(
+    ("side", "place"),
+    [
+        pytest.param("source", PAYLOAD, id="at the source"),
+        pytest.param("target", PAYLOAD, id="at the target"),
+        pytest.param("target", (PRODUCER_AT, 0), id="who wrote it at the target"),
+    ],
+)
+async def test_a_last_batch_that_rots_after_it_was_copied_does_not_stop_the_copy(
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    side: str,
+    place: tuple[int, int],
+) -> None:
+    """
+    It is not what was written. No other replica can be asked: the log end says where to go on.
+    """
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(30, 200), batch_num_messages=10)
+    first = await copy_once(source, target, name, tmp_path)
+    cluster = source if side == "source" else target
+    *_, rotten = stored_batches(cluster, name, node=await cluster.leader(name))
+    damage(rotten, *place)
+    load(source.bootstrap, name, json_rows(30, 200), batch_num_messages=10)
+
+    again = await copy_once(source, target, name, tmp_path)
+    mend(rotten)
+
+    assert (first.code, again.code) == (0, 0), again.stderr
+    said = events(again.stderr, "last_batch_not_readable")[0]
+    assert f"batch at offset {rotten.offset}: its CRC-32C is not" in said
+    assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 60
+
+
+async def test_the_last_batch_copied_is_compared_from_another_replica_where_the_leader_has_it_rotten(
+    breakable: KafkaCluster, target: KafkaCluster, tmp_path: Path
+) -> None:
+    name = f"rotten-and-copied-{uuid4().hex[:8]}"
+    await breakable.create_topic(name, replication=2)
+    await target.create_topic(name)
+    load(breakable.bootstrap, name, json_rows(30, 200), batch_num_messages=10)
+    first = await copy_once(breakable, target, name, tmp_path)
+    *_, rotten = stored_batches(breakable, name, node=await breakable.leader(name))
+    damage(rotten)
+
+    again = await copy_once(breakable, target, name, tmp_path)
+    mend(rotten)
+
+    assert (first.code, again.code) == (0, 0), again.stderr
+    said = events(again.stderr, "read_from_another_replica")[0]
+    assert f"batch at offset {rotten.offset}: its CRC-32C is not" in said
 
 
 def _crc_failures(mirror: Twinsite) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from mirror.flow.append_lanes import URGENT_BYTES_MAX, AppendLanes
+from mirror.flow.lanes import PARTITIONS_ENOUGH
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.kafka.fetch import Isolation
@@ -115,3 +116,23 @@ def test_it_goes_to_another_leader_when_the_one_before_has_answered(end: int) ->
     partition.answered(sent, appended=False, now=1.0)
     assert to.to(2, partition).node == 2
     assert before.left == [partition]
+
+
+@pytest.mark.parametrize("end", [3, 1000], ids=["urgent", "behind"])
+def test_a_partition_that_is_not_written_any_more_takes_no_place(end: int) -> None:
+    """
+    Topics come and go; what is in flight of them is answered all the same.
+    """
+    to = lanes()
+    gone = [a_partition(3, end) for _ in range(PARTITIONS_ENOUGH)]
+    before = {to.to(1, partition).slot for partition in gone}
+    sent, _ = gone[0].take()
+    for partition in gone:
+        to.leave(partition)
+    gone[0].answered(sent, appended=True, now=1.0)
+
+    others = [a_partition(3, end) for _ in range(PARTITIONS_ENOUGH)]
+
+    assert before == {to.to(1, partition).slot for partition in others} == {0}
+    [lane] = to
+    assert lane.left == gone

@@ -159,6 +159,39 @@ async def test_whoever_waits_for_a_broker_that_cannot_be_reached_is_looked_at() 
     assert mirror.copy.state is State.ACTIVE
 
 
+async def test_a_mistake_of_ours_while_a_connection_is_opened_ends_the_mirror() -> None:
+    """
+    Else the lane would stand still, and nobody would know why.
+    """
+    mirror, mistake = a_mirror(looked_at=now()), ZeroDivisionError("a bug")
+
+    async def fail(*_: Any) -> Any:
+        raise mistake
+
+    mirror.target.connection = fail  # type: ignore[method-assign]
+    mirror.lane.offer(mirror.copy)
+    await turns()
+
+    assert mirror.hooks.crashed is mistake
+
+
+async def test_a_lane_that_is_closed_while_it_connects_is_no_mistake() -> None:
+    """
+    The mirror ends, and does not wait for a broker that does not answer.
+    """
+    mirror = a_mirror(looked_at=now())
+
+    async def hang(*_: Any) -> Any:
+        await asyncio.Event().wait()
+
+    mirror.target.connection = hang  # type: ignore[method-assign]
+    mirror.lane.offer(mirror.copy)
+    await turns()
+    await mirror.lane.close()
+
+    assert mirror.hooks.crashed is None
+
+
 async def test_who_has_too_much_to_send_for_a_lane_is_handed_back() -> None:
     """
     At once where nothing of it is on its way; nothing of it is sent here.
@@ -192,6 +225,25 @@ async def test_who_outgrows_a_lane_is_handed_back_with_its_last_answer() -> None
     assert not mirror.copy.in_flight
     assert mirror.hooks.changes == [mirror.copy]
     assert len(mirror.target.connections[-1].unheard) == 0
+
+
+async def test_what_is_in_flight_of_a_partition_that_is_dropped_is_answered_and_moves_nothing() -> None:
+    """
+    Its memory is given back; nothing more of it is sent.
+    """
+    mirror = a_mirror(looked_at=now())
+    mirror.lane.offer(mirror.copy)
+    await turns()
+    _, on_answer = mirror.target.connections[-1].unheard.popleft()
+    mirror.copy.stop(State.UNKNOWN, Reason.STARTING, "no longer copied", None)
+    mirror.lane.leave(mirror.copy)
+
+    on_answer(said(0, 0))
+    await turns()
+
+    assert (mirror.copy.unanswered, mirror.copy.next_offset, mirror.pool.used_bytes) == (False, 0, 0)
+    assert not mirror.target.connections[-1].unheard
+    assert mirror.hooks.crashed is None
 
 
 async def test_only_what_was_acknowledged_has_a_latency() -> None:

@@ -15,12 +15,13 @@ from hypothesis import given
 
 from checkpoint.errors import UntranslatableError
 from checkpoint.offset_map import OffsetMap
-from mirror.broker_codes import KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE
+from mirror.broker_codes import CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE
 from mirror.errors import ConnectionFailedError, TwinsiteError
-from mirror.flow import ends
+from mirror.flow import ends, looking, replicas
 from mirror.flow.context import Flow
 from mirror.flow.ends import End, compare_ends, end_of, tail_of
 from mirror.flow.facts import Known, Tail, TargetLook
+from mirror.flow.looking import last_batches
 from mirror.flow.position import Stop
 from mirror.kafka.fetch import Fetched, FetchLimits, Key, Want
 from mirror.kafka.record_batch import LOG_APPEND_TIME, TRANSACTIONAL, seal, walk
@@ -120,41 +121,51 @@ def test_a_marker_is_told_from_a_record() -> None:
 # -- held against the source ---------------------------------------------------------------------
 
 
+LEADER, FOLLOWERS = 1, (2, 3)
+
+
 class Clusters:
-    """A source and a target that hold one batch each.
+    """A source and a target that hold one batch each, on three replicas.
 
     Attributes:
         diverging: What the source says of a log that is not what was copied, (epoch, end offset).
-        code: With which error the source answers.
-        asked: What each was asked for.
+        code: With which error the source's leader answers.
+        log_end: Where the source's log ends.
+        others: What a follower holds, where it is not what the leader holds, by cluster and broker.
+        asked: What each leader was asked for.
+        followers: What followers were asked for, by cluster.
     """
 
     def __init__(
         self, source: memoryview | None, target: memoryview, aborted: Sequence[tuple[int, int]]
     ) -> None:
-        info = SimpleNamespace(partition=lambda _: SimpleNamespace(leader_epoch=4), leader=lambda _: 1)
+        about = SimpleNamespace(leader_epoch=4, leader=LEADER, in_sync_replicas=(*FOLLOWERS, LEADER))
+        info = SimpleNamespace(partition=lambda _: about, leader=lambda _: LEADER)
         self.source = SimpleNamespace(name="source", info=info)
         self.target = SimpleNamespace(name="target", info=info)
         self.limits = SimpleNamespace(fetch=FetchLimits())
         self.comparing = asyncio.Lock()
         self.diverging: tuple[int, int] | None = None
-        self.code = 0
+        self.code, self.log_end = 0, 500
+        self.others: dict[tuple[str, int], memoryview | None] = {}
         self.asked: dict[str, Want] = {}
+        self.followers: dict[str, Want] = {}
         self._held = {"source": source, "target": target}
         self._aborted = list(aborted)
 
     async def peek_at(
-        self, cluster: Any, _node: int, wants: Mapping[TopicPartition, Want], *_: object
+        self, cluster: Any, node: int, wants: Mapping[TopicPartition, Want], *_: object
     ) -> dict[TopicPartition, Fetched]:
         [(tp, want)] = wants.items()
-        self.asked[cluster.name] = want
-        held = self._held[cluster.name]
+        (self.asked if node == LEADER else self.followers)[cluster.name] = want
+        held = self.others.get((cluster.name, node), self._held[cluster.name])
         if held is None and self.diverging is None:
             return {}
         aborted, diverging = (self._aborted, self.diverging) if cluster is self.source else ([], None)
         records = memoryview(b"") if held is None or diverging else held
-        code = self.code if cluster is self.source else 0
-        return {tp: Fetched(Key(b"t" * 16, 0), code, 500, 500, 0, diverging, aborted, records)}
+        code = self.code if cluster is self.source and node == LEADER else 0
+        end = self.log_end
+        return {tp: Fetched(Key(b"t" * 16, 0), code, end, end, 0, diverging, aborted, records)}
 
 
 Held = Callable[..., Awaitable[Stop | TwinsiteError | None]]
@@ -174,13 +185,19 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
         aborted: Sequence[tuple[int, int]] = (),
         diverging: tuple[int, int] | None = None,
         code: int = 0,
+        log_end: int = 500,
+        others: Mapping[tuple[str, int], memoryview | None] | None = None,
     ) -> Stop | TwinsiteError | None:
         clusters = Clusters(source, target, aborted)
-        clusters.diverging, clusters.code = diverging, code
-        monkeypatch.setattr(ends, "peek_at", clusters.peek_at)
+        clusters.diverging, clusters.code, clusters.log_end = diverging, code, log_end
+        clusters.others.update(others or {})
+        for module in (ends, replicas):
+            monkeypatch.setattr(module, "peek_at", clusters.peek_at)
         end = End(ORDERS_0, at if target_at is None else target_at, at, epoch, tail(target))
         answers = await compare_ends(cast(Flow, clusters), {ORDERS_0: end})
-        assert clusters.asked["source"] == Want(at, 4, epoch, ends.PARTITION_BYTES_MAX)
+        want = Want(at, 4, epoch, ends.PARTITION_BYTES_MAX)
+        assert clusters.asked["source"] == want
+        assert clusters.followers.get("source") in {None, want._replace(leader_epoch=-1)}
         return answers[ORDERS_0]
 
     return compared
@@ -396,3 +413,113 @@ async def test_a_source_that_has_replaced_what_was_copied_says_so_when_it_is_ask
     assert isinstance(seen, Stop)
     assert (seen.state, seen.reason) == (State.DIVERGED, Reason.SOURCE_TRUNCATED)
     assert "copied up to 20, but the source's leader epoch 1 ends at 15" in seen.detail
+
+
+# -- damaged on a disk -----------------------------------------------------------------------------
+
+IN_LAST_VALUE = -2
+
+
+def rotten(batch: memoryview, at: int = IN_LAST_VALUE, bit: int = 0) -> memoryview:
+    """The same batch with one bit flipped."""
+    damaged = bytearray(batch)
+    damaged[at] ^= 1 << bit
+    return memoryview(damaged)
+
+
+def on(cluster: str, *followers: memoryview | None) -> dict[tuple[str, int], memoryview | None]:
+    return {(cluster, node): held for node, held in zip(FOLLOWERS, followers, strict=False)}
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("followers", ["intact", "damaged", "behind"])
+async def test_a_copy_is_not_blamed_for_one_bad_sector_at_the_source(
+    held: Held, codec: Codec, followers: str
+) -> None:
+    """
+    The record that the leader shows was never written. Another replica has the one that was; if none has it,
+    nothing is concluded.
+    """
+    damaged = rotten(v2(RECORDS, codec=codec))
+    others = {"intact": v2(RECORDS, codec=codec), "damaged": damaged, "behind": None}
+
+    assert await held(v2(RECORDS), damaged, others=on("source", *[others[followers]] * 2)) is None
+
+
+async def test_a_difference_is_found_though_the_batch_is_damaged_at_the_leader_of_the_source(
+    held: Held,
+) -> None:
+    """
+    The second of its followers has it intact.
+    """
+    damaged = rotten(v2(RECORDS))
+
+    seen = await held(v2(moved(RECORDS, 0, 1_000)), damaged, others=on("source", damaged, v2(RECORDS)))
+
+    assert isinstance(seen, Stop)
+    assert (seen.state, seen.reason) == (State.DIVERGED, Reason.OFFSETS_DIFFER)
+    assert "holds a different record than the source at offset 19" in seen.detail
+
+
+async def test_a_leader_of_the_source_that_cannot_read_its_own_batch_is_not_the_last_to_be_asked(
+    held: Held,
+) -> None:
+    nothing, others = memoryview(b""), on("source", v2(moved(RECORDS, 0, 1_000)))
+
+    assert isinstance(await held(v2(RECORDS), nothing, code=CORRUPT_MESSAGE, others=others), Stop)
+    assert await held(v2(RECORDS), nothing, code=CORRUPT_MESSAGE) is None
+
+
+@pytest.mark.parametrize("followers", ["intact", "damaged"])
+async def test_a_copy_goes_on_though_its_last_batch_is_damaged_at_one_broker(
+    held: Held, followers: str
+) -> None:
+    """
+    What was appended was right: the broker has checked it. To stop would lose what comes, and mend nothing.
+    """
+    batch = v2(RECORDS)
+    others = on("target", *[{"intact": batch, "damaged": rotten(batch)}[followers]] * 2)
+
+    assert await held(rotten(batch), batch, others=others) is None
+
+
+async def test_a_difference_is_found_though_the_batch_is_damaged_at_the_leader_of_the_target(
+    held: Held,
+) -> None:
+    other = v2(moved(RECORDS, 0, 1_000))
+
+    assert isinstance(await held(rotten(other), v2(RECORDS), others=on("target", other)), Stop)
+
+
+async def test_a_batch_that_cannot_stand_where_it_says_is_not_compared(held: Held) -> None:
+    """
+    Its CRC is right: none covers where it stands. The next one begins before it ends, or the log does.
+    """
+    shifted = v2(moved(RECORDS, 1))
+    overlapping = memoryview(bytearray(bytes(shifted) + bytes(v2(entries(20, 1)))))
+
+    assert await held(v2(RECORDS), overlapping) is None
+    assert await held(v2(RECORDS), shifted, log_end=20) is None
+    assert isinstance(await held(v2(RECORDS), shifted), Stop)
+
+
+PRODUCER_AT = 43
+
+
+@pytest.mark.parametrize("followers", ["intact", "damaged"])
+async def test_who_wrote_last_is_not_read_from_a_damaged_batch(
+    monkeypatch: pytest.MonkeyPatch, followers: str
+) -> None:
+    """
+    Somebody else would seem to have written to the target.
+    """
+    batch = v2(RECORDS, producer=(4711, 0, 0))
+    damaged = rotten(batch, PRODUCER_AT)
+    clusters = Clusters(None, damaged, ())
+    clusters.others.update(on("target", *[{"intact": batch, "damaged": damaged}[followers]] * 2))
+    for module in (looking, replicas):
+        monkeypatch.setattr(module, "peek_at", clusters.peek_at)
+
+    tails = await last_batches(cast(Any, clusters.target), {ORDERS_0: 20})
+
+    assert tails == {ORDERS_0: tail(batch) if followers == "intact" else None}

@@ -12,14 +12,17 @@ import pytest
 
 from mirror.errors import ConnectionFailedError, CorruptBatchError
 from mirror.flow import engine as engine_module
+from mirror.flow.append_lanes import AppendLanes
 from mirror.flow.engine import Engine
+from mirror.flow.lanes import Lanes
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.flow.settling import Look
+from mirror.kafka.fetch import Isolation
 from mirror.model import OffsetMode, Reason, State, TopicPartition
 from tests.harness.daemon import until
 from tests.unit.looked_at import SOON, Right, partition
-from tests.unit.target_model import Mirror
+from tests.unit.target_model import Mirror, source_batch
 
 
 class Claimable(Right):
@@ -147,6 +150,86 @@ async def test_an_owner_that_does_not_write_again_a_state_that_was_deleted_is_ta
 
     assert right.claims == claims
     assert settler.is_owner is bool(claims)
+
+
+# -- partitions that go ---------------------------------------------------------------------------
+
+
+class Place:
+    """A lane, for reading or for writing, that notes who has come and who has left."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.here: set[object] = set()
+        self.dropped: list[object] = []
+
+    def update(self, copy: PartitionCopy) -> None:
+        self.here.add(copy.key)
+
+    def offer(self, copy: PartitionCopy) -> None:
+        self.here.add(copy)
+
+    def leave(self, one: object) -> None:
+        self.here.discard(one)
+
+    def drop(self, key: object) -> None:
+        self.dropped.append(key)
+
+
+def a_copy(engine: Engine) -> PartitionCopy:
+    """A partition that is being copied, with a batch in flight and another queued."""
+    copy = partition(1)
+    copy.proceed(Proceed(0, 0, 0, 0, 0), OffsetMode.SAME, -1, time.monotonic())
+    copy.queue.push([source_batch(number, 1) for number in range(2)], [], None)
+    engine.add(copy)
+    engine.changed(copy)
+    copy.take()
+    return copy
+
+
+async def test_nothing_is_kept_of_a_partition_that_is_dropped() -> None:
+    """
+    Though something of it is in flight; the answer to that brings nothing back.
+    """
+    engine, told = engine_of(Patient(), lambda _: 1), list[PartitionCopy]()
+    reading = engine._reading = Lanes[Any](1, Place)
+    writing = engine._writing = AppendLanes[Any](1, Isolation.READ_COMMITTED, Place)
+    forgotten = cast(Any, engine._keeper).forgotten = list[PartitionCopy]()
+    cast(Any, engine._keeper).forget = forgotten.append
+    engine.on_dropped = told.append
+    copy = a_copy(engine)
+    places = [*reading, *writing]
+    here = [len(place.here) for place in places]
+
+    engine.drop(copy)
+    (sent,) = copy.in_flight
+    copy.answered(sent, appended=True, now=time.monotonic())
+    copy.stop(State.DIVERGED, Reason.OFFSETS_DIFFER, "what its answer says", None)
+    engine.changed(copy)
+
+    assert here == [1, 1]
+    assert [place.here for place in places] == [set(), set()]
+    assert (reading.of(copy), engine.partitions, engine._shown) == (None, {}, {})
+    assert places[0].dropped == [copy.key]
+    assert (forgotten[-1:], told) == ([copy], [copy])
+    assert [of for lanes in (reading, writing._behind, writing._urgent) for of in lanes._on] == []
+
+
+async def test_an_answer_to_a_partition_that_was_dropped_does_not_end_the_one_after_it() -> None:
+    """
+    A topic that was hidden is shown again: it is read under the same name by the same lane.
+    """
+    engine = engine_of(Patient(), lambda _: 1)
+    engine._reading = Lanes[Any](1, Place)
+    engine._writing = AppendLanes[Any](1, Isolation.READ_COMMITTED, Place)
+    before = a_copy(engine)
+    engine.drop(before)
+    after = a_copy(engine)
+
+    engine.changed(before)
+
+    [place] = cast(Any, engine._reading)
+    assert place.here == {after.key}
+    assert engine.partitions == {after.tp: after}
 
 
 # -- brokers that do not answer ------------------------------------------------------------------

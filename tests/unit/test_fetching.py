@@ -40,6 +40,7 @@ SOON = 5.0
 class Source:
     """A broker that always answers with the same records, of which it has more, or with an error code."""
 
+    name = "source"
     info = SimpleNamespace(partition=lambda _: None)
     last_answer_at = None
     options = SimpleNamespace(request_timeout_seconds=30.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,14 +13,15 @@ from kafka.protocol.producer import ProduceRequest
 from checkpoint.flow_state import FlowState
 from checkpoint.model import Insertion, PartitionRecord
 from mirror.errors import BrokerError, ConnectionFailedError, PartitionError, TwinsiteError
-from mirror.flow import inserting, reading
+from mirror.flow import looking, reading
 from mirror.flow.context import Flow
 from mirror.flow.facts import Known
 from mirror.flow.inserting import Standing, finish, insertion_of
+from mirror.flow.looking import BusyError
 from mirror.flow.memory import FlowMemory
 from mirror.flow.records import Record
 from mirror.kafka.fetch import Fetched, Key, Want
-from mirror.kafka.offsets import EARLIEST, ProducerState
+from mirror.kafka.offsets import CONSUMER, DEBUGGER, EARLIEST, ProducerState
 from mirror.kafka.varint import encode_varint
 from mirror.model import OffsetMode, Reason, TopicPartition
 from tests.harness.memory_store import MemoryStore
@@ -44,20 +45,30 @@ class Target:
         sent: How many batches came.
         unread: Why it does not say where its log ends.
         deaf: The answer leaves the partition out.
+        replicated_to: Up to where other replicas have the log; None for all of it.
+        asked: How many questions and batches came.
+        between: What happens once so many have come.
     """
 
     def __init__(self) -> None:
         self.start, self.remembers, self.refuses, self.sent = 0, True, 0, 0
         self.unread: TwinsiteError | None = None
         self.deaf = False
+        self.replicated_to: int | None = None
+        self.asked = 0
+        self.between: dict[int, Callable[[], object]] = {}
         self._batches: list[tuple[int, int, memoryview]] = []
         self.append(v2([Entry(n, key=b"k%d" % n) for n in range(BEGAN_AT)], producer=(OURS, 0, 0)))
-        info = SimpleNamespace(leader=lambda _: 1)
+        info = SimpleNamespace(leader=lambda _: 1, topics={})
         self.name, self.info = "target", info
 
     @property
     def end(self) -> int:
         return self._batches[-1][1] if self._batches else 0
+
+    @property
+    def high_watermark(self) -> int:
+        return self.end if self.replicated_to is None else min(self.end, self.replicated_to)
 
     @property
     def values(self) -> list[bytes | None]:
@@ -79,13 +90,26 @@ class Target:
         """What stands from there on is gone."""
         self._batches = [one for one in self._batches if one[1] <= end]
 
+    def _standing(self, producer: tuple[int, int, int]) -> int | None:
+        """Where a batch of this producer, epoch and sequence stands."""
+        batches = self._batches
+        return next((at for at, _, view in batches if struct.unpack_from(">qhi", view, 43) == producer), None)
+
     # -- what is asked of it -----------------------------------------------------------------------
 
-    async def list_offsets(self, _cluster: Any, tps: Collection[TopicPartition], which: int) -> Any:
-        at = self.start if which == EARLIEST else self.unread or self.end
-        return dict.fromkeys(tps, at)
+    def _is_asked(self) -> None:
+        self.between.pop(self.asked, lambda: None)()
+        self.asked += 1
+
+    async def list_offsets(
+        self, _cluster: Any, tps: Collection[TopicPartition], which: int, *, replica_id: int = CONSUMER
+    ) -> Any:
+        self._is_asked()
+        latest = self.end if replica_id == DEBUGGER else self.high_watermark
+        return dict.fromkeys(tps, self.start if which == EARLIEST else self.unread or latest)
 
     async def describe_producer(self, _cluster: Any, tps: Collection[TopicPartition], who: int) -> Any:
+        self._is_asked()
         epochs = [struct.unpack_from(">qh", view, 43) for _, _, view in self._batches]
         ours = max((epoch for producer, epoch in epochs if producer == who), default=-1)
         known = ours >= 0 and self.remembers
@@ -96,31 +120,34 @@ class Target:
     ) -> dict[TopicPartition, Fetched]:
         [(tp, want)] = wants.items()
         assert want.offset >= self.start, "a broker refuses what lies before the log's start"
-        found = b"".join(bytes(view) for _, end, view in self._batches if end > want.offset)
+        end = self.high_watermark
+        found = b"".join(bytes(view) for _, to, view in self._batches if want.offset < to <= end)
         records = memoryview(bytearray(found))
-        end = self.end
         return {tp: Fetched(Key(b"t" * 16, 0), 0, end, end, self.start, None, [], records)} if found else {}
 
     def version(self, *_: object) -> int:
         return VERSION
 
     async def send(self, _key: int, _version: int, parts: Sequence[bytes | memoryview]) -> memoryview:
+        self._is_asked()
         self.sent += 1
         request = ProduceRequest.decode(b"".join(parts), version=VERSION)
         ((part,),) = [topic.partition_data for topic in request.topic_data]
         if self.refuses:
             return said(self.refuses, -1)
-        base = self.append(memoryview(part.records))
-        answer = said(0, base)
+        known = self._standing(struct.unpack_from(">qhi", part.records, 43)) if self.remembers else None
+        base = self.append(memoryview(part.records)) if known is None else known
+        answer = said(0, base, repeated=known is not None)
         return memoryview(bytes(answer).replace(b"orders", b"others")) if self.deaf else answer
 
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Target:
     one = Target()
-    monkeypatch.setattr(inserting, "list_offsets", one.list_offsets)
-    monkeypatch.setattr(inserting, "describe_producer", one.describe_producer)
-    monkeypatch.setattr(reading, "peek_at", one.peek_at)
+    monkeypatch.setattr(looking, "list_offsets", one.list_offsets)
+    monkeypatch.setattr(looking, "describe_producer", one.describe_producer)
+    for module in (looking, reading):
+        monkeypatch.setattr(module, "peek_at", one.peek_at)
     return one
 
 
@@ -334,6 +361,62 @@ async def test_nothing_is_sent_before_it_is_known_that_it_does_not_stand(broker:
 
     assert broker.sent == 0
     assert (await one.known()).insertion == one.insertion
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+async def test_one_that_is_not_on_all_replicas_yet_is_not_gone(broker: Target, remembers: bool) -> None:
+    """
+    Nobody can read it yet: it is looked for again later, and not sent twice.
+    """
+    one = await Repairing(broker, repair()).begin()
+    broker.append(memoryview(one.insertion.batch))
+    broker.remembers, broker.replicated_to = remembers, BEGAN_AT
+
+    with pytest.raises(BusyError, match="2 offsets before target offset 12 are not on all in-sync replicas"):
+        await one.finish()
+    waiting = (await one.known()).insertion
+    broker.replicated_to = None
+    standing = await one.finish()
+
+    assert waiting == one.insertion
+    assert (standing, broker.sent) == (Standing(10), 0)
+
+
+@pytest.mark.parametrize("questions", range(6))
+async def test_one_that_lands_while_it_is_looked_for_stands_once(broker: Target, questions: int) -> None:
+    """
+    It was sent by a repair that is gone, and comes late: between any two questions.
+    """
+    one = await Repairing(broker, repair()).begin()
+    broker.between[questions] = lambda: broker.append(memoryview(one.insertion.batch))
+
+    try:
+        standing = await one.finish()
+    except BusyError:
+        standing = await one.finish()
+
+    assert standing == Standing(10)
+    assert broker.values == [b"mended a", b"mended b"]
+    assert await one.inserted(20) == [10, 11]
+
+
+@pytest.mark.parametrize("questions", range(5))
+async def test_one_that_a_new_leader_does_not_have_is_sent_again(broker: Target, questions: int) -> None:
+    """
+    The one before had appended it, and nobody acknowledged that: it was never there.
+    """
+    one = await Repairing(broker, repair()).begin()
+    broker.append(memoryview(one.insertion.batch))
+    broker.replicated_to = BEGAN_AT
+    broker.between[questions] = lambda: broker.lose(BEGAN_AT)
+
+    try:
+        standing = await one.finish()
+    except BusyError:
+        standing = await one.finish()
+
+    assert standing == Standing(10)
+    assert broker.sent == 1
 
 
 @pytest.mark.parametrize("lost", ["the repair", "what was before it"])

@@ -880,6 +880,20 @@ def test_a_transaction_left_open_is_named_as_the_reason(bench: Bench) -> None:
     assert bench.told == [(State.LAGGING, Reason.OPEN_TRANSACTION), (State.ACTIVE, None)]
 
 
+def test_nothing_is_kept_of_a_partition_that_is_dropped(bench: Bench) -> None:
+    """
+    Topics come and go; those that transactions hold back, too.
+    """
+    bench.source_says(120, last_stable_offset=100)
+    bench.look()
+    kept = [*bench.watch._held, *bench.outlooks._trails]
+
+    bench.watch.forget(bench.p)
+
+    assert set(kept) == {bench.p}
+    assert [*bench.watch._held, *bench.outlooks._trails, *bench.outlooks._before] == []
+
+
 def test_a_doubt_does_not_end_the_wait_for_a_transaction(bench: Bench) -> None:
     """
     A look does not tell how far one may read; the next answer says that it is no further.

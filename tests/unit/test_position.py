@@ -614,6 +614,15 @@ def test_what_a_repair_was_about_to_append_is_brought_to_its_end_first(remembere
     assert decided(known, replace(COPIED, producer_epoch=remembered)) == Insert(REPAIR)
 
 
+def test_what_a_repair_was_about_to_append_waits_for_what_is_not_acknowledged() -> None:
+    """
+    It may be that: nobody can read it there yet.
+    """
+    known = replace(SAME, insertion=REPAIR)
+
+    assert isinstance(decided(known, replace(COPIED, unreplicated=10)), Unreplicated)
+
+
 def test_only_an_epoch_above_that_of_the_last_repair_deposes_us() -> None:
     """
     A partition that was repaired is written to with a newer epoch than the flow's.
