@@ -47,16 +47,20 @@ class Preparations:
         self._exclude = exclude
         self._refused: set[str] = set()
 
-    def begin(self, name: str, configs: Mapping[str, str]) -> Mapping[str, str]:
-        """The settings to create a topic with instead of these, so that it can be prepared."""
+    def begin(self, name: str, configs: Mapping[str, str]) -> None:
+        """Note that a topic was created to be prepared.
+
+        Args:
+            configs: The settings it would have been created with otherwise.
+        """
         self.final[name] = {key: configs.get(key) for key in PREPARING_CONFIGS}
-        return {**configs, **PREPARING_CONFIGS}
 
     def see(self, topic: TopicFacts, source: TopicFacts | None) -> None:
         """Recognize by its settings a topic that is being prepared, or was when a mirror ended.
 
         It gets the source's settings when it is ready; each call notes what those are now.
         """
+        self.check(topic)
         if source is None or not source.configs.values or not is_set_up_to_be_prepared(topic):
             return
         values = source.configs.values
@@ -65,6 +69,14 @@ class Preparations:
             self.end(topic.name)
         else:
             self.final[topic.name] = final
+
+    def check(self, topic: TopicFacts) -> None:
+        """Forget a topic whose settings are no longer those of a preparation.
+
+        Another mirror has finished it, or an operator has set them. If they cannot be read, it is kept.
+        """
+        if topic.configs.values and not is_set_up_to_be_prepared(topic):
+            self.end(topic.name)
 
     def unfinished(self, *, again: bool) -> set[str]:
         """Topics without their final settings; those that were refused them only with ``again``."""
@@ -75,7 +87,7 @@ class Preparations:
         self._refused.add(name)
 
     def end(self, name: str) -> None:
-        """Note that a topic has its final settings, or was not created."""
+        """Note that a topic is no longer being prepared."""
         self.final.pop(name, None)
 
 

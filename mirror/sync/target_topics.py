@@ -30,7 +30,7 @@ from mirror.model import Reason, TopicPartition
 from mirror.sync.describe import describe
 from mirror.sync.names import NamePolicy
 from mirror.sync.ownership import Memory, Ownership
-from mirror.sync.preparing import Preparations
+from mirror.sync.preparing import PREPARING_CONFIGS, Preparations
 from mirror.sync.source_topics import SourceTopics
 from mirror.sync.target_requests import (
     add_partitions,
@@ -180,8 +180,11 @@ class TargetTopics:
         ending = set(filter(owners.prepared, self._preparations.unfinished(again=again)))
         changing = {name for name in self._left_alone if not owners.unprepared(name)}
         ours = await owners.confirmed(ending | changing | self._not_added.keys())
+        await self._check_preparations(ending & ours)
         for name in sorted(ending & ours):
-            final = self._preparations.final.get(name)  # None if a call in parallel has done it
+            final = self._preparations.final.get(
+                name
+            )  # None if another mirror, or a call in parallel, did it
             if final is not None:
                 await self._end_preparing(name, final)
         for name in sorted(changing & ours):
@@ -189,6 +192,12 @@ class TargetTopics:
             if change is not None:
                 await self._change_at_last(change)
         return await self._add_at_last([one for one in self._not_added.values() if one.name in ours])
+
+    async def _check_preparations(self, names: Collection[str]) -> None:
+        """Read the settings of topics again: another mirror may have finished them since the last pass."""
+        topics = self._flow.target.info.topics
+        for topic in (await describe(self._flow.target, [topics[n] for n in names if n in topics])).values():
+            self._preparations.check(topic)
 
     async def _end_preparing(self, name: str, final: Mapping[str, str | None]) -> None:
         try:
@@ -344,22 +353,26 @@ class TargetTopics:
     ) -> list[Conflict]:
         """Create topics, many in one request; those whose source starts late are set up to be prepared."""
         late = await self._source.starting_late(creations, chosen)
-        topics: list[NewTopic] = []
-        for creation in creations:
-            configs = creation.configs
-            if creation.name in late:
-                configs = self._preparations.begin(creation.name, configs)
-            topics.append(NewTopic(creation.name, creation.partitions, creation.replication_factor, configs))
-        partitions = {topic.name: topic.partitions for topic in topics}
+        asked = {creation.name: creation for creation in creations}
+        topics = [
+            NewTopic(
+                one.name,
+                one.partitions,
+                one.replication_factor,
+                {**one.configs, **PREPARING_CONFIGS} if one.name in late else one.configs,
+            )
+            for one in creations
+        ]
         refused: list[Conflict] = []
         for name, made in (await make_topics(self._flow.target, topics)).items():
             reach("topic_created")
             if isinstance(made, TwinsiteError):
-                self._preparations.end(name)
                 refused.append(self._refused(name, made, Reason.TARGET_TOPIC_MISSING))
             elif made:
+                if name in late:
+                    self._preparations.begin(name, asked[name].configs)
                 self._ownership.note_made(name)
-                log.info("topic_created", topic=name, partitions=partitions[name])
+                log.info("topic_created", topic=name, partitions=asked[name].partitions)
         return refused
 
     async def _see_topics(

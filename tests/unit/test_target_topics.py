@@ -23,6 +23,8 @@ from mirror.sync.preparing import PREPARING_CONFIGS
 from monitoring.outlook import Retention
 from tests.unit.target_side import AS_RECORDED, KEPT, ORDERS_ID, SHORT, Cluster, Side, a_topic
 
+TOPIC_ALREADY_EXISTS = 36
+
 
 @pytest.fixture
 async def side() -> Side:
@@ -508,6 +510,66 @@ async def test_a_topic_of_which_nobody_says_where_it_starts_is_made_to_start_lat
     assert meanwhile.items() >= PREPARING_CONFIGS.items()
     assert side.target.configs["orders"].items() >= SHORT.items()
     assert "cleanup.policy" not in side.target.configs["orders"]
+
+
+class Raced(Cluster):
+    """Another mirror creates a topic first, and sets it up to be prepared."""
+
+    def _create(self, asked: Any, validate_only: bool) -> Any:
+        answer = super()._create(asked, validate_only)
+        if not validate_only:
+            answer.error_code = TOPIC_ALREADY_EXISTS
+        return answer
+
+
+@pytest.mark.parametrize("lost_the_race", [True, False], ids=["lost the race", "saw it"])
+@pytest.mark.parametrize("passes", [0, 1], ids=["no pass since", "a pass since"])
+async def test_a_standby_that_takes_over_leaves_a_topic_alone_whose_preparation_the_owner_has_finished(
+    passes: int, lost_the_race: bool
+) -> None:
+    """
+    It saw the topic in preparation, long ago perhaps. What it has now is its owner's, or an operator's.
+    """
+    source, target = Cluster("source", orders=SHORT), Raced("target")
+    source.ends[TopicPartition("orders", 0)] = 5
+    side = Side(source, target, sync_configs=False)
+    side.right.held = False
+    side.prepared = False
+    copy = side.begin()
+    await side.pass_by()
+    if not lost_the_race:
+        await side.pass_by()
+
+    target.configs["orders"] = {"retention.ms": "2592000000", "cleanup.policy": "compact"}
+    for _ in range(passes):
+        await side.pass_by()
+    side.right.held = side.prepared = True
+    side.look(copy)
+    await side.topics.finish(again=True)
+
+    assert target.changed == []
+
+
+async def test_a_mirror_that_may_not_read_settings_at_the_target_prepares_only_what_it_has_created() -> None:
+    """
+    It cannot see that a topic is in preparation, nor that it no longer is.
+    """
+    settled = []
+    for kind in (Raced, Cluster):
+        source, target = Cluster("source", orders=SHORT), kind("target")
+        source.ends[TopicPartition("orders", 0)] = 5
+        target.unknown = {"orders": 1_000}
+        side = Side(source, target, sync_configs=False)
+        copy = side.begin()
+        await side.pass_by()
+        side.look(copy)
+        await side.topics.finish(again=True)
+        settled.append(target.changed)
+
+    assert settled == [
+        [],
+        ["orders cleanup.policy=None", "orders retention.ms=3600000", "orders retention.bytes=None"],
+    ]
 
 
 async def test_a_topic_whose_source_keeps_everything_in_the_words_of_a_preparation_is_not_prepared() -> None:
