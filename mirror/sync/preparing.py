@@ -89,6 +89,7 @@ class Preparations:
     def end(self, name: str) -> None:
         """Note that a topic is no longer being prepared."""
         self.final.pop(name, None)
+        self._refused.discard(name)
 
 
 def is_set_up_to_be_prepared(topic: TopicFacts) -> bool:

@@ -572,6 +572,31 @@ async def test_a_mirror_that_may_not_read_settings_at_the_target_prepares_only_w
     ]
 
 
+async def test_a_topic_that_is_prepared_again_after_a_refusal_gets_its_settings_between_passes() -> None:
+    """
+    Its settings were refused the first time; then it was deleted, and created again.
+    """
+    source, target = Cluster("source", orders=SHORT), Cluster("target")
+    source.ends[TopicPartition("orders", 0)] = 5
+    side = Side(source, target)
+    copy = side.begin()
+    await side.pass_by()
+    side.look(copy)
+    target.refuses = True
+    await side.topics.finish(again=False)
+    target.refuses = False
+    await side.topics.finish(again=True)
+
+    del target.topics["orders"]
+    await side.pass_by()
+    meanwhile = dict(target.configs["orders"])
+    side.look(copy)
+    await side.topics.finish(again=False)
+
+    assert meanwhile.items() >= PREPARING_CONFIGS.items()
+    assert target.configs["orders"].items() >= SHORT.items()
+
+
 async def test_a_topic_whose_source_keeps_everything_in_the_words_of_a_preparation_is_not_prepared() -> None:
     """
     Its settings would be given to it again and again, and others would never follow.
