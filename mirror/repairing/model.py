@@ -20,6 +20,8 @@ class Status(StrEnum):
 
     PLANNED = "planned"
     """It would be appended."""
+    BEGUN = "begun"
+    """It is not known whether it was appended: the next repair, or the mirror, completes its batch."""
     APPENDED = "appended"
     MOVED_ON = "moved_on"
     """The key was written since the plan was made, by a repair or by the mirror: it is left as it is."""

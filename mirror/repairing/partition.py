@@ -66,17 +66,20 @@ class PartitionRepair:
         """Keys that others have written at the target after what the plan has seen."""
 
     async def run(self) -> Repaired:
-        left = list(self._plan.mends)
         try:
             await self._make_ready()
             if self._wanted.accept:
                 await self._accept()
-            while left:
-                left = left[await self._mend_some(left) :]
+            while left := self._left():
+                await self._mend_some(left)
         except TwinsiteError as refusal:
             self._done.why_not = str(refusal)
-            self._done.steps += [Step(mend, Status.REFUSED) for mend in left]
+            self._done.steps += [Step(mend, Status.REFUSED) for mend in self._left()]
         return self._done
+
+    def _left(self) -> Sequence[Mend]:
+        """The differences that nothing has become of yet; they are dealt with in their order."""
+        return self._plan.mends[len(self._done.steps) :]
 
     async def _make_ready(self) -> None:
         """Check that the partition may be written to, and record in the flow's state what it has become.
@@ -203,8 +206,8 @@ class PartitionRepair:
 
     # -- what is appended ------------------------------------------------------------------------
 
-    async def _mend_some(self, left: Sequence[Mend]) -> int:
-        """Put right the first of those that are left; returns how many were dealt with."""
+    async def _mend_some(self, left: Sequence[Mend]) -> None:
+        """Put right the first of those that are left."""
         some = left[:MENDS_AT_ONCE]
         records = await self._records(some)
         bounds = _answered(self._part.bounds[self._plan.target_topic])
@@ -212,18 +215,15 @@ class PartitionRepair:
         await self._read_behind(await self._offset_at(LATEST), bounds)  # may take long: before it is our turn
         if not self._wanted.apply:
             self._done.steps += [self._step(mend, records.get(mend), bounds) for mend in group]
-            return len(group)
+            return
         await self._part.be_owner()
         place = await self._place()
         await self._read_behind(place.target_next_offset, bounds)
         steps = {mend: self._step(mend, records.get(mend), bounds) for mend in group}
-        chosen = [mend for mend, step in steps.items() if step.status is Status.PLANNED]
-        appended = await self._append(chosen, records, place, bounds) if chosen else {}
-        if appended is None:
-            self._at_once = len(chosen) // 2
-            return 0
-        self._done.steps += (steps | appended).values()
-        return len(group)
+        if any(step.status is Status.PLANNED for step in steps.values()):
+            await self._append(steps, records, place, bounds)
+        else:
+            self._done.steps += steps.values()
 
     async def _records(self, mends: Sequence[Mend]) -> dict[Mend, Record]:
         """What to append for each, if it can be read and is what the plan names.
@@ -278,13 +278,20 @@ class PartitionRepair:
         return Step(mend, Status.TOO_LARGE, why=too_large) if too_large else Step(mend, Status.PLANNED)
 
     async def _append(
-        self, mends: Sequence[Mend], records: Mapping[Mend, Record], place: Proceed, bounds: Bounds
-    ) -> dict[Mend, Step] | None:
-        """Append their records; returns what has become of each. None if the broker refuses a batch of
-        several, as it is not known which of them it refuses.
+        self, steps: Mapping[Mend, Step], records: Mapping[Mend, Record], place: Proceed, bounds: Bounds
+    ) -> None:
+        """Append the records of the steps that are planned, and note at once what has become of all of them.
+
+        If the broker refuses a batch of several, it is not known which of them it refuses: all steps are left
+        for smaller batches.
+
+        Raises:
+            RefusedError: Nothing more may be appended, or too much was refused.
+            TwinsiteError: A request fails, perhaps after the batch was appended.
         """
         if place.producer_epoch >= PRODUCER_EPOCH_MAX:
             raise RefusedError(f"it was repaired {place.producer_epoch} times: copy the topic anew")
+        mends = [mend for mend, step in steps.items() if step.status is Status.PLANNED]
         run = [records[mend] for mend in mends]
         insertion = insertion_of(run, self._flow.producer_id, place.producer_epoch, place.target_next_offset)
         self._say(
@@ -293,34 +300,35 @@ class PartitionRepair:
             producer_epoch=insertion.producer_epoch,
             records=[_said(mend) for mend in mends],
         )
+        done, before = self._done.steps, len(self._done.steps)
+        done += (steps | {mend: Step(mend, Status.BEGUN) for mend in mends}).values()
         await self._memory.begin_insertion(self._plan.name, insertion)
-        standing = await self._finish(insertion)
+        standing = await finish(self._flow, self._memory, self._plan.name, self._plan.target_name, insertion)
+        ended = _ended(mends, records, standing)
+        done[before:] = (steps | ended).values() if ended else ()
+        self._say_ends(standing, insertion)
         if standing.at is None:
-            return self._refused(mends, standing.refusal)
+            self._note_refusal(len(mends), standing.refusal)
+            return
         self._at_once = min(2 * self._at_once, MENDS_AT_ONCE)
         await self._read_behind(standing.at, bounds)  # a mirror may have written before it heard of this
         self._read_to = standing.at + len(mends)
-        steps = {}
-        for at, mend in enumerate(mends, standing.at):
-            overtaken = key_of(records[mend]) in standing.overtaken
-            steps[mend] = Step(mend, Status.MOVED_ON if overtaken else Status.APPENDED, at)
-        return steps
 
-    def _refused(self, mends: Sequence[Mend], why: str) -> dict[Mend, Step] | None:
-        """What :meth:`_append` returns for records that the broker refuses for good.
+    def _note_refusal(self, records: int, why: str) -> None:
+        """Try smaller batches after one of several records was refused for good; count those of one.
 
         Raises:
             RefusedError: Too many were refused.
         """
-        if len(mends) > 1:
-            return None
+        if records > 1:
+            self._at_once = records // 2
+            return
         self._refusals += 1
         if self._refusals > REFUSALS_MAX:
             raise RefusedError(why)
-        return {mend: Step(mend, Status.REFUSED, why=why) for mend in mends}
 
-    async def _finish(self, insertion: Insertion) -> Standing:
-        """Complete an insertion that was begun, and report its end.
+    async def _finish(self, insertion: Insertion) -> None:
+        """Complete an insertion that an earlier repair began, and report its end.
 
         Raises:
             RefusedError: Nothing may be written: ``--apply`` was not given.
@@ -328,13 +336,14 @@ class PartitionRepair:
         if not self._wanted.apply:
             raise RefusedError("an earlier repair was interrupted here: run it again with --apply")
         name, target = self._plan.name, self._plan.target_name
-        standing = await finish(self._flow, self._memory, name, target, insertion)
+        self._say_ends(await finish(self._flow, self._memory, name, target, insertion), insertion)
+        self._begun = None
+
+    def _say_ends(self, standing: Standing, insertion: Insertion) -> None:
         self._say_end(standing, records=insertion.records)
         if standing.again is not None:
             keys = [key_text(key) for key in sorted(standing.overtaken)]
             self._say_end(standing.again, records=len(keys), again=keys)
-        self._begun = None
-        return standing
 
     def _say_end(self, standing: Standing, **fields: object) -> None:
         if standing.at is None:
@@ -373,6 +382,17 @@ def _to_append(mend: Mend, record: Record) -> Record | None:
     if key is None or not key.startswith(mend.key):
         return None
     return record if mend.source_offset is not None else tombstone(record.offset, key, _now_ms())
+
+
+def _ended(mends: Sequence[Mend], records: Mapping[Mend, Record], standing: Standing) -> dict[Mend, Step]:
+    """What has become of the records of a batch; empty if one of several is refused: which is not known."""
+    if standing.at is None:
+        return {mend: Step(mend, Status.REFUSED, why=standing.refusal) for mend in mends if len(mends) == 1}
+    overtaken = {mend for mend in mends if key_of(records[mend]) in standing.overtaken}
+    return {
+        mend: Step(mend, Status.MOVED_ON if mend in overtaken else Status.APPENDED, at)
+        for at, mend in enumerate(mends, standing.at)
+    }
 
 
 def _why_not(decision: Decision) -> str:

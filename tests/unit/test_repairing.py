@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from checkpoint.model import Insertion
+from mirror.errors import TwinsiteError
 from mirror.flow.encode import DECODED_BYTES_MAX, decode
 from mirror.flow.inserting import Standing
 from mirror.flow.position import Proceed
@@ -49,7 +50,11 @@ class Target:
         refuses: Whether it will not have a key, and the whole batch with it.
         batches: The keys that were sent, batch by batch.
         appended: The keys that stand.
+        fails: What fails once something stands: ``append``, its answer; ``audit``, the line that says so;
+            ``behind``, the look at what was written before it.
     """
+
+    fails = ""
 
     def __init__(self, refuses: Callable[[bytes | None], bool]) -> None:
         self._refuses = refuses
@@ -69,7 +74,16 @@ class Target:
             return Standing(None, "append to orders-0: INVALID_RECORD")
         at = self.end
         self.appended += keys
+        self.fail("append")
         return Standing(at)
+
+    def note(self, line: Mapping[str, object]) -> None:
+        self.audit.append(line)
+        self.fail("audit")
+
+    def fail(self, what: str) -> None:
+        if self.appended and self.fails == what:
+            raise TwinsiteError(f"{what} fails")
 
 
 class Repair(repairing.PartitionRepair):
@@ -91,6 +105,7 @@ class Repair(repairing.PartitionRepair):
 
     async def _read_behind(self, end: int, bounds: Bounds) -> None:
         """Nobody else writes."""
+        self.target.fail("behind")
 
     async def _still_there(self, *_: Any) -> dict[int, Record]:
         offsets: Collection[int] = _[-1]
@@ -122,7 +137,7 @@ async def repaired(
     )
     monkeypatch.setattr(repairing, "finish", target.finish)
     now_ms = round(time.time() * 1000)
-    work = Repair(cast(Any, part), plan, Wanted(apply=True), target.audit.append, made_at_ms=now_ms)
+    work = Repair(cast(Any, part), plan, Wanted(apply=True), target.note, made_at_ms=now_ms)
     work.target, work.records = target, records
     return await work.run()
 
@@ -186,3 +201,26 @@ async def test_a_broker_that_takes_nothing_is_not_asked_for_each_record(
     assert {step.status for step in done.steps} == {Status.REFUSED}
     assert len(done.steps) == len(keys)
     assert len(target.batches) < 120
+
+
+@pytest.mark.parametrize(
+    ("fails", "status"),
+    [("behind", Status.APPENDED), ("audit", Status.APPENDED), ("append", Status.BEGUN)],
+)
+async def test_a_batch_that_stands_is_not_called_refused_though_the_repair_fails_right_after_it(
+    fails: str, status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    One of which nothing was answered may stand; what comes after it was not sent.
+    """
+    keys = [b"k%d" % at for at in range(300)]
+    records = {at: record(at, key) for at, key in enumerate(keys)}
+    target = Target(lambda _: False)
+    target.fails = fails
+
+    done = await repaired(monkeypatch, target, [missing(at, key) for at, key in enumerate(keys)], records)
+
+    assert done.why_not == f"{fails} fails"
+    assert [step.mend.key for step in done.steps] == keys
+    assert target.appended == keys[:200]
+    assert [step.status for step in done.steps] == [status] * 200 + [Status.REFUSED] * 100
