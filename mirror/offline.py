@@ -15,7 +15,13 @@ from checkpoint.model import PartitionRecord
 from checkpoint.topic_store import TopicStore
 from mirror.clusters import connected
 from mirror.config import Settings
-from mirror.errors import StateConflictError, TwinsiteError, UnknownPartitionError, UsageError
+from mirror.errors import (
+    NotAuthorizedError,
+    StateConflictError,
+    TwinsiteError,
+    UnknownPartitionError,
+    UsageError,
+)
 from mirror.flow.looking import last_batches
 from mirror.flow.memory import FlowMemory
 from mirror.kafka.cluster import Cluster
@@ -75,6 +81,7 @@ async def flow_state(target: Cluster, flow: str) -> FlowState:
     Raises:
         NoStateError: It has none.
         NoRecordError: The flow's own record is missing: what there is may be incomplete.
+        NotAuthorizedError: It may not be read.
         CorruptStateError: What is stored cannot be trusted.
     """
     topic = f"{STATE_TOPIC_PREFIX}{flow}"
@@ -84,13 +91,29 @@ async def flow_state(target: Cluster, flow: str) -> FlowState:
             "right to describe it is missing"
         )
     state = FlowState(TopicStore(TopicLog(target, topic)))
-    await state.load()
+    try:
+        await state.load()
+    except NotAuthorizedError as error:
+        hint = "Read on this topic is needed at the target, see docs/permissions.md"
+        raise NotAuthorizedError(str(error), hint=hint) from error
     if state.flow is None:
         raise NoRecordError(
             f"{topic} at this target does not hold the record of flow {flow}: the flow has not begun, or its "
             "state was deleted and is being written again"
         )
     return state
+
+
+async def begun_topics(target: Cluster, flow: str) -> set[str] | None:
+    """The source topics that a flow has begun to copy; None if it has no state, or an incomplete one.
+
+    Raises:
+        TwinsiteError: Its state cannot or may not be read.
+    """
+    try:
+        return {tp.topic for tp in (await flow_state(target, flow)).partitions}
+    except (NoStateError, NoRecordError):
+        return None
 
 
 def _record(state: FlowState, flow: str, tp: TopicPartition) -> PartitionRecord:

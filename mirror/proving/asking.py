@@ -10,14 +10,13 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from checkpoint.flow_state import FlowState
 from mirror.acknowledged import Words, words
 from mirror.clusters import START_SECONDS, both_connected
 from mirror.config import Settings
-from mirror.errors import NotAuthorizedError, UsageError
+from mirror.errors import UsageError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo
 from mirror.kafka.fetch import Isolation
@@ -25,7 +24,7 @@ from mirror.kafka.offsets import EARLIEST, LATEST, offsets_of_all
 from mirror.kafka.peek import closed_topics
 from mirror.kafka.topics import describe_configs
 from mirror.model import TopicPartition
-from mirror.offline import NoRecordError, NoStateError, flow_state
+from mirror.offline import NoRecordError, NoStateError, begun_topics, flow_state
 from mirror.proving.comparable import Comparable, Told
 from mirror.proving.wanted import Wanted
 from mirror.sync.names import NamePolicy, TopicSelector
@@ -77,7 +76,7 @@ async def scope(
         selector = TopicSelector(
             settings.topics.include, settings.topics.exclude, NamePolicy(settings.topics.prefix or "")
         )
-        names = await _topics(settings, selector, source, target, wanted)
+        names = await _topics(settings, selector, source, target)
         if wanted.topics:
             names = _only(names, wanted.topics, settings.flow)
             selector = TopicSelector([re.escape(name) for name in names], (), selector.policy)
@@ -117,7 +116,7 @@ async def scope(
 
 
 async def _topics(
-    settings: Settings, selector: TopicSelector, source: Cluster, target: Cluster, wanted: Wanted
+    settings: Settings, selector: TopicSelector, source: Cluster, target: Cluster
 ) -> Mapping[str, str]:
     """The flow's topics, source name to target name, without those it leaves out as copies of the target's.
 
@@ -134,14 +133,14 @@ async def _topics(
             f"none of the {len(found.topics)} topics at the source matches {patterns}",
             hint="check topics.include and topics.exclude; a topic without Describe is hidden",
         )
-    begun = await _begun(settings, found, chosen, target, wanted)
+    begun = await _begun(settings, found, chosen, target)
     returning = Returning(source, target, selector.policy.prefix)
     left_out = await returning.left_out(found, chosen, begun)
     return {name: copy for name, copy in chosen.items() if name not in left_out}
 
 
 async def _begun(
-    settings: Settings, found: ClusterInfo, chosen: Mapping[str, str], target: Cluster, wanted: Wanted
+    settings: Settings, found: ClusterInfo, chosen: Mapping[str, str], target: Cluster
 ) -> Collection[str]:
     """Topics that the flow has begun to copy.
 
@@ -149,10 +148,9 @@ async def _begun(
     nothing then: with the same names both ways it may be the original. Otherwise such a topic counts.
     """
     if any(name.startswith(STATE_TOPIC_PREFIX) for name in found.topics):
-        with suppress(NoStateError, NoRecordError):  # raised later, when the state is read again
-            state = await _state(settings, target, wanted)
-            if state is not None:
-                return {tp.topic for tp in state.partitions}
+        begun = await begun_topics(target, settings.flow)
+        if begun is not None:
+            return begun
     there = (await target.describe_topics(chosen.values())).topics
     return {name for name, copy in chosen.items() if copy in there}
 
@@ -197,9 +195,6 @@ async def _state(settings: Settings, target: Cluster, wanted: Wanted) -> FlowSta
             return None
         elsewhere = "use --same-offsets if something else made the copy, with the same offsets"
         raise type(error)(str(error), hint=f"{error.hint}; {elsewhere}") from None
-    except NotAuthorizedError as error:
-        hint = "Read on this topic is needed at the target, see docs/permissions.md"
-        raise NotAuthorizedError(str(error), hint=hint) from error
 
 
 async def _logs(cluster: Cluster, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Range]:

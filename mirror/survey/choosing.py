@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from mirror.clusters import connected
 from mirror.config import Settings, TopicsSettings
 from mirror.errors import TwinsiteError, UsageError
-from mirror.flow.memory import FlowMemory
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo
-from mirror.offline import NoStateError, flow_state
+from mirror.offline import begun_topics
 from mirror.sync.names import NamePolicy, TopicSelector
 from mirror.sync.returning import Returning
 
@@ -84,14 +83,6 @@ async def _copies_of_target(
         selector = TopicSelector(topics.include, topics.exclude, policy, same_cluster=same_cluster)
         own = {name for name in wanted if selector.why_not(name) is not None}
         others = {name: copy for name, copy in wanted.items() if name not in own}
-        begun = await _begun(target, flow.flow)
+        begun = await begun_topics(target, flow.flow) or ()  # it goes on with them, whatever is known by now
         left = await Returning(source, target, policy.prefix).left_out(found, others, begun)
         return own | {name for name, one in left.items() if one.is_known}
-
-
-async def _begun(target: Cluster, flow: str) -> set[str]:
-    """Topics that the flow has begun to copy: it goes on with them, whatever is known of them by now."""
-    try:
-        return {tp.topic for tp in FlowMemory(await flow_state(target, flow)).topic_ids}
-    except NoStateError:
-        return set()

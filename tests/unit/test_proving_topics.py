@@ -9,6 +9,7 @@ import pytest
 
 from checkpoint.flow_state import FlowState
 from checkpoint.model import PartitionRecord
+from mirror import offline
 from mirror.errors import TwinsiteError
 from mirror.kafka.cluster_info import ClusterInfo, TopicInfo
 from mirror.model import OffsetMode
@@ -56,9 +57,9 @@ async def test_where_others_copy_to_the_source_a_topic_is_begun_that_the_flow_re
     async def flow_state(*_: object) -> FlowState:
         return await remembered()
 
-    monkeypatch.setattr(asking, "flow_state", flow_state)
+    monkeypatch.setattr(offline, "flow_state", flow_state)
 
-    found = await asking._begun(SETTINGS, holding(*at_source), CHOSEN, cast(Any, Target()), Wanted())
+    found = await asking._begun(SETTINGS, holding(*at_source), CHOSEN, cast(Any, Target()))
 
     assert set(found) == begun
 
@@ -74,11 +75,12 @@ async def test_what_has_no_state_is_compared_where_the_offsets_are_said_to_be_th
     async def flow_state(*_: object) -> FlowState:
         raise error("there is none")
 
-    monkeypatch.setattr(asking, "flow_state", flow_state)
+    for module in (asking, offline):
+        monkeypatch.setattr(module, "flow_state", flow_state)
     target, topics = cast(Any, Target()), holding("orders", "audit", "__twinsite_state.out")
 
     same = await asking._state(SETTINGS, target, Wanted(same_offsets=True))
-    begun = await asking._begun(SETTINGS, topics, CHOSEN, target, Wanted())
+    begun = await asking._begun(SETTINGS, topics, CHOSEN, target)
     with pytest.raises(error, match="there is none") as refused:
         await asking._state(SETTINGS, target, Wanted())
 

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from mirror import offline
 from mirror.cli.link_report import document, report
 from mirror.config import Settings, parse
-from mirror.errors import ConnectionFailedError, UsageError
+from mirror.errors import ConnectionFailedError, TwinsiteError, UsageError
 from mirror.kafka.cluster_info import ClusterInfo
 from mirror.model import TopicPartition
-from mirror.offline import NoStateError
+from mirror.offline import NoRecordError, NoStateError
 from mirror.survey import choosing
 from mirror.survey.choosing import NO_TARGET, Chosen, choose
 from tests.unit.links import a_link
@@ -31,6 +32,7 @@ class Site(Source):
 
     Attributes:
         begun: Topics that the flow copies already.
+        no_state: Why that is not known, if there are none.
         target_error: Why the target does not answer.
         cluster_id: Of the source.
     """
@@ -38,12 +40,13 @@ class Site(Source):
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *topics: str, prefix: str = "a.") -> None:
         super().__init__(monkeypatch, *topics, prefix=prefix)
         self.begun: tuple[str, ...] = ()
+        self.no_state: type[TwinsiteError] = NoStateError
         self.target_error: Exception | None = None
         self.target = SimpleNamespace(info=self.info, describe_topics=self.describe_topics)
         self.info = replace(self.info, cluster_id="source-id")
         self.said: list[str] = []
         monkeypatch.setattr(choosing, "connected", self._connected)
-        monkeypatch.setattr(choosing, "flow_state", self._flow_state)
+        monkeypatch.setattr(offline, "flow_state", self._flow_state)
 
     @contextlib.asynccontextmanager
     async def _connected(self, name: str, _: object, **__: object) -> AsyncIterator[Any]:
@@ -54,7 +57,7 @@ class Site(Source):
 
     async def _flow_state(self, _: object, flow: str) -> Any:
         if not self.begun:
-            raise NoStateError(f"flow {flow} has no state")
+            raise self.no_state(f"flow {flow} has no state")
         records = {TopicPartition(topic, 0): SimpleNamespace(topic_id=str(ORIGINAL)) for topic in self.begun}
         return SimpleNamespace(partitions=records)
 
@@ -78,11 +81,16 @@ class Site(Source):
         )
 
 
-async def test_copies_of_what_the_target_has_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("no_state", [NoStateError, NoRecordError])
+async def test_copies_of_what_the_target_has_do_not_count(
+    monkeypatch: pytest.MonkeyPatch, no_state: type[TwinsiteError]
+) -> None:
     """
-    With both ways over one link half of what the lists want is produced by the other flow.
+    With both ways over one link half of what the lists want is produced by the other flow. That this one has
+    not written down yet what it copies is no reason to count them.
     """
     site = Site(monkeypatch, "b.orders", "audit")
+    site.no_state = no_state
     site.stored, site.ends = state("orders"), {"b.orders": 3, "audit": 3}
 
     assert await site.chosen() == Chosen(("audit",), left_out=1)
