@@ -73,9 +73,7 @@ async def scope(
     """
     both = both_connected(settings, patience_seconds=START_SECONDS, reached=lambda _: None)
     async with both as (source, target):
-        selector = TopicSelector(
-            settings.topics.include, settings.topics.exclude, NamePolicy(settings.topics.prefix or "")
-        )
+        selector = _selector(settings, source, target)
         names = await _topics(settings, selector, source, target)
         if wanted.topics:
             names = _only(names, wanted.topics, settings.flow)
@@ -113,6 +111,13 @@ async def scope(
         )
         comparable.compare(copied, told)
         return comparable.scope()
+
+
+def _selector(settings: Settings, source: Cluster, target: Cluster) -> TopicSelector:
+    """Selects topics as the flow does; also those of one cluster that is compared with a backup of itself."""
+    topics, policy = settings.topics, NamePolicy(settings.topics.prefix or "")
+    same_cluster = source.info.cluster_id == target.info.cluster_id and bool(policy.prefix)
+    return TopicSelector(topics.include, topics.exclude, policy, same_cluster=same_cluster)
 
 
 async def _topics(

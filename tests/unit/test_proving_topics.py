@@ -88,3 +88,28 @@ async def test_what_has_no_state_is_compared_where_the_offsets_are_said_to_be_th
     assert set(begun) == {"orders", "audit"}
     assert refused.value.hint.startswith(f"{error.hint}; ")
     assert "--same-offsets" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("target_id", "prefix", "chosen"),
+    [
+        ("c", "b.", {"audit"}),
+        ("d", "b.", {"audit", "b.audit"}),
+        ("c", None, {"audit", "b.audit"}),
+    ],
+)
+def test_what_a_flow_within_one_cluster_writes_is_not_read_again(
+    target_id: str, prefix: str | None, chosen: set[str]
+) -> None:
+    """
+    Its copies match its own lists. That is known without its state, as the mirror itself knows it. A cluster
+    that is compared with a backup of itself has no copies.
+    """
+    settings = cast(Any, SimpleNamespace(topics=SimpleNamespace(include=[".*"], exclude=[], prefix=prefix)))
+    source, target = (
+        cast(Any, SimpleNamespace(info=ClusterInfo(one, 1, {}, {}))) for one in ("c", target_id)
+    )
+
+    found = asking._selector(settings, source, target).select(["audit", "b.audit"])
+
+    assert set(found.chosen) == chosen
