@@ -131,6 +131,8 @@ class _Audit:
 
     def __init__(self, path: Path, run: str) -> None:
         self._path, self._run = path, run
+        self._in_folder = False
+        """Whether the folder is known to list the file on disk; else a power cut takes a new file."""
 
     def note(self, fields: Mapping[str, object]) -> None:
         """Add a line.
@@ -145,6 +147,9 @@ class _Audit:
                 file.write((("\n" if _is_cut_off(file) else "") + text).encode())
                 file.flush()
                 os.fsync(file.fileno())
+            if not self._in_folder:
+                _sync_folder(self._path.parent)
+                self._in_folder = True
         except OSError as error:
             raise NotNotedError(f"{self._path} cannot be written: {error}") from error
 
@@ -174,6 +179,14 @@ class _Audit:
             with suppress(ValueError):
                 found.append(json.loads(line))
         return [line for line in found if line["run"] == self._run]
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _is_cut_off(file: BinaryIO) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -90,3 +92,23 @@ def test_a_line_that_was_cut_off_takes_none_with_it(
     assert seen in ({}, {TopicPartition("orders", 0): Begun(5, 1, 1)})
     assert repaired(folder, monkeypatch) == {TopicPartition("orders", 0): Begun(9, 1, 1)}
     assert audit.read_bytes().count(b"\n") == 2
+
+
+def test_the_record_of_repairs_is_on_disk_before_anything_is_done_after_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    So is the name of a new file in its folder: else a power cut takes the file, and the batch stands.
+    """
+    synced: list[str] = []
+
+    def sync(number: int) -> None:
+        lines = (folder / "repairs.jsonl").read_text().count("\n")
+        synced.append("folder" if stat.S_ISDIR(os.fstat(number).st_mode) else f"file of {lines}")
+
+    monkeypatch.setattr(os, "fsync", sync)
+
+    repaired(folder, monkeypatch, appends(5), appends(7))
+    repaired(folder, monkeypatch, appends(9))
+
+    assert synced == ["file of 1", "folder", "file of 2", "file of 3", "folder"]
