@@ -278,7 +278,7 @@ class PartitionRepair:
         return Step(mend, Status.TOO_LARGE, why=too_large) if too_large else Step(mend, Status.PLANNED)
 
     async def _append(
-        self, steps: Mapping[Mend, Step], records: Mapping[Mend, Record], place: Proceed, bounds: Bounds
+        self, steps: dict[Mend, Step], records: Mapping[Mend, Record], place: Proceed, bounds: Bounds
     ) -> None:
         """Append the records of the steps that are planned, and note at once what has become of all of them.
 
