@@ -9,7 +9,7 @@ Sources: Spark's Python Data Source API.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,13 +73,12 @@ class SegmentFiles:
         logs = {tp: open_log(paths[tp], has_gaps=tp.topic in self.compacted) for tp in ranges}
         wanted = {tp: [_bounded(logs[tp], one) for one in some] for tp, some in ranges.items()}
         plain, mapped = (
-            _load(
-                spark, [(logs[tp], joined(some)) for tp, some in wanted.items() if (tp in lines) is has_lines]
-            )
+            {tp: some for tp, some in wanted.items() if (tp in lines) is has_lines}
             for has_lines in (False, True)
         )
-        table = {tp: clipped(some, wanted[tp]) for tp, some in lines.items()}
-        frames = [at_offsets(frame) for frame in plain] + [placed(frame, table) for frame in mapped]
+        table = {tp: clipped(lines[tp], some) for tp, some in mapped.items()}
+        frames = [at_offsets(frame) for frame in _load(spark, logs, plain)]
+        frames += [placed(frame, table) for frame in _load(spark, logs, mapped)]
         return union(spark, [frame.select(*RECORD_COLUMNS) for frame in frames])
 
 
@@ -97,10 +96,11 @@ def _bounded(log: SegmentLog, wanted: Range) -> Range:
     return Range(wanted.start, end)
 
 
-def _load(spark: SparkSession, wanted: Sequence[tuple[SegmentLog, Sequence[Range]]]) -> list[DataFrame]:
+def _load(spark: SparkSession, logs: Mapping[TopicPartition, SegmentLog], wanted: Ranges) -> list[DataFrame]:
     """One frame, or none where nothing is wanted."""
+    some = [(logs[tp], joined(ranges)) for tp, ranges in wanted.items()]
     planned = [
-        [_described(part) for part in task] for task in tasks(wanted, spark.sparkContext.defaultParallelism)
+        [_described(part) for part in task] for task in tasks(some, spark.sparkContext.defaultParallelism)
     ]
     if not planned:
         return []

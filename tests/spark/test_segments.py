@@ -19,7 +19,9 @@ from spark_jobs.algorithms import Hashing
 from spark_jobs.digest import digests
 from spark_jobs.kafka_source import Cluster
 from spark_jobs.places import Line
+from spark_jobs.questions import Question, What
 from spark_jobs.segments.source import SegmentFiles
+from spark_jobs.sites import KafkaSite
 from spark_jobs.window import Range
 from tests.conftest import TopicFactory
 from tests.harness.checker import watermarks
@@ -41,6 +43,8 @@ from tests.spark.commands import Command, settings_file
 from tests.spark.test_commands import summaries
 from tests.spark.test_digest import said
 from tests.spark.test_mapped import copy
+from tests.unit.batches import entries, v2
+from tests.unit.test_segments import write
 
 SMALL: dict[str, Any] = {"segment_bytes": 40_000, "max_message_bytes": 30_000}
 BATCHES: dict[str, Any] = {"batch_size": 8_000}
@@ -126,6 +130,34 @@ def both(
     return [
         said(digests(records.read(spark, ranges, lines, False), Hashing())) for records in (broker, files)
     ]
+
+
+def test_mapped_partitions_are_read_slowly_as_they_are_read_fast(spark: SparkSession, tmp_path: Path) -> None:
+    """
+    Partitions of which one has been read before the other, and one of which nothing is wanted.
+    """
+    counts = {TopicPartition("t", 0): 900, TopicPartition("t", 1): 100, TopicPartition("t", 2): 0}
+    for tp in counts:
+        write(tmp_path / "logs", {0: [v2(entries(0, 1_000))]}, str(tp))
+    files = SegmentFiles("source", [tmp_path / "logs"], set())
+    fast, slow = (
+        KafkaSite(spark, files, {"t": "t"}, tmp_path / name, tmp_path / name, lambda _: None, rate)
+        for name, rate in (("fast", None), ("slow", 1e9))
+    )
+    question = Question(
+        name="digests",
+        what=What.DIGESTS,
+        ranges={tp: [Range(0, count)] for tp, count in counts.items()},
+        hashing=Hashing(),
+        lines={tp: [Line(0, 1_000, 1, 7)] for tp in counts},
+    )
+    nothing = replace(question, name="nothing", ranges={tp: [Range(5, 5)] for tp in counts})
+
+    found = said(slow.ask(question))
+
+    assert found == said(fast.ask(question))
+    assert sum(row[3] for row in found) == sum(counts.values())
+    assert said(slow.ask(nothing)) == set()
 
 
 @pytest.mark.timeout(300)
