@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from kafka.record.util import calc_crc32c
 from pyspark.sql import SparkSession
 
@@ -114,6 +115,36 @@ async def test_files_of_old_formats_have_the_digests_that_their_broker_gives(
 
     assert read == live
     assert sum(row[3] for row in live) == sum(RECORDS.values())
+
+
+async def test_files_end_where_their_broker_says_while_a_transaction_is_open_across_them(
+    source: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    It began in an earlier file than the last one, and goes on there.
+    """
+    name = await topic(source, **SMALL)
+    tp = TopicPartition(name, 0)
+    load(source.bootstrap, name, json_rows(50, 100))
+    files = SegmentFiles("source", [source.log_dir()], set())
+    producer = Producer({"bootstrap.servers": source.bootstrap, "transactional.id": name})
+    producer.init_transactions()
+    producer.begin_transaction()
+    for seed in (2, 3):
+        producer.produce(name, b"of the transaction")
+        producer.flush()
+        load(source.bootstrap, name, json_rows(300, 500, seed=seed), **BATCHES)
+    producer.produce(name, b"of the transaction")
+    producer.flush()
+    assert len(segments(source, name)) > 3
+
+    assert files.ends([tp]) == {tp: 50}
+    assert watermarks(source.bootstrap, name) == {0: (0, 50)}
+
+    producer.commit_transaction()
+    end = 50 + 3 + 2 * 300 + 1
+    await until(lambda: watermarks(source.bootstrap, name) == {0: (0, end)}, "the transaction has ended")
+    assert files.ends([tp]) == {tp: end}
 
 
 def both(

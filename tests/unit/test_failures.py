@@ -18,11 +18,23 @@ WITHOUT_A_CAUSE = """An error occurred while calling o72.parquet.
 : org.apache.spark.SparkException: the disk is full
 \tat org.apache.spark.Somewhere"""
 
+IN_A_TASK = """An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/somewhere/transactions.py", line 68, in _look_ahead
+    raise SegmentsError(
+spark_jobs.segments.logs.SegmentsError: a-0: the transaction at offset 13 has no end in /b/a-0
+"""
+
 
 @pytest.mark.parametrize(
     ("said", "reason", "hint"),
     [
         (DENIED, "TopicAuthorizationException: Not authorized to access topics: [a]", "needs Read on these"),
+        (
+            IN_A_TASK,
+            "a-0: the transaction at offset 13 has no end in /b/a-0",
+            ".snapshot",
+        ),
         (WITHOUT_A_CAUSE, "org.apache.spark.SparkException: the disk is full", "mend what is named"),
         ("", "Py4JError", "mend what is named"),
     ],
