@@ -6,24 +6,25 @@ import asyncio
 import json
 import shutil
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from kafka.record.util import calc_crc32c
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from mirror.model import TopicPartition
 from spark_jobs.algorithms import Hashing
 from spark_jobs.digest import digests
 from spark_jobs.kafka_source import Cluster
+from spark_jobs.pace import FIRST_OFFSETS
 from spark_jobs.places import Line
-from spark_jobs.questions import Question, What
+from spark_jobs.questions import Lines, Question, Ranges, What, endless, offsets_of
 from spark_jobs.segments.source import SegmentFiles
 from spark_jobs.sites import KafkaSite
-from spark_jobs.window import Range
+from spark_jobs.window import ALL, Range
 from tests.conftest import TopicFactory
 from tests.harness.checker import watermarks
 from tests.harness.daemon import until
@@ -189,6 +190,53 @@ def test_mapped_partitions_are_read_slowly_as_they_are_read_fast(spark: SparkSes
     assert found == said(fast.ask(question))
     assert sum(row[3] for row in found) == sum(counts.values())
     assert said(slow.ask(nothing)) == set()
+
+
+@dataclass
+class Watched:
+    """Records of a site, and what was read of them.
+
+    Attributes:
+        reads: The ranges of each read.
+    """
+
+    files: SegmentFiles
+    name: str = "source"
+    reads: list[Ranges] = field(default_factory=list)
+
+    def bounded(self, spark: SparkSession, ranges: Ranges, /) -> Ranges:
+        return self.files.bounded(spark, ranges)
+
+    def read(self, spark: SparkSession, ranges: Ranges, lines: Lines, little: bool, /) -> DataFrame:
+        self.reads.append(ranges)
+        return self.files.read(spark, ranges, lines, little)
+
+
+def test_what_is_read_up_to_the_end_of_a_log_is_read_in_slices_too(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """
+    The first one is small: the size of records is not known yet.
+    """
+    to_the_end, some = TopicPartition("t", 0), TopicPartition("t", 1)
+    for tp in (to_the_end, some):
+        write(tmp_path / "logs", {0: [v2(entries(0, 3_000)), v2(entries(3_000, 2_000))]}, str(tp))
+    watched = Watched(SegmentFiles("source", [tmp_path / "logs"], set()))
+    shares: list[float] = []
+    site = KafkaSite(spark, watched, {"t": "t"}, tmp_path, tmp_path, shares.append, 1e9)
+    question = Question(
+        name="records",
+        what=What.RECORDS,
+        ranges={to_the_end: [Range(100, ALL.end)], some: [Range(0, 3_000)]},
+        hashing=Hashing(),
+    )
+
+    found = site.ask(question)
+
+    assert found.count() == 4_900 + 3_000
+    assert [offsets_of(ranges) for ranges in watched.reads] == [FIRST_OFFSETS, 7_900 - FIRST_OFFSETS]
+    assert not any(endless(ranges) for ranges in watched.reads)
+    assert shares == [FIRST_OFFSETS / 7_900, 1.0]
 
 
 @pytest.mark.timeout(300)
