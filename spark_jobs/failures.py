@@ -17,13 +17,13 @@ CAUSE = "Caused by: "
 CALLING = "An error occurred while calling "
 """How a message of Py4J begins; the reason follows."""
 HINTS = {
+    "has no end in": "take a newer copy; to compare both sites in one job, copy the .snapshot files with the "
+    ".log files: they say which transactions are open, and the comparison ends before those",
     "TopicAuthorizationException": "Spark reads as the user of the settings, who needs Read on these topics: "
     "docs/permissions.md",
     "OffsetOutOfRangeException": "retention deletes it faster than it is read: begin anew, where a folder is "
     "carried with `twinsite reconcile scope --overtaken DIRECTORY`, which leaves out what goes next",
     "SaslAuthenticationException": "check the credentials of this cluster",
-    "has no end in": "take a newer copy; to compare both sites in one job, copy the .snapshot files with the "
-    ".log files: they say which transactions are open, and the comparison ends before those",
     "Failed to find data source: kafka": "hand the jars of docs/reconcile.md to spark-submit, with --jars",
 }
 

@@ -29,12 +29,8 @@ spark_jobs.segments.logs.SegmentsError: a-0: the transaction at offset 13 has no
 @pytest.mark.parametrize(
     ("said", "reason", "hint"),
     [
+        (IN_A_TASK, "a-0: the transaction at offset 13 has no end in /b/a-0", ".snapshot"),
         (DENIED, "TopicAuthorizationException: Not authorized to access topics: [a]", "needs Read on these"),
-        (
-            IN_A_TASK,
-            "a-0: the transaction at offset 13 has no end in /b/a-0",
-            ".snapshot",
-        ),
         (WITHOUT_A_CAUSE, "org.apache.spark.SparkException: the disk is full", "mend what is named"),
         ("", "Py4JError", "mend what is named"),
     ],
