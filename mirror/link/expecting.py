@@ -196,9 +196,7 @@ def expected(
     elif made == 0:
         pace = _Pace(None, None, 0.0, 0.0)
     carries = rate / share if rate and share else None
-    paced = (
-        link.limit is Limit.RATE_MAX
-    )  # then more waits in the kernel than for a copy within a limit
+    paced = link.limit is Limit.RATE_MAX  # then more waits in the kernel than for a copy within a limit
     full, one_way = None if paced else link.loaded, link.idle.median_seconds / 2
     reasons = (
         ("carries_bytes_per_second", carries, why),
